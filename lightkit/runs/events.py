@@ -1,0 +1,134 @@
+"""The event stream of a run: what happened, in order, one JSON object a line.
+
+Every line has ``time`` (ISO 8601, UTC, milliseconds) and ``event``; `FIELDS` lists the fields that each event must
+have. A writer may add fields, a reader skips those that it does not know. A number that is not finite is written as
+null, because JSON has no other way to say it.
+
+==========  ==========================================================================================
+start       training or another stage begins in a new run folder
+resume      training goes on in a run folder that an earlier process left behind
+epoch       an epoch, with its validation, is complete; ``metrics`` are those of its row in metrics.csv
+checkpoint  a checkpoint is on disk and its digest beside it; ``path`` is relative to the run folder
+result      a validate, test or predict stage is complete
+warning     somebody was warned, on the screen too
+end         the last line of this process, whatever the reason
+==========  ==========================================================================================
+
+A process that is killed leaves no ``end``; the next one in the same folder begins with ``resume``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TextIO
+
+__all__ = ["FIELDS", "EventStream", "read_events"]
+
+_NUMBER = (int, float)
+
+FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "start": {"run": (str,), "stage": (str,)},
+    "resume": {"run": (str,), "stage": (str,), "checkpoint": (str, type(None)), "epoch": (int,), "step": (int,)},
+    "epoch": {"epoch": (int,), "step": (int,), "metrics": (dict,), "seconds": _NUMBER},
+    "checkpoint": {"path": (str,), "epoch": (int,), "step": (int,), "kind": (str,)},
+    "result": {"stage": (str,), "metrics": (dict,)},
+    "warning": {"message": (str,), "source": (str,)},
+    "end": {"status": (str,), "exit_code": (int,), "seconds": _NUMBER},
+}
+"""Name of an event -> its required fields -> the types each may have. ``time`` and ``event`` are in every one."""
+
+
+class EventStream:
+    """Appends events to a file, and to a text stream where one is given.
+
+    A line that a killed process left unfinished is closed first, so that it spoils no other.
+
+    Args:
+        path: The file; it and its folder are made with the first event.
+        mirror: Gets each line too: standard output under ``--output json``.
+    """
+
+    def __init__(self, path: Path | str, *, mirror: TextIO | None = None) -> None:
+        self.path = Path(path)
+        self.mirror = mirror
+        self._lock = threading.Lock()
+        self._repaired = False
+
+    def write(self, event: str, /, **fields: Any) -> dict[str, Any]:
+        """Append one event and return it as written.
+
+        Raises:
+            ValueError: If the event is unknown, or a required field is missing or has another type.
+        """
+        _check(event, fields)
+        record = {"time": _now(), "event": event, **finite(fields)}
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+        with self._lock:
+            self._append(line.encode("utf-8", errors="replace"))
+            if self.mirror is not None:
+                self.mirror.write(line)
+                self.mirror.flush()
+        return record
+
+    def _append(self, line: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab", buffering=0) as file:
+            if not self._repaired:
+                line = b"\n" + line if _ends_torn(self.path) else line
+                self._repaired = True
+            file.write(line)
+
+
+def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
+    """Give the events of a file in order, without lines that are torn or are no events; none if there is no file."""
+    file = Path(path)
+    if not file.is_file():
+        return
+    with file.open("rb") as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and "event" in record:
+                yield record
+
+
+def finite(value: Any) -> Any:
+    """Give ``value`` with None for every number that JSON cannot say: NaN and the infinities."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _check(event: str, fields: Mapping[str, Any]) -> None:
+    if event not in FIELDS:
+        raise ValueError(f"unknown event {event!r}; events are {', '.join(FIELDS)}")
+    for name, types in FIELDS[event].items():
+        if name not in fields:
+            raise ValueError(f"event {event!r} needs the field {name!r}; it has {', '.join(fields) or 'none'}")
+        if not isinstance(fields[name], types) or (isinstance(fields[name], bool) and bool not in types):
+            expected = " or ".join(kind.__name__ for kind in types)
+            raise ValueError(f"event {event!r}: {name} must be {expected}, got {fields[name]!r}")
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _ends_torn(path: Path) -> bool:
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"

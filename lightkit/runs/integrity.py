@@ -1,0 +1,167 @@
+"""Files that are whole or not there: written aside, renamed, a digest beside each."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["digest", "last_good", "remove_leftovers", "sidecar", "verify", "write_aside"]
+
+_log = logging.getLogger(__name__)
+_PREFERRED = ("last.ckpt", "previous.ckpt", "best.ckpt")
+
+
+def digest(path: Path | str) -> str:
+    """Give the sha256 of a file's content, in hex."""
+    with Path(path).open("rb") as file:
+        hasher = hashlib.sha256()
+        while block := file.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()
+
+
+def sidecar(path: Path | str) -> Path:
+    """Give the file beside ``path`` that holds its digest, in the format of ``sha256sum``."""
+    return Path(f"{path}.sha256")
+
+
+def verify(path: Path | str) -> bool:
+    """Tell whether a file has the content that its digest beside it promises; False where either is missing."""
+    promised = _promised(Path(path))
+    return bool(promised) and Path(path).is_file() and digest(path) in promised
+
+
+def write_aside(
+    path: Path | str, writer: Callable[[Path], object], *, check: Callable[[Path], object] | None = None
+) -> str:
+    """Replace a file and its digest as one, so that a kill at any moment leaves the old or the new file, verified.
+
+    Two renames cannot be one, so the digest file names the old and the new content while the file changes over.
+
+    Args:
+        path: The file to write or replace; its folder is made.
+        writer: Gets a path in the same folder, and writes the content there.
+        check: Gets that path once the content is on disk, and raises if it cannot be read back. Nothing is
+            replaced then.
+
+    Returns:
+        The digest of the new content.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = _aside(path)
+    try:
+        writer(aside)
+        _flush(aside)
+        if check is not None:
+            check(aside)
+        new = digest(aside)
+        _promise(path, [*_held(path), new])
+        aside.replace(path)
+        _flush(path.parent)
+        _promise(path, [new])
+    finally:
+        aside.unlink(missing_ok=True)
+    return new
+
+
+def last_good(checkpoints: Path | str, *, report: Callable[[str], object] = _log.warning) -> Path | None:
+    """Find the newest checkpoint that can be trusted.
+
+    ``last.ckpt`` comes first, then the others from the newest to the oldest. One without a digest beside it was not
+    written here; it counts if its archive reads back whole.
+
+    Args:
+        checkpoints: Folder to look in.
+        report: Gets one sentence for each checkpoint that was passed over, with the reason.
+    """
+    for path in _by_age(Path(checkpoints)):
+        fault = _fault(path)
+        if fault is None:
+            return path
+        report(f"{path} is not used: {fault}.")
+    return None
+
+
+def remove_leftovers(folder: Path | str) -> list[Path]:
+    """Delete what killed writers left aside. Only for the process that holds the lock: it may have no living writer."""
+    leftovers = sorted(Path(folder).glob(".*.aside"))
+    for path in leftovers:
+        path.unlink(missing_ok=True)
+    return leftovers
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a small file as a whole, without a digest."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = _aside(path)
+    try:
+        aside.write_text(text, encoding="utf-8")
+        _flush(aside)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.aside")
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _promised(path: Path) -> list[str]:
+    try:
+        lines = sidecar(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [line.split()[0] for line in lines if line.strip()]
+
+
+def _promise(path: Path, digests: list[str]) -> None:
+    write_text(sidecar(path), "".join(f"{value}  {path.name}\n" for value in dict.fromkeys(digests)))
+
+
+def _held(path: Path) -> list[str]:
+    """The digest of what is there now; read from the file only where a kill left the choice between two."""
+    promised = _promised(path)
+    if not path.is_file():
+        return []
+    return promised if len(promised) == 1 else [value for value in promised if value == digest(path)]
+
+
+def _by_age(folder: Path) -> list[Path]:
+    def rank(path: Path) -> tuple[bool, float, int, str]:
+        named = _PREFERRED.index(path.name) if path.name in _PREFERRED else len(_PREFERRED)
+        return path.name != "last.ckpt", -path.stat().st_mtime, named, path.name
+
+    return sorted((path for path in folder.glob("*.ckpt") if path.is_file()), key=rank)
+
+
+def _fault(path: Path) -> str | None:
+    promised = _promised(path)
+    if promised:
+        return None if digest(path) in promised else f"its content is not what {sidecar(path).name} promises"
+    if sidecar(path).exists():
+        return f"{sidecar(path).name} cannot be read"
+    return _archive_fault(path)
+
+
+def _archive_fault(path: Path) -> str | None:
+    """What is wrong with a checkpoint as the zip archive that torch writes, which has a checksum for every member."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        return f"it has no {sidecar(path).name}, and its archive cannot be read ({error})"
+    return None if damaged is None else f"it has no {sidecar(path).name}, and {damaged} in its archive is damaged"

@@ -1,0 +1,47 @@
+"""Signals that ask a run to end, turned into one exception at a moment when stopping loses nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from lightkit.errors import Interrupted
+
+__all__ = ["SignalWatch"]
+
+_Handler = Callable[[int, FrameType | None], object] | int | None
+
+
+class SignalWatch:
+    """Remember SIGINT and SIGTERM while a step is being computed; raise `Interrupted` at once everywhere else.
+
+    A second signal ends the process immediately, without saving: whoever sends two means it.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.deferred = False
+        self._previous: dict[int, _Handler] = {}
+
+    def __enter__(self) -> SignalWatch:
+        """Install the handlers; outside the main thread, where Python allows none, do nothing."""
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                self._previous[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Put the handlers back that were there before."""
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+        self._previous.clear()
+
+    def _handle(self, signum: int, _frame: FrameType | None) -> None:
+        if self.received is not None:
+            os._exit(128 + signum)
+        self.received = signum
+        if not self.deferred:
+            raise Interrupted(signum)
