@@ -1,0 +1,8 @@
+"""`python -m lightkit` is `lightkit`."""
+
+import sys
+
+from lightkit.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

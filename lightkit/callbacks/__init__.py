@@ -1,0 +1,8 @@
+"""Lightning callbacks that make a run resumable, recorded and watchable."""
+
+from lightkit.callbacks.checkpoint import Checkpoint
+from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO
+from lightkit.callbacks.interruption import StopOnSignal
+from lightkit.callbacks.resume import ResumeState
+
+__all__ = ["Checkpoint", "ResumeState", "StopOnSignal", "VerifiedCheckpointIO"]

@@ -1,0 +1,170 @@
+"""`best.ckpt` and `last.ckpt` of a run, the latter also from the middle of an epoch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
+
+from lightkit import runs
+from lightkit.config import near
+from lightkit.errors import ConfigError
+
+__all__ = ["Checkpoint", "ResumableOrder", "resumes_within_epoch"]
+
+AUTO_MONITORS = ("val/loss", "val_loss")
+
+
+@runtime_checkable
+class ResumableOrder(Protocol):
+    """A sampler that can start in the middle of an epoch with the samples that were still to come."""
+
+    def resume(self, *, epoch: int, batches: int) -> None:
+        """Skip the first ``batches`` batches of ``epoch``."""
+
+
+class Checkpoint(ModelCheckpoint):
+    """Keep the best epoch in `best.ckpt` and the newest state in `last.ckpt`, in the run folder.
+
+    `last.ckpt` is written at the end of each epoch, and within long epochs too where the training data can be resumed
+    there (its sampler has a `resume` method, as `lightkit.data.ResumableSampler`); other data resumes at the last epoch.
+
+    Args:
+        monitor: Logged metric that decides which epoch is best. `auto`: `val/loss` or `val_loss` where one of them is
+            logged, otherwise the newest epoch counts as the best. `null`: always the newest.
+        mode: Whether the smallest (`min`) or the largest (`max`) value is best.
+        dirpath: Folder of the checkpoints. `null`: `checkpoints` in the run folder.
+        save_last_every_s: Seconds of training after which `last.ckpt` is written within an epoch; `null`: only at its
+            end. The default loses at most five minutes of work for a write of well under a second.
+        save_last_every_n_steps: The same, counted in optimizer steps.
+        every_n_epochs: Epochs between checkpoints.
+    """
+
+    def __init__(
+        self,
+        monitor: str | None = "auto",
+        mode: Literal["min", "max"] = "min",
+        dirpath: str | None = None,
+        save_last_every_s: float | None = 300.0,
+        save_last_every_n_steps: int | None = None,
+        every_n_epochs: int = 1,
+    ) -> None:
+        super().__init__(
+            dirpath=dirpath,
+            filename="best",
+            monitor=None if monitor == "auto" else monitor,
+            mode=mode,
+            save_last=True,
+            save_top_k=1,
+            every_n_epochs=every_n_epochs,
+            auto_insert_metric_name=False,
+            enable_version_counter=False,
+            # At this point validation has run, and Lightning resumes at the next epoch without replaying any hook.
+            save_on_train_epoch_end=True,
+        )
+        self.save_last_every_s = save_last_every_s
+        self.save_last_every_n_steps = save_last_every_n_steps
+        self._auto = monitor == "auto"
+        self._saved_at_s = time.monotonic()
+        self._saved_at_step = 0
+        self._step_seen = 0
+
+    @property
+    def state_key(self) -> str:
+        """The same for every setting, so that a changed setting does not lose the best score on resume."""
+        return "lightkit.callbacks.Checkpoint"
+
+    @property
+    def last_path(self) -> Path:
+        """Where `last.ckpt` is written; known after `setup`."""
+        assert self.dirpath is not None
+        return Path(self.dirpath) / "last.ckpt"
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Fix the folder before anything is trained."""
+        run = runs.current()
+        if self.dirpath is None and run is not None:
+            self.dirpath = str(run.checkpoints)
+        super().setup(trainer, pl_module, stage)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start counting the time and the steps since the last write."""
+        super().on_train_start(trainer, pl_module)
+        self._saved_at_s = time.monotonic()
+        self._saved_at_step = self._step_seen = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Write `last.ckpt` if it is due and training could be resumed right here."""
+        stepped = trainer.global_step != self._step_seen
+        self._step_seen = trainer.global_step
+        if stepped and self._is_due(trainer) and can_save_within_epoch(trainer, batch_idx):
+            self.save_last_now(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write `best.ckpt` if this epoch is the best, and `last.ckpt`."""
+        self._find_monitor(trainer)
+        super().on_train_epoch_end(trainer, pl_module)
+        self._note_save(trainer)
+
+    def save_last_now(self, trainer: Trainer) -> Path:
+        """Write `last.ckpt` with the present state and return its path."""
+        trainer.save_checkpoint(self.last_path)
+        self.last_model_path = str(self.last_path)
+        self._note_save(trainer)
+        return self.last_path
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best score, also where the run folder was moved or copied since."""
+        moved = {
+            key: str(Path(self.dirpath) / Path(state_dict[key]).name)
+            for key in ("best_model_path", "last_model_path", "kth_best_model_path")
+            if self.dirpath and state_dict.get(key)
+        }
+        best_k = {moved.get("best_model_path", path): score for path, score in state_dict["best_k_models"].items()}
+        super().load_state_dict({**state_dict, **moved, "best_k_models": best_k, "dirpath": self.dirpath})
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        by_steps = (
+            self.save_last_every_n_steps is not None
+            and trainer.global_step - self._saved_at_step >= self.save_last_every_n_steps
+        )
+        by_time = self.save_last_every_s is not None and time.monotonic() - self._saved_at_s >= self.save_last_every_s
+        if trainer.world_size > 1 and self.save_last_every_s is not None:  # clocks differ, ranks must not
+            return trainer.strategy.reduce_boolean_decision(by_steps or by_time, all=False)
+        return by_steps or by_time
+
+    def _note_save(self, trainer: Trainer) -> None:
+        self._saved_at_s = time.monotonic()
+        self._saved_at_step = trainer.global_step
+
+    def _find_monitor(self, trainer: Trainer) -> None:
+        logged = trainer.callback_metrics
+        if self._auto:
+            self.monitor = next((name for name in AUTO_MONITORS if name in logged), None)
+        elif self.monitor is not None and self.monitor not in logged and not trainer.fast_dev_run:
+            raise ConfigError(
+                f"callbacks.checkpoint: monitor {self.monitor!r} is not logged. "
+                f"Logged are: {', '.join(sorted(logged)) or 'no metrics'}.{near(self.monitor, logged)}"
+            )
+
+
+def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:
+    """Tell whether a checkpoint written after this batch resumes exactly.
+
+    Not after the last batch, and not before a validation within the epoch: Lightning 2.6 skips that validation on
+    resume. Not where the data would start the epoch again.
+    """
+    validates_next = isinstance(trainer.val_check_batch, int) and (batch_idx + 1) % trainer.val_check_batch == 0
+    return not trainer.is_last_batch and not validates_next and resumes_within_epoch(trainer)
+
+
+def resumes_within_epoch(trainer: Trainer) -> bool:
+    """Tell whether the training data can start in the middle of an epoch."""
+    loader = trainer.train_dataloader
+    return isinstance(loader, DataLoader) and isinstance(loader.sampler, ResumableOrder)

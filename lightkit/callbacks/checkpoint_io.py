@@ -1,0 +1,73 @@
+"""Checkpoints written aside, read back and renamed, with a digest beside each."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+
+from lightkit import runs
+from lightkit.errors import CheckpointError
+
+__all__ = ["VerifiedCheckpointIO"]
+
+
+class VerifiedCheckpointIO(TorchCheckpointIO):
+    """Write a checkpoint so that a kill, a full disk or a missing permission never costs the one before.
+
+    Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run.
+
+    Args:
+        mask: Applied to the hyper-parameters before they are written; the command line puts references in the place
+            of values that came from the environment.
+        on_saved: Called with the path and the checkpoint's content once the file is in place.
+    """
+
+    def __init__(
+        self,
+        *,
+        mask: Callable[[Any], Any] | None = None,
+        on_saved: Callable[[Path, dict[str, Any]], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._mask = mask
+        self._on_saved = on_saved
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        """Write, read back and rename.
+
+        Raises:
+            CheckpointError: If the file cannot be written, or is not what was written.
+        """
+        for key in ("hyper_parameters", "datamodule_hyper_parameters"):
+            if self._mask is not None and key in checkpoint:
+                checkpoint[key] = self._mask(checkpoint[key])
+        if "://" in str(path):  # an object store has no rename; Lightning's own writer knows it
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        try:
+            runs.write_aside(Path(path), lambda aside: torch.save(checkpoint, aside), check=_read_back)
+        except (OSError, RuntimeError) as error:
+            # torch.save reports a full disk as a RuntimeError of its zip writer
+            raise CheckpointError(
+                f"The checkpoint {path} cannot be written: {error}. The one before it, if any, is untouched. "
+                f"Free space or change the folder's permissions, then run the same command to resume."
+            ) from error
+        if self._on_saved is not None:
+            self._on_saved(Path(path), checkpoint)
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Remove a checkpoint and its digest."""
+        super().remove_checkpoint(path)
+        runs.sidecar(path).unlink(missing_ok=True)
+
+
+def _read_back(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:  # torch writes a CRC-32 for each member
+        broken = archive.testzip()
+    if broken is not None:
+        raise OSError(f"{broken} in it does not read back as it was written")

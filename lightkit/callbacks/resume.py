@@ -1,0 +1,112 @@
+"""What Lightning leaves out of a checkpoint and an exact resume needs."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from pytorch_lightning import Callback, LightningModule, Trainer
+from torch import distributed
+
+from lightkit.callbacks.checkpoint import resumes_within_epoch
+
+__all__ = ["ResumeState"]
+
+_KEY = "lightkit_resume"
+
+
+class ResumeState(Callback):
+    """Save and restore random states, a pending plateau step and the decision to stop.
+
+    Lightning 2.6 restores none of the three: random states are not in its checkpoints, `ReduceLROnPlateau` is stepped
+    after the epoch's checkpoint is written and not again on resume, and a run that was killed after early stopping had
+    decided to end trains another epoch.
+    """
+
+    def __init__(self) -> None:
+        self._restored: dict[str, Any] | None = None
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add this process's and, in a group, every rank's state."""
+        checkpoint[_KEY] = {
+            "random": _gather(random_states()),
+            "should_stop": bool(trainer.should_stop),
+            "plateau": _pending_plateau_steps(trainer),
+        }
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep the saved state until training starts."""
+        self._restored = checkpoint.get(_KEY)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restore the random states before people's own loaders draw their seed from them."""
+        self._restore_random(trainer)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restore the rest; and the random states again where the loaders draw nothing from them."""
+        if self._restored is None:
+            return
+        for index, value in self._restored["plateau"].items():
+            trainer.lr_scheduler_configs[index].scheduler.step(value)
+        if self._restored["should_stop"]:
+            trainer.should_stop = True
+        if resumes_within_epoch(trainer):
+            self._restore_random(trainer)
+        self._restored = None
+
+    def _restore_random(self, trainer: Trainer) -> None:
+        if self._restored is None:
+            return
+        states = self._restored["random"]
+        if len(states) == trainer.world_size:  # with another number of ranks there is no state to continue
+            restore_random_states(states[trainer.global_rank])
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of Python's, NumPy's and torch's global generators, as plain values and tensors.
+
+    Only such values load with ``torch.load(weights_only=True)``.
+    """
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 (the global state)
+    return {
+        "python": random.getstate(),
+        "numpy": (str(kind), torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    """Put back what `random_states` returned."""
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    torch.set_rng_state(states["torch"].cpu())
+    if states["cuda"] and len(states["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
+
+
+def _gather(states: dict[str, Any]) -> list[dict[str, Any]]:
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return [states]
+    gathered: list[dict[str, Any]] = [{}] * distributed.get_world_size()
+    distributed.all_gather_object(gathered, states)
+    return gathered
+
+
+def _pending_plateau_steps(trainer: Trainer) -> dict[int, float]:
+    """Map a scheduler's index to the value that Lightning is about to step it with, at the end of an epoch."""
+    ended = trainer.fit_loop.epoch_progress.current
+    if ended.processed <= ended.completed:  # within an epoch nothing is pending
+        return {}
+    return {
+        index: float(trainer.callback_metrics[config.monitor])
+        for index, config in enumerate(trainer.lr_scheduler_configs)
+        if config.reduce_on_plateau
+        and config.interval == "epoch"
+        and ended.processed % config.frequency == 0
+        and config.monitor in trainer.callback_metrics
+    }
