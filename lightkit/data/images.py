@@ -1,0 +1,118 @@
+"""Reading one image file, of any kind that Pillow knows, into RGB."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from lightkit.errors import DataError
+
+__all__ = ["IMAGE_SUFFIXES", "UnreadableImageError", "defect_of", "read_rgb"]
+
+IMAGE_SUFFIXES = frozenset(
+    {
+        ".avif",
+        ".bmp",
+        ".gif",
+        ".jfif",
+        ".jpe",
+        ".jpeg",
+        ".jpg",
+        ".pbm",
+        ".pgm",
+        ".png",
+        ".ppm",
+        ".tif",
+        ".tiff",
+        ".webp",
+    }
+)
+
+# What Pillow's readers were seen to raise on broken files.
+_DECODE_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    EOFError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
+
+
+class UnreadableImageError(DataError):
+    """An image file that cannot be decoded.
+
+    Args:
+        message: What is wrong with which file. torch rebuilds a worker's exception from the text of its whole traceback
+            (``torch._utils.ExceptionWrapper.reraise``); of that, the message alone is kept.
+    """
+
+    def __init__(self, message: str) -> None:
+        marker = f"{type(self).__name__}: "
+        if message.startswith("Caught ") and marker in message:
+            message = message.rpartition(marker)[2].strip()
+        super().__init__(message)
+
+
+def read_rgb(path: Path) -> Image.Image:
+    """Decode a file's first frame, turned upright by its EXIF tag, transparency laid over white.
+
+    Raises:
+        UnreadableImageError: If the file cannot be decoded, or promises more pixels than Pillow's limit.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata; the pixels are what counts
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                image.load()
+                return _over_white(_upright(image))
+    except _DECODE_ERRORS as error:
+        raise UnreadableImageError(
+            f"{path}: this image cannot be decoded ({_reason(error)}). Replace the file or take it out of the data."
+        ) from error
+
+
+def defect_of(path: Path) -> str | None:
+    """Say why a file's header is not that of an image, without decoding the pixels; None where it is fine."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(path):
+                return None
+    except _DECODE_ERRORS as error:
+        return _reason(error)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image in any format that Pillow knows"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except _DECODE_ERRORS:  # broken EXIF says nothing about the orientation: as viewers do, take the image as stored
+        return image
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits a pixel, which Pillow's own conversion would clip to white
+        return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    layer = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")

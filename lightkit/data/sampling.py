@@ -1,0 +1,141 @@
+"""The order of training samples and the randomness of each, both derived from (seed, epoch, index) alone.
+
+Nothing here draws from a global random state, so that a run that was killed in the middle of an epoch can go on with
+exactly the samples, in exactly the form, that it would have seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.loops.progress import _ProcessedTracker
+from torch.utils.data import DistributedSampler
+
+__all__ = [
+    "Position",
+    "ResumableSampler",
+    "SampleKey",
+    "global_seed",
+    "position_of",
+    "sample_randomness",
+    "stable_seed",
+]
+
+
+class SampleKey(NamedTuple):
+    """What a `ResumableSampler` yields in place of a bare index.
+
+    The epoch travels with the index, because a persistent worker process is never told which epoch it works for.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs on a pair
+    epoch: int
+
+
+class Position(NamedTuple):
+    """A place within a training: ``batches`` batches of epoch ``epoch`` are done."""
+
+    epoch: int
+    batches: int
+
+
+class ResumableSampler(DistributedSampler[SampleKey]):
+    """Yields the samples of an epoch in an order that (seed, epoch) decides, from any batch on.
+
+    Args:
+        dataset: Anything with a length.
+        batch_size: Samples of one batch on one process; the unit of the offset in `resume`.
+        num_replicas: Processes that train together.
+        rank: Number of this process, from 0.
+        seed: Decides the order, together with the epoch.
+    """
+
+    def __init__(self, dataset: Sized, *, batch_size: int, num_replicas: int = 1, rank: int = 0, seed: int = 0) -> None:
+        super().__init__(dataset, num_replicas=num_replicas, rank=rank, shuffle=True, seed=seed)  # type: ignore[arg-type]
+        self.batch_size = batch_size
+        self._start = Position(epoch=0, batches=0)
+
+    def resume(self, *, epoch: int, batches: int) -> None:
+        """Start epoch ``epoch`` after its first ``batches`` batches; other epochs are whole."""
+        self.epoch = epoch
+        self._start = Position(epoch, batches)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch. Lightning says it before each, also before the one that is being resumed."""
+        self.epoch = epoch
+        if epoch != self._start.epoch:
+            self._start = Position(epoch, 0)
+
+    def __iter__(self) -> Iterator[SampleKey]:
+        epoch, batches = self._start if self._start.epoch == self.epoch else Position(self.epoch, 0)
+        order = self._order(epoch)[self.rank : self.total_size : self.num_replicas]
+        return iter([SampleKey(index, epoch) for index in order[batches * self.batch_size :]])
+
+    def _order(self, epoch: int) -> list[int]:
+        """All indices in the order of ``epoch``, repeated from the start until the processes' shares are equal."""
+        generator = torch.Generator().manual_seed(stable_seed(self.seed, epoch))
+        order: list[int] = torch.randperm(len(self.dataset), generator=generator).tolist()  # type: ignore[arg-type]
+        return [order[place % len(order)] for place in range(self.total_size)] if order else []
+
+    # `__len__` is inherited and always counts the whole epoch: Lightning takes the number of batches from it, and goes
+    # on counting at the restored batch.
+
+
+def position_of(trainer: Trainer | None) -> Position:
+    """Tell where the trainer's next batch stands, also before its loops have digested a restored checkpoint.
+
+    Lightning (read in 2.6.6) asks for the training loader and begins to prefetch before it calls `set_epoch` and before
+    the loops' `reset`, so the counters are still as the checkpoint left them. The rules of ``_FitLoop.reset`` and
+    ``_TrainingEpochLoop.reset`` are therefore repeated here.
+    """
+    if trainer is None:
+        return Position(0, 0)
+    fit_loop = trainer.fit_loop
+    epoch = cast(_ProcessedTracker, fit_loop.epoch_progress.current).processed
+    if not fit_loop.epoch_loop.restarting:  # fresh, or the checkpoint's epoch was finished
+        return Position(epoch, 0)
+    batch = fit_loop.epoch_loop.batch_progress
+    current = cast(_ProcessedTracker, batch.current)
+    saved_on_batch_end = current.ready == current.started == current.processed == current.completed + 1
+    if saved_on_batch_end and batch.is_last_batch:  # Lightning takes the epoch for finished, and begins the next
+        return Position(epoch + 1, 0)
+    return Position(epoch, current.processed if saved_on_batch_end else current.completed)
+
+
+def stable_seed(*parts: int) -> int:
+    """Mix integers into a seed of 63 bits that is the same in every process, on every machine."""
+    digest = hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def global_seed() -> int:
+    """The seed that ``seed_everything`` has set, or 0."""
+    return int(os.environ.get("PL_GLOBAL_SEED", "0"))
+
+
+@contextmanager
+def sample_randomness(seed: int, key: SampleKey) -> Iterator[None]:
+    """Make all randomness inside depend on (seed, epoch, index) alone, and leave the global states as they were.
+
+    Covers torch on the CPU, numpy's global state and Python's `random`, so that any library's transforms can be used.
+    """
+    mixed = stable_seed(seed, key.epoch, key.index)
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    # not torch.manual_seed: that seeds the GPUs' generators too, which belong to the model
+    torch.default_generator.manual_seed(mixed)
+    np.random.seed(mixed % 2**32)
+    random.seed(mixed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
