@@ -20,13 +20,14 @@ A process that is killed leaves no ``end``; the next one in the same folder begi
 from __future__ import annotations
 
 import json
-import math
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
+
+from lightkit.runs.files import finite
 
 __all__ = ["FIELDS", "EventStream", "read_events"]
 
@@ -98,17 +99,6 @@ def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(record, dict) and "event" in record:
                 yield record
-
-
-def finite(value: Any) -> Any:
-    """Give ``value`` with None for every number that JSON cannot say: NaN and the infinities."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _check(event: str, fields: Mapping[str, Any]) -> None:

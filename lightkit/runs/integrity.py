@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import secrets
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+
+from lightkit.runs.files import aside_of, flush, write_text
 
 __all__ = ["digest", "last_good", "remove_leftovers", "sidecar", "verify", "write_aside"]
 
@@ -54,16 +54,16 @@ def write_aside(
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = _aside(path)
+    aside = aside_of(path)
     try:
         writer(aside)
-        _flush(aside)
+        flush(aside)
         if check is not None:
             check(aside)
         new = digest(aside)
         _promise(path, [*_held(path), new])
         aside.replace(path)
-        _flush(path.parent)
+        flush(path.parent)
         _promise(path, [new])
     finally:
         aside.unlink(missing_ok=True)
@@ -94,30 +94,6 @@ def remove_leftovers(folder: Path | str) -> list[Path]:
     for path in leftovers:
         path.unlink(missing_ok=True)
     return leftovers
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a small file as a whole, without a digest."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = _aside(path)
-    try:
-        aside.write_text(text, encoding="utf-8")
-        _flush(aside)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.aside")
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _promised(path: Path) -> list[str]:

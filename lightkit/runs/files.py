@@ -1,0 +1,66 @@
+"""Small files that are replaced as a whole: text and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["aside_of", "finite", "flush", "read_json", "write_json", "write_text"]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a small file as a whole, without a digest."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = aside_of(path)
+    try:
+        aside.write_text(text, encoding="utf-8")
+        flush(aside)
+        aside.replace(path)
+        flush(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
+    """Replace a JSON file as a whole; numbers that are not finite become null, and unknown types their text."""
+    text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=str)
+    write_text(Path(path), text + "\n")
+
+
+def read_json(path: Path | str) -> dict[str, Any] | None:
+    """Give the object in a JSON file, or None where there is no file or nothing readable in it."""
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def finite(value: Any) -> Any:
+    """Give ``value`` with None for every number that JSON cannot say: NaN and the infinities."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def aside_of(path: Path) -> Path:
+    """Give a new name in the folder of ``path``, for content that is renamed to it when whole."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.aside")
+
+
+def flush(path: Path) -> None:
+    """Return once a file's content, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,204 @@
+"""Where runs are: making, opening and finding the folder ``<root>/<name>/<id>``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+from lightkit.errors import ConfigError
+from lightkit.runs.files import read_json
+from lightkit.runs.run import Run
+
+__all__ = ["check_name", "create", "find", "list_runs", "newest_interrupted", "open_run", "point_latest"]
+
+_LATEST = "latest"
+_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4,}")
+
+
+def check_name(name: str) -> str:
+    """Give the name of a job back, if a folder can have it.
+
+    Raises:
+        ConfigError: If it cannot: the name says which rule it breaks.
+    """
+    fault = None
+    if not name.strip():
+        fault = "is empty"
+    elif any(character in "/\\" or not character.isprintable() for character in name):
+        fault = "has a slash, a backslash or a control character"
+    elif name[0] in ".-" or name != name.strip():
+        fault = "starts with a dot or a hyphen, or has space around it"
+    elif name == _LATEST:
+        fault = f"is {_LATEST!r}, which stands for the newest run"
+    if fault:
+        raise ConfigError(f"run.name: {name!r} {fault}. A name is that of one folder, such as 'flowers'.")
+    return name
+
+
+def create(root: Path | str, name: str) -> Run:
+    """Make the folder of a new run, which no other process has.
+
+    Raises:
+        ConfigError: If the name cannot be a folder's, or the folder cannot be made.
+    """
+    check_name(name)
+    root = Path(root).absolute()
+    while True:
+        run_id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        folder = root / name / run_id
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+        except FileExistsError as error:
+            if folder.parent.is_dir():
+                continue  # another process drew the same digits in the same second
+            raise _unwritable(folder.parent, error) from error
+        except OSError as error:
+            raise _unwritable(folder.parent, error) from error
+        return Run(folder=folder, name=name, id=run_id, root=root)
+
+
+def point_latest(run: Run) -> None:
+    """Let ``<root>/<name>/latest`` point to this run, without a moment in which it points nowhere."""
+    aside = run.folder.parent / f".{_LATEST}.{secrets.token_hex(4)}.aside"
+    try:
+        aside.symlink_to(run.id, target_is_directory=True)
+        aside.replace(run.folder.parent / _LATEST)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise _unwritable(run.folder.parent / _LATEST, error) from error
+
+
+def open_run(folder: Path | str, *, resumed: bool = False) -> Run:
+    """Give the run of a folder that is there.
+
+    Args:
+        folder: The run's folder, or a link to it such as ``runs/flowers/latest``.
+        resumed: Whether this process continues the run.
+
+    Raises:
+        ConfigError: If there is no such folder.
+    """
+    given, folder = folder, Path(folder).resolve()
+    if not folder.is_dir():
+        raise ConfigError(f"{given} is not a run: there is no such folder.")
+    return Run(folder=folder, name=folder.parent.name, id=folder.name, root=folder.parent.parent, resumed=resumed)
+
+
+def list_runs(root: Path | str, name: str | None = None) -> list[Run]:
+    """List the runs under a root, or those of one job, the newest first. What is no run's folder is passed over."""
+    jobs = [Path(root) / name] if name is not None else _folders(Path(root))
+    folders = [folder for job in jobs for folder in _folders(job) if _ID.fullmatch(folder.name)]
+    return [open_run(folder) for folder in sorted(folders, key=lambda folder: folder.name, reverse=True)]
+
+
+def find(reference: str, root: Path | str, name: str | None = None) -> Run:
+    """Find the run that somebody means.
+
+    Args:
+        reference: A run's folder, ``latest``, ``NAME``, ``NAME/latest``, ``NAME/ID`` or ``ID``.
+        root: Folder that holds the runs of all jobs.
+        name: The job that ``latest`` and ``ID`` speak of; all jobs if None.
+
+    Raises:
+        ConfigError: If there is none, with those that there are.
+    """
+    root = Path(root)
+    found = None
+    if reference == _LATEST:
+        found = _latest(root, name) if name is not None else _newest_of_all(root)
+    elif _is_run(Path(reference).expanduser()):
+        found = open_run(Path(reference).expanduser())
+    elif reference and not Path(reference).is_absolute():
+        found = _by_name(reference, root, name)
+    if found is None:
+        raise ConfigError(_not_found(reference, root, name))
+    return found
+
+
+def newest_interrupted(root: Path | str, name: str) -> Run | None:
+    """Give the newest fit of a job if it did not get to its end, else None.
+
+    Only the newest counts: a fit that was interrupted before another one ended well is history. A process that was
+    killed has left no summary, or one that says "running"; so the caller holds the job's lock.
+    """
+    for run in list_runs(root, name):
+        if _is_fit(run):
+            done = (read_json(run.summary_path) or {}).get("status") == "done"
+            return None if done else open_run(run.folder, resumed=True)
+    return None
+
+
+def _is_fit(run: Run) -> bool:
+    manifest = read_json(run.manifest_path)
+    if manifest is None:  # killed before it was written, or a folder half made
+        return any(run.checkpoints.glob("*.ckpt"))
+    return manifest.get("subcommand") == "fit"
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    try:
+        children = sorted(parent.iterdir())
+    except OSError:
+        return
+    for child in children:
+        if not child.is_symlink() and child.is_dir() and not child.name.startswith("."):
+            yield child
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a path is a run's folder, and not, say, the folder of the data that has the name of a job."""
+    if not folder.is_dir():
+        return False
+    files = ("manifest.json", "config.yaml", "events.jsonl", "checkpoints")
+    return bool(_ID.fullmatch(folder.resolve().name)) or any((folder / file).exists() for file in files)
+
+
+def _latest(root: Path, name: str) -> Run | None:
+    link = root / name / _LATEST
+    if link.is_dir():
+        return open_run(link)
+    return next(iter(list_runs(root, name)), None)  # killed before it was set, or copied without links
+
+
+def _newest_of_all(root: Path) -> Run | None:
+    latest = [run for job in _folders(root) if (run := _latest(root, job.name)) is not None]
+    return max(latest, key=lambda run: run.id, default=None)
+
+
+def _by_name(reference: str, root: Path, name: str | None) -> Run | None:
+    parts = Path(reference).parts
+    if len(parts) == 1:
+        with_id = [run for run in list_runs(root, name) if run.id == reference]
+        return with_id[0] if len(with_id) == 1 else _latest(root, reference)
+    if len(parts) == 2 and ".." not in parts:
+        if parts[1] == _LATEST:
+            return _latest(root, parts[0])
+        folder = root / parts[0] / parts[1]
+        return open_run(folder) if _is_run(folder) else None
+    return None
+
+
+def _not_found(reference: str, root: Path, name: str | None) -> str:
+    there = [f"{run.name}/{run.id}" for run in list_runs(root)]
+    jobs = list(dict.fromkeys(run.split("/")[0] for run in there))
+    if not there:
+        return f"There is no run {reference!r}: there are no runs in {root}. `lightkit fit` makes the first."
+    near = difflib.get_close_matches(reference, [*jobs, *there], n=3, cutoff=0.6)
+    meant = f" Did you mean {' or '.join(repr(match) for match in near)}?" if near else ""
+    asked = f" of {name!r}" if name is not None and reference == _LATEST else ""
+    more = f" and {len(there) - 5} more" if len(there) > 5 else ""
+    return f"There is no run {reference!r}{asked} in {root}.{meant} The newest runs: {', '.join(there[:5])}{more}."
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    reason = error.strerror or os.strerror(error.errno or 0)
+    return ConfigError(
+        f"run.root: cannot write {path}: {reason}. Set run.root to a folder that can be written, "
+        f"such as --run.root /tmp/runs."
+    )

@@ -1,0 +1,149 @@
+"""What a run was made from: code, packages, data, seed, hardware, command."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PACKAGES", "build_manifest", "describe_git", "describe_hardware", "describe_packages"]
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "pytorch-lightning",
+    "lightning",
+    "torchmetrics",
+    "jsonargparse",
+    "omegaconf",
+    "PyYAML",
+    "numpy",
+    "pillow",
+    "rich",
+    "tensorboard",
+    "mlflow",
+    "mlflow-skinny",
+    "timm",
+    "comet-ml",
+    "horovod",
+    "torch-xla",
+)
+"""Distributions whose version can change what a run gives."""
+
+
+def build_manifest(
+    *,
+    version: str,
+    subcommand: str,
+    command: Sequence[str],
+    run: str,
+    seed: int | None = None,
+    data: Mapping[str, Any] | None = None,
+    gpus: Iterable[str] = (),
+    parent: str | None = None,
+    mask: Callable[[str], str] = str,
+    folder: Path | None = None,
+) -> dict[str, Any]:
+    """Give what manifest.json holds.
+
+    Args:
+        version: lightkit's own.
+        subcommand: ``fit``, ``validate``, ``test`` or ``predict``.
+        command: The command line, program first.
+        run: ``NAME/ID`` of the run.
+        seed: What ``seed_everything`` came to; None if nothing was seeded.
+        data: What the data module says of itself: source, fingerprint, counts. It is often known only later.
+        gpus: Name of each GPU in use.
+        parent: Folder of the run that this one continues or evaluates.
+        mask: Gives an argument of the command line back without its secret.
+        folder: Folder whose git commit counts; the working directory if None.
+    """
+    return {
+        "schema": 1,
+        "run": run,
+        "subcommand": subcommand,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": [mask(argument) for argument in command],
+        "working_directory": str(Path.cwd()),
+        "lightkit": version,
+        "python": platform.python_version(),
+        "packages": describe_packages(),
+        "platform": platform.platform(),
+        "git": describe_git(folder),
+        "data": None if data is None else dict(data),
+        "seed": seed,
+        "hardware": describe_hardware(gpus),
+        "parent": parent,
+    }
+
+
+def describe_packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Give the version of each package that is installed, without importing any."""
+    return {name: found.version for name in names for found in _installed(name)}
+
+
+def describe_git(folder: Path | None = None) -> dict[str, Any] | None:
+    """Give commit, branch and whether files differ from it; None outside a repository or without git."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {
+        "commit": commit,
+        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
+        "dirty": None if changed is None else bool(changed),
+    }
+
+
+def describe_hardware(gpus: Iterable[str] = ()) -> dict[str, Any]:
+    """Give the CPU's model, the cores this process may use, the memory, and the given names of GPUs."""
+    return {
+        "host": platform.node(),
+        "cpu": _cpu_model(),
+        "cores": _num_cores(),
+        "memory_bytes": _memory_bytes(),
+        "gpus": list(gpus),
+    }
+
+
+def _installed(name: str) -> list[metadata.Distribution]:
+    try:
+        return [metadata.distribution(name)]
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _git(folder: Path | None, *arguments: str) -> str | None:
+    # Without optional locks: asking must not disturb a commit that somebody makes at the same time.
+    command = ["git", "--no-optional-locks", *arguments]
+    try:
+        answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine() or None
+
+
+def _num_cores() -> int | None:
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return os.cpu_count() if affinity is None else len(affinity(0))
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None

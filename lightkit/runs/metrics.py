@@ -1,0 +1,69 @@
+"""metrics.csv: one row an epoch, whatever an epoch measured."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+from lightkit.runs.files import write_text
+
+__all__ = ["MetricsTable"]
+
+_KEYS = ("epoch", "step")
+
+
+class MetricsTable:
+    """A table with the columns epoch, step and one for each metric, sorted by name.
+
+    The file is replaced as a whole with each row, so that a reader, or the next process after a kill, finds whole
+    rows only. A thousand epochs are some hundred kilobytes.
+
+    Args:
+        path: The file. Rows that it has already are kept.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._rows = {row["epoch"]: row for row in _read(self.path)}
+
+    @property
+    def rows(self) -> list[dict[str, float]]:
+        """The rows in the order of the epochs; a metric that an epoch did not measure is not in its row."""
+        return [dict(self._rows[epoch]) for epoch in sorted(self._rows)]
+
+    def record(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        """Write the row of an epoch, in place of one that it has already."""
+        measured = {name: float(value) for name, value in values.items() if name not in _KEYS}
+        self._rows[epoch] = {"epoch": epoch, "step": step, **measured}
+        self._write()
+
+    def truncate(self, after_epoch: int) -> None:
+        """Drop the rows of later epochs: training goes on from the end of this one. -1 drops all."""
+        later = [epoch for epoch in self._rows if epoch > after_epoch]
+        for epoch in later:
+            del self._rows[epoch]
+        if later:
+            self._write()
+
+    def _write(self) -> None:
+        names = sorted({name for row in self._rows.values() for name in row} - set(_KEYS))
+        text = io.StringIO(newline="")
+        table = csv.DictWriter(text, [*_KEYS, *names], restval="", lineterminator="\n")
+        table.writeheader()
+        table.writerows(self.rows)
+        write_text(self.path, text.getvalue())
+
+
+def _read(path: Path) -> list[dict[str, float]]:
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [{name: value for name, value in row.items() if name and value} for row in csv.DictReader(file)]
+    whole = [row for row in rows if all(key in row for key in _KEYS)]
+    return [{name: _number(name, value) for name, value in row.items()} for row in whole]
+
+
+def _number(name: str, text: str) -> float:
+    return int(text) if name in _KEYS else float(text)
