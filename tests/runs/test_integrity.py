@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lightkit import runs
+
+HERE = Path(__file__).parents[2]
+
+
+def _save(path: Path, content: bytes) -> Path:
+    runs.write_aside(path, lambda aside: aside.write_bytes(content))
+    return path
+
+
+def _dated(path: Path, when: int) -> Path:
+    os.utime(path, (when, when))
+    return path
+
+
+def test_a_written_file_verifies_and_sha256sum_agrees(tmp_path: Path) -> None:
+    path = _save(tmp_path / "new" / "last.ckpt", b"weights")
+    assert runs.digest(path) == hashlib.sha256(b"weights").hexdigest()
+    assert runs.sidecar(path).read_text() == f"{runs.digest(path)}  last.ckpt\n"
+    assert runs.verify(path)
+    assert sorted(file.name for file in path.parent.iterdir()) == ["last.ckpt", "last.ckpt.sha256"]
+
+
+def test_a_replaced_file_verifies(tmp_path: Path) -> None:
+    path = _save(_save(tmp_path / "last.ckpt", b"old"), b"new")
+    assert path.read_bytes() == b"new"
+    assert runs.verify(path)
+    assert runs.sidecar(path).read_text().split() == [runs.digest(path), "last.ckpt"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"weight", b"", b"weightz", b"weights!"], ids=["truncated", "empty", "altered", "longer"]
+)
+def test_a_changed_file_does_not_verify(content: bytes, tmp_path: Path) -> None:
+    path = _save(tmp_path / "last.ckpt", b"weights")
+    path.write_bytes(content)
+    assert not runs.verify(path)
+
+
+@pytest.mark.parametrize("missing", ["file", "digest"])
+def test_half_of_a_pair_does_not_verify(missing: str, tmp_path: Path) -> None:
+    path = _save(tmp_path / "last.ckpt", b"weights")
+    (path if missing == "file" else runs.sidecar(path)).unlink()
+    assert not runs.verify(path)
+
+
+def test_a_file_that_cannot_be_read_back_replaces_nothing(tmp_path: Path) -> None:
+    path = _save(tmp_path / "last.ckpt", b"old")
+
+    def refuse(aside: Path) -> None:
+        assert aside.read_bytes() == b"new"
+        raise ValueError("unreadable")
+
+    with pytest.raises(ValueError, match="unreadable"):
+        runs.write_aside(path, lambda aside: aside.write_bytes(b"new"), check=refuse)
+    assert path.read_bytes() == b"old"
+    assert runs.verify(path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_writer_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        runs.write_aside(tmp_path / "last.ckpt", lambda aside: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["before the rename", "after the rename"])
+def test_a_death_between_the_two_renames_leaves_a_file_that_verifies(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _save(tmp_path / "last.ckpt", b"old")
+    replace, dies = Path.replace, "last.ckpt" if step == "before the rename" else "last.ckpt.sha256"
+    promises: list[int] = []
+
+    def die(self: Path, target: Path) -> Path:
+        promises.append(0) if target.name == "last.ckpt.sha256" else None
+        if target.name == dies and (dies == "last.ckpt" or len(promises) == 2):
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            _save(path, b"new")
+    assert path.read_bytes() == (b"old" if step == "before the rename" else b"new")
+    assert runs.verify(path)
+    assert len(runs.sidecar(path).read_text().splitlines()) == 2
+    _save(path, b"newer")
+    assert runs.verify(path)
+    assert len(runs.sidecar(path).read_text().splitlines()) == 1
+
+
+WRITER = """
+import sys, itertools
+from pathlib import Path
+from lightkit import runs
+path = Path(sys.argv[1])
+for number in itertools.count(int(sys.argv[2])):
+    runs.write_aside(path, lambda aside: aside.write_bytes(b"%09d" % number * 20_000))
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    path = _save(tmp_path / "last.ckpt", b"%09d" % 0 * 20_000)
+    for kill in range(8):
+        command = [sys.executable, "-c", WRITER, str(path), str(kill * 100_000)]
+        with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(draw.uniform(0, 0.05))  # the moment of the kill is what is tested
+            os.kill(writer.pid, signal.SIGKILL)
+        assert runs.verify(path), f"seed {seed}, kill {kill}"
+        content = path.read_bytes()
+        assert content == content[:9] * 20_000
+        assert runs.last_good(tmp_path) == path
+        runs.remove_leftovers(tmp_path)
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt", "last.ckpt.sha256"]
+
+
+def test_last_comes_first_and_then_the_newest(tmp_path: Path) -> None:
+    for when, name in enumerate(["last", "epoch=0", "best", "previous"]):
+        _dated(_save(tmp_path / f"{name}.ckpt", name.encode()), 1_000_000 + when)
+    for expected in ("last", "previous", "best", "epoch=0"):
+        good = runs.last_good(tmp_path, report=lambda _: None)
+        assert good == tmp_path / f"{expected}.ckpt"
+        good.write_bytes(b"broken")
+    assert runs.last_good(tmp_path, report=lambda _: None) is None
+
+
+def test_what_is_passed_over_is_reported_with_the_reason(tmp_path: Path) -> None:
+    _save(tmp_path / "last.ckpt", b"weights").write_bytes(b"weight")
+    (tmp_path / "previous.ckpt").write_bytes(b"no archive")
+    (tmp_path / "best.ckpt").write_bytes(b"weights")
+    runs.sidecar(tmp_path / "best.ckpt").write_text("")
+    told: list[str] = []
+    assert runs.last_good(tmp_path, report=told.append) is None
+    assert sorted(told) == [
+        f"{tmp_path}/best.ckpt is not used: best.ckpt.sha256 cannot be read.",
+        f"{tmp_path}/last.ckpt is not used: its content is not what last.ckpt.sha256 promises.",
+        f"{tmp_path}/previous.ckpt is not used: it has no previous.ckpt.sha256, and its archive cannot be read "
+        "(File is not a zip file).",
+    ]
+
+
+def test_a_checkpoint_of_another_program_counts_if_its_archive_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "epoch=1.ckpt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data.pkl", b"weights" * 100)
+    assert runs.last_good(tmp_path) == path
+    path.write_bytes(path.read_bytes().replace(b"weights", b"weightz", 1))
+    told: list[str] = []
+    assert runs.last_good(tmp_path, report=told.append) is None
+    assert "data.pkl in its archive is damaged" in told[0]
+
+
+def test_there_is_no_good_checkpoint_without_a_folder(tmp_path: Path) -> None:
+    assert runs.last_good(tmp_path / "none") is None
+
+
+def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    _save(tmp_path / "last.ckpt", b"weights")
+    (tmp_path / ".last.ckpt.0a0b0c0d.aside").write_bytes(b"half")
+    (tmp_path / ".mine").write_text("")
+    assert [path.name for path in runs.remove_leftovers(tmp_path)] == [".last.ckpt.0a0b0c0d.aside"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mine", "last.ckpt", "last.ckpt.sha256"]
