@@ -41,7 +41,6 @@ class Checkpoint(ModelCheckpoint):
         save_last_every_s: Seconds of training after which `last.ckpt` is written within an epoch; `null`: only at its
             end. The default loses at most five minutes of work for a write of well under a second.
         save_last_every_n_steps: The same, counted in optimizer steps.
-        every_n_epochs: Epochs between checkpoints.
     """
 
     def __init__(
@@ -51,16 +50,14 @@ class Checkpoint(ModelCheckpoint):
         dirpath: str | None = None,
         save_last_every_s: float | None = 300.0,
         save_last_every_n_steps: int | None = None,
-        every_n_epochs: int = 1,
     ) -> None:
         super().__init__(
             dirpath=dirpath,
             filename="best",
             monitor=None if monitor == "auto" else monitor,
             mode=mode,
-            save_last=True,
+            save_last=False,  # Lightning's own is written only together with a new best
             save_top_k=1,
-            every_n_epochs=every_n_epochs,
             auto_insert_metric_name=False,
             enable_version_counter=False,
             # At this point validation has run, and Lightning resumes at the next epoch without replaying any hook.
@@ -110,12 +107,13 @@ class Checkpoint(ModelCheckpoint):
         """Write `best.ckpt` if this epoch is the best, and `last.ckpt`."""
         self._find_monitor(trainer)
         super().on_train_epoch_end(trainer, pl_module)
-        self._note_save(trainer)
+        if not trainer.fast_dev_run:
+            self.save_last_now(trainer)
 
     def save_last_now(self, trainer: Trainer) -> Path:
         """Write `last.ckpt` with the present state and return its path."""
-        trainer.save_checkpoint(self.last_path)
         self.last_model_path = str(self.last_path)
+        trainer.save_checkpoint(self.last_path)
         self._note_save(trainer)
         return self.last_path
 

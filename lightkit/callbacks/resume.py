@@ -56,6 +56,12 @@ class ResumeState(Callback):
             self._restore_random(trainer)
         self._restored = None
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Step plateau schedulers after an epoch that was resumed within; Lightning leaves them out there."""
+        if trainer.fit_loop.restarting:
+            for index, value in _plateau_steps(trainer).items():
+                trainer.lr_scheduler_configs[index].scheduler.step(value)
+
     def _restore_random(self, trainer: Trainer) -> None:
         if self._restored is None:
             return
@@ -98,15 +104,20 @@ def _gather(states: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _pending_plateau_steps(trainer: Trainer) -> dict[int, float]:
-    """Map a scheduler's index to the value that Lightning is about to step it with, at the end of an epoch."""
+    """What Lightning will do after this checkpoint is written, and not again on resume."""
     ended = trainer.fit_loop.epoch_progress.current
-    if ended.processed <= ended.completed:  # within an epoch nothing is pending
-        return {}
+    at_end_of_epoch = ended.processed > ended.completed
+    return _plateau_steps(trainer) if at_end_of_epoch and not trainer.fit_loop.restarting else {}
+
+
+def _plateau_steps(trainer: Trainer) -> dict[int, float]:
+    """Map the index of each plateau scheduler that is due at the end of this epoch to its metric's value."""
+    epochs = trainer.fit_loop.epoch_progress.current.processed
     return {
         index: float(trainer.callback_metrics[config.monitor])
         for index, config in enumerate(trainer.lr_scheduler_configs)
         if config.reduce_on_plateau
         and config.interval == "epoch"
-        and ended.processed % config.frequency == 0
+        and epochs % config.frequency == 0
         and config.monitor in trainer.callback_metrics
     }

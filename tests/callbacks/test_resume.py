@@ -1,0 +1,169 @@
+"""A killed training goes on as if nothing had happened: random states, plateau steps and the decision to stop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, EarlyStopping
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from lightkit.callbacks import Checkpoint, ResumeState
+from lightkit.callbacks.resume import random_states, restore_random_states
+from lightkit.data.loaders import train_loader
+
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning")
+
+
+class Noise(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        return torch.full((4,), float(getattr(key, "index", key)) / 10)
+
+
+class Data(pl.LightningDataModule):
+    def __init__(self, *, exact: bool) -> None:
+        super().__init__()
+        self.exact = exact
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        if self.exact:
+            return train_loader(Noise(), batch_size=3, seed=7, trainer=self.trainer)
+        return DataLoader(Noise(), batch_size=3, shuffle=True, num_workers=0)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=2)
+
+
+class Net(pl.LightningModule):
+    def __init__(self, *, plateau: bool) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+        self.plateau = plateau
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        noise = random.random() + float(np.random.rand())  # noqa: NPY002 (people's code uses the global states)
+        loss: torch.Tensor = (self.layers(batch) - noise).pow(2).mean()
+        return loss
+
+    def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
+        self.log("val/loss", self.layers(batch[0]).pow(2).mean() + self.current_epoch)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
+        if not self.plateau:
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.3)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing in the process reacts to it by saving."""
+
+
+class Kill(Callback):
+    def __init__(self, when: Callable[[pl.Trainer], bool]) -> None:
+        self.when = when
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if self.when(trainer):
+            raise Killed
+
+    def on_train_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if self.when(trainer):
+            raise Killed
+
+
+def train(
+    folder: Path, *, exact: bool, plateau: bool = False, kill: Callable[[pl.Trainer], bool] | None = None,
+    resume: bool = False, extra: list[Callback] | None = None, accumulate: int = 1, save_steps: int | None = 1,
+) -> dict[str, Any]:  # fmt: skip
+    pl.seed_everything(3, workers=True, verbose=False)
+    np.random.seed(3)  # noqa: NPY002
+    module = Net(plateau=plateau)
+    if resume:
+        torch.rand(17)  # whatever ran before in this process must not matter
+    checkpoint = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_steps)
+    trainer = pl.Trainer(
+        max_epochs=4, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        accumulate_grad_batches=accumulate,
+        callbacks=[ResumeState(), checkpoint, *(extra or []), *([Kill(kill)] if kill else [])],
+    )  # fmt: skip
+    trainer.fit(module, Data(exact=exact), ckpt_path=str(folder / "last.ckpt") if resume else None)
+    states = {key: value.clone() for key, value in module.state_dict().items()}
+    return {"weights": states, "epochs": trainer.current_epoch, "lr": trainer.optimizers[0].param_groups[0]["lr"]}
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one["epochs"] == other["epochs"]
+    assert one["lr"] == other["lr"]
+    for key, value in one["weights"].items():
+        assert torch.equal(value, other["weights"][key]), f"{key} differs"
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 8, 13, 20, 27], ids=lambda step: f"step{step}")
+@pytest.mark.parametrize("plateau", [False, True], ids=["step_schedule", "plateau"])
+def test_a_training_killed_at_any_step_ends_with_the_same_weights(tmp_path: Path, step: int, plateau: bool) -> None:
+    expected = train(tmp_path / "whole", exact=True, plateau=plateau)
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", exact=True, plateau=plateau, kill=lambda trainer: trainer.global_step == step)
+    assert_same(expected, train(tmp_path / "cut", exact=True, plateau=plateau, resume=True))
+
+
+@pytest.mark.parametrize("step", [3, 9, 15], ids=lambda step: f"step{step}")
+def test_accumulated_gradients_are_never_cut_in_two(tmp_path: Path, step: int) -> None:
+    expected = train(tmp_path / "whole", exact=True, accumulate=2)
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", exact=True, accumulate=2, kill=lambda trainer: trainer.global_step == step)
+    assert_same(expected, train(tmp_path / "cut", exact=True, accumulate=2, resume=True))
+
+
+@pytest.mark.parametrize("step", [10, 17], ids=lambda step: f"step{step}")
+def test_a_plain_shuffling_loader_resumes_at_the_last_epoch_with_the_same_weights(tmp_path: Path, step: int) -> None:
+    expected = train(tmp_path / "whole", exact=False)
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", exact=False, kill=lambda trainer: trainer.global_step == step)
+    last = torch.load(tmp_path / "cut" / "last.ckpt", weights_only=True)
+    assert last["global_step"] == step // 7 * 7, "a loader that cannot start within an epoch got a checkpoint within it"
+    assert_same(expected, train(tmp_path / "cut", exact=False, resume=True))
+
+
+def test_a_training_killed_after_early_stopping_decided_does_not_train_on(tmp_path: Path) -> None:
+    def stopping() -> list[Callback]:
+        return [EarlyStopping("val/loss", patience=2)]  # it grows by one each epoch
+
+    expected = train(tmp_path / "whole", exact=True, extra=stopping())
+    assert expected["epochs"] == 3
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", exact=True, extra=stopping(), kill=lambda trainer: trainer.global_step == 21)
+    assert_same(expected, train(tmp_path / "cut", exact=True, extra=stopping(), resume=True))
+
+
+def test_a_moved_run_folder_keeps_its_best_score(tmp_path: Path) -> None:
+    train(tmp_path / "whole", exact=True)
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", exact=True, kill=lambda trainer: trainer.global_step == 15)
+    (tmp_path / "cut").rename(tmp_path / "moved")
+    train(tmp_path / "moved", exact=True, resume=True)
+    whole, moved = (
+        torch.load(tmp_path / name / "last.ckpt", weights_only=True)["callbacks"]["lightkit.callbacks.Checkpoint"]
+        for name in ("whole", "moved")
+    )
+    assert Path(moved["best_model_path"]) == tmp_path / "moved" / "best.ckpt"
+    assert moved["best_model_score"] == whole["best_model_score"]
+
+
+def test_random_states_are_restored_by_value() -> None:
+    random.seed(1)
+    saved = random_states()
+    drawn = (random.random(), float(np.random.rand()), float(torch.rand(1)))  # noqa: NPY002
+    restore_random_states(saved)
+    assert (random.random(), float(np.random.rand()), float(torch.rand(1))) == drawn  # noqa: NPY002
