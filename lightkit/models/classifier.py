@@ -1,0 +1,310 @@
+"""The image classifier that configs name."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.trainer.states import TrainerFn
+from pytorch_lightning.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.nn import functional
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+from lightkit.errors import ConfigError
+from lightkit.models import pictures, pretrained
+from lightkit.models.backbones import build, check_name, image_size_of, subnetworks_of_head
+from lightkit.models.classes import agree, numbered, of_data, usable
+from lightkit.models.optimization import adamw_with_cosine
+from lightkit.models.scores import Scores, Stage, of_classification
+
+__all__ = ["ImageClassifier"]
+
+
+class ImageClassifier(LightningModule):
+    """A network that tells which class an image shows.
+
+    It is built when the data is known, so that class count and names come from there; a checkpoint holds the names.
+    Logs ``loss``, ``accuracy``, ``f1``, ``precision`` and ``recall`` (the last three as means over classes) of each
+    epoch as ``train/loss``, ``val/accuracy``, ``test/f1`` and so on.
+
+    Args:
+        backbone: ``small_cnn`` (100,000 parameters, for quick runs on a CPU), any classification model of
+            torchvision, or ``timm/NAME`` with the timm extra.
+        weights: Where training starts: null for random weights, ``default`` for torchvision's (downloaded once), or
+            the path of a state dict. A head for other classes is dropped; anything else must fit.
+        freeze: ``backbone`` trains the head alone; all else keeps its weights and its BatchNorm statistics, and
+            drops nothing out.
+        num_classes: Number of classes, where the data does not tell.
+        class_names: Names in the order of the labels, where the data does not tell.
+        label_smoothing: Part of each training target that is spread over all classes, from 0 to below 1. The losses
+            of validation and test are without it, so that they compare between runs.
+        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine to zero.
+        weight_decay: Of that optimizer, for all but biases and normalisation.
+    """
+
+    def __init__(
+        self,
+        backbone: str = "small_cnn",
+        weights: str | None = None,
+        freeze: Literal["none", "backbone"] = "none",
+        num_classes: int | None = None,
+        class_names: list[str] | None = None,
+        label_smoothing: float = 0.0,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__()
+        check_name(backbone)
+        if not 0 <= label_smoothing < 1:
+            raise ConfigError(
+                f"model.init_args.label_smoothing: expected at least 0 and below 1, got {label_smoothing}."
+            )
+        self.save_hyperparameters()
+        self.backbone = backbone
+        self.weights = weights
+        self.frozen = freeze == "backbone"
+        self.num_classes = num_classes
+        self.class_names = usable(class_names, num_classes) if class_names else None
+        self.label_smoothing = label_smoothing
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.network: nn.Module | None = None
+        self._head_names: tuple[str, ...] = ()
+        self._has_weights = weights is None
+        self._show_images = False
+
+    # Building: once the data is known, or once a checkpoint tells its classes.
+
+    def configure_model(self) -> None:
+        """Build the network for the data's classes. Weights follow when it is known whether a checkpoint has them.
+
+        Raises:
+            ConfigError: If the classes are unknown or contradict each other, or the images have the wrong size.
+        """
+        found = of_data(self._trainer.datamodule) if self._trainer is not None else None  # type: ignore[attr-defined]
+        if self.class_names is not None and found is not None:
+            agree(self.class_names, found, by="the model")
+        names = self.class_names or found or (numbered(self.num_classes) if self.num_classes else None)
+        if names is None and self._is_fitting():
+            raise ConfigError(_UNKNOWN_CLASSES)
+        if names is not None and self.network is None:
+            self._build(usable(names, self.num_classes))
+        self._set_example()
+
+    def _build(self, class_names: list[str]) -> None:
+        self.class_names = class_names
+        self.network = build(self.backbone, len(class_names), weights=self.weights)
+        self._head_names = subnetworks_of_head(self.network, len(class_names))
+        self.scores = Scores(of_classification(len(class_names)))
+        self.confusion = MulticlassConfusionMatrix(len(class_names), validate_args=False)
+        if self.frozen:
+            self.network.requires_grad_(requires_grad=False)
+            for head in self._heads():
+                head.requires_grad_(requires_grad=True)
+        self.train(self.training)
+
+    def _heads(self) -> list[nn.Module]:
+        return [self._network.get_submodule(name) for name in self._head_names]
+
+    @property
+    def _network(self) -> nn.Module:
+        if self.network is None:
+            raise ConfigError(_UNKNOWN_CLASSES)
+        return self.network
+
+    def _is_fitting(self) -> bool:
+        return self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
+
+    def _set_example(self) -> None:
+        """Tell loggers what to trace the network with."""
+        data = getattr(self._trainer, "datamodule", None)
+        size = getattr(data, "image_size", None)
+        fixed = image_size_of(self.network) if self.network is not None else None
+        height, width = (size, size) if isinstance(size, int) else size or (fixed or 224,) * 2
+        if fixed is not None and (height, width) != (fixed, fixed):
+            raise ConfigError(
+                f"data.init_args.image_size: {self.backbone} takes images of {fixed} x {fixed} pixels, and the data "
+                f"gives {height} x {width}. Set image_size to {fixed}, or choose another model.init_args.backbone."
+            )
+        self.example_input_array = torch.zeros(1, 3, height, width)
+
+    def load_weights(self) -> None:
+        """Load the weights that ``weights`` names, unless that was done or a checkpoint has brought its own.
+
+        Lightning's hooks call this when a stage starts; with a model built by hand, call it after
+        ``configure_model``.
+
+        Raises:
+            ConfigError: If they cannot be read or do not fit.
+            DataError: If they cannot be downloaded.
+        """
+        network = self._network
+        if self._has_weights or self.weights is None:
+            return
+        if self._trainer is not None and self.weights == "default":  # one process of a machine downloads
+            if self._trainer.local_rank == 0:
+                pretrained.read(self.weights, backbone=self.backbone)
+            self._trainer.strategy.barrier("weights")
+        state = pretrained.read(self.weights, backbone=self.backbone)
+        source = f"the default weights of {self.backbone}" if self.weights == "default" else self.weights
+        pretrained.load_into(network, state, heads=self._head_names, source=source)
+        self._has_weights = True
+
+    # Checkpoints: the classes, and what the metrics have counted.
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the class names, and in the middle of an epoch what its metrics have counted."""
+        checkpoint["class_names"] = self.class_names
+        checkpoint["train_scores"] = self.scores.state("train")
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check the classes, build the network where they were unknown, and go on counting.
+
+        Raises:
+            ConfigError: If the checkpoint is of another model or of other classes.
+        """
+        names = checkpoint.get("class_names")
+        if not names:
+            raise ConfigError("ckpt_path: the checkpoint names no classes, so it was not saved by an ImageClassifier.")
+        if self.class_names is not None:
+            names = agree(names, self.class_names, by="the checkpoint")
+        if self.network is None:
+            self._build(names)
+            self._set_example()
+        self.class_names = names
+        self._check_fit(checkpoint)
+        self._has_weights = True
+        if self._is_fitting():
+            self.scores.restore("train", checkpoint.get("train_scores", {}), rank=self.global_rank)
+
+    def _check_fit(self, checkpoint: dict[str, Any]) -> None:
+        if self._trainer is None or not self.strict_loading:
+            return
+        if found := pretrained.differences(self.state_dict(), checkpoint.get("state_dict", {})):
+            raise ConfigError(
+                f"ckpt_path: the checkpoint is not of backbone {self.backbone} (model.init_args.backbone). {found}"
+            )
+
+    # Modes: what is frozen stays in eval mode.
+
+    def train(self, mode: bool = True) -> ImageClassifier:
+        """Set the mode of all but the frozen part, which stays in eval mode."""
+        super().train(mode)
+        if self.frozen and self.network is not None:
+            self.network.eval()
+            for head in self._heads():
+                head.train(mode)
+        return self
+
+    def on_fit_start(self) -> None:
+        """Load the weights."""
+        self.load_weights()
+        self._show_images = True
+        # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are meant to be.
+        super().train()
+
+    def on_train_start(self) -> None:
+        """Put the frozen part into eval mode."""
+        self.train()
+
+    def on_validation_start(self) -> None:
+        """Load the weights."""
+        self.load_weights()
+
+    def on_test_start(self) -> None:
+        """Load the weights."""
+        self.load_weights()
+
+    def on_predict_start(self) -> None:
+        """Load the weights."""
+        self.load_weights()
+
+    # Steps.
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Give the logits.
+
+        Args:
+            images: float32 ``(batch, 3, height, width)``, normalised with ImageNet's mean and standard deviation.
+
+        Returns:
+            ``(batch, num_classes)``.
+        """
+        logits: Tensor = self._network(images)
+        return logits
+
+    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Start a new epoch's metrics, and show the first batch of a run."""
+        if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before
+            self.scores.of("train").reset()
+        if self._show_images and self.trainer.is_global_zero and pictures.takers(self.trainer):
+            pictures.send(self.trainer, "train/images", pictures.grid_of(batch[0]))
+        self._show_images = False
+
+    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Give the loss of a batch."""
+        return self._step("train", batch, label_smoothing=self.label_smoothing)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor]) -> None:
+        """Count a batch."""
+        self._step("val", batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor]) -> None:
+        """Count a batch."""
+        self._step("test", batch)
+
+    def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+        """Give the probabilities ``(batch, num_classes)`` of a batch of images, with or without labels."""
+        images = batch if isinstance(batch, Tensor) else batch[0]
+        probabilities: Tensor = self(images).softmax(dim=1)
+        return probabilities
+
+    def _step(self, stage: Stage, batch: tuple[Tensor, Tensor], *, label_smoothing: float = 0.0) -> Tensor:
+        images, labels = batch
+        logits = self(images)
+        loss = functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+        self.scores.update(stage, preds=logits, target=labels, loss=loss)
+        if stage == "val" and self._draws_confusion():
+            self.confusion.update(logits.detach(), labels)
+        return loss
+
+    def _draws_confusion(self) -> bool:
+        return not self.trainer.sanity_checking and bool(pictures.takers(self.trainer))
+
+    # Ends of epochs.
+
+    def on_train_epoch_end(self) -> None:
+        """Log the training metrics."""
+        self._log_scores("train")
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the validation metrics, and draw the confusion matrix."""
+        self._log_scores("val")
+        if not self.confusion.update_called:
+            return
+        counts = self.confusion.compute()  # by every process, because it sums over them
+        self.confusion.reset()
+        if self.trainer.is_global_zero:
+            image = pictures.confusion_matrix(self.confusion, self.class_names or [], counts=counts)
+            pictures.send(self.trainer, "val/confusion_matrix", image)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the test metrics."""
+        self._log_scores("test")
+
+    def _log_scores(self, stage: Stage) -> None:
+        for name, value in self.scores.finish(stage).items():
+            # the value is that of all processes already; sync_dist only keeps Lightning from warning
+            self.log(name, value, prog_bar=name in {"val/loss", "val/accuracy"}, sync_dist=True)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Give the default optimizer and schedule."""
+        return adamw_with_cosine(self, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
+
+
+_UNKNOWN_CLASSES = (
+    "model.init_args.class_names: the classes are unknown: the data module has neither class_names nor num_classes. "
+    "Expected one of them there, or class_names or num_classes of the model."
+)

@@ -1,0 +1,149 @@
+"""Pretrained weights: where they come from, and which of them a network can take."""
+
+from __future__ import annotations
+
+import difflib
+import pickle
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torchvision import models
+
+from lightkit.errors import ConfigError, DataError
+from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, timm_pretrained
+
+__all__ = ["differences", "load_into", "read"]
+
+_KEY = "model.init_args.weights"
+_AUXILIARY = re.compile(r"^(aux1|aux2|AuxLogits)\.")
+# torchvision's DenseNet files keep names with dots that modules may no longer have: densenet._load_state_dict
+_OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.)")
+_MOST_SHOWN = 10
+
+
+def read(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
+    """Read the tensors of pretrained weights.
+
+    Args:
+        weights: ``default``, or the path of a state dict or of a Lightning checkpoint of an ImageClassifier.
+        backbone: Name of the network that they are for.
+
+    Raises:
+        ConfigError: If the file is missing or is not a state dict, or the backbone has no default weights.
+        DataError: If the default weights cannot be downloaded.
+    """
+    return _download(backbone) if weights == "default" else _read_file(Path(weights).expanduser())
+
+
+def _download(backbone: str) -> Mapping[str, Tensor]:
+    if backbone == SMALL_CNN:
+        raise ConfigError(f"{_KEY}: {SMALL_CNN} has no default weights. Leave weights out, or choose another backbone.")
+    try:
+        if backbone.startswith(TIMM_PREFIX):
+            return timm_pretrained(backbone)
+        state: Mapping[str, Tensor] = models.get_model_weights(backbone).DEFAULT.get_state_dict(
+            progress=False, check_hash=True
+        )
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"{_KEY}: the default weights of {backbone} cannot be downloaded: {error}. "
+            f"Try again with a network, or download them elsewhere and set weights to the file's path."
+        ) from error
+    return state
+
+
+def _read_file(path: Path) -> Mapping[str, Tensor]:
+    if not path.is_file():
+        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, siblings)
+        hint = f"; did you mean {', '.join(near)} beside it?" if near else "."
+        raise ConfigError(f"{_KEY}: there is no file {path}{hint} Expected null, default, or a path to a state dict.")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(
+            f"{_KEY}: {path} cannot be read as a state dict (cut short, or not saved by torch.save of tensors alone): "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
+    state = _of_checkpoint(content)
+    if not isinstance(state, Mapping) or not state or not all(isinstance(v, Tensor) for v in state.values()):
+        raise ConfigError(
+            f"{_KEY}: {path} holds a {type(content).__name__}{_keys_of(content)}, not a state dict. "
+            f"Expected a mapping from names to tensors, as torch.save(network.state_dict(), path) writes it."
+        )
+    return state
+
+
+def _of_checkpoint(content: object) -> object:
+    """Take the network out of a Lightning checkpoint; anything else is returned as it is."""
+    if not isinstance(content, dict) or "pytorch-lightning_version" not in content:
+        return content
+    prefix = "network."
+    state = content.get("state_dict", {})
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def _keys_of(content: object) -> str:
+    return f" of {_listed(sorted(map(str, content)))}" if isinstance(content, Mapping) and content else ""
+
+
+def load_into(network: nn.Module, state: Mapping[str, Tensor], *, heads: Collection[str], source: str) -> bool:
+    """Copy pretrained weights into a network; a head of another shape is left as it was built.
+
+    Args:
+        network: Changed in place.
+        state: Tensors by name. Auxiliary heads of GoogLeNet and Inception are passed over.
+        heads: Names of the layers that make the logits.
+        source: Where ``state`` comes from, for the error.
+
+    Returns:
+        Whether the head was taken over as well.
+
+    Raises:
+        ConfigError: If anything but the head is missing, unexpected, or of another shape.
+    """
+    own = network.state_dict()
+    given = {_OLD_DENSENET.sub(r"\1\2", name): tensor for name, tensor in state.items()}
+    given = {name: tensor for name, tensor in given.items() if name in own or not _AUXILIARY.match(name)}
+    of_head = {name for name in own if name.rpartition(".")[0] in heads}
+    same_head = all(name in given and given[name].shape == own[name].shape for name in of_head)
+    if not same_head:
+        own_rest, given_rest = (_without(tensors, of_head) for tensors in (own, given))
+    else:
+        own_rest, given_rest = dict(own), given
+    if found := differences(own_rest, given_rest):
+        raise ConfigError(f"{_KEY}: {source} does not fit the backbone. {found}")
+    merged = network.state_dict()
+    merged.update(given_rest)
+    # versions of layers, which MNASNet and BatchNorm ask for when they load
+    merged._metadata = getattr(state, "_metadata", own._metadata)  # type: ignore[attr-defined]
+    network.load_state_dict(merged)
+    return same_head
+
+
+def _without(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name not in names}
+
+
+def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    """Tell in words how two sets of tensors differ in names and shapes; empty where they do not.
+
+    BatchNorm's batch counters may be missing, as they are in files older than they.
+    """
+    missing = [name for name in expected if name not in given and not name.endswith(".num_batches_tracked")]
+    unexpected = [name for name in given if name not in expected]
+    shapes = [
+        f"{name} {tuple(given[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in given and given[name].shape != tensor.shape
+    ]
+    parts = {"Missing": missing, "Unexpected": unexpected, "Of another shape": shapes}
+    return " ".join(f"{title}: {_listed(names)}." for title, names in parts.items() if names)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return ", ".join(names[:_MOST_SHOWN]) + more

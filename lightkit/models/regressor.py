@@ -1,0 +1,152 @@
+"""The small regressor that configs name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.trainer.states import TrainerFn
+from pytorch_lightning.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lightkit.errors import ConfigError, DataError
+from lightkit.models.optimization import adamw_with_cosine
+from lightkit.models.scores import Scores, Stage, of_regression
+
+__all__ = ["Regressor"]
+
+
+class Regressor(LightningModule):
+    """A two-layer network from some numbers to others.
+
+    Inputs and targets are scaled by mean and standard deviation of the first training batch, which then stay in the
+    checkpoint; predictions and the logged ``mae`` and ``mse`` are in the units of the target. Logged as
+    ``train/loss``, ``val/mae``, ``test/mse`` and so on, where ``loss`` is the mean squared error of scaled targets.
+
+    Args:
+        num_inputs: Numbers that each example has.
+        num_outputs: Numbers to tell from them.
+        hidden: Units between the two layers.
+        learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine to zero.
+        weight_decay: Of that optimizer, for all but biases.
+    """
+
+    input_mean: Tensor
+    input_std: Tensor
+    output_mean: Tensor
+    output_std: Tensor
+    is_scaled: Tensor
+
+    def __init__(
+        self,
+        num_inputs: int = 1,
+        num_outputs: int = 1,
+        hidden: int = 32,
+        learning_rate: float = 0.01,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("num_inputs", num_inputs), ("num_outputs", num_outputs), ("hidden", hidden)):
+            if value < 1:
+                raise ConfigError(f"model.init_args.{name}: expected at least 1, got {value}.")
+        self.save_hyperparameters()
+        self.num_inputs = num_inputs
+        self.num_outputs = num_outputs
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.network = nn.Sequential(nn.Linear(num_inputs, hidden), nn.ReLU(), nn.Linear(hidden, num_outputs))
+        for name, size in (("input", num_inputs), ("output", num_outputs)):
+            self.register_buffer(f"{name}_mean", torch.zeros(size))
+            self.register_buffer(f"{name}_std", torch.ones(size))
+        self.register_buffer("is_scaled", torch.tensor(False))
+        self.scores = Scores(of_regression())
+        self.example_input_array = torch.zeros(1, num_inputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Give the outputs ``(batch, num_outputs)`` for inputs ``(batch, num_inputs)``, in the target's units."""
+        if inputs.ndim != 2 or inputs.shape[1] != self.num_inputs:
+            raise DataError(
+                f"A batch has inputs of shape {tuple(inputs.shape)}; expected (batch, {self.num_inputs}), "
+                f"as model.init_args.num_inputs says."
+            )
+        scaled: Tensor = self.network((inputs - self.input_mean) / self.input_std)
+        return scaled * self.output_std + self.output_mean
+
+    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Take the scales from the first batch of a run, and start a new epoch's metrics.
+
+        Among several processes the first one's scales hold: each forward pass in training shares buffers.
+        """
+        if batch_idx == 0:
+            self.scores.of("train").reset()
+        if self.global_step == 0 and not self.is_scaled:
+            self.input_mean, self.input_std = _scale_of(batch[0])
+            self.output_mean, self.output_std = _scale_of(batch[1])
+            self.is_scaled = torch.ones_like(self.is_scaled)
+
+    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Give the loss of a batch."""
+        return self._step("train", batch)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor]) -> None:
+        """Count a batch."""
+        self._step("val", batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor]) -> None:
+        """Count a batch."""
+        self._step("test", batch)
+
+    def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+        """Give the outputs for a batch of inputs, with or without targets."""
+        outputs: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
+        return outputs
+
+    def _step(self, stage: Stage, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, targets = batch
+        outputs = self(inputs)
+        if outputs.shape != targets.shape:
+            raise DataError(
+                f"A batch has targets of shape {tuple(targets.shape)}; expected {tuple(outputs.shape)}, "
+                f"as model.init_args.num_outputs says."
+            )
+        loss = functional.mse_loss(outputs / self.output_std, targets / self.output_std)
+        self.scores.update(stage, preds=outputs, target=targets, loss=loss)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Log the training metrics."""
+        self._log_scores("train")
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the validation metrics."""
+        self._log_scores("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Log the test metrics."""
+        self._log_scores("test")
+
+    def _log_scores(self, stage: Stage) -> None:
+        for name, value in self.scores.finish(stage).items():
+            # the value is that of all processes already; sync_dist only keeps Lightning from warning
+            self.log(name, value, prog_bar=name in {"val/loss", "val/mae"}, sync_dist=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what the metrics have counted in the middle of an epoch."""
+        checkpoint["train_scores"] = self.scores.state("train")
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on counting."""
+        if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
+            self.scores.restore("train", checkpoint.get("train_scores", {}), rank=self.global_rank)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Give the default optimizer and schedule."""
+        return adamw_with_cosine(self, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
+
+
+def _scale_of(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Give mean and standard deviation of each column; 1 where a column is constant."""
+    mean, std = values.mean(dim=0), values.std(dim=0, correction=0)
+    return mean, torch.where(std > 1e-6, std, torch.ones_like(std))

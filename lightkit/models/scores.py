@@ -1,0 +1,123 @@
+"""Metrics of an epoch: updated each step, computed once an epoch, kept over an interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
+from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
+
+__all__ = ["MeanLoss", "Scores", "Stage", "of_classification", "of_regression"]
+
+Stage = Literal["train", "val", "test"]
+STAGES: tuple[Stage, ...] = ("train", "val", "test")
+
+
+class MeanLoss(Metric):
+    """The mean over examples of a loss that is given as means over batches.
+
+    torchmetrics' MeanMetric either looks for NaN at each step, which waits for the device, or (1.9.0, with
+    ``nan_strategy="disable"``) forgets the weights. Here a NaN stays a NaN, so that early stopping sees it.
+    """
+
+    full_state_update = False
+    total: Tensor
+    num_examples: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", default=torch.tensor(0.0), dist_reduce_fx="sum")
+        self.add_state("num_examples", default=torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, loss: Tensor, size: int) -> None:
+        """Add the mean loss of a batch of ``size`` examples."""
+        self.total += loss.detach().to(self.total.dtype) * size
+        self.num_examples += size
+
+    def compute(self) -> Tensor:
+        """Give the mean over all examples so far."""
+        return self.total / self.num_examples
+
+
+def of_classification(num_classes: int) -> MetricCollection:
+    """Accuracy over examples; F1, precision and recall as means over the classes that occur; the loss."""
+    macro: dict[str, Any] = {"num_classes": num_classes, "average": "macro", "validate_args": False}
+    return MetricCollection(
+        {
+            "loss": MeanLoss(),
+            "accuracy": MulticlassAccuracy(num_classes, average="micro", validate_args=False),
+            "f1": MulticlassF1Score(**macro),
+            "precision": MulticlassPrecision(**macro),
+            "recall": MulticlassRecall(**macro),
+        },
+        # one count of hits and misses serves three; said here, because a guess from the first batch may be wrong
+        compute_groups=[["loss"], ["accuracy"], ["f1", "precision", "recall"]],
+    )
+
+
+def of_regression() -> MetricCollection:
+    """Mean absolute and mean squared error in the units of the target, over all outputs; the loss."""
+    return MetricCollection(
+        {"loss": MeanLoss(), "mae": MeanAbsoluteError(), "mse": MeanSquaredError()}, compute_groups=False
+    )
+
+
+class Scores(nn.Module):
+    """The metrics of the three stages, apart from each other.
+
+    Args:
+        metrics: The collection that each stage gets a copy of.
+    """
+
+    def __init__(self, metrics: MetricCollection) -> None:
+        super().__init__()
+        self.stages = nn.ModuleDict({f"of_{stage}": metrics.clone(prefix=f"{stage}/") for stage in STAGES})
+
+    def of(self, stage: Stage) -> MetricCollection:
+        """Give the metrics of a stage."""
+        return cast(MetricCollection, self.stages[f"of_{stage}"])
+
+    def update(self, stage: Stage, *, preds: Tensor, target: Tensor, loss: Tensor) -> None:
+        """Count one batch; nothing is computed and no value leaves the device."""
+        self.of(stage).update(preds=preds.detach(), target=target, loss=loss, size=len(target))
+
+    def finish(self, stage: Stage) -> dict[str, Tensor]:
+        """Compute the values of the epoch over all processes, and start the next.
+
+        Returns:
+            Values by logged name, such as ``val/f1``. Empty where there was no batch: a run that is resumed at the
+            very end of an epoch reaches that end again.
+        """
+        metrics = self.of(stage)
+        values = metrics.compute() if self.has_counted(stage) else {}
+        metrics.reset()
+        return values
+
+    def has_counted(self, stage: Stage) -> bool:
+        """Tell whether there was a batch since the last epoch's end."""
+        return all(metric.update_called for metric in self.of(stage).values(copy_state=False))
+
+    def state(self, stage: Stage) -> dict[str, dict[str, Tensor]]:
+        """Give what was counted so far, summed over all processes; to be called by every process at once."""
+        if not self.has_counted(stage):
+            return {}
+        state = {}
+        for name, metric in self.of(stage).items(keep_base=True):
+            with metric.sync_context():
+                state[name] = {key: getattr(metric, key).detach().cpu().clone() for key in metric.metric_state}
+        return state
+
+    def restore(self, stage: Stage, state: Mapping[str, Mapping[str, Tensor]], *, rank: int) -> None:
+        """Go on counting from a state; the first process takes it all, as it was summed over them."""
+        metrics = self.of(stage)
+        metrics.reset()
+        if set(state) != set(metrics.keys(keep_base=True)):  # nothing counted, or by another set of metrics
+            return
+        for name, metric in metrics.items(keep_base=True, copy_state=False):
+            metric._update_count = 1  # counted, in the eyes of compute()
+            for key, value in state[name].items() if rank == 0 else ():
+                setattr(metric, key, value.to(metric.device))
