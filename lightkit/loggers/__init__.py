@@ -1,0 +1,26 @@
+"""Where a run is recorded: TensorBoard, CSV, MLflow and Comet, each with a place in the run's folder by default.
+
+Beside Lightning's own methods a logger may have these. The command line, models and callbacks call each on every
+logger that has it, on every rank (all but rank zero do nothing):
+
+=================================  ===================  ==================================================
+method                             when                 what
+=================================  ===================  ==================================================
+add_picture(name, image, step)     any time             uint8 ``(3, height, width)``
+log_manifest(manifest)             once it is written   ``git: {commit, dirty}``, ``data: {fingerprint, source}``
+record_fit_start(trainer, module)  on_train_start       optimizer, early stopping, summary, first batch
+record_epoch_end(trainer, module)  on_train_epoch_end   metrics that Lightning does not hand to loggers
+record_fit_end(trainer, module)    on_fit_end           how early stopping ended, the trained model
+record_test_end(trainer, module)   on_test_end          as record_epoch_end
+=================================  ===================  ==================================================
+
+A logger that can fall behind has ``unsent``, the number of records that have not arrived, final after ``finalize``.
+Messages go to the standard logger ``lightkit.loggers``.
+"""
+
+from lightkit.loggers.comet import Comet
+from lightkit.loggers.csv_file import CSV
+from lightkit.loggers.mlflow import MLflow
+from lightkit.loggers.tensorboard import TensorBoard
+
+__all__ = ["CSV", "Comet", "MLflow", "TensorBoard"]

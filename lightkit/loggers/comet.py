@@ -1,0 +1,107 @@
+"""Comet, through the extra ``comet``; offline its archive lies in the run's folder."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning_fabric.loggers.logger import rank_zero_experiment
+from lightning_utilities.core.rank_zero import rank_zero_only
+from pytorch_lightning.loggers import CometLogger
+from torch import Tensor
+
+from lightkit import runs
+from lightkit.errors import ConfigError
+
+__all__ = ["Comet"]
+
+
+class Comet(CometLogger):
+    """Record parameters, metrics and pictures with Comet. Needs ``pip install 'lightkit[comet]'``.
+
+    Nothing is opened before the trainer starts. A resumed run continues its experiment. The API key comes from
+    ``COMET_API_KEY`` or Comet's own settings file, so that no config needs to hold it.
+
+    Args:
+        workspace: Comet workspace; your default one if not given.
+        project: Comet project; by default the run's name.
+        name: Name of the experiment; by default the run's id.
+        experiment_key: Key of the experiment, 32 to 50 letters and digits; by default derived from the run's id.
+        mode: ``get_or_create`` continues an experiment with this key or starts one, ``get`` only continues,
+            ``create`` only starts.
+        online: False writes an archive for ``comet upload`` and needs neither a network nor an API key.
+        offline_directory: Folder of that archive; by default ``comet/`` in the run's folder, or in the working
+            directory outside the lightkit command.
+        prefix: Put before each metric's name, with an underscore.
+    """
+
+    def __init__(
+        self,
+        workspace: str | None = None,
+        project: str | None = None,
+        name: str | None = None,
+        experiment_key: str | None = None,
+        mode: Literal["get_or_create", "get", "create"] | None = None,
+        online: bool = True,
+        offline_directory: str | None = None,
+        prefix: str | None = None,
+    ) -> None:
+        if importlib.util.find_spec("comet_ml") is None:
+            raise ConfigError(
+                "The logger Comet needs the package comet-ml, which is not installed. "
+                "Install it with: pip install 'lightkit[comet]'"
+            )
+        run = runs.current()
+        folder = Path(offline_directory or (run.folder / "comet" if run else "comet"))
+        if not online:
+            folder.mkdir(parents=True, exist_ok=True)
+        self._asked_for = False
+        super().__init__(
+            workspace=workspace,
+            project=project or (run.name if run else None),
+            experiment_key=experiment_key or (_key_of(run) if run else None),
+            mode=mode,
+            online=online,
+            prefix=prefix,
+            name=name or (run.id if run else None),
+            offline_directory=str(folder),
+            # Comet takes over standard output otherwise, and ends each run with a page of its own.
+            auto_output_logging=False,
+            display_summary_level=0,
+            log_code=False,
+        )
+
+    def _create_experiment(self) -> None:
+        if self._asked_for:  # Lightning calls this in its constructor, long before the training is sure to start
+            super()._create_experiment()
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """Comet's experiment, opened on first use."""
+        self._asked_for = True
+        if self._experiment is None:
+            self._create_experiment()
+        return self._experiment
+
+    @rank_zero_only
+    def add_picture(self, name: str, image: Tensor, step: int) -> None:
+        """Keep ``image``, uint8 ``(3, height, width)``, under ``name`` at ``step``."""
+        self.experiment.log_image(image.cpu().numpy(), name=name, image_channels="first", step=step)
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Flush; offline, close the archive too, which Comet would do only at the end of the process."""
+        if self._experiment is None:
+            return
+        super().finalize(status)
+        if not self._online:
+            self._experiment.end()
+            self._experiment = None
+
+
+def _key_of(run: runs.Run) -> str:
+    """40 letters and digits that are the same each time this run is resumed."""
+    return hashlib.sha256(f"{run.name}/{run.id}".encode()).hexdigest()[:40]
