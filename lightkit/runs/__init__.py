@@ -9,6 +9,7 @@ from lightkit.runs.manifest import build_manifest, describe_git, describe_hardwa
 from lightkit.runs.metrics import MetricsTable
 from lightkit.runs.run import Run, activate, current
 from lightkit.runs.summary import STATUSES, Summary, relative
+from lightkit.runs.warned import WarningWatch
 
 __all__ = [
     "FIELDS",
@@ -18,6 +19,7 @@ __all__ = [
     "MetricsTable",
     "Run",
     "Summary",
+    "WarningWatch",
     "activate",
     "build_manifest",
     "check_name",
