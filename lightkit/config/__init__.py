@@ -1,0 +1,43 @@
+"""Configs from layers: files, ``LIGHTKIT_*`` variables and flags, merged, with the place of every value.
+
+::
+
+    arguments = split_arguments(words, options={"run": "value", "quiet": "switch"})
+    resolved = resolve(arguments.files, flags=arguments.flags, subcommand="fit", subcommands=("fit", "test"))
+    resolved.lightning().values        # what LightningCLI takes
+    resolved.origin_of("trainer.max_epochs").render()
+    dump_yaml(resolved.with_references(resolved.named(dumped)))  # what is saved
+
+Layers, lowest first: defaults, each file after what it extends, variables, flags. Mappings merge key by key; scalars
+and lists replace; ``key+:`` appends; a new ``class_path`` drops the arguments of the class that it replaces.
+Apart, and without torch, so that a mistake in a config is told before anything heavy is loaded.
+"""
+
+from lightkit.config.arguments import Arguments, split_arguments
+from lightkit.config.entries import LightningConfig
+from lightkit.config.layers import PREFIX, RESERVED_VARIABLES, Flag
+from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near
+from lightkit.config.reading import read_file
+from lightkit.config.resolved import CLASS_SECTIONS, SECTIONS, Resolved, resolve
+from lightkit.config.scalars import dump_yaml, read_scalar
+
+__all__ = [
+    "CLASS_SECTIONS",
+    "PREFIX",
+    "RESERVED_VARIABLES",
+    "SECTIONS",
+    "Arguments",
+    "Flag",
+    "KeyPath",
+    "LightningConfig",
+    "Origin",
+    "Resolved",
+    "dotted",
+    "dump_yaml",
+    "mistake",
+    "near",
+    "read_file",
+    "read_scalar",
+    "resolve",
+    "split_arguments",
+]

@@ -1,0 +1,149 @@
+"""Named entries, and the lists of callbacks and loggers that LightningCLI takes in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightkit.config.merging import Layering
+from lightkit.config.origins import KeyPath, dotted, mistake, near
+from lightkit.config.scalars import read_scalar
+from lightkit.config.tree import Items, Leaf, Node, Table, plain
+
+__all__ = ["LightningConfig", "check_entries", "lightning_config", "named_config"]
+
+
+@dataclass(frozen=True)
+class LightningConfig:
+    """A config as LightningCLI takes it.
+
+    Args:
+        values: Plain dicts, lists and scalars.
+        paths: For each value that stands elsewhere in the lightkit config, its path there:
+            ``("trainer", "callbacks", 0)`` is ``("callbacks", "early_stopping")``. What lies below moves along.
+    """
+
+    values: dict[str, Any]
+    paths: dict[KeyPath, KeyPath] = field(default_factory=dict)
+
+    def lightkit_path(self, path: KeyPath) -> KeyPath:
+        """Give the path that the user knows for a path of LightningCLI's."""
+        for length in range(len(path), 0, -1):
+            moved = self.paths.get(path[:length])
+            if moved is not None:
+                return (*moved, *path[length:])
+        return path
+
+
+def check_entries(tree: Table, layering: Layering) -> None:
+    """Check that every named entry can name its class.
+
+    Raises:
+        ConfigError: If an entry is neither mapping, class name nor null, or its name is unknown and it has no class.
+    """
+    for section, known in layering.default_classes.items():
+        for word in (section, f"{section}+"):
+            node = tree.entries.get(word)
+            if node is None or (isinstance(node, Leaf) and node.value is None):
+                continue
+            if word != section or not isinstance(node, Table):
+                says = f"{word}: expected a mapping from names to entries, got {plain(node)!r}"
+                raise mistake(f"{says}; Lightning's own value goes under trainer.{word}", node.origin)
+            for name, entry in node.entries.items():
+                _check_entry((section, name), entry, known)
+
+
+def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> None:
+    if isinstance(entry, Leaf) and entry.value is None:
+        return
+    if not isinstance(entry, Table):
+        says = f"{dotted(path)}: expected a class name, a mapping or null, got {plain(entry)!r}"
+        raise mistake(f"{says}; {{}} takes the entry as it is", entry.origin)
+    class_path = entry.entries.get("class_path")
+    if class_path is None:
+        names = f"known names are {', '.join(sorted(known))}" if known else "no names are known here"
+        says = f"{dotted(path)}: no class of that name{near(str(path[1]), known)}"
+        raise mistake(f"{says}; give it a class_path, or a known name: {names}", entry.origin.at_key())
+    if not isinstance(plain(class_path), str):
+        says = f"{dotted(path)}.class_path: expected the name of a class, got {plain(class_path)!r}"
+        raise mistake(says, class_path.origin)
+
+
+def lightning_config(tree: Table, layering: Layering) -> LightningConfig:
+    """Turn named entries into the lists under ``trainer``: the entries in their order, then the user's own list.
+
+    ``trainer.logger: false`` still means no logger at all.
+    """
+    values: dict[str, Any] = plain(tree)
+    paths: dict[KeyPath, KeyPath] = {}
+    for section in layering.default_classes:
+        entries = {name: entry for name, entry in (values.pop(section, None) or {}).items() if entry is not None}
+        if not entries:
+            continue
+        trainer = values["trainer"] = dict(values.get("trainer") or {})
+        own, source = _own_list(trainer, section)
+        if own is None:
+            trainer[section] = False
+            continue
+        for index, name in enumerate(entries):
+            paths["trainer", section, index] = (section, name)
+        for index in range(len(own)):
+            place = ("trainer", source, index) if isinstance(_user_node(tree, source), Items) else ("trainer", source)
+            paths["trainer", section, len(entries) + index] = place
+        trainer[section] = [*entries.values(), *own]
+    return LightningConfig(values, paths)
+
+
+def _user_node(tree: Table, key: str) -> Node | None:
+    trainer = tree.entries.get("trainer")
+    return trainer.entries.get(key) if isinstance(trainer, Table) else None
+
+
+def _own_list(trainer: dict[str, Any], section: str) -> tuple[list[Any] | None, str]:
+    """Take the user's own list out of ``trainer``, with the key that held it; None where it says that there be none."""
+    source = section if section in trainer else f"{section}+"
+    value = trainer.pop(source, None)
+    if isinstance(value, str):
+        said = read_scalar(value)  # from a flag, where `false` is text still
+        value = said if isinstance(said, bool) else value
+    if value is False:
+        return None, source
+    if value is None or value is True:  # Lightning's default logger, which the named ones stand in for
+        return [], source
+    return (value if isinstance(value, list) else [value]), source
+
+
+def named_config(config: Mapping[str, Any], tree: Table, layering: Layering) -> dict[str, Any]:
+    """Put the named entries of a config that LightningCLI dumped back under their names.
+
+    Entries that a layer removed stay ``null``, so that the saved config removes them again from the defaults.
+    """
+    result = dict(config)
+    for section in layering.default_classes:
+        entries = plain(tree.entries[section]) if section in tree.entries else None
+        if not isinstance(entries, dict):
+            continue
+        trainer = result["trainer"] = dict(result.get("trainer") or {})
+        dumped = trainer.get(section)
+        items = list(dumped) if isinstance(dumped, list) else [dumped] if isinstance(dumped, Mapping) else []
+        kept = {name: entry for name, entry in entries.items() if entry is not None}
+        if not _stand_first(kept, items):
+            continue
+        found = dict(zip(kept, items, strict=False))
+        result[section] = {name: found.get(name) for name in entries}
+        if kept:
+            trainer[section] = items[len(kept) :] or None
+    return result
+
+
+def _stand_first(entries: Mapping[str, Any], items: list[Any]) -> bool:
+    """Tell whether a dumped list begins with the named entries, by the last part of their class names."""
+    if len(items) < len(entries):
+        return False
+    return all(_class_name(entry) == _class_name(item) for entry, item in zip(entries.values(), items, strict=False))
+
+
+def _class_name(entry: Any) -> str:
+    class_path = entry.get("class_path") if isinstance(entry, Mapping) else entry
+    return str(class_path).rpartition(".")[2]

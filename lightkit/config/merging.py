@@ -1,0 +1,201 @@
+"""How one layer is laid over another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lightkit.config.origins import KeyPath, Origin, dotted, mistake
+from lightkit.config.tree import Items, Leaf, Node, Table, plain, superseding
+
+__all__ = ["NESTED_FILES", "Layering", "class_of", "is_append"]
+
+NESTED_FILES = (".yaml", ".yml", ".json")
+_SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
+
+
+@dataclass(frozen=True)
+class Layering:
+    """The merge of layers, and which places in them name classes.
+
+    A mapping with ``class_path`` is a class wherever it stands. At the places given here it is one also where it
+    comes as a string, or with arguments beside ``class_path``.
+
+    Args:
+        class_sections: Top-level keys that hold one class each, such as ``model``.
+        default_classes: Top-level keys that hold named entries, each with its table from an entry's name to the
+            class it has where it says none: ``{"callbacks": {"early_stopping": "EarlyStopping"}}``.
+    """
+
+    class_sections: Collection[str] = ()
+    default_classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def lay(self, lower: Node | None, upper: Node, path: KeyPath = ()) -> Node:
+        """Lay ``upper`` over ``lower``; neither is changed.
+
+        Raises:
+            ConfigError: If it appends to what is not a list.
+        """
+        if isinstance(lower, Items) and isinstance(upper, Table) and upper.partial:
+            return self._into_list(lower, upper, path)
+        if self._is_class_place(path):
+            lower, upper = _as_spec(lower), _as_spec(upper)
+        elif lower is not None and class_of(lower) is not None:
+            upper = _as_spec(upper)
+        if not isinstance(upper, Table):
+            return superseding(lower, upper)
+        if upper.partial and isinstance(lower, Leaf) and str(lower.value).startswith("${"):
+            says = f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is {lower.value!r}"
+            raise mistake(f"{says}; set {dotted(path)} itself", upper.origin, lower.origin)
+        upper = self._with_arguments_inside(lower, upper, path)
+        if isinstance(lower, Table) and not _is_other_class(lower, upper):
+            if class_of(upper) is not None and set(upper.entries) <= set(_SPEC_KEYS):
+                lower, upper = self._folded(lower, path), _with_longer_name(lower, upper)
+            return self._merged(lower, upper, path)
+        return superseding(lower, self._merged(Table({}, upper.origin, upper.replaced), upper, path))
+
+    def entry_class(self, path: KeyPath) -> str | None:
+        """Give the class that a named entry has by its name."""
+        return self.default_classes[path[0]].get(path[1]) if self._is_entry(path) else None
+
+    def _is_entry(self, path: KeyPath) -> bool:
+        return len(path) == 2 and path[0] in self.default_classes
+
+    def _is_class_place(self, path: KeyPath) -> bool:
+        return self._is_entry(path) or (len(path) == 1 and path[0] in self.class_sections)
+
+    def _with_arguments_inside(self, lower: Node | None, upper: Table, path: KeyPath) -> Table:
+        """Move arguments given in short, beside ``class_path`` or without it, into ``init_args``."""
+        lower_keys = set(lower.entries) if isinstance(lower, Table) else set()
+        if self._is_entry(path):
+            by_name = self.entry_class(path)
+            if by_name and "class_path" not in lower_keys and "class_path" not in upper.entries:
+                named = Leaf(by_name, Origin("default", f"the name {dotted(path)}"))
+                upper = replace(upper, entries={"class_path": named, **upper.entries})
+            return self._folded(upper, path)
+        if self._is_class_place(path):
+            is_class = "class_path" in upper.entries or bool(lower_keys & {"class_path", "init_args"})
+        else:
+            is_class = "class_path" in lower_keys and lower_keys <= set(_SPEC_KEYS)
+        return self._folded(upper, path) if is_class else upper
+
+    def _folded(self, table: Table, path: KeyPath) -> Table:
+        loose = {key: node for key, node in table.entries.items() if key not in _SPEC_KEYS}
+        if not loose:
+            return table
+        entries = {key: node for key, node in table.entries.items() if key in _SPEC_KEYS}
+        origin = next(iter(loose.values())).origin
+        arguments = Table(loose, origin, partial=table.partial)
+        given = entries.get("init_args")
+        if isinstance(given, Table):
+            arguments = replace(self._merged(given, arguments, (*path, "init_args")), partial=table.partial)
+        return replace(table, entries={**entries, "init_args": arguments})
+
+    def _merged(self, lower: Table, upper: Table, path: KeyPath) -> Table:
+        """Merge key by key; what is appended comes after what is set."""
+        entries = dict(lower.entries)
+        for key, node in sorted(upper.entries.items(), key=lambda entry: is_append(entry[0])):
+            if is_append(key):
+                self._append(entries, key, node, path)
+                continue
+            pending = f"{key}+"
+            if pending in entries and isinstance(node, Table) and node.partial:
+                entries[pending] = self.lay(entries[pending], node, (*path, key))
+                continue
+            below = entries.pop(pending, None) if pending in entries else entries.get(key)
+            entries[key] = self.lay(below, node, (*path, key))
+        return replace(lower, entries=entries)
+
+    def _append(self, entries: dict[Any, Node], key: str, node: Node, path: KeyPath) -> None:
+        """Append to the list that is set, or keep the ``key+`` for whatever it will be laid over."""
+        target = key[:-1] if key[:-1] in entries else key
+        added = _as_items(node)
+        below = entries.get(target)
+        if below is None:
+            entries[target] = added
+        elif isinstance(below, Leaf) and below.value is None:
+            entries[target] = superseding(below, added)
+        elif isinstance(below, (Items, Table)) or (isinstance(below, Leaf) and _is_class_name(below.value)):
+            given = _as_items(below)
+            items = (*given.items, *added.items)
+            entries[target] = Items(items, added.origin, (*given.replaced, given.origin))
+        else:
+            where = dotted((*path, target))
+            says = f"{dotted((*path, key))} appends to a list, but {where} is {below.value!r}"
+            raise mistake(f"{says}; set {where} to a list first", node.origin, below.origin)
+
+    def _into_list(self, lower: Items, upper: Table, path: KeyPath) -> Items:
+        """Reach into a list by a dotted key: the element of that index, else the last one, as jsonargparse does."""
+        index, inner = len(lower.items) - 1, upper
+        keys = list(upper.entries)
+        if len(keys) == 1 and str(keys[0]).isdigit():
+            index = int(keys[0])
+            node = upper.entries[keys[0]]
+            if not isinstance(node, Table) and index < len(lower.items):
+                return _with_item(lower, index, superseding(lower.items[index], node))
+            inner = node if isinstance(node, Table) else upper
+        if not 0 <= index < len(lower.items):
+            says = f"{dotted((*path, *keys))} reaches into a list of {len(lower.items)} elements"
+            raise mistake(f"{says}; append one first, with {dotted(path)}+=", upper.origin, lower.origin)
+        element = _as_spec(lower.items[index])
+        if not isinstance(element, Table):
+            says = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {plain(element)!r}"
+            raise mistake(f"{says}, not a mapping", upper.origin, element.origin)
+        return _with_item(lower, index, self.lay(element, inner, (*path, index)))
+
+
+def is_append(key: Any) -> bool:
+    """Tell whether a key is of the form ``key+``, which appends to a list."""
+    return isinstance(key, str) and len(key) > 1 and key.endswith("+")
+
+
+def class_of(node: Node) -> str | None:
+    """Give the ``class_path`` of a mapping that has one as text."""
+    if isinstance(node, Table):
+        named = node.entries.get("class_path")
+        if isinstance(named, Leaf) and isinstance(named.value, str):
+            return named.value
+    return None
+
+
+def _with_item(items: Items, index: int, item: Node) -> Items:
+    return replace(items, items=(*items.items[:index], item, *items.items[index + 1 :]))
+
+
+def _as_items(node: Node) -> Items:
+    if isinstance(node, Items):
+        return node
+    if isinstance(node, Leaf) and node.value is None:
+        return Items((), node.origin)
+    return Items((replace(node, replaced=()),), node.origin, node.replaced)
+
+
+def _is_class_name(value: Any) -> bool:
+    """Tell whether a string can name a class; ``${key}`` may stand for a mapping, and a path names a file."""
+    if not isinstance(value, str) or not value.strip() or value.endswith(NESTED_FILES) or "/" in value:
+        return False
+    return not value.startswith("${") or value.startswith("${oc.env:")
+
+
+def _as_spec(node: Any) -> Any:
+    """Write a class given by its name in full: ``{class_path: name}``."""
+    if isinstance(node, Leaf) and _is_class_name(node.value):
+        return Table({"class_path": node}, node.origin, node.replaced)
+    return node
+
+
+def _is_other_class(lower: Table, upper: Table) -> bool:
+    """Tell whether ``upper`` names another class than ``lower``; ``Adam`` and ``torch.optim.Adam`` are one."""
+    new, old = class_of(upper), class_of(lower)
+    if new is None or old is None or new == old:
+        return False
+    same_name = new.rpartition(".")[2] == old.rpartition(".")[2]
+    return not (same_name and ("." not in new or "." not in old))
+
+
+def _with_longer_name(lower: Table, upper: Table) -> Table:
+    """Leave out ``Adam`` where it is laid over ``torch.optim.Adam``, which says more."""
+    if "." in (class_of(upper) or "") or "." not in (class_of(lower) or ""):
+        return upper
+    return replace(upper, entries={key: node for key, node in upper.entries.items() if key != "class_path"})

@@ -1,0 +1,92 @@
+"""Where values come from, and how a place is shown to the user."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lightkit.errors import ConfigError
+
+__all__ = ["KeyPath", "Origin", "dotted", "mistake", "near", "shown_path"]
+
+KeyPath = tuple[Any, ...]
+"""Keys from the top of a config down to a value: strings, list indices, and whatever scalars YAML allows as keys."""
+
+_LONGEST_SOURCE_LINE = 160  # characters; a longer line is cut around its caret
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The place that set a value.
+
+    Args:
+        kind: What kind of layer it was.
+        name: The variable's name, the flag as typed, or the file as shown to the user.
+        file: File that holds the value.
+        line: Line in the file, from 1.
+        column: Column of the value's first character, from 1.
+        end_column: Column after its last character on that line.
+        source: That line of the file.
+        key: Place of the key, for errors about the key and not its value.
+    """
+
+    kind: Literal["default", "file", "variable", "flag"]
+    name: str = ""
+    file: Path | None = None
+    line: int | None = None
+    column: int | None = None
+    end_column: int | None = None
+    source: str = field(default="", repr=False, compare=False)
+    key: Origin | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        if self.kind == "file":
+            return ":".join(str(part) for part in (self.name, self.line, self.column) if part is not None)
+        if self.kind == "variable":
+            return f"environment variable {self.name}"
+        return self.name or "default"
+
+    def at_key(self) -> Origin:
+        """Give the place of the key, or of the value where no key stands before it."""
+        return self.key or self
+
+    def render(self) -> str:
+        """Show the place as ``-->`` and, in a file, its line with carets under the value."""
+        head = f"  --> {self}"
+        if self.line is None or self.column is None:
+            return head
+        start, end = self.column - 1, max(self.end_column or 0, self.column + 1) - 1
+        cut = max(0, start - 60) if len(self.source) > _LONGEST_SOURCE_LINE else 0
+        text = self.source[cut : cut + _LONGEST_SOURCE_LINE].replace("\t", " ").rstrip()
+        carets = "^" * max(1, min(end - cut, len(text)) - (start - cut))
+        margin = f"{'':>5} | {'':>{start - cut}}"
+        return f"{head}\n{self.line:>5} | {text}\n{margin}{carets}"
+
+
+def mistake(says: str, *origins: Origin | None) -> ConfigError:
+    """Make the error that says ``says`` and shows each of ``origins`` under it."""
+    return ConfigError("\n".join([says, *(origin.render() for origin in origins if origin is not None)]))
+
+
+def dotted(path: Iterable[Any]) -> str:
+    """Write a path as users do: ``trainer.callbacks.0.patience``."""
+    return ".".join(str(key) for key in path)
+
+
+def near(word: str, choices: Iterable[str]) -> str:
+    """Say ``; did you mean 'x'?`` with the choices that look most like ``word``, or nothing where none does."""
+    close = difflib.get_close_matches(word, sorted(set(choices)), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(repr(choice) for choice in close)}?" if close else ""
+
+
+def shown_path(file: Path) -> str:
+    """Write a file's path as short as it can be understood from the working directory."""
+    plain = os.path.normpath(file)
+    if os.path.isabs(plain):  # noqa: PTH117 - beside normpath, which pathlib lacks
+        inside = os.path.relpath(plain)
+        return plain if inside.startswith("..") else inside
+    return plain

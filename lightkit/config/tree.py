@@ -1,0 +1,102 @@
+"""A config as a tree in which every value carries its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import Any, Union
+
+from lightkit.config.origins import KeyPath, Origin
+
+__all__ = ["Items", "Leaf", "Node", "Table", "graft", "plain", "superseding", "walk"]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A scalar.
+
+    Args:
+        value: A string, number, boolean or null; from Python defaults anything.
+        origin: Place that set it.
+        replaced: Places that set it before, lowest layer first.
+    """
+
+    value: Any
+    origin: Origin
+    replaced: tuple[Origin, ...] = ()
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list.
+
+    Args:
+        items: Its elements.
+        origin: Place that set it.
+        replaced: Places that set it before, lowest layer first.
+    """
+
+    items: tuple[Node, ...]
+    origin: Origin
+    replaced: tuple[Origin, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A mapping.
+
+    Args:
+        entries: Its values by key.
+        origin: Place that set it first.
+        replaced: Places that set it before, lowest layer first.
+        partial: Whether it was only opened on the way to a dotted key, and so may reach into a list.
+    """
+
+    entries: Mapping[Any, Node]
+    origin: Origin
+    replaced: tuple[Origin, ...] = ()
+    partial: bool = field(default=False, compare=False)
+
+
+Node = Union[Leaf, Items, Table]  # noqa: UP007 - evaluated at import, and `|` between forward references is not
+
+
+def plain(node: Node) -> Any:
+    """Give the value of a tree as plain dicts, lists and scalars."""
+    if isinstance(node, Table):
+        return {key: plain(child) for key, child in node.entries.items()}
+    if isinstance(node, Items):
+        return [plain(child) for child in node.items]
+    return node.value
+
+
+def graft(value: Any, origin: Origin) -> Node:
+    """Make a tree of a plain value, all of it from one place."""
+    if isinstance(value, Mapping):
+        return Table({key: graft(child, origin) for key, child in value.items()}, origin)
+    if isinstance(value, (list, tuple)):
+        return Items(tuple(graft(child, origin) for child in value), origin)
+    return Leaf(str(value) if isinstance(value, PurePath) else value, origin)
+
+
+def walk(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
+    """List every node of a tree with its path, parents first."""
+    yield path, node
+    if isinstance(node, Table):
+        for key, child in node.entries.items():
+            yield from walk(child, (*path, key))
+    elif isinstance(node, Items):
+        for index, child in enumerate(node.items):
+            yield from walk(child, (*path, index))
+
+
+def superseding(lower: Node | None, upper: Node) -> Node:
+    """Give ``upper`` with the origins of the values that it replaces in ``lower``."""
+    if lower is None:
+        return upper
+    replaced = (*lower.replaced, lower.origin, *upper.replaced)
+    if not (isinstance(lower, Table) and isinstance(upper, Table)):
+        return replace(upper, replaced=replaced)
+    entries = {key: superseding(lower.entries.get(key), child) for key, child in upper.entries.items()}
+    return replace(upper, entries=entries, replaced=replaced)
