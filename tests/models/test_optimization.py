@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from pytorch_lightning import Callback, LightningModule, Trainer
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lightkit.models import Regressor
+from lightkit.models.optimization import parameter_groups
+
+STEPS = 10
+
+
+class Rates(Callback):
+    """Notes the learning rate that each step is made with."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self.seen.append(optimizer.param_groups[0]["lr"])
+
+
+def pairs(num_batches: int) -> DataLoader[tuple[torch.Tensor, torch.Tensor]]:
+    return DataLoader([(torch.tensor([float(i)]), torch.tensor([float(i)])) for i in range(num_batches)])  # type: ignore[arg-type]
+
+
+def test_the_learning_rate_falls_along_a_cosine_over_all_epochs(make_trainer: Callable[..., Trainer]) -> None:
+    rates = Rates()
+    make_trainer(max_epochs=2, callbacks=[rates]).fit(Regressor(learning_rate=0.1), pairs(STEPS // 2))
+    expected = [0.05 * (1 + torch.cos(torch.tensor(torch.pi * step / STEPS)).item()) for step in range(STEPS)]
+    assert rates.seen == pytest.approx(expected, abs=1e-7)
+
+
+def test_a_run_without_an_end_keeps_its_learning_rate(make_trainer: Callable[..., Trainer]) -> None:
+    class Stop(Rates):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            trainer.should_stop = trainer.current_epoch == 1
+
+    rates = Stop()
+    make_trainer(max_epochs=-1, callbacks=[rates]).fit(Regressor(learning_rate=0.1), pairs(3))
+    assert rates.seen == [0.1] * 6
+
+
+def test_making_the_optimizer_does_not_start_the_loaders(make_trainer: Callable[..., Trainer]) -> None:
+    class Watch(Regressor):
+        def configure_optimizers(self):  # type: ignore[no-untyped-def]
+            made = super().configure_optimizers()
+            assert self.trainer.fit_loop._combined_loader is None
+            return made
+
+    make_trainer().fit(Watch(), pairs(3))
+
+
+def test_vectors_and_frozen_parameters_do_not_decay() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    module[0].requires_grad_(False)
+    decaying, others = parameter_groups(module, weight_decay=0.1)
+    assert decaying["weight_decay"] == 0.1
+    assert others["weight_decay"] == 0.0
+    assert [tuple(p.shape) for p in decaying["params"]] == [(2, 4)]
+    assert [tuple(p.shape) for p in others["params"]] == [(4,), (4,), (2,)]

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torchmetrics.functional.classification import (
+    multiclass_accuracy,
+    multiclass_f1_score,
+    multiclass_precision,
+    multiclass_recall,
+)
+
+from lightkit.models.scores import Scores, of_classification, of_regression
+
+SIZES = [8, 8, 3]  # the last batch is smaller
+
+
+def batches() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(sum(SIZES), 4, generator=generator), torch.randint(4, (sum(SIZES),), generator=generator)
+
+
+def count(scores: Scores, logits: Tensor, labels: Tensor, sizes: list[int]) -> None:
+    for part, truth in zip(torch.split(logits, sizes), torch.split(labels, sizes), strict=True):
+        scores.update("val", preds=part, target=truth, loss=functional.cross_entropy(part, truth))
+
+
+def of_all(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    return {
+        "val/loss": functional.cross_entropy(logits, labels),
+        "val/accuracy": multiclass_accuracy(logits, labels, 4, average="micro"),
+        "val/f1": multiclass_f1_score(logits, labels, 4),
+        "val/precision": multiclass_precision(logits, labels, 4),
+        "val/recall": multiclass_recall(logits, labels, 4),
+    }
+
+
+def test_an_epoch_over_uneven_batches_is_that_of_all_examples_at_once() -> None:
+    scores = Scores(of_classification(4))
+    logits, labels = batches()
+    for _ in range(2):  # the second epoch starts from nothing
+        count(scores, logits, labels, SIZES)
+        torch.testing.assert_close(scores.finish("val"), of_all(logits, labels), rtol=0, atol=1e-6)
+
+
+def test_an_epoch_without_batches_has_no_values() -> None:
+    scores = Scores(of_classification(4))
+    assert scores.finish("val") == {}
+    count(scores, *batches(), SIZES)
+    scores.finish("val")
+    assert scores.finish("val") == {}
+
+
+def test_stages_do_not_mix() -> None:
+    scores = Scores(of_classification(4))
+    count(scores, *batches(), SIZES)
+    assert not scores.has_counted("train")
+    assert not scores.has_counted("test")
+
+
+@pytest.mark.parametrize("rest", [True, False], ids=["in the middle", "at the end"])
+def test_counting_goes_on_from_a_saved_state(rest: bool) -> None:
+    logits, labels = batches()
+    first, second = Scores(of_classification(4)), Scores(of_classification(4))
+    first_part = SIZES[:1] if rest else SIZES
+    count(first, logits[: sum(first_part)], labels[: sum(first_part)], first_part)
+    file = io.BytesIO()
+    torch.save(first.state("val"), file)
+    file.seek(0)
+    second.restore("val", torch.load(file, weights_only=True), rank=0)
+    if rest:
+        for scores in (first, second):
+            count(scores, logits[8:], labels[8:], SIZES[1:])
+    values = second.finish("val")
+    torch.testing.assert_close(values, of_all(logits, labels), rtol=0, atol=1e-6)
+    assert values == first.finish("val")
+
+
+def test_a_saved_state_is_not_changed_by_later_batches() -> None:
+    scores = Scores(of_classification(4))
+    count(scores, *batches(), SIZES)
+    state = scores.state("val")
+    count(scores, *batches(), SIZES)
+    assert float(state["loss"]["num_examples"]) == sum(SIZES)
+
+
+def test_a_restored_state_replaces_what_was_counted() -> None:
+    scores = Scores(of_classification(4))
+    count(scores, *batches(), SIZES)
+    scores.restore("val", {}, rank=0)
+    assert scores.finish("val") == {}
+
+
+def test_only_the_first_process_takes_the_sum() -> None:
+    logits, labels = batches()
+    first, other = Scores(of_classification(4)), Scores(of_classification(4))
+    count(first, logits, labels, SIZES)
+    other.restore("val", first.state("val"), rank=1)
+    assert other.has_counted("val")
+    assert float(other.state("val")["loss"]["num_examples"]) == 0
+
+
+def test_a_loss_that_is_not_a_number_is_seen() -> None:
+    scores = Scores(of_classification(4))
+    logits, labels = batches()
+    scores.update("val", preds=logits, target=labels, loss=torch.tensor(torch.nan))
+    count(scores, logits, labels, SIZES)
+    assert scores.finish("val")["val/loss"].isnan()
+
+
+def test_regression_errors_are_exact_over_uneven_batches() -> None:
+    scores = Scores(of_regression())
+    preds, target = torch.arange(10.0)[:, None], torch.zeros(10, 1)
+    for part, truth in zip(torch.split(preds, [6, 4]), torch.split(target, [6, 4]), strict=True):
+        scores.update("test", preds=part, target=truth, loss=functional.mse_loss(part, truth))
+    values = {name: float(value) for name, value in scores.finish("test").items()}
+    assert values == pytest.approx({"test/loss": 28.5, "test/mae": 4.5, "test/mse": 28.5}, abs=1e-6)
