@@ -48,6 +48,7 @@ def build_manifest(
     parent: str | None = None,
     mask: Callable[[str], str] = str,
     folder: Path | None = None,
+    previous: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Give what manifest.json holds.
 
@@ -62,6 +63,8 @@ def build_manifest(
         parent: Folder of the run that this one continues or evaluates.
         mask: Gives an argument of the command line back without its secret.
         folder: Folder whose git commit counts; the working directory if None.
+        previous: The run's manifest so far, where this process resumes it; what was different then stays under
+            ``earlier``.
     """
     return {
         "schema": 1,
@@ -79,6 +82,7 @@ def build_manifest(
         "seed": seed,
         "hardware": describe_hardware(gpus),
         "parent": parent,
+        "earlier": _earlier(previous),
     }
 
 
@@ -109,6 +113,13 @@ def describe_hardware(gpus: Iterable[str] = ()) -> dict[str, Any]:
         "memory_bytes": _memory_bytes(),
         "gpus": list(gpus),
     }
+
+
+def _earlier(previous: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    if previous is None:
+        return []
+    kept = ("created", "command", "lightkit", "python", "git", "seed", "hardware")
+    return [*previous.get("earlier", []), {name: previous.get(name) for name in kept}]
 
 
 def _installed(name: str) -> list[metadata.Distribution]:

@@ -56,6 +56,15 @@ def test_the_manifest_says_what_the_run_was_made_from(tmp_path: Path) -> None:
     assert "abc" not in (tmp_path / "manifest.json").read_text()
 
 
+def test_a_resumed_run_keeps_what_its_earlier_processes_were() -> None:
+    first = runs.build_manifest(version="1", subcommand="fit", command=["first"], run="flowers/7")
+    second = runs.build_manifest(version="2", subcommand="fit", command=["second"], run="flowers/7", previous=first)
+    third = runs.build_manifest(version="3", subcommand="fit", command=["third"], run="flowers/7", previous=second)
+    assert first["earlier"] == []
+    assert [(then["lightkit"], then["command"]) for then in third["earlier"]] == [("1", ["first"]), ("2", ["second"])]
+    assert third["command"] == ["third"]
+
+
 def test_a_package_that_is_not_installed_is_not_listed() -> None:
     assert runs.describe_packages(["torch", "no-such-package"]) == {"torch": metadata.version("torch")}
 

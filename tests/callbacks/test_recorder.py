@@ -1,0 +1,372 @@
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightkit import runs
+from lightkit.callbacks.recorder import RunRecorder
+from lightkit.errors import ConfigError, Interrupted
+
+# Lightning 2.6.6 asks torch 2.15 for a name that is going; seen 2026-11-20.
+pytestmark = pytest.mark.filterwarnings(
+    r"ignore:.*isinstance\(treespec, LeafSpec\).*", "ignore:.*does not have many workers.*", "ignore:Starting from v1.9"
+)
+
+
+class Line(pl.LightningModule):
+    """Fits a line; logs in every way that Lightning has."""
+
+    def __init__(self, *, fails_at_step: int | None = None, error: BaseException | None = None) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.fails_at_step, self.error = fails_at_step, error
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if self.error is not None and self.global_step == self.fails_at_step:
+            raise self.error
+        loss = torch.nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+        self.log("train/loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.log("train/late", float(self.current_epoch))
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val/loss", torch.nn.functional.mse_loss(self.layer(batch[0]), batch[1]))
+        self.log("val/epoch", float(self.current_epoch))
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test/loss", 0.25)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        output: torch.Tensor = self.layer(batch[0])
+        return output
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.125)
+
+
+class Pairs(pl.LightningDataModule):
+    def _loader(self) -> DataLoader[Any]:
+        x = torch.arange(10.0).reshape(10, 1) / 10
+        return DataLoader(TensorDataset(x, 2 * x), batch_size=4)
+
+    train_dataloader = val_dataloader = test_dataloader = predict_dataloader = _loader
+
+    def describe(self) -> dict[str, Any]:
+        return {"source": "drawn", "fingerprint": "f0"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> runs.Run:
+    return runs.create(tmp_path, "line")
+
+
+def _trainer(run: runs.Run, recorder: RunRecorder, *more: pl.Callback, epochs: int = 3, **settings: Any) -> pl.Trainer:
+    settings = {"logger": False, "enable_checkpointing": bool(more)} | settings
+    return pl.Trainer(
+        default_root_dir=run.folder,
+        max_epochs=epochs,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[recorder, *more],
+        **settings,
+    )
+
+
+def _recorder(run: runs.Run, **more: Any) -> RunRecorder:
+    return RunRecorder(run, events=runs.EventStream(run.events_path), **more)
+
+
+def _events(run: runs.Run, event: str | None = None) -> list[dict[str, Any]]:
+    return [record for record in runs.read_events(run.events_path) if event in (None, record["event"])]
+
+
+def _rows(run: runs.Run) -> list[dict[str, str]]:
+    with run.metrics_path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _summary(run: runs.Run) -> runs.Summary:
+    summary = runs.Summary.read(run.summary_path)
+    assert summary is not None
+    return summary
+
+
+def test_a_fit_leaves_one_event_and_one_row_an_epoch(run: runs.Run) -> None:
+    with _recorder(run) as recorder:
+        _trainer(run, recorder).fit(Line(), Pairs())
+    assert [record["event"] for record in _events(run)] == ["start", "epoch", "epoch", "epoch", "end"]
+    rows = _rows(run)
+    assert list(rows[0]) == [
+        *["epoch", "step", "epoch_seconds", "images_per_s", "lr"],
+        *["train/late", "train/loss", "val/epoch", "val/loss"],
+    ]
+    assert [(row["epoch"], row["step"], row["val/epoch"], row["train/late"]) for row in rows] == [
+        ("0", "3", "0.0", "0.0"),
+        ("1", "6", "1.0", "1.0"),
+        ("2", "9", "2.0", "2.0"),
+    ]
+    assert {row["lr"] for row in rows} == {"0.125"}
+    assert all(float(row["images_per_s"]) > 0 for row in rows)
+    assert float(rows[2]["train/loss"]) < float(rows[0]["train/loss"])
+    for record, row in zip(_events(run, "epoch"), rows, strict=True):
+        assert {name: str(value) for name, value in record["metrics"].items()} == {
+            name: value for name, value in row.items() if name not in ("epoch", "step")
+        }
+
+
+def test_a_validation_of_an_earlier_epoch_is_not_this_epochs(run: runs.Run) -> None:
+    with _recorder(run) as recorder:
+        _trainer(run, recorder, check_val_every_n_epoch=2, epochs=4).fit(Line(), Pairs())
+    assert [row["val/epoch"] for row in _rows(run)] == ["", "1.0", "", "3.0"]
+
+
+def test_the_manifest_is_completed_with_data_and_hardware(run: runs.Run) -> None:
+    manifest = runs.build_manifest(version="1", subcommand="fit", command=["lightkit"], run="line/1")
+    with _recorder(run, manifest=manifest) as recorder:
+        _trainer(run, recorder, epochs=1).fit(Line(), Pairs())
+    written = json.loads(run.manifest_path.read_text())
+    assert written["data"] == {"source": "drawn", "fingerprint": "f0"}
+    assert written["hardware"]["accelerator"] == "cpu"
+    assert written["hardware"]["devices"] == 1
+    assert written["command"] == ["lightkit"]
+
+
+def test_a_data_module_that_says_nothing_of_itself_works_too(run: runs.Run) -> None:
+    loader = Pairs().train_dataloader()
+    with _recorder(run, manifest={"data": None}) as recorder:
+        _trainer(run, recorder, epochs=1).fit(Line(), loader, loader)
+    assert json.loads(run.manifest_path.read_text())["data"] is None
+
+
+def test_the_summary_says_how_it_ended(run: runs.Run) -> None:
+    keeper = ModelCheckpoint(run.checkpoints, filename="best", monitor="val/epoch", mode="min", save_last=True)
+    with _recorder(run) as recorder:
+        _trainer(run, recorder, keeper).fit(Line(), Pairs())
+        assert _summary(run).status == "running"
+    summary = _summary(run)
+    assert (summary.status, summary.exit_code, summary.error) == ("done", 0, None)
+    assert (summary.epochs, summary.steps) == (3, 9)
+    assert summary.best == {"monitor": "val/epoch", "value": 0.0, "epoch": 0}
+    assert summary.metrics["best"]["epoch"] == 0
+    assert summary.metrics["last"]["val/epoch"] == 2.0
+    assert summary.paths["best_checkpoint"] == "checkpoints/best.ckpt"
+    assert summary.paths["last_checkpoint"] == "checkpoints/last.ckpt"
+    assert summary.paths["metrics"] == "metrics.csv"
+    assert (summary.throughput["images_per_s"] or 0) > 0
+    assert 0 < summary.durations["fit"] <= summary.durations["total"]
+    assert _events(run, "end")[0] | {"time": None} == {
+        "time": None,
+        "event": "end",
+        "status": "done",
+        "exit_code": 0,
+        "seconds": summary.durations["total"],
+        "error": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "words"),
+    [
+        (ZeroDivisionError("a\nb"), "failed", 1, "ZeroDivisionError: a b"),
+        (ConfigError("no such key"), "failed", 2, "no such key"),
+        (Interrupted(15), "interrupted", 143, "signal 15"),
+        (Interrupted(15, checkpoint=Path("last.ckpt")), "preempted", 75, "signal 15"),
+    ],
+    ids=["crash", "mistake", "interrupted", "preempted"],
+)
+def test_what_ended_it_is_recorded(error: BaseException, status: str, code: int, words: str, run: runs.Run) -> None:
+    with pytest.raises(type(error)), _recorder(run) as recorder:
+        _trainer(run, recorder).fit(Line(fails_at_step=4, error=error), Pairs())
+    summary = _summary(run)
+    assert (summary.status, summary.exit_code, summary.error) == (status, code, words)
+    assert summary.epochs == 1
+    (end,) = _events(run, "end")
+    assert (end["status"], end["exit_code"], end["error"]) == (status, code, words)
+    assert _events(run)[-1] == end
+
+
+def test_a_failure_before_training_is_recorded_too(run: runs.Run) -> None:
+    with pytest.raises(ConfigError), _recorder(run):
+        raise ConfigError("no such class")
+    assert (_summary(run).status, _summary(run).exit_code) == ("failed", 2)
+
+
+@pytest.mark.parametrize(
+    ("on_train_epoch_end", "validates"),
+    [(True, True), (False, True), (None, True), (True, False), (None, False)],
+    ids=["after-epoch", "after-validation", "default", "after-epoch-unvalidated", "default-unvalidated"],
+)
+def test_a_resumed_fit_leaves_the_rows_of_one_that_never_stopped(
+    on_train_epoch_end: bool | None, validates: bool, run: runs.Run
+) -> None:
+    def keeper() -> ModelCheckpoint:
+        return ModelCheckpoint(
+            run.checkpoints, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=on_train_epoch_end
+        )
+
+    settings = {} if validates else {"limit_val_batches": 0}
+    with _recorder(run) as recorder:
+        _trainer(run, recorder, keeper(), epochs=2, **settings).fit(Line(), Pairs())
+    first = _rows(run)
+    resumed = runs.open_run(run.folder, resumed=True)
+    with _recorder(resumed) as recorder:
+        trainer = _trainer(resumed, recorder, keeper(), epochs=4, **settings)
+        trainer.fit(Line(), Pairs(), ckpt_path=run.checkpoints / "epoch=1.ckpt", weights_only=False)
+    rows = _rows(run)
+    assert rows[:2] == first
+    assert [(row["epoch"], row["step"], row["train/late"]) for row in rows] == [
+        ("0", "3", "0.0"),
+        ("1", "6", "1.0"),
+        ("2", "9", "2.0"),
+        ("3", "12", "3.0"),
+    ]
+    assert all(row["train/loss"] for row in rows)
+    assert [record["epoch"] for record in _events(run, "epoch")] == [0, 1, 2, 3]
+    (resume,) = _events(run, "resume")
+    assert resume["checkpoint"] == "checkpoints/epoch=1.ckpt"
+    assert resume["step"] == 6
+
+
+def test_rows_that_are_trained_again_are_dropped_first(run: runs.Run) -> None:
+    keeper = ModelCheckpoint(run.checkpoints, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+    with _recorder(run) as recorder:
+        _trainer(run, recorder, keeper, epochs=4).fit(Line(), Pairs())
+    resumed = runs.open_run(run.folder, resumed=True)
+    recorder = _recorder(resumed)
+    trainer = _trainer(resumed, recorder, keeper, epochs=4)
+    module = Line(fails_at_step=7, error=ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit(module, Pairs(), ckpt_path=run.checkpoints / "epoch=1.ckpt", weights_only=False)
+    assert [row["epoch"] for row in _rows(run)] == ["0", "1"]
+
+
+def test_the_row_is_on_disk_before_the_checkpoint_of_its_epoch(run: runs.Run) -> None:
+    seen: list[list[str]] = []
+
+    class Keeper(ModelCheckpoint):
+        def _save_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
+            super()._save_checkpoint(trainer, filepath)
+            seen.append([row["train/late"] for row in _rows(run)])
+
+    with _recorder(run) as recorder:
+        keeper = Keeper(run.checkpoints, save_on_train_epoch_end=True)
+        _trainer(run, recorder, keeper, epochs=2).fit(Line(), Pairs())
+    assert seen == [["0.0"], ["0.0", "1.0"]]
+
+
+def test_a_fit_that_was_done_already_resumes_and_ends_without_a_row(run: runs.Run) -> None:
+    keeper = ModelCheckpoint(run.checkpoints, filename="last", save_on_train_epoch_end=True)
+    with _recorder(run) as recorder:
+        _trainer(run, recorder, keeper, epochs=2).fit(Line(), Pairs())
+    first = _rows(run)
+    resumed = runs.open_run(run.folder, resumed=True)
+    with _recorder(resumed) as recorder:
+        trainer = _trainer(resumed, recorder, keeper, epochs=2)
+        trainer.fit(Line(), Pairs(), ckpt_path=run.checkpoints / "last.ckpt", weights_only=False)
+    assert _rows(run) == first
+    assert [record["event"] for record in _events(run)][-2:] == ["resume", "end"]
+    assert (_summary(run).status, _summary(run).epochs) == ("done", 2)
+
+
+def test_a_test_adds_its_metrics_and_leaves_the_fit_as_it_ended(run: runs.Run) -> None:
+    with _recorder(run, manifest={"subcommand": "fit"}) as recorder:
+        _trainer(run, recorder, epochs=2).fit(Line(), Pairs())
+    fitted, manifest = _summary(run), run.manifest_path.read_text()
+    with _recorder(run) as recorder:
+        trainer = _trainer(run, recorder)
+        trainer.test(Line(), Pairs(), verbose=False)
+        trainer.validate(Line(), Pairs(), verbose=False)
+        trainer.predict(Line(), Pairs(), return_predictions=False)
+    summary = _summary(run)
+    assert summary.stages["test"] == {"test/loss": 0.25}
+    assert set(summary.stages["validate"]) == {"val/loss", "val/epoch"}
+    assert summary.stages["predict"] == {}
+    assert (summary.status, summary.metrics, summary.epochs) == (fitted.status, fitted.metrics, 2)
+    assert [record["stage"] for record in _events(run, "result")] == ["test", "validate", "predict"]
+    assert run.manifest_path.read_text() == manifest
+    with pytest.raises(ZeroDivisionError), _recorder(run):
+        raise ZeroDivisionError
+    assert _summary(run).status == "done"
+    assert _events(run)[-1]["status"] == "failed"
+
+
+def test_checkpoints_and_warnings_are_events(run: runs.Run) -> None:
+    quiet = logging.getLogger("quiet.package")
+    quiet.propagate = False
+    with warnings.catch_warnings(record=True), _recorder(run) as recorder:
+        warnings.simplefilter("always")
+        recorder.checkpoint_saved(run.checkpoints / "last.ckpt", 1, 20, "last")
+        warnings.warn("slow disk", stacklevel=1)
+        warnings.warn("old name", DeprecationWarning, stacklevel=1)
+        logging.getLogger("some.package").warning("lost %d", 3)
+        logging.getLogger("some.package").warning("lost %d", 3)
+        logging.getLogger("some.package").info("fine")
+        quiet.warning("unheard")
+    logging.getLogger("some.package").warning("too late")
+    (checkpoint,) = _events(run, "checkpoint")
+    assert (checkpoint["path"], checkpoint["epoch"], checkpoint["step"], checkpoint["kind"]) == (
+        *("checkpoints/last.ckpt", 1, 20),
+        "last",
+    )
+    assert [(record["message"], record["source"]) for record in _events(run, "warning")] == [
+        ("slow disk", "UserWarning"),
+        ("lost 3", "some.package"),
+        ("unheard", "quiet.package"),
+    ]
+
+
+def test_warnings_are_shown_as_before_and_the_hooks_are_put_back(run: runs.Run) -> None:
+    shown: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        before = warnings.showwarning = lambda message, *rest, **more: shown.append(str(message))
+        handlers = list(logging.root.handlers)
+        with _recorder(run):
+            warnings.warn("slow disk", stacklevel=1)
+        assert warnings.showwarning is before
+    assert shown == ["slow disk"]
+    assert logging.root.handlers == handlers
+
+
+def test_loggers_that_keep_more_than_metrics_are_told(run: runs.Run) -> None:
+    told: list[tuple[str, Any]] = []
+
+    class Keeps(CSVLogger):
+        def log_manifest(self, manifest: dict[str, Any]) -> None:
+            told.append(("manifest", manifest["data"]))
+
+        def record_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+            told.append(("start", trainer.current_epoch))
+
+        def record_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+            told.append(("end", type(module).__name__))
+
+    with _recorder(run, manifest={}) as recorder:
+        loggers = [Keeps(run.folder), CSVLogger(run.folder)]
+        _trainer(run, recorder, logger=loggers, log_every_n_steps=1, epochs=1).fit(Line(), Pairs())
+    assert told == [("manifest", {"source": "drawn", "fingerprint": "f0"}), ("start", 0), ("end", "Line")]
+
+
+def test_samples_are_counted_however_a_batch_is_nested() -> None:
+    from lightkit.callbacks.epoch_meter import batch_size_of
+
+    images, draw = torch.zeros(random.Random(7).randrange(2, 9), 3, 4, 4), torch.tensor(1)
+    assert batch_size_of((images, draw)) == len(images)
+    assert batch_size_of({"paths": ["a"], "more": [{"image": images}]}) == len(images)
+    assert batch_size_of(draw) == 1
+    assert batch_size_of(["a", "b"]) is None
