@@ -3,6 +3,7 @@
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO
 from lightkit.callbacks.interruption import StopOnSignal
+from lightkit.callbacks.recorder import RunRecorder
 from lightkit.callbacks.resume import ResumeState
 
-__all__ = ["Checkpoint", "ResumeState", "StopOnSignal", "VerifiedCheckpointIO"]
+__all__ = ["Checkpoint", "ResumeState", "RunRecorder", "StopOnSignal", "VerifiedCheckpointIO"]

@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str], watch: SignalWatch) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(HELP.format(commands="\n".join(f"  {name:10}{text}" for name, text in COMMANDS.items())), end="")
+        text = HELP.format(commands="\n".join(f"  {name:10}{text}" for name, text in COMMANDS.items()))
+        print(text, end="", file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] in ("-V", "--version"):
         print(f"lightkit {__version__}")
@@ -89,7 +90,8 @@ def _command_of(words: list[str]) -> tuple[str, list[str]]:
     if at >= len(words):
         raise ConfigError(f"No command among {' '.join(words)!r}. Commands: {', '.join(COMMANDS)}.")
     if words[at] not in COMMANDS:
-        raise ConfigError(f"{words[at]!r} is not a command.{near(words[at], COMMANDS)} Commands: {', '.join(COMMANDS)}.")
+        known = ", ".join(COMMANDS)
+        raise ConfigError(f"{words[at]!r} is not a command{near(words[at], COMMANDS)}\nCommands: {known}.")
     return words[at], [*before, *words[at + 1 :]]
 
 

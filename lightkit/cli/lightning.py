@@ -1,0 +1,289 @@
+"""LightningCLI with layered configs, a run folder, verified checkpoints and an exact resume."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentError
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+from lightning_fabric.utilities.seed import seed_everything
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.plugins import CheckpointIO
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+# The classes of these rooms are known by their short names once they are imported.
+from lightkit import config, data, loggers, models, runs  # noqa: F401
+from lightkit.callbacks import Checkpoint, ResumeState, StopOnSignal, VerifiedCheckpointIO
+from lightkit.cli.explaining import explained, subclass_names
+from lightkit.cli.resuming import RunSettings
+from lightkit.cli.session import Session, open_session
+from lightkit.cli.starting import Stage, begin
+from lightkit.errors import ConfigError, LightkitError
+from lightkit.runs.signals import SignalWatch
+
+__all__ = ["ConfigPrinted", "LightkitCLI", "build_data"]
+
+_NOT_SAVED = ("ckpt_path", "weights_only", "verbose", "return_predictions", "config")
+_TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
+
+
+class ConfigPrinted(Exception):  # noqa: N818 (no error: `--print_config` is done)
+    """The resolved config was asked for and has been printed."""
+
+
+class LightkitCLI(LightningCLI):
+    """A LightningCLI whose config comes in layers and whose runs are recorded.
+
+    Args:
+        model_class: As in LightningCLI.
+        datamodule_class: As in LightningCLI.
+        save_config_callback: As in LightningCLI, but None by default: the run folder holds the config.
+        session: The invocation, where the caller has read it already.
+        screen: Returns the callbacks that show progress.
+        kwargs: LightningCLI's other arguments.
+    """
+
+    def __init__(
+        self,
+        model_class: Any = None,
+        datamodule_class: Any = None,
+        save_config_callback: type[SaveConfigCallback] | None = None,
+        *,
+        session: Session | None = None,
+        screen: Callable[[], list[Callback]] = list,
+        **kwargs: Any,
+    ) -> None:
+        self.session = session
+        self.screen = screen
+        self.stage: Stage | None = None
+        self.saved_config: dict[str, Any] = {}
+        stages = list(self.subcommands())
+        if session is not None:  # only the parser that is asked for: each takes a third of a second
+            stages = [session.command]
+            self.subcommands = lambda: {session.command: LightningCLI.subcommands()[session.command]}  # type: ignore[method-assign]
+        parser_kwargs = {"exit_on_error": False, **kwargs.pop("parser_kwargs", {})}
+        if kwargs.get("run", True):
+            parser_kwargs |= {stage: {"exit_on_error": False, **parser_kwargs.get(stage, {})} for stage in stages}
+        super().__init__(model_class, datamodule_class, save_config_callback, parser_kwargs=parser_kwargs, **kwargs)
+
+    # -- parsing -----------------------------------------------------------------------------------------------
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the `run` section beside `seed_everything`."""
+        super().add_default_arguments_to_parser(parser)
+        parser.add_class_arguments(RunSettings, "run")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Lay all layers over one another and let jsonargparse check the result.
+
+        Raises:
+            ConfigError: If anything in it is wrong.
+        """
+        if self.session is None and (args is None or isinstance(args, list)):
+            self.session = self._open_session(list(sys.argv[1:] if args is None else args))
+        if self.session is None:
+            super().parse_arguments(parser, args)
+            return
+        command = self.session.command
+        try:
+            if self.session.passthrough:
+                parser.parse_args([*([command] if command else []), *self.session.passthrough])
+            values = self.session.resolved.lightning().values
+            values.pop("ckpt_path", None)  # `begin` decides; Lightning would let its hyper-parameters win
+            self.config = parser.parse_object({"subcommand": command, command: values} if command else values)
+        except ArgumentError as error:
+            known = _known_keys(self._subcommand_parsers[command] if command else parser)
+            raise explained(error, self.session.resolved, keys=known, classes=_known_classes()) from error
+
+    def _open_session(self, words: list[str]) -> Session:
+        """Read the arguments where this class stands for LightningCLI in a script of the user's own."""
+        fixed = {"model": not self.subclass_mode_model, "data": not self.subclass_mode_data}
+        sections = [section for section in config.CLASS_SECTIONS if not fixed.get(section)]
+        if not hasattr(self, "_subcommand_parsers"):
+            return open_session("", words, SignalWatch(), class_sections=sections)
+        names = list(self.subcommands())
+        command = next((word for word in words if word in names), None)
+        if command is None:
+            raise ConfigError(f"No command among {' '.join(words)!r}. Commands: {', '.join(names)}.")
+        words.remove(command)
+        return open_session(command, words, SignalWatch(), class_sections=sections, subcommands=names)
+
+    # -- the run -----------------------------------------------------------------------------------------------
+
+    def before_instantiate_classes(self) -> None:
+        """Choose the run folder and the checkpoint before anything is built."""
+        if self.session is None or self.subcommand is None:
+            return
+        section = self.config[self.subcommand]
+        section["run"]["name"] = section["run"]["name"] or self.session.default_name
+        self.saved_config = self._config_to_save()
+        if self.session.print_config:
+            print(config.dump_yaml(self.saved_config), end="")  # noqa: T201 (this is what was asked for)
+            raise ConfigPrinted
+        self.stage = begin(
+            self.session,
+            RunSettings(**section["run"].as_dict()),
+            saved=self.saved_config,
+            seed=section["seed_everything"] or None,
+            fresh=bool(section["trainer"].get("fast_dev_run")),
+        )
+        start = self.stage.start
+        if start.seed is not None:
+            section["seed_everything"] = seed_everything(start.seed, workers=True, verbose=False)
+        section["ckpt_path"] = None if start.checkpoint is None else str(start.checkpoint)
+        section["trainer"]["default_root_dir"] = section["trainer"].get("default_root_dir") or str(start.run.folder)
+        self.session.stack.enter_context(runs.activate(start.run))
+
+    def _config_to_save(self) -> dict[str, Any]:
+        assert self.session is not None
+        dumped = json.loads(self.parser.dump(self.config, format="json", skip_unset=False))[self.subcommand]
+        named = self.session.resolved.named({key: value for key, value in dumped.items() if key not in _NOT_SAVED})
+        return self.session.resolved.with_references(named)
+
+    def instantiate_classes(self) -> None:
+        """Build data, model and trainer; optimizers wait for a model that builds its layers later.
+
+        LightningCLI 2.6 takes the model's parameters here, before `configure_model` has made them.
+        """
+        automatic, self.auto_configure_optimizers = self.auto_configure_optimizers, False
+        with unwrapped_errors():
+            super().instantiate_classes()
+        self.auto_configure_optimizers = automatic
+        if not is_overridden("configure_model", self.model):
+            self._add_configure_optimizers_method_to_model(self.subcommand)
+        elif automatic and self._get(self.config_init, "optimizer"):
+            self.model.configure_optimizers = MethodType(self._late_optimizers, self.model)
+
+    def _late_optimizers(self, module: LightningModule) -> Any:
+        del module.configure_optimizers  # this method, set on the instance
+        self._add_configure_optimizers_method_to_model(self.subcommand)
+        return module.configure_optimizers()
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Build the trainer, with lightkit's callbacks and checkpoint writer.
+
+        Raises:
+            ConfigError: If the trainer refuses its arguments.
+        """
+        given = self._get(self.config_init, "trainer", default={})
+        if self.stage is not None:
+            kwargs["callbacks"] = self._callbacks(given)
+            kwargs["plugins"] = self._plugins(given.get("plugins"))
+            kwargs.setdefault("enable_model_summary", given.get("enable_model_summary") or False)
+        try:
+            trainer = super().instantiate_trainer(**kwargs)
+        except _TRAINER_ERRORS as error:
+            raise ConfigError(f"trainer: {error}") from error
+        if self.stage is not None:
+            self._attach(trainer, self.stage)
+        return trainer
+
+    def _callbacks(self, given: Mapping[str, Any]) -> list[Callback]:
+        assert self.stage is not None
+        assert self.session is not None
+        own = given.get("callbacks") or []
+        own = list(own) if isinstance(own, list) else [own]
+        if given.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
+            own = [callback for callback in own if not isinstance(callback, Checkpoint)]
+        shown = [] if given.get("enable_progress_bar") is False else self.screen()
+        run = self.stage.start.run
+        stop = StopOnSignal(self.session.watch, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None))
+        began = LambdaCallback(on_train_start=self._note_beginning)
+        return [*own, self.stage.recorder, ResumeState(), stop, began, *shown]
+
+    def _note_beginning(self, trainer: Trainer, _module: LightningModule) -> None:
+        """From here on the run is worth keeping, and the newest."""
+        assert self.stage is not None
+        if trainer.is_global_zero and not trainer.fast_dev_run:
+            runs.point_latest(self.stage.start.run)
+        self.stage.worth_keeping.set()
+
+    def _plugins(self, given: Any) -> list[Any] | None:
+        assert self.stage is not None
+        assert self.session is not None
+        plugins = list(given) if isinstance(given, list) else [] if given is None else [given]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            plugins.append(VerifiedCheckpointIO(mask=self._masked, on_saved=self._note_checkpoint))
+        return plugins
+
+    def _note_checkpoint(self, path: Path, checkpoint: Mapping[str, Any]) -> None:
+        assert self.stage is not None
+        self.stage.recorder.checkpoint_saved(path, checkpoint["epoch"], checkpoint["global_step"], path.stem)
+
+    def _masked(self, value: Any) -> Any:
+        """Put references in the place of secrets, in the strings of plain containers."""
+        assert self.session is not None
+        if isinstance(value, str):
+            return self.session.resolved.masked(value)
+        if isinstance(value, Mapping):
+            return {key: self._masked(child) for key, child in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._masked(child) for child in value) if type(value) in (list, tuple) else value
+        return value
+
+    def _attach(self, trainer: Trainer, stage: Stage) -> None:
+        """Give people's own checkpoint callbacks their folder, and keep secrets from every logger."""
+        for callback in trainer.checkpoint_callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
+                callback.dirpath = str(stage.start.run.checkpoints)
+        for logger in trainer.loggers:
+            self._mask_hyperparameters_of(logger)
+
+    def _mask_hyperparameters_of(self, logger: Logger) -> None:
+        log_hyperparams = logger.log_hyperparams
+
+        def masked(params: Any, *args: Any, **kwargs: Any) -> Any:
+            return log_hyperparams(self._masked(params), *args, **kwargs)
+
+        logger.log_hyperparams = masked  # type: ignore[method-assign]
+
+
+@contextmanager
+def unwrapped_errors() -> Iterator[None]:
+    """Let an error of lightkit's own through that jsonargparse has wrapped in one of its own."""
+    try:
+        yield
+    except ValueError as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, LightkitError):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        raise
+
+
+def build_data(section: Any, resolved: config.Resolved) -> LightningDataModule:
+    """Build the data module of a config alone.
+
+    Raises:
+        ConfigError: If the section is wrong.
+    """
+    parser = LightningArgumentParser(exit_on_error=False)
+    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
+    try:
+        with unwrapped_errors():
+            built = parser.instantiate_classes(parser.parse_object({"data": section}))
+    except ArgumentError as error:
+        raise explained(error, resolved, keys=(), classes=_known_classes()) from error
+    module: LightningDataModule = built["data"]
+    return module
+
+
+def _known_keys(parser: LightningArgumentParser) -> set[str]:
+    return {str(action.dest) for action in parser._actions} | {"callbacks", "logger"}  # noqa: SLF001 (argparse's own)
+
+
+def _known_classes() -> set[str]:
+    bases: list[type] = [LightningModule, LightningDataModule, Callback, Logger, Optimizer, LRScheduler]
+    return {name for base in bases for name in subclass_names(base)}

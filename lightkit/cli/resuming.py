@@ -1,0 +1,166 @@
+"""Which run folder a fit writes to, and which checkpoint it starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightkit import runs
+from lightkit.errors import ConfigError
+
+__all__ = ["RunSettings", "Start", "checkpoint_of", "choose_start", "differences"]
+
+
+@dataclass
+class RunSettings:
+    """Where a run's folder is, and whether an interrupted run goes on in its own.
+
+    Args:
+        name: Name of the job. `null`: the name of the last config file.
+        root: Folder of all runs.
+        resume: `auto`: go on in the newest run of this name if it was interrupted and its config is the same;
+            `never`: always begin a new run; or the path of a run folder to go on in, with this config.
+    """
+
+    name: str | None = None
+    root: str = "runs"
+    resume: str = "auto"
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a fit begins.
+
+    Args:
+        run: Its folder.
+        checkpoint: What to restore before training, if anything.
+        parent: Run that the checkpoint is from, where that is another one.
+        notice: What to tell the user about the choice.
+        seed: Seed that the resumed run has drawn for itself, where the config leaves it open.
+        is_old: Whether the run was there before.
+    """
+
+    run: runs.Run
+    checkpoint: Path | None = None
+    parent: runs.Run | None = None
+    notice: str | None = None
+    seed: int | None = None
+    is_old: bool = False
+
+
+def choose_start(
+    settings: RunSettings,
+    *,
+    config: Mapping[str, Any],
+    ckpt_path: str | None,
+    fresh: bool,
+    own_seed: bool = True,
+) -> Start:
+    """Choose the run and the checkpoint of a fit. The caller holds the job's lock.
+
+    Args:
+        settings: The config's `run` section, with its name filled in.
+        config: The resolved config as it would be saved.
+        ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or nothing.
+        fresh: Begin a new run unless the user names one, as a `fast_dev_run` does.
+        own_seed: Whether the config says which seed to use; if not, a resumed run keeps the one that it drew.
+
+    Raises:
+        ConfigError: If the user names something to resume from that is not there.
+    """
+    assert settings.name is not None
+    if ckpt_path is not None:
+        return _from_checkpoint(settings, ckpt_path)
+    if settings.resume not in ("auto", "never"):
+        return _resumed(runs.open_run(settings.resume), required=True, own_seed=own_seed)
+    found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
+    if found is None:
+        return Start(runs.create(settings.root, settings.name))
+    changed = [key for key in differences(_saved(found), config) if own_seed or key != "seed_everything"]
+    if not changed:
+        return _resumed(found, required=False, own_seed=own_seed)
+    return Start(
+        runs.create(settings.root, settings.name),
+        notice=(
+            f"begins a new run: {found.folder} was interrupted, but had another config "
+            f"({', '.join(changed[:5])}{', ...' if len(changed) > 5 else ''}); "
+            f"--run.resume={found.folder} goes on there with this one"
+        ),
+    )
+
+
+def checkpoint_of(run: runs.Run, choice: str) -> Path:
+    """Return the checkpoint of a run that `best`, `last` or a path names.
+
+    Raises:
+        ConfigError: If it is not there, or is not what was written.
+    """
+    if choice not in ("best", "last"):
+        return _existing(choice)
+    path = run.checkpoints / f"{choice}.ckpt"
+    there = sorted(other.name for other in run.checkpoints.glob("*.ckpt"))
+    if not path.is_file():
+        raise ConfigError(f"{run.folder} has no {choice} checkpoint; it has {', '.join(there) or 'none at all'}.")
+    if runs.sidecar(path).is_file() and not runs.verify(path):
+        raise ConfigError(f"{path} is not what was written: its digest differs. Checkpoints there: {', '.join(there)}.")
+    return path
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """List the dotted keys whose values differ, leaving out how to resume and which checkpoint to start from."""
+    old, new = _flat(saved), _flat(now)
+    return sorted(key for key in {*old, *new} - {"run.resume"} if old.get(key) != new.get(key))
+
+
+def _from_checkpoint(settings: RunSettings, ckpt_path: str) -> Start:
+    assert settings.name is not None
+    if ckpt_path not in ("best", "last"):
+        return Start(runs.create(settings.root, settings.name), checkpoint=_existing(ckpt_path))
+    parent = next((run for run in runs.list_runs(settings.root, settings.name) if any(run.checkpoints.glob("*.ckpt"))), None)
+    if parent is None:
+        raise ConfigError(
+            f"--ckpt_path {ckpt_path}: no run of {settings.name!r} in {settings.root} has a checkpoint to resume from. "
+            f"Leave it out to train from the start."
+        )
+    checkpoint = checkpoint_of(parent, ckpt_path)
+    return Start(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent)
+
+
+def _resumed(run: runs.Run, *, required: bool, own_seed: bool) -> Start:
+    skipped: list[str] = []
+    checkpoint = runs.last_good(run.checkpoints, report=skipped.append)
+    if checkpoint is None and required:
+        raise ConfigError(f"run.resume: {run.folder} has no checkpoint to resume from. {' '.join(skipped)}".strip())
+    whence = f"from {checkpoint.name}" if checkpoint else "from the start, since no checkpoint had been written"
+    notice = f"resumes {run.folder} {whence}" + "".join(f"; {text}" for text in skipped)
+    seed = None if own_seed else _saved(run).get("seed_everything")
+    return Start(replace(run, resumed=True), checkpoint=checkpoint, notice=notice, seed=seed, is_old=True)
+
+
+def _existing(path: str) -> Path:
+    file = Path(path)
+    if not file.is_file():
+        beside = sorted(other.name for other in file.parent.glob("*.ckpt")) if file.parent.is_dir() else []
+        raise ConfigError(
+            f"--ckpt_path: {path} is not a file. "
+            + (f"Checkpoints beside it: {', '.join(beside)}." if beside else "Expected best, last or a checkpoint.")
+        )
+    return file
+
+
+def _saved(run: runs.Run) -> dict[str, Any]:
+    try:
+        saved = yaml.safe_load(run.config_path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return {}
+    return saved if isinstance(saved, dict) else {}
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, Mapping) and value:
+        return {k: v for key, child in value.items() for k, v in _flat(child, f"{path}.{key}" if path else key).items()}
+    return {path: value}

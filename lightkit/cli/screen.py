@@ -1,0 +1,85 @@
+"""What appears on the screen: for a terminal, a pipe, a quiet one, or a program that reads events."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Literal, TextIO
+
+from lightkit.errors import ConfigError
+
+__all__ = ["Mode", "choose_mode", "hush_libraries", "say", "speak_plainly"]
+
+Mode = Literal["terminal", "plain", "quiet", "json"]
+
+# Advice that Lightning 2.6.6 and its parts give to everybody, and that is settled here or of no use to the reader.
+KNOWN_NOISE = (
+    r".*isinstance\(treespec, LeafSpec\)",
+    r"The '.*dataloader' does not have many workers",
+    r"The number of training batches",
+    r"Checkpoint directory .* exists and is not empty",
+    r".*configure_optimizers` will be overridden by",
+    r"Found \d+ module\(s\) in eval mode at the start of training",  # a frozen backbone is meant to be
+    r"You're resuming from a checkpoint that ended before the epoch ended",  # said by lightkit where it is so
+)
+
+
+def choose_mode(options: Mapping[str, str | bool], stdout: TextIO) -> Mode:
+    """Choose from the options and from what standard output is.
+
+    Raises:
+        ConfigError: If ``--output`` names a form that there is not.
+    """
+    form = options.get("output")
+    if form not in (None, "json"):
+        raise ConfigError(f"--output: expected json, got {form!r}")
+    if form == "json":
+        return "json"
+    if options.get("quiet"):
+        return "quiet"
+    return "terminal" if stdout.isatty() else "plain"
+
+
+def speak_plainly(mode: Mode) -> None:
+    """Send warnings and the log records of lightkit to standard error, one plain line each."""
+    for message in KNOWN_NOISE:
+        warnings.filterwarnings("ignore", message=message)
+    warnings.showwarning = _show_warning
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Plain())
+    own = logging.getLogger("lightkit")
+    own.handlers[:] = [handler]
+    own.propagate = False
+    own.setLevel(logging.INFO if mode in ("terminal", "plain") else logging.WARNING)
+
+
+def hush_libraries() -> None:
+    """Keep libraries' records below warnings off the screen; after their import, which sets levels of its own."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning", "mlflow", "alembic", "comet_ml"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def say(text: str, mode: Mode) -> None:
+    """Print a line for people to standard output, where people are reading."""
+    if mode in ("terminal", "plain"):
+        print(text, flush=True)
+
+
+class _Plain(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,  # noqa: ARG001 (the signature is Python's)
+    lineno: int,  # noqa: ARG001
+    file: TextIO | None = None,
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    if not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
+        print(f"warning: {' '.join(str(message).split())}", file=file or sys.stderr)

@@ -1,0 +1,163 @@
+"""One invocation: its arguments, its config, and what must be undone at its end. No torch yet."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lightkit import config, runs
+from lightkit.cli.resuming import checkpoint_of
+from lightkit.cli.screen import Mode, choose_mode
+from lightkit.errors import ConfigError
+from lightkit.runs.signals import SignalWatch
+
+__all__ = ["STAGES", "Session", "open_session"]
+
+STAGES = ("fit", "validate", "test", "predict")
+OPTIONS: dict[str, Literal["value", "switch", "optional"]] = {
+    "run": "value",
+    "ckpt_path": "value",
+    "quiet": "switch",
+    "output": "value",
+    "print_config": "optional",
+}
+LIGHTNING = "pytorch_lightning.callbacks."
+NAMED_CLASSES = {
+    "callbacks": {
+        "checkpoint": "lightkit.callbacks.Checkpoint",
+        "device_stats": LIGHTNING + "DeviceStatsMonitor",
+        "early_stopping": LIGHTNING + "EarlyStopping",
+        "ema": LIGHTNING + "EMAWeightAveraging",
+        "gradient_accumulation": LIGHTNING + "GradientAccumulationScheduler",
+        "lr_finder": LIGHTNING + "LearningRateFinder",
+        "lr_monitor": LIGHTNING + "LearningRateMonitor",
+        "pruning": LIGHTNING + "ModelPruning",
+        "swa": LIGHTNING + "StochasticWeightAveraging",
+        "timer": LIGHTNING + "Timer",
+    },
+    "logger": {
+        "comet": "lightkit.loggers.Comet",
+        "csv": "lightkit.loggers.CSV",
+        "mlflow": "lightkit.loggers.MLflow",
+        "tensorboard": "lightkit.loggers.TensorBoard",
+    },
+}
+"""What the name of an entry stands for where the entry has no class_path."""
+
+
+@dataclass
+class Session:
+    """What a stage needs to know about its invocation.
+
+    Args:
+        command: `fit`, `validate`, `test` or `predict`.
+        words: The command line after the command.
+        resolved: The config.
+        ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or nothing.
+        base: Run that `--run` names.
+        mode: What the screen shows.
+        watch: Handler of SIGINT and SIGTERM.
+        passthrough: Arguments that only print help.
+        print_config: Whether to print the config and stop.
+        stack: Closed at the end of the invocation: lock, current run.
+    """
+
+    command: str
+    words: list[str]
+    resolved: config.Resolved
+    ckpt_path: str | None
+    base: runs.Run | None
+    mode: Mode
+    watch: SignalWatch
+    passthrough: list[str]
+    print_config: bool = False
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def seed_is_given(self) -> bool:
+        """Whether the config says which seed to use; `true` and nothing leave it to chance."""
+        return self.resolved.values.get("seed_everything") not in (None, True, "true")
+
+    def tell(self, text: str) -> None:
+        """Say something on standard error that the user did not ask for but should know."""
+        logging.getLogger("lightkit").info(text)
+
+    @property
+    def default_name(self) -> str:
+        """Name of the job where the config has none: that of the run in hand, or of the last config file."""
+        if self.base is not None:
+            return self.base.name
+        files = config.split_arguments(self.words, options=OPTIONS).files
+        return Path(files[-1]).stem if files else "default"
+
+
+def open_session(
+    command: str,
+    words: Sequence[str],
+    watch: SignalWatch,
+    *,
+    class_sections: Sequence[str] = config.CLASS_SECTIONS,
+    subcommands: Sequence[str] = STAGES,
+) -> Session:
+    """Read the arguments and lay all layers over one another.
+
+    Raises:
+        ConfigError: If anything in them is wrong.
+    """
+    arguments = config.split_arguments(words, options=OPTIONS)
+    options = arguments.options
+    base = _base_run(command, options, arguments.flags)
+    files = [*([base.config_path] if base else []), *map(Path, arguments.files)]
+
+    def resolve(defaults: dict[str, Any]) -> config.Resolved:
+        return config.resolve(
+            files,
+            flags=arguments.flags,
+            defaults=defaults,
+            subcommand=command,
+            subcommands=subcommands,
+            class_sections=class_sections,
+            default_classes=NAMED_CLASSES,
+        )
+
+    # A run made by lightkit is complete: defaults of this version must not add to it.
+    resolved = resolve({} if base else {"callbacks": {"checkpoint": {}}})
+    if base is None and not _has_logger(resolved.values):
+        resolved = resolve({"callbacks": {"checkpoint": {}}, "logger": {"tensorboard": {}}})
+    ckpt_path = options.get("ckpt_path", resolved.values.get("ckpt_path"))
+    if ckpt_path is None and base is not None:
+        ckpt_path = "best"
+    return Session(
+        command=command,
+        words=list(words),
+        resolved=resolved,
+        ckpt_path=str(checkpoint_of(base, str(ckpt_path))) if base else (str(ckpt_path) if ckpt_path else None),
+        base=base,
+        mode=choose_mode(options, sys.stdout),
+        watch=watch,
+        passthrough=arguments.passthrough,
+        print_config="print_config" in options,
+    )
+
+
+def _base_run(command: str, options: dict[str, str | bool], flags: Sequence[config.Flag]) -> runs.Run | None:
+    reference = options.get("run")
+    if reference is None:
+        return None
+    if command == "fit":
+        raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
+    said = {flag.key: flag.value for flag in flags}
+    run = runs.find(str(reference), said.get("run.root", "runs"), said.get("run.name"))
+    if not run.config_path.is_file():
+        raise ConfigError(f"--run {reference}: {run.folder} has no {run.config_path.name}; it is not a run of lightkit")
+    return run
+
+
+def _has_logger(values: dict[str, Any]) -> bool:
+    trainer = values.get("trainer") or {}
+    return bool(values.get("logger")) or (isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true"))

@@ -1,0 +1,74 @@
+"""What each command does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightkit.cli.screen import hush_libraries, speak_plainly
+from lightkit.cli.session import STAGES, open_session
+from lightkit.errors import CheckpointError, ConfigError
+from lightkit.runs.signals import SignalWatch
+
+if TYPE_CHECKING:
+    from lightkit.cli.lightning import LightkitCLI
+
+__all__ = ["fetch", "run"]
+
+
+def run(command: str, words: list[str], watch: SignalWatch) -> int:
+    """Run fit, validate, test or predict, and return the exit code."""
+    session = open_session(command, words, watch)
+    speak_plainly(session.mode)
+    with session.stack:
+        # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
+        from lightkit.cli.lightning import ConfigPrinted, LightkitCLI
+        from lightkit.cli.showing import callbacks_for, show_end
+
+        hush_libraries()
+        try:
+            cli = LightkitCLI(session=session, screen=lambda: callbacks_for(session.mode))
+        except ConfigPrinted:
+            return 0
+        if command == "fit":
+            _check_promises(cli)
+        show_end(cli, session)
+    return 0
+
+
+def _check_promises(cli: LightkitCLI) -> None:
+    """Fail where training ended well but left no checkpoint that can be read.
+
+    Raises:
+        CheckpointError: Then.
+    """
+    from lightkit import runs
+    from lightkit.callbacks import Checkpoint
+
+    for callback in cli.trainer.checkpoint_callbacks:
+        if not isinstance(callback, Checkpoint) or cli.trainer.fast_dev_run or not cli.trainer.is_global_zero:
+            continue
+        for path in (callback.last_path, callback.last_path.with_name("best.ckpt")):
+            if cli.trainer.global_step and not runs.verify(path):
+                raise CheckpointError(f"Training ended, but {path} is missing or is not what was written.")
+
+
+def fetch(words: list[str]) -> int:
+    """Download what the config's data module needs, and return the exit code.
+
+    Raises:
+        ConfigError: If the config names no data module, or one that has nothing to fetch.
+    """
+    session = open_session("fetch", words, SignalWatch(), subcommands=(*STAGES, "fetch"))
+    speak_plainly(session.mode)
+    section = session.resolved.values.get("data")
+    if section is None:
+        raise ConfigError("fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml")
+    from lightkit.cli.lightning import build_data  # here, because it loads torch
+
+    hush_libraries()
+    data = build_data(section, session.resolved)
+    download = getattr(data, "fetch", None)
+    if download is None:
+        raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")
+    download()
+    return 0

@@ -1,0 +1,137 @@
+"""The beginning of a stage: lock, run folder, saved config, recorder; told to the other ranks of the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from lightkit import __version__, config, runs
+from lightkit.callbacks import RunRecorder
+from lightkit.cli.resuming import RunSettings, Start, choose_start
+from lightkit.cli.session import Session
+from lightkit.errors import ConfigError, DataError
+
+__all__ = ["Stage", "begin"]
+
+_INHERITED = "_LIGHTKIT_RUN"  # Lightning starts a process for each further device with the same command line
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage that has begun.
+
+    Args:
+        start: Its run and checkpoint.
+        recorder: Keeps the run folder up to date.
+        worth_keeping: Set once training has begun. A mistake in the config or the data that shows before leaves
+            no folder behind.
+    """
+
+    start: Start
+    recorder: RunRecorder
+    worth_keeping: Event = field(default_factory=Event)
+
+
+def begin(session: Session, settings: RunSettings, *, saved: Mapping[str, Any], seed: int | None, fresh: bool) -> Stage:
+    """Choose the run of a stage and write down how it begins.
+
+    Args:
+        session: The invocation.
+        settings: The config's `run` section, with its name filled in.
+        saved: The config as the run folder keeps it.
+        seed: What `seed_everything` came to.
+        fresh: Begin a new run unless the user names one, as a `fast_dev_run` does.
+
+    Raises:
+        ConfigError: If what the user names is not there, or the run root cannot be written.
+        RunLocked: If another process runs this job.
+    """
+    if told := os.environ.get(_INHERITED):
+        start = _inherited(json.loads(told))
+        events = runs.EventStream(start.run.events_path)
+        return Stage(start, RunRecorder(start.run, events=events))
+    if session.base is not None:
+        stage = _stage(session, Start(session.base, checkpoint=Path(session.ckpt_path or ""), is_old=True), manifest=None)
+    elif session.command == "fit":
+        stage = _begin_fit(session, settings, saved=saved, seed=seed, fresh=fresh)
+    else:
+        stage = _begin_alone(session, settings, saved=saved, seed=seed)
+    session.stack.enter_context(_dropped_on_mistake(stage))
+    session.stack.enter_context(stage.recorder)
+    _bequeath(session, stage.start)
+    return stage
+
+
+def _begin_fit(session: Session, settings: RunSettings, *, saved: Mapping[str, Any], seed: int | None, fresh: bool) -> Stage:
+    assert settings.name is not None
+    lock = session.stack.enter_context(runs.Lock(settings.root, runs.check_name(settings.name)))
+    start = choose_start(settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh, own_seed=session.seed_is_given)
+    lock.note_folder(start.run.folder)
+    runs.remove_leftovers(start.run.checkpoints)
+    return _written(session, start, saved=saved, seed=start.seed if start.seed is not None else seed)
+
+
+def _begin_alone(session: Session, settings: RunSettings, *, saved: Mapping[str, Any], seed: int | None) -> Stage:
+    """A stage of no run: with a checkpoint that is named, or an untrained model."""
+    start = choose_start(settings, config=saved, ckpt_path=session.ckpt_path, fresh=True)
+    if start.checkpoint is None:
+        session.tell("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
+    return _written(session, start, saved=saved, seed=seed)
+
+
+def _written(session: Session, start: Start, *, saved: Mapping[str, Any], seed: int | None) -> Stage:
+    if start.notice:
+        session.tell(start.notice)
+    runs.write_text(start.run.config_path, config.dump_yaml({**saved, "seed_everything": seed}))
+    manifest = runs.build_manifest(
+        version=__version__,
+        subcommand=session.command,
+        command=["lightkit", session.command, *session.words],
+        run=f"{start.run.name}/{start.run.id}",
+        seed=seed,
+        parent=None if start.parent is None else str(start.parent.folder),
+        mask=session.resolved.masked,
+    )
+    runs.write_json(start.run.manifest_path, manifest)
+    return _stage(session, start, manifest=manifest)
+
+
+def _stage(session: Session, start: Start, *, manifest: Mapping[str, Any] | None) -> Stage:
+    mirror = sys.stdout if session.mode == "json" else None
+    events = runs.EventStream(start.run.events_path, mirror=mirror)
+    return Stage(start, RunRecorder(start.run, events=events, manifest=manifest))
+
+
+@contextmanager
+def _dropped_on_mistake(stage: Stage) -> Iterator[None]:
+    run = stage.start.run
+    try:
+        yield
+    except (ConfigError, DataError):
+        if not (stage.start.is_old or stage.worth_keeping.is_set()):
+            shutil.rmtree(run.folder, ignore_errors=True)
+        raise
+
+
+def _bequeath(session: Session, start: Start) -> None:
+    told = {
+        "folder": str(start.run.folder),
+        "resumed": start.run.resumed,
+        "checkpoint": None if start.checkpoint is None else str(start.checkpoint),
+        "seed": start.seed,
+    }
+    os.environ[_INHERITED] = json.dumps(told)
+    session.stack.callback(os.environ.pop, _INHERITED, None)
+
+
+def _inherited(told: Mapping[str, Any]) -> Start:
+    checkpoint = None if told["checkpoint"] is None else Path(told["checkpoint"])
+    return Start(runs.open_run(told["folder"], resumed=told["resumed"]), checkpoint=checkpoint, seed=told["seed"])
