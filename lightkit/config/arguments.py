@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lightkit.config.layers import Flag
-from lightkit.config.merging import NESTED_FILES
-from lightkit.config.origins import near
+from lightkit.config.origins import NESTED_FILES, near
 from lightkit.errors import ConfigError
 
 __all__ = ["Arguments", "split_arguments"]

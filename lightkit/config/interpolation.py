@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from lightkit.config.origins import KeyPath, dotted, mistake, near
+from lightkit.config.origins import KeyPath, dotted, mistake, near, shortened
 from lightkit.config.tree import Items, Leaf, Node, Table, graft, plain, walk
 from lightkit.errors import ConfigError
 
@@ -79,7 +79,7 @@ def _check_grammar(path: KeyPath, leaf: Leaf) -> None:
         OmegaConf.create({"value": leaf.value})
     except OmegaConfBaseException as error:
         problem = str(error).splitlines()[0]
-        says = f"{dotted(path)}: {leaf.value!r} is not a valid interpolation: {problem}"
+        says = f"{dotted(path)}: {shortened(leaf.value)} is not a valid interpolation: {problem}"
         raise mistake(rf"{says}; write \${{ where the text itself is meant", leaf.origin) from None
 
 
@@ -153,7 +153,9 @@ class _Resolution:
             own = key in text
             keys = [dotted(known) for known, _ in walk(self._tree) if known]
             says = f"it refers to {key}, which is not set{near(key, keys)}"
-        return own, mistake(f"{dotted(path)}: cannot resolve {text!r}: {says}", leaf.origin)
+        elif isinstance(error, InterpolationToMissingValueError):
+            says = "it refers to a value that is ???, which stands for one that is missing"
+        return own, mistake(f"{dotted(path)}: cannot resolve {shortened(text)}: {says}", leaf.origin)
 
 
 def _with_values(tree: Table, values: Mapping[KeyPath, Any]) -> Table:

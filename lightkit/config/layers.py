@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lightkit.config.merging import NESTED_FILES
-from lightkit.config.origins import Origin, mistake, near, shown_path
+from lightkit.config.origins import NESTED_FILES, Origin, mistake, near, near_files, shown_path
 from lightkit.config.reading import MAX_DEPTH, read_file
 from lightkit.config.tree import Items, Leaf, Node, Table, plain
 from lightkit.config.values import read_value
@@ -124,8 +123,7 @@ def _section_layers(node: Node) -> Sequence[Node]:
         if (folder / node.value).is_file():
             return layers_of(folder / node.value, seen=set())
     wanted = folders[0] / node.value
-    choices = [path.name for path in wanted.parent.iterdir()] if wanted.parent.is_dir() else []
-    raise mistake(f"{shown_path(wanted)}: no such file{near(wanted.name, choices)}", node.origin)
+    raise mistake(f"{shown_path(wanted)}: no such file{near_files(wanted)}", node.origin)
 
 
 def variable_layers(environ: Mapping[str, str], lower: Table) -> list[Table]:

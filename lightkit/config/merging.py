@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightkit.config.origins import KeyPath, Origin, dotted, mistake
+from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, mistake
+from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Items, Leaf, Node, Table, plain, superseding
 
-__all__ = ["NESTED_FILES", "Layering", "class_of", "is_append"]
+__all__ = ["Layering", "class_of", "is_append"]
 
-NESTED_FILES = (".yaml", ".yml", ".json")
 _SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
 
 
@@ -85,8 +85,7 @@ class Layering:
         if not loose:
             return table
         entries = {key: node for key, node in table.entries.items() if key in _SPEC_KEYS}
-        origin = next(iter(loose.values())).origin
-        arguments = Table(loose, origin, partial=table.partial)
+        arguments = Table(loose, table.origin, partial=table.partial)
         given = entries.get("init_args")
         if isinstance(given, Table):
             arguments = replace(self._merged(given, arguments, (*path, "init_args")), partial=table.partial)
@@ -174,6 +173,8 @@ def _as_items(node: Node) -> Items:
 def _is_class_name(value: Any) -> bool:
     """Tell whether a string can name a class; ``${key}`` may stand for a mapping, and a path names a file."""
     if not isinstance(value, str) or not value.strip() or value.endswith(NESTED_FILES) or "/" in value:
+        return False
+    if not isinstance(read_scalar(value), str):  # `true` from a flag, where it is text still
         return False
     return not value.startswith("${") or value.startswith("${oc.env:")
 

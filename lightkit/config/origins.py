@@ -11,12 +11,14 @@ from typing import Any, Literal
 
 from lightkit.errors import ConfigError
 
-__all__ = ["KeyPath", "Origin", "dotted", "mistake", "near", "shown_path"]
+__all__ = ["NESTED_FILES", "KeyPath", "Origin", "dotted", "mistake", "near", "near_files", "shortened", "shown_path"]
 
 KeyPath = tuple[Any, ...]
 """Keys from the top of a config down to a value: strings, list indices, and whatever scalars YAML allows as keys."""
 
 _LONGEST_SOURCE_LINE = 160  # characters; a longer line is cut around its caret
+_LONGEST_VALUE = 80
+NESTED_FILES = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Origin:
             return head
         start, end = self.column - 1, max(self.end_column or 0, self.column + 1) - 1
         cut = max(0, start - 60) if len(self.source) > _LONGEST_SOURCE_LINE else 0
-        text = self.source[cut : cut + _LONGEST_SOURCE_LINE].replace("\t", " ").rstrip()
+        text = self.source[cut : cut + _LONGEST_SOURCE_LINE].rstrip()
+        text = "".join(letter if letter.isprintable() else " " for letter in text)
         carets = "^" * max(1, min(end - cut, len(text)) - (start - cut))
         margin = f"{'':>5} | {'':>{start - cut}}"
         return f"{head}\n{self.line:>5} | {text}\n{margin}{carets}"
@@ -81,6 +84,23 @@ def near(word: str, choices: Iterable[str]) -> str:
     """Say ``; did you mean 'x'?`` with the choices that look most like ``word``, or nothing where none does."""
     close = difflib.get_close_matches(word, sorted(set(choices)), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(choice) for choice in close)}?" if close else ""
+
+
+def near_files(file: Path) -> str:
+    """Say which files beside a missing one look most like it."""
+    if not file.parent.is_dir():
+        return f": there is no folder {shown_path(file.parent)}"
+    beside = [path.name for path in file.parent.iterdir()]
+    if file.name.endswith(NESTED_FILES):  # else every `.yaml` looks like every other
+        by_stem = {Path(name).stem: name for name in sorted(beside) if name.endswith(NESTED_FILES)}
+        close = difflib.get_close_matches(file.stem, by_stem, n=3, cutoff=0.6)
+        return f"; did you mean {' or '.join(repr(by_stem[stem]) for stem in close)}?" if close else ""
+    return near(file.name, beside)
+
+
+def shortened(text: str) -> str:
+    """Quote a value that may be long."""
+    return repr(text) if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]!r}..."
 
 
 def shown_path(file: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from lightkit.config.origins import Origin, mistake, near, shown_path
+from lightkit.config.origins import Origin, mistake, near_files, shortened, shown_path
 from lightkit.config.scalars import SCALAR_TAGS, YamlLoader
 from lightkit.config.tree import Items, Leaf, Node, Table
 from lightkit.errors import ConfigError
@@ -62,10 +62,7 @@ def _text_of(file: Path) -> str:
     try:
         content = file.read_bytes()
     except FileNotFoundError:
-        folder = file.parent
-        hint = near(file.name, [path.name for path in folder.iterdir()]) if folder.is_dir() else ""
-        missing = "" if folder.is_dir() else f": there is no folder {shown_path(folder)}"
-        raise ConfigError(f"{name}: no such file{missing}{hint}") from None
+        raise ConfigError(f"{name}: no such file{near_files(file)}") from None
     except IsADirectoryError:
         raise ConfigError(f"{name}: expected a YAML file, got a folder") from None
     except (OSError, ValueError) as error:
@@ -125,6 +122,8 @@ class _Builder:
             says = f"the character {self._text[start : start + 1]!r} is not allowed in YAML"
             place = self._place(len(before) - 1, len(before[-1]))
             return YamlSyntaxError(f"{self._name}: {says}\n{place.render()}")
+        if mark.line >= len(self._lines) - 1 and not self._lines[-1].strip():  # what is open at the end opened above
+            mark = getattr(error, "context_mark", None) or mark
         problem = ", ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
         line = self._lines[mark.line] if mark.line < len(self._lines) else ""
         tabbed = "\t" in line[: len(line) - len(line.lstrip())]
@@ -148,7 +147,7 @@ class _Builder:
         origin = self._origin(node, key)
         self._num_nodes += 1
         if self._num_nodes > MAX_NODES:
-            raise mistake(f"{self._name}: its aliases expand to more than {MAX_NODES} values", origin)
+            raise mistake(f"{self._name}: it holds more than {MAX_NODES} values once its aliases are expanded", origin)
         if depth > MAX_DEPTH:
             raise self._too_deep(origin)
         if isinstance(node, yaml.ScalarNode):
@@ -177,7 +176,7 @@ class _Builder:
             return self._constructor.construct_object(node)
         except (ValueError, KeyError, yaml.YAMLError):
             kind = node.tag.rpartition(":")[2]
-            says = f"{self._name}: cannot read {node.value!r} as {kind}; put quotes around it if it is text"
+            says = f"{self._name}: cannot read {shortened(node.value)} as {kind}; put quotes around it if it is text"
             raise mistake(says, origin) from None
 
     def _entries(self, node: yaml.MappingNode, depth: int) -> dict[Any, Node]:
@@ -202,7 +201,7 @@ class _Builder:
             raise mistake(f"{self._name}: a key must be a plain value, not a mapping or a list", place)
         key = self._scalar(node, place)
         if key is None:
-            raise mistake(f"{self._name}: a key is missing before the colon", place)
+            raise mistake(f"{self._name}: a key is null; put quotes around it if it is text", place)
         hashable: Hashable = key
         return hashable
 

@@ -97,7 +97,6 @@ class Resolved:
             config: Values in lightkit's form, such as `values` or what `named` gives. Text that only looks like an
                 interpolation is escaped, so that reading the saved config gives it back.
         """
-
         # What `key+` appended stands elsewhere in what LightningCLI dumps; it is known by its value then.
         everywhere = dict(self.secrets) if any(not _holds(config, path) for path in self.references) else {}
 
@@ -202,12 +201,10 @@ def _at(tree: Node, path: KeyPath) -> Node | None:
 
 def _holds(config: Any, path: KeyPath) -> bool:
     for key in path:
-        if isinstance(config, Mapping) and key in config:
-            config = config[key]
-        elif isinstance(config, (list, tuple)) and isinstance(key, int) and key < len(config):
-            config = config[key]
-        else:
+        at_index = isinstance(config, (list, tuple)) and isinstance(key, int) and key < len(config)
+        if not at_index and not (isinstance(config, Mapping) and key in config):
             return False
+        config = config[key]
     return True
 
 

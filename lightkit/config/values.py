@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightkit.config.origins import Origin
+from lightkit.config.origins import Origin, mistake
 from lightkit.config.reading import YamlSyntaxError, read_text
 from lightkit.config.tree import Leaf, Node, graft, plain
+from lightkit.errors import ConfigError
 
 __all__ = ["read_value"]
 
@@ -36,6 +37,8 @@ def _collection(text: str, origin: Origin) -> dict[Any, Any] | list[Any] | None:
         value = plain(read_text(text, name=str(origin)))
     except YamlSyntaxError:
         return None
+    except ConfigError as error:
+        raise mistake(str(error).splitlines()[0], origin) from None
     if isinstance(value, dict) and value and all(child is None for child in value.values()):
         return None  # `{epoch}` is text for a file name, not a mapping
     return value if isinstance(value, (dict, list)) else None

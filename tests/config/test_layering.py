@@ -1,4 +1,5 @@
 """Every rule of layering, as a table: files, variables and flags go in, values come out."""
+# ruff: noqa: E501 - one rule a line reads as the table that it is
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Rule:
     """
 
     layers: list[str]
-    becomes: dict[str, Any]
+    becomes: dict[Any, Any]
     files: dict[str, str] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
@@ -338,12 +339,16 @@ def test_a_new_class_remembers_what_its_arguments_replaced(tmp_path: Path) -> No
         (["fit: [1]"], [], "fit: expected a mapping of what fit sets\n"),
         (["model: modell.yaml"], [], "{tmp}/modell.yaml: no such file\n  --> {tmp}/layer0.yaml:1:8\n"),
         (["model: layer9.yaml"], [], "{tmp}/layer9.yaml: no such file; did you mean 'layer0.yaml'?\n"),
+        ([], ["--a={b: 1, b: 2}"], "--a={{b: 1, b: 2}}: the key 'b' stands twice in one mapping\n  --> --a="),
+        ([], ["--a=" + "[" * 200], "--a=" + "[" * 200 + ": nested more than 100 levels deep\n  --> --a="),
+        ([], ["callbacks.early_stopping=true"], "callbacks.early_stopping: expected a class name, a mapping or null, got 'true'"),
         ([], ["a..b=1"], "a..b=1: expected keys joined by single dots, such as trainer.max_epochs"),
     ],
     ids=[
         "append-to-a-number", "into-an-empty-list", "into-a-scalar-element", "beyond-a-list", "into-an-interpolation",
         "unknown-entry", "near-entry", "entries-as-list", "entries-appended", "entry-is-true", "entry-class-is-a-number",
-        "block-is-a-list", "section-file-missing", "section-file-near", "empty-key",
+        "block-is-a-list", "section-file-missing", "section-file-near", "duplicate-in-a-flag", "deep-flag",
+        "entry-is-true-by-flag", "empty-key",
     ],
 )  # fmt: skip
 def test_mistakes(layers: list[str], flags: list[str], says: str, tmp_path: Path) -> None:
@@ -353,7 +358,7 @@ def test_mistakes(layers: list[str], flags: list[str], says: str, tmp_path: Path
 
 
 def test_a_variable_with_an_empty_part_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="^LIGHTKIT_A____B: expected keys joined by two underscores"):
+    with pytest.raises(ConfigError, match=r"^LIGHTKIT_A____B: expected keys joined by two underscores"):
         resolved_from(tmp_path, LIGHTKIT_A____B="1")
 
 

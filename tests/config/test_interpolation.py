@@ -1,0 +1,125 @@
+"""References to other keys and to the environment, and how they are saved."""
+# ruff: noqa: E501 - an error's words read best on one line
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from lightkit.config import Resolved, dump_yaml, resolve
+from lightkit.errors import ConfigError
+
+
+def resolved_from(folder: Path, text: str, **environ: str) -> Resolved:
+    (folder / "x.yaml").write_text(text)
+    return resolve([folder / "x.yaml"], environ=environ)
+
+
+SECRETIVE = r"""
+plain: value
+key: ${oc.env:API_KEY}
+url: http://me:${oc.env:API_KEY}@host
+again: ${url}/path
+which: ${${plain}}
+value: ${oc.env:API_KEY}
+list: ["${key}", "${plain}", 3]
+block: {inner: "${oc.env:USER_NAME,nobody}"}
+whole: ${block}
+literal: \${plain} ${plain}
+"""
+
+
+def test_what_used_the_environment_is_known_through_every_detour(tmp_path: Path) -> None:
+    resolved = resolved_from(tmp_path, SECRETIVE, API_KEY="s3cret")
+    assert resolved.references == {
+        ("key",): "${oc.env:API_KEY}",
+        ("url",): "http://me:${oc.env:API_KEY}@host",
+        ("again",): "${url}/path",
+        ("which",): "${${plain}}",
+        ("value",): "${oc.env:API_KEY}",
+        ("list", 0): "${key}",
+        ("block", "inner"): "${oc.env:USER_NAME,nobody}",
+        ("whole",): "${block}",
+    }
+    assert resolved.values["again"] == "http://me:s3cret@host/path"
+    assert resolved.values["whole"] == {"inner": "nobody"}
+
+
+def test_a_saved_config_holds_references_and_resolves_to_the_same(tmp_path: Path) -> None:
+    resolved = resolved_from(tmp_path, SECRETIVE, API_KEY="s3cret")
+    saved = dump_yaml(resolved.with_references(resolved.values))
+    assert "s3cret" not in saved
+    assert r"literal: \${plain} value" in saved
+    again = resolved_from(tmp_path, saved, API_KEY="s3cret")
+    assert again.values == resolved.values
+    assert resolved_from(tmp_path, saved, API_KEY="new", USER_NAME="me").values["again"] == "http://me:new@host/path"
+
+
+def test_a_secret_that_lightning_moved_is_a_reference_too(tmp_path: Path) -> None:
+    resolved = resolved_from(
+        tmp_path, "trainer: {logger+: {class_path: Comet, api_key: '${oc.env:KEY}'}}", KEY="s3cret"
+    )
+    dumped = {"trainer": {"logger": [{"class_path": "a.Comet", "init_args": {"api_key": "s3cret", "name": "x"}}]}}
+    assert resolved.with_references(dumped) == {
+        "trainer": {"logger": [{"class_path": "a.Comet", "init_args": {"api_key": "${oc.env:KEY}", "name": "x"}}]}
+    }
+
+
+def test_logs_are_masked_with_the_longest_match_first(tmp_path: Path) -> None:
+    resolved = resolved_from(tmp_path, "a: ${oc.env:A}\nb: x-${oc.env:A}\nc: ${oc.env:ENV}\nn: ${oc.env:N}",
+                             A="s3cret", ENV="oc.env", N="3")  # fmt: skip
+    assert resolved.masked("x-s3cret, s3cret, oc.env, 3") == "x-${oc.env:A}, ${oc.env:A}, ${oc.env:ENV}, 3"
+    assert [secret for secret, _ in resolved.secrets] == ["x-s3cret", "oc.env", "s3cret"]
+
+
+def test_a_default_is_no_secret_yet_a_reference(tmp_path: Path) -> None:
+    resolved = resolved_from(tmp_path, "a: ${oc.env:A,some/folder}")
+    assert resolved.secrets == ()
+    assert resolved.with_references(resolved.values) == {"a": "${oc.env:A,some/folder}"}
+    assert resolved.masked("some/folder") == "some/folder"
+
+
+def test_a_class_from_the_environment_is_saved_as_its_class_path(tmp_path: Path) -> None:
+    resolved = resolved_from(tmp_path, "name: '${oc.env:NET}'\nmodel: ${name}", NET="my.Net")
+    assert resolved.values["model"] == {"class_path": "my.Net"}
+    assert resolved.references["model", "class_path"] == "${name}"
+
+
+def test_omegaconf_reads_the_real_environment_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LK_TEST", "real")
+    assert resolved_from(tmp_path, "a: ${oc.env:LK_TEST}", LK_TEST="given").values == {"a": "given"}
+    assert OmegaConf.create({"a": "${oc.env:LK_TEST}"}).a == os.environ["LK_TEST"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: ${b.c}\nb: {d: 1}", "a: cannot resolve '${b.c}': it refers to b.c, which is not set; did you mean 'b.d'?\n"
+         "  --> x.yaml:1:4\n    1 | a: ${b.c}\n      |    ^^^^^^"),
+        ("model: {class_path: N, hidden: 1}\na: ${model.hidden}", "a: cannot resolve '${model.hidden}': it refers to "
+         "model.hidden, which is not set; did you mean 'model.init_args.hidden'?\n  --> x.yaml:2:4\n"),
+        ("a: {b: ['${oc.env:NOPE}']}", "a.b.0: cannot resolve '${oc.env:NOPE}': the environment variable NOPE is not set; "
+         "set it, or give a default: ${oc.env:NOPE,...}\n  --> x.yaml:1:9\n"),
+        ("b: ${a}\na: ${oc.env:NOPE}", "a: cannot resolve '${oc.env:NOPE}': the environment variable NOPE is not set; "),
+        ("b: ${a}\na: ${nope}", "a: cannot resolve '${nope}': it refers to nope, which is not set\n  --> x.yaml:2:4"),
+        ("a: 1\nb: ${", "b: '${' is not a valid interpolation: no viable alternative at input '${'; "
+         "write \\${ where the text itself is meant\n  --> x.yaml:2:4\n"),
+        ("a: ${nope:1}", "a: cannot resolve '${nope:1}': Unsupported interpolation type nope\n  --> x.yaml:1:4\n"),
+        ("a: ${b}\nb: ${a}", "a: cannot resolve '${b}': "),
+        ("a: {b: '${a}'}", "a.b: cannot resolve '${a}': "),
+        ("a: ${b}\nb: '???'", "a: cannot resolve '${b}': it refers to a value that is ???, which stands for one that is"),
+        ("a: '" + "x" * 500 + "${b}'", "a: cannot resolve '" + "x" * 80 + "'...: it refers to b, which is not set"),
+    ],
+    ids=["key", "key-in-short", "variable", "variable-afar", "key-afar", "grammar", "resolver", "cycle", "parent",
+         "missing-mark", "long"],
+)  # fmt: skip
+def test_what_cannot_be_resolved_shows_its_place(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        resolved_from(Path(), text)
+    assert str(error.value).startswith(says)

@@ -1,0 +1,199 @@
+"""Reading YAML files: places, and what each kind of broken file says."""
+# ruff: noqa: E501 - an error's words read best on one line
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from lightkit.config import Origin, read_file, resolve
+from lightkit.config.reading import MAX_NODES
+from lightkit.config.tree import Leaf, plain, walk
+from lightkit.errors import ConfigError
+
+
+def origins_in(folder: Path, text: str) -> dict[tuple[object, ...], Origin]:
+    (folder / "x.yaml").write_text(text, encoding="utf-8")
+    return {path: node.origin for path, node in walk(read_file(folder / "x.yaml"))}
+
+
+def said_about(folder: Path, content: str | bytes) -> str:
+    (folder / "x.yaml").write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ConfigError) as error:
+        read_file(folder / "x.yaml")
+    return str(error.value).replace(f"{folder}/", "")
+
+
+def test_each_value_knows_its_line_and_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    origins = origins_in(tmp_path, "# flowers\ntrainer:\n  max_epochs: ten\n  gpus: [0, é, 'x y']\n")
+    assert origins["trainer", "max_epochs"] == Origin("file", "x.yaml", tmp_path / "x.yaml", 3, 15, 18)
+    assert str(origins["trainer", "gpus", 2]) == "x.yaml:4:16"
+    assert origins["trainer", "max_epochs"].render() == (
+        "  --> x.yaml:3:15\n"
+        "    3 |   max_epochs: ten\n"
+        "      |               ^^^"
+    )  # fmt: skip
+    assert origins["trainer", "max_epochs"].at_key().render() == (
+        "  --> x.yaml:3:3\n"
+        "    3 |   max_epochs: ten\n"
+        "      |   ^^^^^^^^^^"
+    )  # fmt: skip
+
+
+def test_a_value_of_many_lines_is_shown_by_its_first(tmp_path: Path) -> None:
+    origins = origins_in(tmp_path, "a: 'one\n  two'\nb:\n  c: 1\n  d: 2\ne: |\n  text\n")
+    assert origins["a",].render().splitlines()[1:] == ["    1 | a: 'one", "      |    ^^^^"]
+    assert origins["b",].render().splitlines()[1:] == ["    4 |   c: 1", "      |   ^"]
+
+
+def test_a_long_line_is_cut_around_its_value(tmp_path: Path) -> None:
+    (place, line, carets) = origins_in(tmp_path, f"a: [{'1, ' * 200}here]")["a", 200].render().splitlines()
+    assert place.endswith("x.yaml:1:605")
+    assert len(line) < 180
+    assert line[carets.index("^") : carets.rindex("^") + 1] == "here"
+
+
+def test_an_escape_code_in_a_file_does_not_reach_the_terminal() -> None:
+    origin = Origin("file", "x", None, 1, 1, 4, "a\x1b[31m: 1")
+    assert "\x1b" not in origin.render()
+
+
+def test_places_do_not_care_for_line_ends_and_byte_order_marks(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_bytes(b"\xef\xbb\xbfa: 1\r\nb:\r\n  c: 2\r\n")
+    tree = read_file(tmp_path / "x.yaml")
+    assert plain(tree) == {"a": 1, "b": {"c": 2}}
+    assert [(str(node.origin)[-3:], node.value) for _, node in walk(tree) if isinstance(node, Leaf)] == [
+        ("1:4", 1),
+        ("3:6", 2),
+    ]
+
+
+BROKEN: dict[str, tuple[str | bytes, str]] = {
+    "tab": (
+        "a: 1\n\tb: 2",
+        "x.yaml: not valid YAML: while scanning a plain scalar, found a tab character that violates indentation; "
+        "indent with spaces, YAML allows no tabs\n  --> x.yaml:2:1\n    2 |  b: 2\n      | ^",
+    ),
+    "unclosed": (
+        "a: 1\nb: [1,\n",
+        "x.yaml: not valid YAML: while parsing a flow node, did not find expected node content\n"
+        "  --> x.yaml:3:1\n    3 | \n      | ^",
+    ),
+    "two-colons": (
+        "a: b: c",
+        "x.yaml: not valid YAML: mapping values are not allowed in this context\n  --> x.yaml:1:5",
+    ),
+    "undefined-alias": ("a: *b", "x.yaml: not valid YAML: found undefined alias\n  --> x.yaml:1:4"),
+    "two-documents": ("a: 1\n---\nb: 1", "x.yaml: not valid YAML: expected a single document in the stream, but found"),
+    "control-character": ("a: 1\nb: \x01", "x.yaml: the character '\\x01' is not allowed in YAML\n  --> x.yaml:2:4"),
+    "not-utf-8": (
+        b"a: 1\nb: \xff",
+        "x.yaml: expected UTF-8 text, got the byte 0xff at line 2, column 4; save the file as UTF-8",
+    ),
+    "utf-16": ("a: 1".encode("utf-16"), "x.yaml: expected UTF-8 text, got the byte 0xff at line 1, column 1; save"),
+    "list": ("- 1", "x.yaml: expected a mapping of keys to values, got a list\n  --> x.yaml:1:1"),
+    "scalar": ("abc", "x.yaml: expected a mapping of keys to values, got the single value 'abc'\n  --> x.yaml:1:1"),
+    "unsafe-tag": (
+        "a: !!python/object/apply:os.system [ls]",
+        "x.yaml: the tag !!python/object/apply:os.system is not allowed here; configs hold plain YAML values, and "
+        "classes are named by class_path\n  --> x.yaml:1:4\n",
+    ),
+    "unsafe-scalar-tag": ("a: !env HOME", "x.yaml: the tag !env is not allowed here; configs hold plain YAML values"),
+    "wrong-tag": (
+        "a: !!int ten",
+        "x.yaml: cannot read 'ten' as int; put quotes around it if it is text\n  --> x.yaml:",
+    ),
+    "wrong-collection-tag": ("a: !!map [1]", "x.yaml: the tag !!map is not allowed here"),
+    "duplicate-key": (
+        "a:\n  b: 1\n  c: 2\n  b: 3\n",
+        "x.yaml: the key 'b' stands twice in one mapping\n"
+        "  --> x.yaml:2:3\n    2 |   b: 1\n      |   ^\n"
+        "  --> x.yaml:4:3\n    4 |   b: 3\n      |   ^",
+    ),
+    "duplicate-merge-key": (
+        "<<: {a: 1}\n<<: {b: 1}",
+        "x.yaml: the key '<<' stands twice in one mapping\n  --> x.yaml:1:1",
+    ),
+    "merge-of-a-list": ("<<: [1]", "x.yaml: << takes mappings to merge, such as *anchor\n  --> x.yaml:1:6"),
+    "key-is-a-list": ("? [1]\n: 2", "x.yaml: a key must be a plain value, not a mapping or a list\n  --> x.yaml:1:3"),
+    "key-is-null": ("a: {null: 2}", "x.yaml: a key is null; put quotes around it if it is text\n  --> x.yaml:1:5"),
+    "alias-in-its-anchor": ("a: &a [*a]", "x.yaml: an alias stands inside its own anchor\n  --> x.yaml:1:4"),
+    "deep-flow": ("[" * 10_000, "x.yaml: nested more than 100 levels deep\n  --> x.yaml:1:101\n"),
+    "deep-mappings": ("{a: " * 10_000, "x.yaml: nested more than 100 levels deep\n  --> x.yaml:1:401\n"),
+    "deep-lists": ("- " * 10_000, "x.yaml: nested more than 100 levels deep\n  --> x.yaml:1:201\n"),
+    "deep-block": (
+        "\n".join(" " * level + "a:" for level in range(1_000)),
+        "x.yaml: nested more than 100 levels deep\n  --> x.yaml:101:101\n",
+    ),
+    "deep-by-aliases": (
+        "a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60,
+        "x.yaml: nested more than 100 levels deep\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "says"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_file_says_where(content: str | bytes, says: str, tmp_path: Path) -> None:
+    assert said_about(tmp_path, content).startswith(says)
+
+
+def test_a_billion_laughs_end_at_the_limit(tmp_path: Path) -> None:
+    laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+    laughs += "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10))
+    tracemalloc.start()
+    try:
+        says = said_about(tmp_path, laughs)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert says.startswith(f"x.yaml: it holds more than {MAX_NODES} values once its aliases are expanded\n")
+    assert peak < 200 * 2**20
+
+
+def test_a_missing_file_names_the_near_ones(tmp_path: Path) -> None:
+    for name in ("flowers.yaml", "fashion_mnist.yaml", "flower.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError) as error:
+        read_file(tmp_path / "flwers.yaml")
+    assert str(error.value) == f"{tmp_path}/flwers.yaml: no such file; did you mean 'flowers.yaml'?"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (".", "{tmp}: expected a YAML file, got a folder"),
+        ("no/x.yaml", "{tmp}/no/x.yaml: no such file: there is no folder {tmp}/no"),
+        ("a\0b", "{tmp}/a\0b: cannot be read: embedded null byte"),
+        ("x" * 300, "{tmp}/" + "x" * 300 + ": cannot be read: File name too long"),
+    ],
+    ids=["folder", "no-folder", "null-byte", "long-name"],
+)
+def test_what_is_no_file_says_so(name: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_file(tmp_path / name)
+    assert str(error.value) == says.format(tmp=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("extends", "says"),
+    [
+        ("nope", "{tmp}/x.yaml extends 'nope', but {tmp}/nope.yaml does not exist; files beside it: base, logger/mlflow, x"),
+        ("logger/mlfow", "{tmp}/x.yaml extends 'logger/mlfow', but {tmp}/logger/mlfow.yaml does not exist; did you mean "
+         "'logger/mlflow'?\n  --> {tmp}/x.yaml:1:10\n    1 | extends: logger/mlfow\n      |          ^^^^^^^^^^^^"),
+        ("x", "{tmp}/x.yaml extends {tmp}/x.yaml: a file cannot extend itself\n  --> {tmp}/x.yaml:1:10\n"),
+        ("base", "{tmp}/x.yaml extends {tmp}/base.yaml extends {tmp}/x.yaml: a file cannot extend itself\n  --> {tmp}/base."),
+        ("[3]", "{tmp}/x.yaml: extends takes file names, such as [base, logger/mlflow]\n  --> {tmp}/x.yaml:1:11\n"),
+    ],
+    ids=["missing", "near", "itself", "cycle", "number"],
+)  # fmt: skip
+def test_wrong_extends(extends: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "logger").mkdir()
+    (tmp_path / "logger/mlflow.yaml").touch()
+    (tmp_path / "base.yaml").write_text("extends: x")
+    (tmp_path / "x.yaml").write_text(f"extends: {extends}")
+    with pytest.raises(ConfigError) as error:
+        resolve([tmp_path / "x.yaml"], environ={})
+    assert str(error.value).startswith(says.format(tmp=tmp_path))
