@@ -183,11 +183,10 @@ class RunRecorder(Callback):
         _tell_loggers(trainer, "record_fit_end", trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Record the end."""
+        """Write what is complete. The end is recorded by `close`: the command line may still find better words."""
         if self._writes and not self._closed:
             self._write_row(trainer)
             self._end_stage(trainer)
-        self.close(exception)
 
     # -- other stages ------------------------------------------------------------------------------------------
 
