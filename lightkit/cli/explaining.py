@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightkit.config import KeyPath, Resolved, dotted, mistake, near
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, LightkitError
 
-__all__ = ["explained", "subclass_names"]
+__all__ = ["explained", "located", "subclass_names"]
 
 _KEY = re.compile(r'Parser key "([^"]+)"')
 _UNKNOWN_KEY = re.compile(r"does not accept option '([^']+)'|Key '([\w.+-]+)' is not expected")
@@ -45,6 +45,15 @@ def explained(error: Exception, resolved: Resolved, *, keys: Iterable[str], clas
     if not keys_said:
         return ConfigError(message)
     return _of_key(keys_said[0], message, resolved, classes)
+
+
+def located(error: LightkitError, resolved: Resolved) -> LightkitError:
+    """Add the place to an error that begins with the dotted key that it is about, unless it shows one."""
+    match = re.match(r"([a-z_]+(?:\.\w+)+): ", str(error))
+    origin = resolved.origin_of(match.group(1)) if match else None
+    if origin is None or origin.kind == "default" or "-->" in str(error):
+        return error
+    return type(error)(f"{error}\n{origin.render()}")
 
 
 def subclass_names(base: type) -> set[str]:

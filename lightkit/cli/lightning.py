@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentError
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MethodType
@@ -13,7 +13,7 @@ from typing import Any
 
 from lightning_fabric.utilities.seed import seed_everything
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
-from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint
+from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins import CheckpointIO
@@ -24,10 +24,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 # The classes of these rooms are known by their short names once they are imported.
 from lightkit import config, data, loggers, models, runs  # noqa: F401
-from lightkit.callbacks import Checkpoint, ResumeState, StopOnSignal, VerifiedCheckpointIO
+from lightkit.callbacks import Checkpoint, PredictionTable, ResumeState, StopOnSignal, VerifiedCheckpointIO, progress_for
 from lightkit.cli.explaining import explained, subclass_names
 from lightkit.cli.resuming import RunSettings
 from lightkit.cli.session import Session, open_session
+from lightkit.cli.showing import Heading
 from lightkit.cli.starting import Stage, begin
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.signals import SignalWatch
@@ -50,7 +51,6 @@ class LightkitCLI(LightningCLI):
         datamodule_class: As in LightningCLI.
         save_config_callback: As in LightningCLI, but None by default: the run folder holds the config.
         session: The invocation, where the caller has read it already.
-        screen: Returns the callbacks that show progress.
         kwargs: LightningCLI's other arguments.
     """
 
@@ -61,11 +61,9 @@ class LightkitCLI(LightningCLI):
         save_config_callback: type[SaveConfigCallback] | None = None,
         *,
         session: Session | None = None,
-        screen: Callable[[], list[Callback]] = list,
         **kwargs: Any,
     ) -> None:
         self.session = session
-        self.screen = screen
         self.stage: Stage | None = None
         self.saved_config: dict[str, Any] = {}
         stages = list(self.subcommands())
@@ -196,8 +194,12 @@ class LightkitCLI(LightningCLI):
         own = list(own) if isinstance(own, list) else [own]
         if given.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
             own = [callback for callback in own if not isinstance(callback, Checkpoint)]
-        shown = [] if given.get("enable_progress_bar") is False else self.screen()
         run = self.stage.start.run
+        shown: list[Callback] = [Heading(self.session.mode, run)]
+        if given.get("enable_progress_bar") is not False and not any(isinstance(callback, ProgressBar) for callback in own):
+            shown.append(progress_for(self.session.mode))
+        if self.session.command == "predict":
+            shown.append(PredictionTable(run.folder))
         stop = StopOnSignal(self.session.watch, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None))
         began = LambdaCallback(on_train_start=self._note_beginning)
         return [*own, self.stage.recorder, ResumeState(), stop, began, *shown]

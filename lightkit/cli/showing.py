@@ -1,15 +1,108 @@
-"""What a stage shows while it runs and when it ends."""
+"""What a stage says for people when it begins and when it ends."""
 
 from __future__ import annotations
 
-from pytorch_lightning import Callback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.screen import Mode
+from pytorch_lightning import Callback, LightningModule, Trainer
+
+from lightkit import runs
+from lightkit.callbacks import last_block
+from lightkit.cli.screen import Mode, say
+
+if TYPE_CHECKING:
+    from lightkit.cli.lightning import LightkitCLI
+    from lightkit.cli.session import Session
+
+__all__ = ["Heading", "show_end"]
 
 
-def callbacks_for(mode: Mode) -> list[Callback]:
-    return []
+class Heading(Callback):
+    """Say what is about to run: folder, data, model, hardware.
+
+    Args:
+        mode: What the screen shows.
+        run: The run.
+    """
+
+    def __init__(self, mode: Mode, run: runs.Run) -> None:
+        self._mode = mode
+        self._run = run
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say it before the first epoch."""
+        if not trainer.is_global_zero:
+            return
+        say(f"run   {_near(self._run.folder)}", self._mode)
+        if described := _described_data(trainer):
+            say(f"data  {described}", self._mode)
+        say(f"model {_described_model(pl_module)}", self._mode)
+        say(f"on    {_described_hardware(trainer)}", self._mode)
 
 
-def show_end(cli, session) -> None:
-    print("DONE", cli.stage.start.run.folder, {k: float(v) for k, v in cli.trainer.callback_metrics.items()})
+def show_end(cli: LightkitCLI, session: Session) -> None:
+    """Say where everything is and what to type next."""
+    assert cli.stage is not None
+    if session.mode not in ("terminal", "plain") or not cli.trainer.is_global_zero:
+        return
+    run = cli.stage.start.run
+    if session.command == "fit":
+        best = (runs.read_json(run.summary_path) or {}).get("best") or {}
+        path = run.checkpoints / "best.ckpt"
+        block = last_block(
+            folder=run.folder,
+            best_checkpoint=path if path.is_file() else None,
+            monitor=best.get("monitor"),
+            value=best.get("value"),
+            epoch=best.get("epoch"),
+            commands=_next_commands(cli, run),
+            notices=_unsent(cli),
+        )
+    else:
+        table = run.folder / "predictions.csv"
+        block = f"table {_near(table)}" if session.command == "predict" else f"run   {_near(run.folder)}"
+    say(block, session.mode)
+
+
+def _next_commands(cli: LightkitCLI, run: runs.Run) -> list[list[str]]:
+    commands = [["lightkit", "test", "--run", str(_near(run.folder))]] if not cli.trainer.fast_dev_run else []
+    for logger in cli.trainer.loggers:
+        if type(logger).__name__ == "TensorBoard":
+            commands.append(["tensorboard", "--logdir", str(_near(Path(str(logger.save_dir))))])
+        if type(logger).__name__ == "MLflow" and str(getattr(logger, "tracking_uri", "")).startswith("sqlite"):
+            commands.append(["mlflow", "ui", "--backend-store-uri", str(logger.tracking_uri)])
+    return commands
+
+
+def _unsent(cli: LightkitCLI) -> list[str]:
+    counts = {type(logger).__name__: getattr(logger, "unsent", 0) for logger in cli.trainer.loggers}
+    return [f"{count} records have not reached {name}; they are kept in the run folder" for name, count in counts.items() if count]
+
+
+def _described_data(trainer: Trainer) -> str:
+    describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
+    if not callable(describe):
+        return type(trainer.datamodule).__name__ if trainer.datamodule else ""  # type: ignore[attr-defined]
+    said: dict[str, Any] = describe()
+    counts = ", ".join(f"{count} {split}" for split, count in said.get("counts", {}).items())
+    return f"{said.get('source', type(trainer.datamodule).__name__)}: {counts}"  # type: ignore[attr-defined]
+
+
+def _described_model(module: LightningModule) -> str:
+    total = sum(parameter.numel() for parameter in module.parameters())
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    backbone = module.hparams.get("backbone")
+    name = type(module).__name__ + (f" on {backbone}" if backbone else "")
+    return f"{name}: {total:,} parameters" + (f", {trained:,} of them trained" if trained != total else "")
+
+
+def _described_hardware(trainer: Trainer) -> str:
+    accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator")
+    each = "" if trainer.world_size == 1 else f" on {trainer.world_size} devices"
+    return f"{accelerator}{each}, precision {trainer.precision}"
+
+
+def _near(path: Path) -> Path:
+    """The path as people type it: relative to the working directory where it is inside."""
+    return path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path

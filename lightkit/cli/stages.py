@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightkit.cli.explaining import located
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import STAGES, open_session
-from lightkit.errors import CheckpointError, ConfigError
+from lightkit.errors import CheckpointError, ConfigError, DataError
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
@@ -22,13 +23,15 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
     with session.stack:
         # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
         from lightkit.cli.lightning import ConfigPrinted, LightkitCLI
-        from lightkit.cli.showing import callbacks_for, show_end
+        from lightkit.cli.showing import show_end
 
         hush_libraries()
         try:
-            cli = LightkitCLI(session=session, screen=lambda: callbacks_for(session.mode))
+            cli = LightkitCLI(session=session)
         except ConfigPrinted:
             return 0
+        except (ConfigError, DataError) as error:
+            raise located(error, session.resolved) from error
         if command == "fit":
             _check_promises(cli)
         show_end(cli, session)
@@ -66,7 +69,10 @@ def fetch(words: list[str]) -> int:
     from lightkit.cli.lightning import build_data  # here, because it loads torch
 
     hush_libraries()
-    data = build_data(section, session.resolved)
+    try:
+        data = build_data(section, session.resolved)
+    except (ConfigError, DataError) as error:
+        raise located(error, session.resolved) from error
     download = getattr(data, "fetch", None)
     if download is None:
         raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")

@@ -1,0 +1,83 @@
+"""Predictions as a table in the run folder."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import BasePredictionWriter
+from torch import Tensor
+
+__all__ = ["PredictionTable"]
+
+
+class PredictionTable(BasePredictionWriter):
+    """Write what `predict_step` returns, one row a sample, batch by batch.
+
+    A classifier's row has `path` where the data knows it, `label` and `probability`; any other tensor's row has its
+    elements. With several processes each writes its share to a file of its own, `predictions-rank=1.csv`.
+
+    Args:
+        folder: Where `predictions.csv` is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(write_interval="batch")
+        self.folder = folder
+        self.path = folder / "predictions.csv"
+        self._files = ExitStack()
+        self._writer: Any = None
+        self._num_rows = 0
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Open the table."""
+        if trainer.world_size > 1:
+            self.path = self.folder / f"predictions-rank={trainer.global_rank}.csv"
+        file = self._files.enter_context(self.path.open("w", newline="", encoding="utf-8"))
+        self._writer, self._num_rows = csv.writer(file), 0
+
+    def write_on_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        prediction: Any,
+        batch_indices: Sequence[int] | None,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int,
+    ) -> None:
+        """Append a row for each sample of the batch.
+
+        Raises:
+            TypeError: If `predict_step` returned something else than a tensor with a row a sample.
+        """
+        if not isinstance(prediction, Tensor) or prediction.ndim == 0:
+            raise TypeError(
+                f"{type(pl_module).__name__}.predict_step returned {type(prediction).__name__}; "
+                f"predictions.csv takes a tensor with one row a sample."
+            )
+        names = getattr(trainer.datamodule, "class_names", None)  # type: ignore[attr-defined]
+        paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
+        rows = prediction.detach().float().cpu().reshape(len(prediction), -1)
+        classes = names if names is not None and rows.shape[1] == len(names) else None
+        if self._num_rows == 0:
+            values = ["label", "probability"] if classes else [f"prediction_{i}" for i in range(rows.shape[1])]
+            self._writer.writerow([*(["path"] if paths else []), *values])
+        for offset, row in enumerate(rows):
+            index = batch_indices[offset] if batch_indices else self._num_rows + offset
+            path = [paths[index]] if paths else []
+            values = [classes[int(row.argmax())], f"{float(row.max()):.6f}"] if classes else row.tolist()
+            self._writer.writerow([*path, *values])
+        self._num_rows += len(rows)
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close the table."""
+        self._files.close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Close what was written so far."""
+        self._files.close()
