@@ -1,0 +1,224 @@
+"""FashionMNIST: 70,000 grey pictures of clothes, 28 pixels wide (Xiao et al. 2017)."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import logging
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torchvision
+from PIL import Image
+from pytorch_lightning import LightningDataModule
+from torch.utils.data import DataLoader
+
+from lightkit.data.fetch import Remote, download
+from lightkit.data.loaders import ResumableLoader, Transformed, eval_loader, predict_loader, train_loader
+from lightkit.data.sampling import global_seed
+from lightkit.data.splits import Split, check_fractions, split_of
+from lightkit.data.transforms import eval_transform, train_transform
+from lightkit.errors import DataError
+
+__all__ = ["FashionMNIST"]
+
+log = logging.getLogger("lightkit.data")
+
+
+class FashionMNIST(LightningDataModule):
+    """Ten kinds of clothes, from local idx files that `lightkit fetch` downloads.
+
+    Args:
+        root: Folder that holds FashionMNIST/raw with the four files, as torchvision lays them.
+        image_size: Side of the square images that the model gets, in pixels; three equal channels.
+        batch_size: Images of one batch on one process.
+        num_workers: Processes that load images; 0 loads in the training process.
+        val_fraction: Share of the 60,000 training images used for validation, chosen by their content.
+        crop_scale: Least and greatest share of an image's area that a random training crop keeps.
+        color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training; 0 for none.
+        rand_augment: Apply RandAugment in training.
+        seed: Decides order and augmentation; default is the run's seed_everything.
+        mirrors: Addresses of folders with the four .gz files, for `lightkit fetch`; default is torchvision's list.
+    """
+
+    def __init__(
+        self,
+        root: str = "data",
+        image_size: int = 224,
+        batch_size: int = 32,
+        num_workers: int = 0,
+        val_fraction: float = 0.1,
+        crop_scale: tuple[float, float] = (0.6, 1.0),
+        color_jitter: float = 0.0,
+        rand_augment: bool = False,
+        seed: int | None = None,
+        mirrors: list[str] | None = None,
+    ) -> None:
+        super().__init__()
+        check_fractions(val_fraction=val_fraction, test_fraction=0)
+        self.root = Path(root).expanduser()
+        self.image_size = image_size
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.val_fraction = val_fraction
+        self.crop_scale = crop_scale
+        self.color_jitter = color_jitter
+        self.rand_augment = rand_augment
+        self.seed = seed
+        self.mirrors = mirrors
+        self.class_names: list[str] = list(torchvision.datasets.FashionMNIST.classes)
+        self.num_classes = len(self.class_names)
+        self._splits: dict[Split, Pictures] = {}
+        self._fingerprint = ""
+
+    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002 (Lightning's signature)
+        """Read the idx files, once.
+
+        Raises:
+            DataError: If they are missing or broken.
+        """
+        if self._splits:
+            return
+        training, test = self._read(train=True), self._read(train=False)
+        digests = [hashlib.sha256(pixels.tobytes()).hexdigest() for pixels in training.pixels]
+        chosen: dict[Split, list[int]] = {"train": [], "val": []}
+        for index, digest in enumerate(digests):
+            chosen[split_of(digest, val_fraction=self.val_fraction, test_fraction=0)].append(index)
+        self._splits = {split: training.only(indices) for split, indices in chosen.items()}
+        self._splits["test"] = test
+        arrays = (training.pixels, training.labels, test.pixels, test.labels)
+        self._fingerprint = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+    def fetch(self) -> None:
+        """Download the four files of torchvision's list, unless they are there."""
+        for name, md5 in torchvision.datasets.FashionMNIST.resources:
+            target = self._raw / name.removesuffix(".gz")
+            if target.is_file():
+                log.info("%s is there already", target)
+                continue
+            archive = self._download(name, md5)
+            aside = target.with_name(f"{target.name}.part")
+            try:
+                with gzip.open(archive) as packed, aside.open("wb") as plain:
+                    shutil.copyfileobj(packed, plain)
+                aside.replace(target)
+            except (OSError, EOFError, zlib.error) as error:
+                raise DataError(f"{archive}: cannot unpack this file into {target.parent} ({error}).") from error
+            archive.unlink()
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's manifest says of the data."""
+        self.setup()
+        return {
+            "source": "FashionMNIST",
+            "root": str(self.root),
+            "fingerprint": self._fingerprint,
+            "counts": {split: len(pictures) for split, pictures in self._splits.items()},
+            "class_names": self.class_names,
+        }
+
+    @property
+    def predict_paths(self) -> list[str]:
+        """Names of the pictures behind `predict_dataloader`, in its order; they are no files of their own."""
+        return [f"t10k/{number:05d}" for number in range(len(self._splits["test"]))]
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Shuffled, augmented batches; after a restored checkpoint, the rest of its epoch first."""
+        transform = train_transform(
+            self.image_size,
+            crop_scale=self.crop_scale,
+            color_jitter=self.color_jitter,
+            rand_augment=self.rand_augment,
+        )
+        return train_loader(self._images("train", transform), **self._loading)
+
+    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
+        """The validation split; no loader where ``val_fraction`` is 0."""
+        if not len(self._splits["val"]):
+            return []
+        return eval_loader(self._images("val", eval_transform(self.image_size)), **self._loading)
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """The 10,000 test images."""
+        return eval_loader(self._images("test", eval_transform(self.image_size)), **self._loading)
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """The test images again."""
+        return predict_loader(self._images("test", eval_transform(self.image_size)), **self._loading)
+
+    @property
+    def _raw(self) -> Path:
+        return self.root / "FashionMNIST" / "raw"
+
+    @property
+    def _seed(self) -> int:
+        return global_seed() if self.seed is None else self.seed
+
+    @property
+    def _loading(self) -> dict[str, Any]:
+        return {
+            "batch_size": self.batch_size,
+            "num_workers": self.num_workers,
+            "seed": self._seed,
+            "trainer": self.trainer,
+        }
+
+    def _images(self, split: Split, transform: Any) -> Transformed:
+        return Transformed(self._splits[split], transform, seed=self._seed)
+
+    def _read(self, *, train: bool) -> Pictures:
+        names = [name.removesuffix(".gz") for name, _ in torchvision.datasets.FashionMNIST.resources]
+        missing = [name for name in names if not (self._raw / name).is_file()]
+        if missing:
+            raise DataError(
+                f"{self._raw}: {', '.join(missing)} missing. Run `lightkit fetch` with the same -c FILE to download "
+                "them, or set data.init_args.root to the folder that holds FashionMNIST/raw."
+            )
+        try:
+            dataset = torchvision.datasets.FashionMNIST(str(self.root), train=train)
+        except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, KeyError) as error:
+            raise DataError(
+                f"{self._raw}: the {'training' if train else 'test'} files are not what torchvision expects "
+                f"({error or type(error).__name__}). Delete them and run `lightkit fetch` again."
+            ) from error
+        return Pictures(dataset.data.numpy(), dataset.targets.numpy())
+
+    def _download(self, name: str, md5: str) -> Path:
+        mirrors = self.mirrors or torchvision.datasets.FashionMNIST.mirrors
+        for number, mirror in enumerate(mirrors, start=1):
+            remote = Remote(f"{mirror.rstrip('/')}/{name}", digest=md5, algorithm="md5")
+            try:
+                return download(remote, self._raw / name)
+            except DataError as error:
+                if number == len(mirrors):
+                    raise
+                log.info("%s Trying the next mirror.", error)
+        raise DataError("data.init_args.mirrors: expected at least one address, got an empty list")
+
+
+class Pictures:
+    """Grey pictures with their labels.
+
+    Args:
+        pixels: ``(num, height, width)`` uint8.
+        labels: ``(num,)`` integers.
+    """
+
+    def __init__(
+        self, pixels: np.ndarray[Any, np.dtype[np.uint8]], labels: np.ndarray[Any, np.dtype[np.int64]]
+    ) -> None:
+        self.pixels = pixels
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self.pixels[index]).convert("RGB"), int(self.labels[index])
+
+    def only(self, indices: list[int]) -> Pictures:
+        """Those at ``indices``."""
+        return Pictures(self.pixels[indices], self.labels[indices])

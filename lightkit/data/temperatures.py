@@ -1,0 +1,143 @@
+"""Fahrenheit and Celsius: the smallest regression there is, for trying things out."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningDataModule
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from lightkit.data.loaders import ResumableLoader, eval_loader, predict_loader, train_loader
+from lightkit.data.sampling import SampleKey, global_seed, stable_seed
+from lightkit.data.splits import Split
+from lightkit.errors import ConfigError
+
+__all__ = ["TemperatureDataset", "Temperatures"]
+
+LOWEST_F, HIGHEST_F = -100.0, 300.0
+_SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+
+class TemperatureDataset(Dataset[tuple[Tensor, Tensor]]):
+    """Pairs of the same temperature in degrees Fahrenheit and in degrees Celsius.
+
+    A pair is two float32 tensors of shape ``(1,)``. The temperatures are spread evenly from -100 to 300 °F.
+
+    Args:
+        num_samples: Number of pairs.
+        noise: Standard deviation of a normal error on the Celsius side, in °C.
+        seed: Decides temperatures and errors.
+    """
+
+    def __init__(self, num_samples: int = 1000, noise: float = 0.0, seed: int = 0) -> None:
+        if num_samples < 1:
+            raise ConfigError(f"data.init_args.num_samples: expected 1 or more, got {num_samples}")
+        if noise < 0:
+            raise ConfigError(f"data.init_args.noise: expected 0 or more degrees Celsius, got {noise}")
+        generator = torch.Generator().manual_seed(seed)
+        self.fahrenheit = torch.rand(num_samples, 1, generator=generator) * (HIGHEST_F - LOWEST_F) + LOWEST_F
+        self.celsius = (self.fahrenheit - 32) * 5 / 9 + noise * torch.randn(num_samples, 1, generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.fahrenheit)
+
+    def __getitem__(self, key: SampleKey | int) -> tuple[Tensor, Tensor]:
+        index = key.index if isinstance(key, SampleKey) else key
+        return self.fahrenheit[index], self.celsius[index]
+
+
+class Temperatures(LightningDataModule):
+    """Fahrenheit to Celsius: batches of two float32 tensors of shape (batch, 1).
+
+    Args:
+        num_samples: Pairs to train on; validation and test have a quarter of that each.
+        batch_size: Pairs of one batch on one process.
+        num_workers: Processes that load; 0, as there is next to nothing to load.
+        noise: Standard deviation of an error on the Celsius side of the training pairs, in °C; the others are exact.
+        seed: Decides pairs and order; default is the run's seed_everything.
+    """
+
+    def __init__(
+        self,
+        num_samples: int = 1000,
+        batch_size: int = 32,
+        num_workers: int = 0,
+        noise: float = 0.0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_samples = num_samples
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.noise = noise
+        self.seed = seed
+        self.datasets: dict[Split, TemperatureDataset] = {}
+
+    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002 (Lightning's signature)
+        """Make the pairs, once."""
+        if self.datasets:
+            return
+        for number, split in enumerate(_SPLITS):
+            self.datasets[split] = TemperatureDataset(
+                self.num_samples if split == "train" else max(1, self.num_samples // 4),
+                noise=self.noise if split == "train" else 0.0,
+                seed=stable_seed(self._seed, number),
+            )
+
+    @property
+    def scaling(self) -> dict[str, tuple[float, float]]:
+        """Mean and standard deviation of the training split's ``input`` (°F) and ``target`` (°C)."""
+        self.setup()
+        train = self.datasets["train"]
+        return {
+            "input": (train.fahrenheit.mean().item(), train.fahrenheit.std(correction=0).item()),
+            "target": (train.celsius.mean().item(), train.celsius.std(correction=0).item()),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's manifest says of the data."""
+        self.setup()
+        tensors = [tensor for data in self.datasets.values() for tensor in (data.fahrenheit, data.celsius)]
+        return {
+            "source": "Temperatures",
+            "root": None,
+            "fingerprint": hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest(),
+            "counts": {split: len(data) for split, data in self.datasets.items()},
+        }
+
+    @property
+    def predict_paths(self) -> list[str]:
+        """Names of the pairs behind `predict_dataloader`, in its order."""
+        return [f"{fahrenheit:.2f} °F" for fahrenheit in self.datasets["test"].fahrenheit.flatten().tolist()]
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Shuffled batches; after a restored checkpoint, the rest of its epoch first."""
+        return train_loader(self.datasets["train"], **self._loading)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Pairs that are not trained on."""
+        return eval_loader(self.datasets["val"], **self._loading)
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """Pairs that are neither trained nor validated on."""
+        return eval_loader(self.datasets["test"], **self._loading)
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """The test pairs again."""
+        return predict_loader(self.datasets["test"], **self._loading)
+
+    @property
+    def _seed(self) -> int:
+        return global_seed() if self.seed is None else self.seed
+
+    @property
+    def _loading(self) -> dict[str, Any]:
+        return {
+            "batch_size": self.batch_size,
+            "num_workers": self.num_workers,
+            "seed": self._seed,
+            "trainer": self.trainer,
+        }
