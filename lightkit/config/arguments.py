@@ -70,7 +70,7 @@ class _Splitter:
             word = self._words.pop(0)
             if word in ("-h", "--help"):
                 self._result.passthrough.append(word)
-            elif word.startswith("-c") and not word.startswith("--"):
+            elif word.startswith("-c") and not word.startswith("-config"):
                 self._file("-c", word[2:].removeprefix("=") if len(word) > 2 else None)
             elif word.startswith("--") and len(word) > 2:
                 self._option(word)

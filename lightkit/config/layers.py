@@ -81,7 +81,8 @@ def _extended_file(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
             return file
     wanted = folder / (name if name.endswith(NESTED_FILES) else f"{name}.yaml")
     says = f"{said} extends {name!r}, but {shown_path(wanted)} does not exist"
-    layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in folder.rglob("*.yaml"))
+    found = [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]  # not all below: it may hold data and environments
+    layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in found)
     listed = f"; files beside it: {', '.join(layers[:10])}" if layers else ""
     raise mistake(f"{says}{near(name.removesuffix('.yaml'), layers) or listed}", origin)
 

@@ -90,7 +90,10 @@ def near_files(file: Path) -> str:
     """Say which files beside a missing one look most like it."""
     if not file.parent.is_dir():
         return f": there is no folder {shown_path(file.parent)}"
-    beside = [path.name for path in file.parent.iterdir()]
+    try:
+        beside = [path.name for path in file.parent.iterdir()]
+    except OSError:  # a folder that may be entered and not listed
+        return ""
     if file.name.endswith(NESTED_FILES):  # else every `.yaml` looks like every other
         by_stem = {Path(name).stem: name for name in sorted(beside) if name.endswith(NESTED_FILES)}
         close = difflib.get_close_matches(file.stem, by_stem, n=3, cutoff=0.6)

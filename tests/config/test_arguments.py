@@ -76,6 +76,7 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
         ("configs/x.yaml", f"unexpected argument 'configs/x.yaml': {UNEXPECTED}; a config file comes after -c: -c configs/x.yaml"),
         ("trianer", f"unexpected argument 'trianer': {UNEXPECTED}; did you mean 'trainer'?"),
         ("-q", f"unexpected argument '-q': {UNEXPECTED}"),
+        ("-config x", f"unexpected argument '-config': {UNEXPECTED}; did you mean 'config' or 'print_config'?"),
         ("--", f"unexpected argument '--': {UNEXPECTED}"),
         ("=3", f"unexpected argument '=3': {UNEXPECTED}"),
         ("--=3", f"unexpected argument '--=3': {UNEXPECTED}"),
@@ -88,7 +89,7 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
         ("--config=", "--config: expected a config file, got nothing"),
     ],
     ids=[
-        "file-without-c", "near", "unknown-letter", "two-dashes", "no-key", "no-flag", "no-value", "near-option",
+        "file-without-c", "near", "unknown-letter", "one-dash-short", "two-dashes", "no-key", "no-flag", "no-value", "near-option",
         "flag-for-value", "option-without-value", "switch-with-value", "file-missing", "file-empty",
     ],
 )  # fmt: skip
