@@ -30,8 +30,9 @@ class ResumableOrder(Protocol):
 class Checkpoint(ModelCheckpoint):
     """Keep the best epoch in `best.ckpt` and the newest state in `last.ckpt`, in the run folder.
 
-    `last.ckpt` is written at the end of each epoch, and within long epochs too where the training data can be resumed
-    there (its sampler has a `resume` method, as `lightkit.data.ResumableSampler`); other data resumes at the last epoch.
+    `last.ckpt` is written at the end of each epoch, and within long epochs too where the training data can be
+    resumed there (its sampler has a `resume` method, as `lightkit.data.ResumableSampler`); other data resumes at the
+    last epoch.
 
     Args:
         monitor: Logged metric that decides which epoch is best. `auto`: `val/loss` or `val_loss` where one of them is
@@ -107,7 +108,7 @@ class Checkpoint(ModelCheckpoint):
         """Write `best.ckpt` if this epoch is the best, and `last.ckpt`."""
         self._find_monitor(trainer)
         super().on_train_epoch_end(trainer, pl_module)
-        if not trainer.fast_dev_run:
+        if not getattr(trainer, "fast_dev_run", False):  # Lightning sets it from another module
             self.save_last_now(trainer)
 
     def save_last_now(self, trainer: Trainer) -> Path:
@@ -145,7 +146,7 @@ class Checkpoint(ModelCheckpoint):
         logged = trainer.callback_metrics
         if self._auto:
             self.monitor = next((name for name in AUTO_MONITORS if name in logged), None)
-        elif self.monitor is not None and self.monitor not in logged and not trainer.fast_dev_run:
+        elif self.monitor is not None and self.monitor not in logged and not getattr(trainer, "fast_dev_run", False):  # type: ignore[attr-defined]
             raise ConfigError(
                 f"callbacks.checkpoint: monitor {self.monitor!r} is not logged. "
                 f"Logged are: {', '.join(sorted(logged)) or 'no metrics'}.{near(self.monitor, logged)}"

@@ -47,9 +47,7 @@ class StopOnSignal(Callback):
             return
         self._stop()
 
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any
-    ) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Stop within a validation if there is a checkpoint to resume from; otherwise its end will write one."""
         if self._watch.deferred and self._last_good() is not None:
             self._stop_if_asked()

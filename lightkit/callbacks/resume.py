@@ -75,7 +75,8 @@ def random_states() -> dict[str, Any]:
 
     Only such values load with ``torch.load(weights_only=True)``.
     """
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 (the global state)
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    assert isinstance(keys, np.ndarray)
     return {
         "python": random.getstate(),
         "numpy": (str(kind), torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)),
@@ -89,7 +90,7 @@ def restore_random_states(states: dict[str, Any]) -> None:
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))
     torch.set_rng_state(states["torch"].cpu())
     if states["cuda"] and len(states["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
@@ -106,13 +107,13 @@ def _gather(states: dict[str, Any]) -> list[dict[str, Any]]:
 def _pending_plateau_steps(trainer: Trainer) -> dict[int, float]:
     """What Lightning will do after this checkpoint is written, and not again on resume."""
     ended = trainer.fit_loop.epoch_progress.current
-    at_end_of_epoch = ended.processed > ended.completed
+    at_end_of_epoch = ended.processed > ended.completed  # type: ignore[attr-defined]
     return _plateau_steps(trainer) if at_end_of_epoch and not trainer.fit_loop.restarting else {}
 
 
 def _plateau_steps(trainer: Trainer) -> dict[int, float]:
     """Map the index of each plateau scheduler that is due at the end of this epoch to its metric's value."""
-    epochs = trainer.fit_loop.epoch_progress.current.processed
+    epochs = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
     return {
         index: float(trainer.callback_metrics[config.monitor])
         for index, config in enumerate(trainer.lr_scheduler_configs)

@@ -96,10 +96,16 @@ def _entry_path(path: KeyPath, class_path: str, resolved: Resolved) -> KeyPath:
         entries: Any = resolved.values
         for part in section:
             entries = entries.get(part, {}) if isinstance(entries, Mapping) else {}
-        pairs = entries.items() if isinstance(entries, Mapping) else enumerate(entries if isinstance(entries, list) else ())
+        pairs: Any = (
+            entries.items() if isinstance(entries, Mapping) else enumerate(entries if isinstance(entries, list) else ())
+        )
         for name, entry in pairs:
             said = entry.get("class_path") if isinstance(entry, Mapping) else entry
-            if isinstance(said, str) and said.rpartition(".")[2] == class_path.rpartition(".")[2] and name != "class_path":
+            if (
+                isinstance(said, str)
+                and said.rpartition(".")[2] == class_path.rpartition(".")[2]
+                and name != "class_path"
+            ):
                 return (*section, name)
     return path
 

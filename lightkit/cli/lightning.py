@@ -11,20 +11,27 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from lightning_fabric.utilities.seed import seed_everything
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins import CheckpointIO
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 # The classes of these rooms are known by their short names once they are imported.
 from lightkit import config, data, loggers, models, runs  # noqa: F401
-from lightkit.callbacks import Checkpoint, PredictionTable, ResumeState, StopOnSignal, VerifiedCheckpointIO, progress_for
+from lightkit.callbacks import (
+    Checkpoint,
+    PredictionTable,
+    ResumeState,
+    StopOnSignal,
+    VerifiedCheckpointIO,
+    progress_for,
+)
 from lightkit.cli.explaining import explained, subclass_names
 from lightkit.cli.resuming import RunSettings
 from lightkit.cli.session import Session, open_session
@@ -127,7 +134,7 @@ class LightkitCLI(LightningCLI):
         section["run"]["name"] = section["run"]["name"] or self.session.default_name
         self.saved_config = self._config_to_save()
         if self.session.print_config:
-            print(config.dump_yaml(self.saved_config), end="")  # noqa: T201 (this is what was asked for)
+            print(config.dump_yaml(self.saved_config), end="")
             raise ConfigPrinted
         self.stage = begin(
             self.session,
@@ -196,18 +203,22 @@ class LightkitCLI(LightningCLI):
             own = [callback for callback in own if not isinstance(callback, Checkpoint)]
         run = self.stage.start.run
         shown: list[Callback] = [Heading(self.session.mode, run)]
-        if given.get("enable_progress_bar") is not False and not any(isinstance(callback, ProgressBar) for callback in own):
+        if given.get("enable_progress_bar") is not False and not any(
+            isinstance(callback, ProgressBar) for callback in own
+        ):
             shown.append(progress_for(self.session.mode))
         if self.session.command == "predict":
             shown.append(PredictionTable(run.folder))
-        stop = StopOnSignal(self.session.watch, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None))
+        stop = StopOnSignal(
+            self.session.watch, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None)
+        )
         began = LambdaCallback(on_train_start=self._note_beginning)
         return [*own, self.stage.recorder, ResumeState(), stop, began, *shown]
 
     def _note_beginning(self, trainer: Trainer, _module: LightningModule) -> None:
         """From here on the run is worth keeping, and the newest."""
         assert self.stage is not None
-        if trainer.is_global_zero and not trainer.fast_dev_run:
+        if trainer.is_global_zero and not getattr(trainer, "fast_dev_run", False):
             runs.point_latest(self.stage.start.run)
         self.stage.worth_keeping.set()
 
@@ -283,7 +294,7 @@ def build_data(section: Any, resolved: config.Resolved) -> LightningDataModule:
 
 
 def _known_keys(parser: LightningArgumentParser) -> set[str]:
-    return {str(action.dest) for action in parser._actions} | {"callbacks", "logger"}  # noqa: SLF001 (argparse's own)
+    return {str(action.dest) for action in parser._actions} | {"callbacks", "logger"}
 
 
 def _known_classes() -> set[str]:

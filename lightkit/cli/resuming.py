@@ -120,7 +120,9 @@ def _from_checkpoint(settings: RunSettings, ckpt_path: str) -> Start:
     assert settings.name is not None
     if ckpt_path not in ("best", "last"):
         return Start(runs.create(settings.root, settings.name), checkpoint=_existing(ckpt_path))
-    parent = next((run for run in runs.list_runs(settings.root, settings.name) if any(run.checkpoints.glob("*.ckpt"))), None)
+    parent = next(
+        (run for run in runs.list_runs(settings.root, settings.name) if any(run.checkpoints.glob("*.ckpt"))), None
+    )
     if parent is None:
         raise ConfigError(
             f"--ckpt_path {ckpt_path}: no run of {settings.name!r} in {settings.root} has a checkpoint to resume from. "

@@ -160,4 +160,6 @@ def _base_run(command: str, options: dict[str, str | bool], flags: Sequence[conf
 
 def _has_logger(values: dict[str, Any]) -> bool:
     trainer = values.get("trainer") or {}
-    return bool(values.get("logger")) or (isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true"))
+    return bool(values.get("logger")) or (
+        isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
+    )

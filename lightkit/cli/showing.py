@@ -66,18 +66,26 @@ def show_end(cli: LightkitCLI, session: Session) -> None:
 
 
 def _next_commands(cli: LightkitCLI, run: runs.Run) -> list[list[str]]:
-    commands = [["lightkit", "test", "--run", str(_near(run.folder))]] if not cli.trainer.fast_dev_run else []
+    commands = (
+        [["lightkit", "test", "--run", str(_near(run.folder))]]
+        if not getattr(cli.trainer, "fast_dev_run", False)
+        else []
+    )
     for logger in cli.trainer.loggers:
         if type(logger).__name__ == "TensorBoard":
             commands.append(["tensorboard", "--logdir", str(_near(Path(str(logger.save_dir))))])
         if type(logger).__name__ == "MLflow" and str(getattr(logger, "tracking_uri", "")).startswith("sqlite"):
-            commands.append(["mlflow", "ui", "--backend-store-uri", str(logger.tracking_uri)])
+            commands.append(["mlflow", "ui", "--backend-store-uri", str(getattr(logger, "tracking_uri", ""))])
     return commands
 
 
 def _unsent(cli: LightkitCLI) -> list[str]:
     counts = {type(logger).__name__: getattr(logger, "unsent", 0) for logger in cli.trainer.loggers}
-    return [f"{count} records have not reached {name}; they are kept in the run folder" for name, count in counts.items() if count]
+    return [
+        f"{count} records have not reached {name}; they are kept in the run folder"
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def _described_data(trainer: Trainer) -> str:

@@ -48,7 +48,11 @@ def _check_promises(cli: LightkitCLI) -> None:
     from lightkit.callbacks import Checkpoint
 
     for callback in cli.trainer.checkpoint_callbacks:
-        if not isinstance(callback, Checkpoint) or cli.trainer.fast_dev_run or not cli.trainer.is_global_zero:
+        if (
+            not isinstance(callback, Checkpoint)
+            or getattr(cli.trainer, "fast_dev_run", False)
+            or not cli.trainer.is_global_zero
+        ):
             continue
         for path in (callback.last_path, callback.last_path.with_name("best.ckpt")):
             if cli.trainer.global_step and not runs.verify(path):
@@ -65,7 +69,9 @@ def fetch(words: list[str]) -> int:
     speak_plainly(session.mode)
     section = session.resolved.values.get("data")
     if section is None:
-        raise ConfigError("fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml")
+        raise ConfigError(
+            "fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml"
+        )
     from lightkit.cli.lightning import build_data  # here, because it loads torch
 
     hush_libraries()

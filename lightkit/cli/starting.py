@@ -59,7 +59,9 @@ def begin(session: Session, settings: RunSettings, *, saved: Mapping[str, Any], 
         events = runs.EventStream(start.run.events_path)
         return Stage(start, RunRecorder(start.run, events=events))
     if session.base is not None:
-        stage = _stage(session, Start(session.base, checkpoint=Path(session.ckpt_path or ""), is_old=True), manifest=None)
+        stage = _stage(
+            session, Start(session.base, checkpoint=Path(session.ckpt_path or ""), is_old=True), manifest=None
+        )
     elif session.command == "fit":
         stage = _begin_fit(session, settings, saved=saved, seed=seed, fresh=fresh)
     else:
@@ -70,10 +72,14 @@ def begin(session: Session, settings: RunSettings, *, saved: Mapping[str, Any], 
     return stage
 
 
-def _begin_fit(session: Session, settings: RunSettings, *, saved: Mapping[str, Any], seed: int | None, fresh: bool) -> Stage:
+def _begin_fit(
+    session: Session, settings: RunSettings, *, saved: Mapping[str, Any], seed: int | None, fresh: bool
+) -> Stage:
     assert settings.name is not None
     lock = session.stack.enter_context(runs.Lock(settings.root, runs.check_name(settings.name)))
-    start = choose_start(settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh, own_seed=session.seed_is_given)
+    start = choose_start(
+        settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh, own_seed=session.seed_is_given
+    )
     lock.note_folder(start.run.folder)
     runs.remove_leftovers(start.run.checkpoints)
     return _written(session, start, saved=saved, seed=start.seed if start.seed is not None else seed)

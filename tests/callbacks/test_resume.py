@@ -50,7 +50,7 @@ class Net(pl.LightningModule):
         self.plateau = plateau
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        noise = random.random() + float(np.random.rand())  # noqa: NPY002 (people's code uses the global states)
+        noise = random.random() + float(np.random.rand())
         loss: torch.Tensor = (self.layers(batch) - noise).pow(2).mean()
         return loss
 
@@ -87,7 +87,7 @@ def train(
     resume: bool = False, extra: list[Callback] | None = None, accumulate: int = 1, save_steps: int | None = 1,
 ) -> dict[str, Any]:  # fmt: skip
     pl.seed_everything(3, workers=True, verbose=False)
-    np.random.seed(3)  # noqa: NPY002
+    np.random.seed(3)
     module = Net(plateau=plateau)
     if resume:
         torch.rand(17)  # whatever ran before in this process must not matter
@@ -164,6 +164,6 @@ def test_a_moved_run_folder_keeps_its_best_score(tmp_path: Path) -> None:
 def test_random_states_are_restored_by_value() -> None:
     random.seed(1)
     saved = random_states()
-    drawn = (random.random(), float(np.random.rand()), float(torch.rand(1)))  # noqa: NPY002
+    drawn = (random.random(), float(np.random.rand()), float(torch.rand(1)))
     restore_random_states(saved)
-    assert (random.random(), float(np.random.rand()), float(torch.rand(1))) == drawn  # noqa: NPY002
+    assert (random.random(), float(np.random.rand()), float(torch.rand(1))) == drawn
