@@ -74,8 +74,7 @@ class ImageClassifier(LightningModule):
         self._head_names: tuple[str, ...] = ()
         self._has_weights = weights is None
         self._show_images = False
-
-    # Building: once the data is known, or once a checkpoint tells its classes.
+        self._is_starting = False
 
     def configure_model(self) -> None:
         """Build the network for the data's classes. Weights follow when it is known whether a checkpoint has them.
@@ -192,7 +191,7 @@ class ImageClassifier(LightningModule):
     def train(self, mode: bool = True) -> ImageClassifier:
         """Set the mode of all but the frozen part, which stays in eval mode."""
         super().train(mode)
-        if self.frozen and self.network is not None:
+        if self.frozen and self.network is not None and not self._is_starting:
             self.network.eval()
             for head in self._heads():
                 head.train(mode)
@@ -203,25 +202,15 @@ class ImageClassifier(LightningModule):
         self.load_weights()
         self._show_images = True
         # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are meant to be.
-        super().train()
+        self._is_starting = True
+        self.train()
 
     def on_train_start(self) -> None:
         """Put the frozen part into eval mode."""
+        self._is_starting = False
         self.train()
 
-    def on_validation_start(self) -> None:
-        """Load the weights."""
-        self.load_weights()
-
-    def on_test_start(self) -> None:
-        """Load the weights."""
-        self.load_weights()
-
-    def on_predict_start(self) -> None:
-        """Load the weights."""
-        self.load_weights()
-
-    # Steps.
+    on_validation_start = on_test_start = on_predict_start = load_weights
 
     def forward(self, images: Tensor) -> Tensor:
         """Give the logits.
@@ -272,8 +261,6 @@ class ImageClassifier(LightningModule):
 
     def _draws_confusion(self) -> bool:
         return not self.trainer.sanity_checking and bool(pictures.takers(self.trainer))
-
-    # Ends of epochs.
 
     def on_train_epoch_end(self) -> None:
         """Log the training metrics."""

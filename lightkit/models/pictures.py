@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -75,7 +76,10 @@ def confusion_matrix(metric: MulticlassConfusionMatrix, class_names: Sequence[st
     inches = min(12.0, 4.0 + 0.5 * len(class_names))
     canvas = FigureCanvasAgg(Figure(figsize=(inches, inches), layout="constrained"))  # no pyplot: nothing to close
     axes = canvas.figure.add_subplot()
-    metric.plot(counts, ax=axes, add_text=few, labels=list(class_names) if few else None)
+    with warnings.catch_warnings():
+        # torchmetrics 1.9 hands matplotlib a tensor, whose __array__ (torch 2.15) has no copy argument yet
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        metric.plot(counts, ax=axes, add_text=few, labels=list(class_names) if few else None)
     if not few:
         axes.set_xticks([])
         axes.set_yticks([])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from pytorch_lightning import LightningDataModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -64,6 +65,8 @@ def make_trainer(tmp_path: Path) -> Callable[..., Trainer]:
             "enable_model_summary": False,
             "default_root_dir": tmp_path,
         }
+        if any(isinstance(callback, ModelCheckpoint) for callback in settings.get("callbacks", [])):
+            quiet["enable_checkpointing"] = True
         return Trainer(**{**quiet, **settings})
 
     return make
