@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +59,7 @@ class Comet(CometLogger):
         folder = Path(offline_directory or (run.folder / "comet" if run else "comet"))
         if not online:
             folder.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")  # reports to a third party, offline too
         self._asked_for = False
         super().__init__(
             workspace=workspace,
@@ -71,7 +74,16 @@ class Comet(CometLogger):
             auto_output_logging=False,
             display_summary_level=0,
             log_code=False,
+            parse_args=False,  # the run's config says it better
+            # Describing the machine asks the network for its address and the cloud's metadata.
+            log_env_details=online,
         )
+        # Lightning 2.6.6 disables an offline experiment as a whole, so that nothing would be written.
+        from comet_ml import ExperimentConfig  # an extra, and 1 s to import
+
+        self._comet_config = ExperimentConfig(**self._kwargs)
+        # "To get all data logged automatically, import comet_ml before torch": that is switched off on purpose.
+        logging.getLogger("comet_ml.experiment").addFilter(_is_news)
 
     def _create_experiment(self) -> None:
         if self._asked_for:  # Lightning calls this in its constructor, long before the training is sure to start
@@ -89,7 +101,11 @@ class Comet(CometLogger):
     @rank_zero_only
     def add_picture(self, name: str, image: Tensor, step: int) -> None:
         """Keep ``image``, uint8 ``(3, height, width)``, under ``name`` at ``step``."""
-        self.experiment.log_image(image.cpu().numpy(), name=name, image_channels="first", step=step)
+        from PIL import Image  # 0.1 s to import
+
+        # Comet scales an array by its own minimum and maximum; a picture stays as it is.
+        picture = Image.fromarray(image.permute(1, 2, 0).cpu().numpy())
+        self.experiment.log_image(picture, name=name, step=step)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -105,3 +121,7 @@ class Comet(CometLogger):
 def _key_of(run: runs.Run) -> str:
     """40 letters and digits that are the same each time this run is resumed."""
     return hashlib.sha256(f"{run.name}/{run.id}".encode()).hexdigest()[:40]
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return "import comet_ml before" not in str(record.msg)

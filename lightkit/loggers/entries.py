@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 import re
 import sys
 from argparse import Namespace
@@ -20,8 +21,9 @@ _MAX_KEY = 250
 
 
 def as_key(name: str) -> str:
-    """``name`` with characters that MLflow refuses replaced by underscores, and no longer than it allows."""
-    return re.sub(r"[^\w/. :-]|(?<=/)/|^/|/$", "_", name, flags=re.ASCII)[:_MAX_KEY]
+    """``name`` with characters that MLflow refuses replaced, as a path that leads nowhere else, and not too long."""
+    key = re.sub(r"[^\w/. :-]", "_", name, flags=re.ASCII)[:_MAX_KEY]
+    return posixpath.normpath(f"/{key}").lstrip("/") or "_"
 
 
 def flatten(params: Any) -> dict[str, Any]:

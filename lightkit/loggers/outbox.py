@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ class Outbox:
         with self._changed:
             self._closing, self._worker = False, None
             if self._queue:
-                self._rewrite_journal()
+                with suppress(OSError):  # said when its first line was written
+                    self._rewrite_journal()
             return len(self._queue)
 
     def _wake(self) -> None:
@@ -169,7 +171,8 @@ class Outbox:
                 self._queue.popleft()
             self._queue.extendleft(reversed(by))
             if not self._queue:
-                self._journal.unlink(missing_ok=True)
+                with suppress(OSError):  # where it could not be written, it cannot be deleted
+                    self._journal.unlink()
 
     def _rewrite_journal(self) -> None:
         aside = self._journal.with_name(self._journal.name + ".part")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
+from contextlib import redirect_stdout
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
@@ -60,8 +62,9 @@ class TensorBoard(TensorBoardLogger):
         example = model.example_input_array if input_array is None else input_array
         if not self._log_graph or example is None:
             return
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-            # Tracing warns about each branch on a tensor's value, and is deprecated in torch 2.15 as a whole.
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):
+            # Tracing warns about each branch on a tensor's value, is deprecated in torch 2.15 as a whole, and prints
+            # what fails.
             warnings.simplefilter("ignore")
             try:
                 super().log_graph(model, input_array)

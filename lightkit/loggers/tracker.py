@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lightkit import runs
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.loggers.outbox import Record, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 __all__ = ["Address", "Tracker", "find_address", "without_secret"]
 
@@ -95,8 +98,6 @@ class Tracker:
     """
 
     def __init__(self, address: Address, *, state: Path | None) -> None:
-        from mlflow.tracking import MlflowClient  # mlflow takes 2 s to import
-
         self.address = address
         self._state = state
         self.run_id = self.experiment_id = ""
@@ -107,9 +108,7 @@ class Tracker:
             self._patient = os.environ.setdefault(name, value) == value
         for chatty in ("mlflow.store.db.utils", "alembic"):  # a page of lines about tables that are made
             logging.getLogger(chatty).setLevel(logging.WARNING)
-        if address.artifacts is not None:
-            address.artifacts.parent.mkdir(parents=True, exist_ok=True)
-        self.client = MlflowClient(address.uri)
+        self.client: MlflowClient
 
     def open(self, *, experiment: str, run_name: str | None, tags: dict[str, str]) -> None:
         """Continue the run that the state file names, or start one.
@@ -117,7 +116,12 @@ class Tracker:
         Raises:
             LightkitError: If the server does not answer.
         """
+        from mlflow.tracking import MlflowClient  # mlflow takes 2 s to import
+
         try:
+            if self.address.artifacts is not None:
+                self.address.artifacts.parent.mkdir(parents=True, exist_ok=True)
+            self.client = MlflowClient(self.address.uri)
             self.continued = self._continue_run()
             if not self.continued:
                 self._start_run(experiment, run_name, tags)

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+
+from lightkit import runs
+from lightkit.loggers import MLflow
+
+pytestmark = [
+    pytest.mark.slow,  # MLflow's first tables take 2 s
+    # 2026-11: mlflow 3.17 with pydantic 2 and SQLAlchemy 2.0 leave connections to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    # 2026-11: mlflow 3.17 says so to SQLAlchemy 2.1 while it is imported, which then fails for good.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+Train = Callable[..., pl.Trainer]
+
+
+def _client(uri: str) -> Any:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(uri)
+
+
+def _artifacts(client: Any, run_id: str | None, folder: str | None = None) -> set[str]:
+    found: set[str] = set()
+    for item in client.list_artifacts(run_id, folder):
+        found |= _artifacts(client, run_id, item.path) if item.is_dir else {item.path}
+    return found
+
+
+def _model_files(client: Any, model_id: str, folder: str | None = None) -> set[str]:
+    found: set[str] = set()
+    for item in client.list_logged_model_artifacts(model_id, folder):
+        found |= _model_files(client, model_id, item.path) if item.is_dir else {item.path}
+    return found
+
+
+def test_what_autolog_records_is_recorded(
+    train: Train, net: Any, loader: Any, run: runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    monkeypatch.chdir(tmp_path)
+    # Spares a second Python that loads the model to see what it imports.
+    monkeypatch.setattr(mlflow.models, "infer_pip_requirements", lambda *_, fallback: fallback)
+    torch.manual_seed(7)
+    uri = "sqlite:///autolog.db"
+    mlflow.set_tracking_uri(uri)
+    mlflow.pytorch.autolog()
+    try:
+        with mlflow.start_run() as active:
+            trainer = train(
+                tmp_path / "theirs", False, EarlyStopping("val_loss", min_delta=100.0, patience=2), max_epochs=6
+            )
+            trainer.test(net(), loader())
+    finally:
+        mlflow.pytorch.autolog(disable=True)
+        mlflow.set_tracking_uri("")
+    client = _client(uri)
+    theirs = client.get_run(active.info.run_id)
+
+    torch.manual_seed(7)
+    logger = MLflow()
+    callbacks = (
+        EarlyStopping("val_loss", min_delta=100.0, patience=2),
+        ModelCheckpoint(run.checkpoints, "best", "val_loss"),
+    )
+    trainer = train(tmp_path / "ours", logger, *callbacks, max_epochs=6)
+    trainer.test(net(), loader())
+    ours_client = logger.experiment
+    ours = ours_client.get_run(logger.version)
+
+    assert theirs.data.params.items() <= ours.data.params.items()
+    assert theirs.data.metrics.keys() <= ours.data.metrics.keys()
+    for name in ("val_loss", "train_loss_epoch", "stopped_epoch", "restored_epoch", "best_score", "wait_count"):
+        assert ours.data.metrics[name] == pytest.approx(theirs.data.metrics[name], rel=1e-6)
+    assert theirs.data.tags.keys() <= ours.data.tags.keys()
+    same = {"mlflow.user", "mlflow.source.name", "mlflow.source.type", "Mode"}
+    assert {name: ours.data.tags[name] for name in same} == {name: theirs.data.tags[name] for name in same}
+
+    # The best checkpoint keeps its name here, and is kept once.
+    named_here = {"checkpoints/latest_checkpoint.pth": "checkpoints/best.ckpt"}
+    their_files = {
+        named_here.get(name, name) for name in _artifacts(client, theirs.info.run_id) if "restored_model" not in name
+    }
+    assert their_files <= _artifacts(ours_client, ours.info.run_id)
+    assert ours.data.tags["mlflow.latest_checkpoint_artifact"] == "checkpoints/best.ckpt"
+
+    (their_model,), (our_model,) = theirs.outputs.model_outputs, ours.outputs.model_outputs
+    assert _model_files(client, their_model.model_id) == _model_files(ours_client, our_model.model_id)
+    their_logged, our_logged = (
+        client.get_logged_model(their_model.model_id),
+        ours_client.get_logged_model(our_model.model_id),
+    )
+    assert our_logged.status == their_logged.status
+    assert {metric.key for metric in their_logged.metrics} <= {metric.key for metric in our_logged.metrics}
+    assert their_logged.tags.keys() <= our_logged.tags.keys()
+
+
+def test_the_model_and_the_checkpoint_load_with_mlflow(train: Train, net: Any, run: runs.Run) -> None:
+    import mlflow
+
+    logger = MLflow()
+    module = net()
+    train(run.folder, logger, ModelCheckpoint(run.checkpoints, "best", "val_loss"), module=module)
+    (output,) = logger.experiment.get_run(logger.version).outputs.model_outputs
+    mlflow.set_tracking_uri(f"sqlite:///{run.root / 'mlflow.db'}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # 2026-11: what mlflow 3.17 and Lightning 2.6.6 say of pickle
+            loaded = mlflow.pytorch.load_model(f"models:/{output.model_id}")
+            best = mlflow.pytorch.load_checkpoint(net, logger.version, kwargs={"weights_only": False})
+            signature = mlflow.models.get_model_info(f"models:/{output.model_id}").signature
+    finally:
+        mlflow.set_tracking_uri("")
+    batch = torch.randn(3, 4)
+    torch.testing.assert_close(loaded(batch), module(batch))
+    assert isinstance(best, net)
+    assert signature.inputs.inputs[0].shape == (-1, 4)
+    assert signature.outputs.inputs[0].shape == (-1, 2)
+
+
+def test_a_run_is_named_and_tagged_and_holds_its_config(train: Train, net: Any, run: runs.Run) -> None:
+    run.config_path.write_text("trainer:\n  max_epochs: 3\n")
+    logger = MLflow(tags={"team": "plants"})
+    logger.log_manifest(
+        {"git": {"commit": "f00d", "dirty": True}, "data": {"fingerprint": "beef", "source": "photos"}, "seed": 7}
+    )
+    logger.log_hyperparams({"model": {"width": 3, "blocks": [{"depth": 2}]}, "long": "x" * 7000})
+    logger.add_picture("val/confusion", torch.zeros(3, 8, 9, dtype=torch.uint8), step=12)
+    train(run.folder, logger, module=net(lr=0.02, stage={"depth": 5}))
+
+    client = logger.experiment
+    recorded = client.get_run(logger.version)
+    assert client.get_experiment(recorded.info.experiment_id).name == "daisies"
+    assert recorded.info.run_name == run.id
+    assert recorded.info.status == "FINISHED"
+    said = {"git_commit": "f00d", "git_dirty": "True", "data_fingerprint": "beef", "data_source": "photos"}
+    assert said.items() <= recorded.data.tags.items()
+    assert {"team", "host", "run_folder"} <= recorded.data.tags.keys()
+    params = {"model.width": "3", "model.blocks.0.depth": "2", "long": "x" * 6000, "lr": "0.02", "stage.depth": "5"}
+    assert params.items() <= recorded.data.params.items()
+    assert {"config.yaml", "model_summary.txt", "pictures/val/confusion/step=000012.png"} <= _artifacts(
+        client, logger.version
+    )
+    history = client.get_metric_history(logger.version, "train_loss_step")
+    assert [metric.step for metric in history] == [1, 3, 5, 7, 9, 11]
+    assert not (run.folder / "mlflow-unsent.jsonl").exists()
+    assert not (run.folder / "mlflow-staging").exists()
+
+
+def test_a_resumed_run_continues_and_keeps_first_values(
+    train: Train, net: Any, run: runs.Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = MLflow()
+    keep = ModelCheckpoint(run.checkpoints, "best", "val_loss", save_last=True)
+    train(run.folder, first, keep, max_epochs=2, module=net(lr=0.02))
+    with runs.activate(dataclasses.replace(run, resumed=True)):
+        second = MLflow()
+    keep = ModelCheckpoint(run.checkpoints, "best", "val_loss", save_last=True)
+    ckpt_path = str(run.checkpoints / "last.ckpt")
+    train(run.folder, second, keep, max_epochs=4, module=net(lr=0.03), ckpt_path=ckpt_path)
+
+    assert second.version == first.version
+    recorded = second.experiment.get_run(second.version)
+    assert recorded.info.status == "FINISHED"
+    assert recorded.data.params["lr"] == "0.02"
+    assert recorded.data.tags["changed.lr"] == "0.03"
+    assert recorded.data.tags["changed.epochs"] == "4"
+    assert "MLflow keeps the first value of a parameter; the new ones are tags: changed.lr" in caplog.text
+    history = second.experiment.get_metric_history(second.version, "val_loss")
+    assert [metric.step for metric in history] == [3, 7, 11, 15]
+    assert len(recorded.outputs.model_outputs) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(KeyboardInterrupt(), "KILLED"), (SystemExit(143), "KILLED"), (ZeroDivisionError("no"), "FAILED")],
+    ids=["interrupted", "terminated", "crashed"],
+)
+def test_the_status_tells_how_it_ended(train: Train, run: runs.Run, error: BaseException, status: str) -> None:
+    class Break(pl.Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            raise error
+
+    logger = MLflow()
+    with pytest.raises(type(error) if not isinstance(error, KeyboardInterrupt) else SystemExit):
+        train(run.folder, logger, Break())
+    assert logger.experiment.get_run(logger.version).info.status == status
+
+
+def test_outside_a_run_it_works_in_the_working_directory(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    logger = MLflow(log_model=False)
+    train(tmp_path / "checkpoints", logger, enable_checkpointing=False)
+    recorded = logger.experiment.get_run(logger.version)
+    assert recorded.data.metrics["val_loss"] > 0
+    assert recorded.outputs.model_outputs == []
+    assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlflow-artifacts"}
+
+
+def test_a_deleted_run_is_replaced_by_a_new_one(run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
+    first = MLflow()
+    first.log_metrics({"x": 1.0}, step=1)
+    first.finalize("success")
+    first.experiment.delete_run(first.version)
+    second = MLflow()
+    second.log_metrics({"x": 1.0}, step=1)
+    second.finalize("success")
+    assert second.version != first.version
+    assert f"no longer has run {first.version}" in caplog.text
+
+
+def test_a_refused_record_does_not_hold_up_the_others(run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
+    logger = MLflow()
+    logger.log_metrics({"before": 1.0}, step=1)
+    logger.experiment.log_param(logger.version, "taken", "by somebody else")
+    logger.log_hyperparams({"taken": "here", "free": "yes"})
+    logger.log_metrics({"after": 2.0}, step=2)
+    logger.finalize("success")
+    recorded = logger.experiment.get_run(logger.version)
+    assert recorded.data.params == {"taken": "by somebody else", "free": "yes"}
+    assert recorded.data.metrics == {"before": 1.0, "after": 2.0}
+    assert logger.unsent == 0
+    assert "refused params (items={'taken': 'here'}), which is dropped" in caplog.text

@@ -1,0 +1,178 @@
+"""Against a real ``mlflow server`` that dies and comes back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+
+from lightkit import runs
+from lightkit.errors import LightkitError
+from lightkit.loggers import MLflow
+
+pytestmark = [
+    pytest.mark.slow,
+    # 2026-11: mlflow 3.17 and requests leave connections to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    # 2026-11: mlflow 3.17 says so to SQLAlchemy 2.1 while it is imported, which then fails for good.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+class Server:
+    """A server that can be killed, and started again with the same port and store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        if self._process is not None:
+            return
+        store = ["--backend-store-uri", f"sqlite:///{self.folder}/server.db"]
+        files = ["--artifacts-destination", str(self.folder / "files")]
+        address = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mlflow", "server", *address, *store, *files],
+                stdout=log, stderr=log, start_new_session=True, cwd=self.folder,
+                env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            )  # fmt: skip
+        deadline = time.monotonic() + 90
+        while not self._answers():
+            assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()[-2000:]
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    shared_server.start()
+    return shared_server
+
+
+class At(pl.Callback):
+    """Do something once, at the end of an epoch."""
+
+    def __init__(self, epoch: int, do: Callable[[], None]) -> None:
+        self.epoch, self.do = epoch, do
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.current_epoch == self.epoch:
+            self.do()
+
+
+def test_a_server_that_dies_and_returns_gets_everything_in_order(
+    server: Server, train: Any, run: runs.Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lightkit.loggers")
+    logger = MLflow(server.uri.replace("//", "//reader:hunter2@"))
+    journal = run.folder / "mlflow-unsent.jsonl"
+
+    def back() -> None:
+        assert "is out of reach" in caplog.text
+        assert journal.read_text().count("val_loss") >= 3
+        server.start()
+
+    callbacks = [At(1, server.kill), At(4, back), pl.callbacks.ModelCheckpoint(run.checkpoints, "best", "val_loss")]
+    train(run.folder, logger, *callbacks, max_epochs=6)
+
+    assert logger.unsent == 0
+    assert not journal.exists()
+    recorded = logger.experiment.get_run(logger.version)
+    assert recorded.info.status == "FINISHED"
+    history = logger.experiment.get_metric_history(logger.version, "val_loss")
+    assert [metric.step for metric in history] == [3, 7, 11, 15, 19, 23]
+    assert [metric.timestamp for metric in history] == sorted(metric.timestamp for metric in history)
+    assert len(logger.experiment.get_metric_history(logger.version, "train_loss_step")) == 12
+    assert {item.path for item in logger.experiment.list_artifacts(logger.version, "checkpoints")} == {
+        "checkpoints/best.ckpt",
+        "checkpoints/latest_checkpoint_metrics.json",
+    }
+    (output,) = recorded.outputs.model_outputs
+    assert logger.experiment.get_logged_model(output.model_id).status.value == "READY"
+    assert "is back" in caplog.text
+    assert "hunter2" not in caplog.text
+    kept = "".join(path.read_text() for path in run.folder.glob("mlflow*") if path.is_file())
+    assert "hunter2" not in kept
+
+
+def test_a_server_that_stays_away_costs_nothing_but_its_records(
+    server: Server, train: Any, run: runs.Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = MLflow(server.uri, log_model=False, flush_timeout_s=2.0)
+    journal = run.folder / "mlflow-unsent.jsonl"
+    checkpoint = pl.callbacks.ModelCheckpoint(run.checkpoints, "best", "val_loss")
+    began = time.monotonic()
+    trainer = train(run.folder, logger, At(1, server.kill), checkpoint, max_epochs=4)
+
+    assert time.monotonic() - began < 15
+    assert trainer.current_epoch == 4
+    assert logger.unsent == len(journal.read_text().splitlines()) > 3
+    assert f"did not take {logger.unsent} records within 2 s; they are kept in {journal}" in caplog.text
+    assert "the next resume of this run sends them first" in caplog.text
+
+    server.start()
+    resumed = MLflow(server.uri, log_model=False)
+    resumed.log_metrics({"val_loss": 0.5}, step=99)
+    resumed.finalize("success")
+    assert resumed.version == logger.version
+    history = resumed.experiment.get_metric_history(resumed.version, "val_loss")
+    assert [metric.step for metric in history] == [3, 7, 11, 15, 99]
+    assert "checkpoints/best.ckpt" in {
+        item.path for item in resumed.experiment.list_artifacts(resumed.version, "checkpoints")
+    }
+    assert resumed.experiment.get_run(resumed.version).info.status == "FINISHED"
+    assert not journal.exists()
+
+
+def test_a_server_that_is_not_there_is_an_error_before_training(
+    shared_server: Server, train: Any, run: runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared_server.kill()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", shared_server.uri.replace("//", "//reader:hunter2@"))
+    said = (
+        rf"MLflow at http://\*\*\*@127.0.0.1:{shared_server.port} does not take this run: .*"
+        r"The address comes from the environment variable MLFLOW_TRACKING_URI\. Start the server"
+    )
+    epochs: list[int] = []
+    with pytest.raises(LightkitError, match=said) as caught:
+        train(run.folder, MLflow(), At(0, lambda: epochs.append(0)))
+    assert "hunter2" not in str(caught.value)
+    assert epochs == []
