@@ -19,7 +19,6 @@ from lightkit.callbacks.epoch_meter import Epoch, EpochMeter
 __all__ = ["PlainProgress", "RichProgress", "SilentProgress", "last_block", "progress_for"]
 
 _THEME = RichProgressBarTheme(
-    description="bold",
     progress_bar="green",
     progress_bar_finished="green",
     progress_bar_pulse="green",

@@ -29,6 +29,7 @@ from lightkit.errors import LightkitError
 __all__ = ["RunRecorder"]
 
 _log = logging.getLogger(__name__)
+_SUMMARY_EVERY_S = 1.0  # while it runs: a fit of a thousand short epochs must not wait for the disk a thousand times
 
 
 class RunRecorder(Callback):
@@ -50,16 +51,15 @@ class RunRecorder(Callback):
         self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._warned)
         self._meter = EpochMeter()
-        self._summary = _opened_summary(run)
+        self._summary, self._tells_status = _opened_summary(run)
         self._stage: str | None = None
         self._stage_began_s = self._began_s = time.monotonic()
+        self._summarised_s = 0.0
         self._announced: str | None = None
         self._records_fit = False
         self._drops_later_rows = False
         self._closed = False
         self._writes = getattr(rank_zero_only, "rank", 0) == 0  # until the trainer knows better
-
-    # -- around the whole process ------------------------------------------------------------------------------
 
     def __enter__(self) -> RunRecorder:
         self._warnings.__enter__()
@@ -103,14 +103,13 @@ class RunRecorder(Callback):
             where = runs.relative(path, self.run.folder)
             self.events.write("checkpoint", path=where, epoch=int(epoch), step=int(step), kind=kind)
 
-    # -- a stage begins ----------------------------------------------------------------------------------------
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Complete the manifest: the data module is set up by now."""
         self._writes = trainer.is_global_zero
         stage = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
         self._stage, self._stage_began_s = stage, time.monotonic()
         self._records_fit = self._records_fit or stage == "fit"
+        self._tells_status = self._tells_status or self._records_fit
         self._warnings.watch_loggers()
         if not self._writes:
             return
@@ -136,8 +135,6 @@ class RunRecorder(Callback):
         self._announce_resume(trainer)
         self._meter.start_epoch()
         self._drops_later_rows = True
-
-    # -- training ----------------------------------------------------------------------------------------------
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the epoch before, if no checkpoint has asked for it, and start the clock."""
@@ -188,8 +185,6 @@ class RunRecorder(Callback):
             self._write_row(trainer)
             self._end_stage(trainer)
 
-    # -- other stages ------------------------------------------------------------------------------------------
-
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the metrics of ``lightkit validate``; those within a fit are in its epochs."""
         self._meter.go_on()
@@ -203,8 +198,6 @@ class RunRecorder(Callback):
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record that predictions were made."""
         self._record_result(trainer, "predict")
-
-    # -- writing -----------------------------------------------------------------------------------------------
 
     @property
     def _name(self) -> str:
@@ -235,7 +228,8 @@ class RunRecorder(Callback):
             return
         self._table.record(epoch.epoch, epoch.step, epoch.row)
         self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=epoch.seconds)
-        self._write_summary(trainer)
+        if time.monotonic() - self._summarised_s > _SUMMARY_EVERY_S:
+            self._write_summary(trainer)
 
     def _record_result(self, trainer: Trainer, stage: str) -> None:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -260,9 +254,10 @@ class RunRecorder(Callback):
             self._summary.best = best_checkpoint(trainer, best)
             self._summary.paths = existing_paths(trainer, self.run)
         self._summary.write(self.run.summary_path)
+        self._summarised_s = time.monotonic()
 
     def _end_summary(self, status: str, code: int, words: str | None, seconds: float) -> None:
-        if self._records_fit or self._summary.status == "running":
+        if self._tells_status:
             self._summary.status, self._summary.exit_code, self._summary.error = status, code, words
             self._summary.ended = _now()
             self._summary.durations["total"] = seconds
@@ -273,13 +268,19 @@ class RunRecorder(Callback):
             self.events.write("warning", message=message, source=source)
 
 
-def _opened_summary(run: runs.Run) -> runs.Summary:
-    """A summary to fill; what a finished fit has left stays, for a stage that only adds to it."""
+def _opened_summary(run: runs.Run) -> tuple[runs.Summary, bool]:
+    """The summary to go on with, and whether its status is this process's to tell.
+
+    A stage that only adds its metrics to an earlier fit leaves how that one ended as it is.
+    """
     left = runs.Summary.read(run.summary_path)
-    if left is not None and not run.resumed:
-        return left
-    stages = {} if left is None else left.stages
-    return runs.Summary(run=f"{run.name}/{run.id}", started=_now(), stages=stages)
+    if left is None:
+        return runs.Summary(run=f"{run.name}/{run.id}", started=_now()), True
+    if not run.resumed:
+        return left, False
+    left.status, left.exit_code, left.error, left.durations = "running", None, None, {}
+    left.started, left.ended = _now(), None
+    return left, True
 
 
 def _tell_loggers(trainer: Trainer, hook: str, *about: Any) -> None:

@@ -13,15 +13,23 @@ from typing import Any
 __all__ = ["aside_of", "finite", "flush", "read_json", "write_json", "write_text"]
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a small file as a whole, without a digest."""
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace a small file as a whole, without a digest.
+
+    Args:
+        path: The file; its folder is made.
+        text: The new content.
+        durable: Return once it is on the disk, so that it outlives a loss of power and not only a kill.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = aside_of(path)
     try:
         aside.write_text(text, encoding="utf-8")
-        flush(aside)
+        if durable:
+            flush(aside)
         aside.replace(path)
-        flush(path.parent)
+        if durable:
+            flush(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -101,19 +101,22 @@ def find(reference: str, root: Path | str, name: str | None = None) -> Run:
     """Find the run that somebody means.
 
     Args:
-        reference: A run's folder, ``latest``, ``NAME``, ``NAME/latest``, ``NAME/ID`` or ``ID``.
+        reference: A run's folder, a job's folder (its latest run), ``latest``, ``NAME``, ``NAME/latest``,
+            ``NAME/ID`` or ``ID``.
         root: Folder that holds the runs of all jobs.
         name: The job that ``latest`` and ``ID`` speak of; all jobs if None.
 
     Raises:
         ConfigError: If there is none, with those that there are.
     """
-    root = Path(root)
+    root, path = Path(root), Path(reference).expanduser()
     found = None
     if reference == _LATEST:
         found = _latest(root, name) if name is not None else _newest_of_all(root)
-    elif _is_run(Path(reference).expanduser()):
-        found = open_run(Path(reference).expanduser())
+    elif _is_run(path):
+        found = open_run(path)
+    elif len(path.parts) > 1 and list_runs(path.parent, path.name):
+        found = _latest(path.parent, path.name)
     elif reference and not Path(reference).is_absolute():
         found = _by_name(reference, root, name)
     if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from lightkit.runs.files import write_text
 __all__ = ["MetricsTable"]
 
 _KEYS = ("epoch", "step")
+_DURABLE_EVERY_S = 1.0  # a loss of power may cost the rows of the last second, which spares short epochs the wait
 
 
 class MetricsTable:
@@ -27,6 +29,7 @@ class MetricsTable:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._rows = {row["epoch"]: row for row in _read(self.path)}
+        self._durable_s = 0.0
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -53,7 +56,10 @@ class MetricsTable:
         table = csv.DictWriter(text, [*_KEYS, *names], restval="", lineterminator="\n")
         table.writeheader()
         table.writerows(self.rows)
-        write_text(self.path, text.getvalue())
+        now_s = time.monotonic()
+        durable = now_s - self._durable_s > _DURABLE_EVERY_S
+        write_text(self.path, text.getvalue(), durable=durable)
+        self._durable_s = now_s if durable else self._durable_s
 
 
 def _read(path: Path) -> list[dict[str, float]]:

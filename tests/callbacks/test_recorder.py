@@ -3,7 +3,10 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import os
 import random
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -305,6 +308,28 @@ def test_a_test_adds_its_metrics_and_leaves_the_fit_as_it_ended(run: runs.Run) -
     assert _events(run)[-1]["status"] == "failed"
 
 
+def test_a_test_of_a_killed_fit_does_not_call_it_done(run: runs.Run) -> None:
+    runs.Summary(run="line/1", status="running", epochs=4).write(run.summary_path)
+    with _recorder(run) as recorder:
+        _trainer(run, recorder).test(Line(), Pairs(), verbose=False)
+    assert (_summary(run).status, _summary(run).epochs, list(_summary(run).stages)) == ("running", 4, ["test"])
+
+
+def test_a_test_in_a_run_of_its_own_is_done(run: runs.Run) -> None:
+    with _recorder(run) as recorder:
+        _trainer(run, recorder).test(Line(), Pairs(), verbose=False)
+    assert (_summary(run).status, _summary(run).exit_code) == ("done", 0)
+
+
+def test_a_resume_that_fails_at_once_keeps_what_was_known(run: runs.Run) -> None:
+    metrics = {"best": {"val/loss": 0.5}, "last": {}}
+    runs.Summary(run="line/1", status="preempted", exit_code=75, epochs=4, metrics=metrics).write(run.summary_path)
+    with pytest.raises(ConfigError), _recorder(runs.open_run(run.folder, resumed=True)):
+        raise ConfigError("no such class")
+    summary = _summary(run)
+    assert (summary.status, summary.exit_code, summary.epochs, summary.metrics) == ("failed", 2, 4, metrics)
+
+
 def test_checkpoints_and_warnings_are_events(run: runs.Run) -> None:
     quiet = logging.getLogger("quiet.package")
     quiet.propagate = False
@@ -360,6 +385,49 @@ def test_loggers_that_keep_more_than_metrics_are_told(run: runs.Run) -> None:
         loggers = [Keeps(run.folder), CSVLogger(run.folder)]
         _trainer(run, recorder, logger=loggers, log_every_n_steps=1, epochs=1).fit(Line(), Pairs())
     assert told == [("manifest", {"source": "drawn", "fingerprint": "f0"}), ("start", 0), ("end", "Line")]
+
+
+DDP = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import pytorch_lightning as pl, torch
+from torch.utils.data import DataLoader, TensorDataset
+from lightkit import runs
+from lightkit.callbacks.recorder import RunRecorder
+
+class Line(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def training_step(self, batch, batch_idx):
+        self.log("train/rank", float(self.global_rank), on_epoch=True, on_step=False, sync_dist=True)
+        return self.layer(batch[0]).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+run = runs.open_run(sys.argv[1])
+with RunRecorder(run, events=runs.EventStream(run.events_path), manifest={}) as recorder:
+    trainer = pl.Trainer(max_epochs=2, devices=2, strategy="ddp", accelerator="cpu", logger=False,
+                         enable_progress_bar=False, enable_model_summary=False, callbacks=[recorder],
+                         default_root_dir=run.folder)
+    trainer.fit(Line(), DataLoader(TensorDataset(torch.ones(16, 1)), batch_size=4))
+"""
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_writes_and_both_are_measured(run: runs.Run) -> None:
+    script = run.folder / "fit.py"
+    script.write_text(DDP)
+    here = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(here), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([sys.executable, str(script), str(run.folder)], check=True, env=environment, timeout=200)
+    assert [record["event"] for record in _events(run)] == ["start", "epoch", "epoch", "end"]
+    assert [(row["epoch"], row["step"], row["train/rank"]) for row in _rows(run)] == [
+        ("0", "2", "0.5"),
+        ("1", "4", "0.5"),
+    ]
+    assert json.loads(run.manifest_path.read_text())["hardware"]["devices"] == 2
+    assert (_summary(run).status, _summary(run).epochs) == ("done", 2)
 
 
 def test_samples_are_counted_however_a_batch_is_nested() -> None:

@@ -101,6 +101,7 @@ def test_latest_follows_the_run_that_was_pointed_to_and_is_relative(tmp_path: Pa
         (A, "flowers", f"flowers/{A}"),
         (f"runs/flowers/{A}", None, f"flowers/{A}"),
         ("runs/flowers/latest", None, f"flowers/{B}"),
+        ("runs/flowers", None, f"flowers/{B}"),
         ("shoes", "flowers", f"shoes/{C}"),
     ],
 )

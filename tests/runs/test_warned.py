@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from lightkit import runs
+
+Told = list[tuple[str, str]]
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    heard: Told = []
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        with runs.WarningWatch(lambda message, source: heard.append((message, source))):
+            yield heard
+
+
+def test_both_kinds_of_warning_are_told_with_their_source(told: Told) -> None:
+    warnings.warn("slow", RuntimeWarning, stacklevel=1)
+    logging.getLogger("package").error("lost %s", "it")
+    assert told == [("slow", "RuntimeWarning"), ("lost it", "package")]
+
+
+def test_the_same_warning_is_told_once(told: Told) -> None:
+    for _ in range(3):
+        warnings.warn("slow", RuntimeWarning, stacklevel=1)
+        logging.getLogger("package").warning("lost")
+    assert told == [("slow", "RuntimeWarning"), ("lost", "package")]
+
+
+def test_a_warning_that_logging_captures_is_one_warning(told: Told) -> None:
+    logging.captureWarnings(True)
+    try:
+        warnings.warn("slow", RuntimeWarning, stacklevel=1)
+    finally:
+        logging.captureWarnings(False)
+    assert len(told) == 1
+    assert "slow" in told[0][0]
+
+
+@pytest.mark.parametrize("category", [DeprecationWarning, PendingDeprecationWarning, FutureWarning])
+def test_what_is_for_the_authors_of_a_package_is_not_told(category: type[Warning], told: Told) -> None:
+    warnings.warn("old name", category, stacklevel=1)
+    assert told == []
+
+
+def test_a_logger_that_stands_alone_is_heard_once_it_is_looked_for() -> None:
+    heard: Told = []
+    with runs.WarningWatch(lambda message, source: heard.append((message, source))) as watch:
+        alone = logging.getLogger("stands.alone")
+        alone.propagate = False
+        watch.watch_loggers()
+        alone.warning("hear me")
+    assert heard == [("hear me", "stands.alone")]
+    assert alone.handlers == []
+
+
+def test_a_listener_that_warns_itself_does_not_go_round_in_circles() -> None:
+    heard: Told = []
+
+    def tell(message: str, source: str) -> None:
+        heard.append((message, source))
+        logging.getLogger("listener").warning("cannot tell %s", message)
+
+    with runs.WarningWatch(tell):
+        logging.getLogger("package").warning("lost")
+    assert heard == [("lost", "package")]
