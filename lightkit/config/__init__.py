@@ -8,6 +8,12 @@
     resolved.origin_of("trainer.max_epochs").render()
     dump_yaml(resolved.with_references(resolved.named(dumped)))  # what is saved
 
+- `split_arguments` parts a command line into config files, flags, the caller's options, and what jsonargparse reads.
+- `resolve` lays the layers and gives a `Resolved`: `values`, `origins`, `replaced`, `references`, `secrets`,
+  `origin_of(key)`, `lightkit_path(key)`, `lightning()`, `named(dumped)`, `with_references(config)`, `masked(text)`.
+- `dump_yaml` and `read_scalar` write and read YAML as jsonargparse does; `read_file` reads a file with its places.
+- `mistake`, `near` and `dotted` make errors that show a place, hint at a near word, and name a key.
+
 Layers, lowest first: defaults, each file after what it extends, variables, flags. Mappings merge key by key; scalars
 and lists replace; ``key+:`` appends; a new ``class_path`` drops the arguments of the class that it replaces.
 Apart, and without torch, so that a mistake in a config is told before anything heavy is loaded.

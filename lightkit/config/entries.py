@@ -74,6 +74,9 @@ def lightning_config(tree: Table, layering: Layering) -> LightningConfig:
     """Turn named entries into the lists under ``trainer``: the entries in their order, then the user's own list.
 
     ``trainer.logger: false`` still means no logger at all.
+
+    Raises:
+        ConfigError: If there are named entries, and ``trainer`` is no mapping to take them.
     """
     values: dict[str, Any] = plain(tree)
     paths: dict[KeyPath, KeyPath] = {}
@@ -81,7 +84,10 @@ def lightning_config(tree: Table, layering: Layering) -> LightningConfig:
         entries = {name: entry for name, entry in (values.pop(section, None) or {}).items() if entry is not None}
         if not entries:
             continue
-        trainer = values["trainer"] = dict(values.get("trainer") or {})
+        given = tree.entries.get("trainer")
+        if given is not None and not isinstance(given, Table) and plain(given) is not None:
+            raise mistake(f"trainer: expected a mapping of the trainer's arguments, got {plain(given)!r}", given.origin)
+        trainer = values["trainer"] = values.get("trainer") or {}
         own, source = _own_list(trainer, section)
         if own is None:
             trainer[section] = False

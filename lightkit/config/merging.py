@@ -43,6 +43,8 @@ class Layering:
             lower, upper = _as_spec(lower), _as_spec(upper)
         elif lower is not None and class_of(lower) is not None:
             upper = _as_spec(upper)
+        elif isinstance(upper, Table) and upper.partial:  # `--trainer.logger=CSVLogger --trainer.logger.name=x`
+            lower = _as_spec(lower)
         if not isinstance(upper, Table):
             return superseding(lower, upper)
         if upper.partial and isinstance(lower, Leaf) and str(lower.value).startswith("${"):

@@ -13,7 +13,7 @@ from lightkit.config.entries import LightningConfig, check_entries, lightning_co
 from lightkit.config.interpolation import Interpolated, escaped, interpolate
 from lightkit.config.layers import Flag, flag_layer, layers_of, opened, variable_layers
 from lightkit.config.merging import Layering
-from lightkit.config.origins import KeyPath, Origin
+from lightkit.config.origins import KeyPath, Origin, mistake
 from lightkit.config.tree import Items, Leaf, Node, Table, graft, plain, walk
 
 __all__ = ["CLASS_SECTIONS", "SECTIONS", "Resolved", "resolve"]
@@ -171,6 +171,8 @@ def resolve(
     for flag in flags:
         lay([flag_layer(flag)])
 
+    if "extends" in tree.entries:
+        raise mistake("extends: stands at the top of a config file only", tree.entries["extends"].origin)
     found = _with_classes(interpolate(tree, environ), layering)
     check_entries(found.tree, layering)
     return Resolved(found.tree, layering, found.references, found.secrets, subcommand)

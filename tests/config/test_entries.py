@@ -9,6 +9,7 @@ import pytest
 from jsonargparse import ArgumentParser
 
 from lightkit.config import Resolved, dump_yaml, resolve, split_arguments
+from lightkit.errors import ConfigError
 
 CLASSES = {"callbacks": {"early_stopping": "EarlyStopping"}, "logger": {"csv": "CSV"}}
 
@@ -63,6 +64,13 @@ def test_named_entries_come_first_in_their_order(tmp_path: Path) -> None:
 def test_what_the_user_says_under_trainer_still_counts(trainer: str, expected: Any, tmp_path: Path) -> None:
     config = resolved_from(tmp_path, f"logger: {{csv: {{}}}}\ntrainer: {trainer}").lightning()
     assert config.values == {"trainer": {"logger": expected}}
+
+
+def test_entries_need_a_trainer_to_stand_in(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^trainer: expected a mapping of the trainer's arguments, got 3\n  --> .*:2:10"
+    ):
+        resolved_from(tmp_path, "logger: {csv: {}}\ntrainer: 3").lightning()
 
 
 @pytest.mark.parametrize(

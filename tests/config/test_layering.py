@@ -165,6 +165,11 @@ RULES = {
         ["model: {class_path: Net, hidden: 3, init_args: {hidden: 1, depth: 2}}"],
         {"model": {"class_path": "Net", "init_args": {"hidden": 3, "depth": 2}}},
     ),
+    "shorthand-of-a-class-by-name": Rule(
+        ["trainer: {logger: A}"],
+        {"trainer": {"logger": {"class_path": "A", "init_args": {"name": "x"}}, "strategy": {"class_path": "B", "init_args": {"y": "1"}}}},
+        flags=["trainer.logger.name=x", "trainer.strategy=B", "trainer.strategy.y=1"],
+    ),
     "shorthand-append": Rule(
         ["model: {class_path: Net, init_args: {sizes: [1]}}"],
         {"model": {"class_path": "Net", "init_args": {"sizes": [1, "2"]}}},
@@ -342,13 +347,15 @@ def test_a_new_class_remembers_what_its_arguments_replaced(tmp_path: Path) -> No
         ([], ["--a={b: 1, b: 2}"], "--a={{b: 1, b: 2}}: the key 'b' stands twice in one mapping\n  --> --a="),
         ([], ["--a=" + "[" * 200], "--a=" + "[" * 200 + ": nested more than 100 levels deep\n  --> --a="),
         ([], ["callbacks.early_stopping=true"], "callbacks.early_stopping: expected a class name, a mapping or null, got 'true'"),
+        ([], ["extends=base"], "extends: stands at the top of a config file only\n  --> extends=base"),
+        (["fit: {extends: base}"], [], "extends: stands at the top of a config file only\n  --> {tmp}/layer0.yaml:1:16"),
         ([], ["a..b=1"], "a..b=1: expected keys joined by single dots, such as trainer.max_epochs"),
     ],
     ids=[
         "append-to-a-number", "into-an-empty-list", "into-a-scalar-element", "beyond-a-list", "into-an-interpolation",
         "unknown-entry", "near-entry", "entries-as-list", "entries-appended", "entry-is-true", "entry-class-is-a-number",
         "block-is-a-list", "section-file-missing", "section-file-near", "duplicate-in-a-flag", "deep-flag",
-        "entry-is-true-by-flag", "empty-key",
+        "entry-is-true-by-flag", "extends-by-flag", "extends-in-a-block", "empty-key",
     ],
 )  # fmt: skip
 def test_mistakes(layers: list[str], flags: list[str], says: str, tmp_path: Path) -> None:
