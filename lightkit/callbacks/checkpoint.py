@@ -146,7 +146,7 @@ class Checkpoint(ModelCheckpoint):
         logged = trainer.callback_metrics
         if self._auto:
             self.monitor = next((name for name in AUTO_MONITORS if name in logged), None)
-        elif self.monitor is not None and self.monitor not in logged and not getattr(trainer, "fast_dev_run", False):  # type: ignore[attr-defined]
+        elif self.monitor is not None and self.monitor not in logged and not getattr(trainer, "fast_dev_run", False):
             raise ConfigError(
                 f"callbacks.checkpoint: monitor {self.monitor!r} is not logged. "
                 f"Logged are: {', '.join(sorted(logged)) or 'no metrics'}.{near(self.monitor, logged)}"

@@ -48,8 +48,7 @@ class ResumeState(Callback):
         """Restore the rest; and the random states again where the loaders draw nothing from them."""
         if self._restored is None:
             return
-        for index, value in self._restored["plateau"].items():
-            trainer.lr_scheduler_configs[index].scheduler.step(value)
+        _step(trainer, self._restored["plateau"])
         if self._restored["should_stop"]:
             trainer.should_stop = True
         if resumes_within_epoch(trainer):
@@ -59,8 +58,7 @@ class ResumeState(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Step plateau schedulers after an epoch that was resumed within; Lightning leaves them out there."""
         if trainer.fit_loop.restarting:
-            for index, value in _plateau_steps(trainer).items():
-                trainer.lr_scheduler_configs[index].scheduler.step(value)
+            _step(trainer, _plateau_steps(trainer))
 
     def _restore_random(self, trainer: Trainer) -> None:
         if self._restored is None:
@@ -122,3 +120,9 @@ def _plateau_steps(trainer: Trainer) -> dict[int, float]:
         and epochs % config.frequency == 0
         and config.monitor in trainer.callback_metrics
     }
+
+
+def _step(trainer: Trainer, values: dict[int, float]) -> None:
+    for index, value in values.items():
+        scheduler: Any = trainer.lr_scheduler_configs[index].scheduler  # Lightning's type leaves plateau schedulers out
+        scheduler.step(value)

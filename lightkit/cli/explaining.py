@@ -58,7 +58,8 @@ def located(error: LightkitError, resolved: Resolved) -> LightkitError:
 
 def subclass_names(base: type) -> set[str]:
     """List the names of all classes that are known by now to derive from ``base``."""
-    return {name for child in base.__subclasses__() for name in {child.__name__, *subclass_names(child)}}
+    children: list[type] = base.__subclasses__()
+    return {name for child in children for name in {child.__name__, *subclass_names(child)}}
 
 
 def _of_key(key: str, message: str, resolved: Resolved, classes: Iterable[str]) -> ConfigError:

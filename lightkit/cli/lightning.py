@@ -12,7 +12,6 @@ from types import MethodType
 from typing import Any
 
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from lightning_fabric.utilities.seed import seed_everything
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -140,14 +139,16 @@ class LightkitCLI(LightningCLI):
             self.session,
             RunSettings(**section["run"].as_dict()),
             saved=self.saved_config,
-            seed=section["seed_everything"] or None,
+            seed=None if section["seed_everything"] is False else section["seed_everything"],
             fresh=bool(section["trainer"].get("fast_dev_run")),
         )
         start = self.stage.start
-        if start.seed is not None:
-            section["seed_everything"] = seed_everything(start.seed, workers=True, verbose=False)
         section["ckpt_path"] = None if start.checkpoint is None else str(start.checkpoint)
         section["trainer"]["default_root_dir"] = section["trainer"].get("default_root_dir") or str(start.run.folder)
+        if self.subcommand in ("validate", "test"):  # Lightning prints a table of its own unless told not to
+            section["verbose"] = bool(self.session.resolved.values.get("verbose", False))
+        if self.subcommand == "predict":  # they are written; keeping them too would fill the memory
+            section["return_predictions"] = False
         self.session.stack.enter_context(runs.activate(start.run))
 
     def _config_to_save(self) -> dict[str, Any]:

@@ -40,7 +40,6 @@ class Start:
         checkpoint: What to restore before training, if anything.
         parent: Run that the checkpoint is from, where that is another one.
         notice: What to tell the user about the choice.
-        seed: Seed that the resumed run has drawn for itself, where the config leaves it open.
         is_old: Whether the run was there before.
     """
 
@@ -48,7 +47,6 @@ class Start:
     checkpoint: Path | None = None
     parent: runs.Run | None = None
     notice: str | None = None
-    seed: int | None = None
     is_old: bool = False
 
 
@@ -58,7 +56,6 @@ def choose_start(
     config: Mapping[str, Any],
     ckpt_path: str | None,
     fresh: bool,
-    own_seed: bool = True,
 ) -> Start:
     """Choose the run and the checkpoint of a fit. The caller holds the job's lock.
 
@@ -67,7 +64,6 @@ def choose_start(
         config: The resolved config as it would be saved.
         ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or nothing.
         fresh: Begin a new run unless the user names one, as a `fast_dev_run` does.
-        own_seed: Whether the config says which seed to use; if not, a resumed run keeps the one that it drew.
 
     Raises:
         ConfigError: If the user names something to resume from that is not there.
@@ -76,13 +72,13 @@ def choose_start(
     if ckpt_path is not None:
         return _from_checkpoint(settings, ckpt_path)
     if settings.resume not in ("auto", "never"):
-        return _resumed(runs.open_run(settings.resume), required=True, own_seed=own_seed)
+        return _resumed(runs.open_run(settings.resume), required=True)
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
     if found is None:
         return Start(runs.create(settings.root, settings.name))
-    changed = [key for key in differences(_saved(found), config) if own_seed or key != "seed_everything"]
+    changed = differences(_saved(found), config)
     if not changed:
-        return _resumed(found, required=False, own_seed=own_seed)
+        return _resumed(found, required=False)
     return Start(
         runs.create(settings.root, settings.name),
         notice=(
@@ -132,15 +128,14 @@ def _from_checkpoint(settings: RunSettings, ckpt_path: str) -> Start:
     return Start(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent)
 
 
-def _resumed(run: runs.Run, *, required: bool, own_seed: bool) -> Start:
+def _resumed(run: runs.Run, *, required: bool) -> Start:
     skipped: list[str] = []
     checkpoint = runs.last_good(run.checkpoints, report=skipped.append)
     if checkpoint is None and required:
         raise ConfigError(f"run.resume: {run.folder} has no checkpoint to resume from. {' '.join(skipped)}".strip())
     whence = f"from {checkpoint.name}" if checkpoint else "from the start, since no checkpoint had been written"
     notice = f"resumes {run.folder} {whence}" + "".join(f"; {text}" for text in skipped)
-    seed = None if own_seed else _saved(run).get("seed_everything")
-    return Start(replace(run, resumed=True), checkpoint=checkpoint, notice=notice, seed=seed, is_old=True)
+    return Start(replace(run, resumed=True), checkpoint=checkpoint, notice=notice, is_old=True)
 
 
 def _existing(path: str) -> Path:

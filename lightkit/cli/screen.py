@@ -19,6 +19,7 @@ KNOWN_NOISE = (
     r".*isinstance\(treespec, LeafSpec\)",
     r"The '.*dataloader' does not have many workers",
     r"The number of training batches",
+    r"No seed found, seed set to 0",
     r"Checkpoint directory .* exists and is not empty",
     r".*configure_optimizers` will be overridden by",
     r"Found \d+ module\(s\) in eval mode at the start of training",  # a frozen backbone is meant to be

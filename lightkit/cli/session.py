@@ -78,11 +78,6 @@ class Session:
     print_config: bool = False
     stack: ExitStack = field(default_factory=ExitStack)
 
-    @property
-    def seed_is_given(self) -> bool:
-        """Whether the config says which seed to use; `true` and nothing leave it to chance."""
-        return self.resolved.values.get("seed_everything") not in (None, True, "true")
-
     def tell(self, text: str) -> None:
         """Say something on standard error that the user did not ask for but should know."""
         logging.getLogger("lightkit").info(text)

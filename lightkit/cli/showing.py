@@ -66,11 +66,8 @@ def show_end(cli: LightkitCLI, session: Session) -> None:
 
 
 def _next_commands(cli: LightkitCLI, run: runs.Run) -> list[list[str]]:
-    commands = (
-        [["lightkit", "test", "--run", str(_near(run.folder))]]
-        if not getattr(cli.trainer, "fast_dev_run", False)
-        else []
-    )
+    left_a_checkpoint = any(run.checkpoints.glob("*.ckpt"))
+    commands = [["lightkit", "test", "--run", str(_near(run.folder))]] if left_a_checkpoint else []
     for logger in cli.trainer.loggers:
         if type(logger).__name__ == "TensorBoard":
             commands.append(["tensorboard", "--logdir", str(_near(Path(str(logger.save_dir))))])

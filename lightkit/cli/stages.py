@@ -47,15 +47,14 @@ def _check_promises(cli: LightkitCLI) -> None:
     from lightkit import runs
     from lightkit.callbacks import Checkpoint
 
-    for callback in cli.trainer.checkpoint_callbacks:
-        if (
-            not isinstance(callback, Checkpoint)
-            or getattr(cli.trainer, "fast_dev_run", False)
-            or not cli.trainer.is_global_zero
-        ):
+    trainer = cli.trainer
+    if getattr(trainer, "fast_dev_run", False) or not trainer.is_global_zero:
+        return
+    for callback in trainer.checkpoint_callbacks:
+        if not isinstance(callback, Checkpoint):
             continue
         for path in (callback.last_path, callback.last_path.with_name("best.ckpt")):
-            if cli.trainer.global_step and not runs.verify(path):
+            if trainer.global_step and not runs.verify(path):
                 raise CheckpointError(f"Training ended, but {path} is missing or is not what was written.")
 
 

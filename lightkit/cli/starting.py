@@ -40,7 +40,7 @@ class Stage:
     worth_keeping: Event = field(default_factory=Event)
 
 
-def begin(session: Session, settings: RunSettings, *, saved: Mapping[str, Any], seed: int | None, fresh: bool) -> Stage:
+def begin(session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None, fresh: bool) -> Stage:
     """Choose the run of a stage and write down how it begins.
 
     Args:
@@ -73,19 +73,17 @@ def begin(session: Session, settings: RunSettings, *, saved: Mapping[str, Any], 
 
 
 def _begin_fit(
-    session: Session, settings: RunSettings, *, saved: Mapping[str, Any], seed: int | None, fresh: bool
+    session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None, fresh: bool
 ) -> Stage:
     assert settings.name is not None
     lock = session.stack.enter_context(runs.Lock(settings.root, runs.check_name(settings.name)))
-    start = choose_start(
-        settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh, own_seed=session.seed_is_given
-    )
+    start = choose_start(settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh)
     lock.note_folder(start.run.folder)
     runs.remove_leftovers(start.run.checkpoints)
-    return _written(session, start, saved=saved, seed=start.seed if start.seed is not None else seed)
+    return _written(session, start, saved=saved, seed=seed)
 
 
-def _begin_alone(session: Session, settings: RunSettings, *, saved: Mapping[str, Any], seed: int | None) -> Stage:
+def _begin_alone(session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None) -> Stage:
     """A stage of no run: with a checkpoint that is named, or an untrained model."""
     start = choose_start(settings, config=saved, ckpt_path=session.ckpt_path, fresh=True)
     if start.checkpoint is None:
@@ -93,10 +91,10 @@ def _begin_alone(session: Session, settings: RunSettings, *, saved: Mapping[str,
     return _written(session, start, saved=saved, seed=seed)
 
 
-def _written(session: Session, start: Start, *, saved: Mapping[str, Any], seed: int | None) -> Stage:
+def _written(session: Session, start: Start, *, saved: dict[str, Any], seed: int | None) -> Stage:
     if start.notice:
         session.tell(start.notice)
-    runs.write_text(start.run.config_path, config.dump_yaml({**saved, "seed_everything": seed}))
+    runs.write_text(start.run.config_path, config.dump_yaml(saved))
     manifest = runs.build_manifest(
         version=__version__,
         subcommand=session.command,
@@ -132,7 +130,6 @@ def _bequeath(session: Session, start: Start) -> None:
         "folder": str(start.run.folder),
         "resumed": start.run.resumed,
         "checkpoint": None if start.checkpoint is None else str(start.checkpoint),
-        "seed": start.seed,
     }
     os.environ[_INHERITED] = json.dumps(told)
     session.stack.callback(os.environ.pop, _INHERITED, None)
@@ -140,4 +137,4 @@ def _bequeath(session: Session, start: Start) -> None:
 
 def _inherited(told: Mapping[str, Any]) -> Start:
     checkpoint = None if told["checkpoint"] is None else Path(told["checkpoint"])
-    return Start(runs.open_run(told["folder"], resumed=told["resumed"]), checkpoint=checkpoint, seed=told["seed"])
+    return Start(runs.open_run(told["folder"], resumed=told["resumed"]), checkpoint=checkpoint)
