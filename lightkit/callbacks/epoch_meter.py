@@ -22,7 +22,7 @@ class Epoch:
         step: Number of optimizer steps at its end.
         metrics: What the model logged in it; the values of its validation too, if it had one.
         seconds: How long it took, validation included.
-        speed: Learning rates, ``epoch_seconds``, and ``images_per_s`` without validation.
+        speed: Learning rates at its start, ``epoch_seconds``, and ``images_per_s`` without validation.
     """
 
     epoch: int
@@ -47,6 +47,7 @@ class EpochMeter:
         self._paused_s = self._all_training_s = 0.0
         self._pause_began_s: float | None = None
         self._seen: dict[str, torch.Tensor] = {}
+        self._rates: dict[str, float] = {}
         self._waiting: Epoch | None = None
 
     @property
@@ -54,8 +55,9 @@ class EpochMeter:
         """Samples a second in training, over all complete epochs; None before the first."""
         return round(self._all_samples / self._all_training_s, 2) if self._all_training_s > 0 else None
 
-    def start_epoch(self) -> None:
+    def start_epoch(self, trainer: Trainer) -> None:
         """Start the clock of an epoch, or of the rest of one."""
+        self._rates = learning_rates(trainer)
         self.batches = self._samples = 0
         self._began_s, self._paused_s, self._pause_began_s = time.monotonic(), 0.0, None
 
@@ -81,7 +83,7 @@ class EpochMeter:
         samples = self._samples * trainer.world_size
         self._all_samples += samples
         self._all_training_s += training_s
-        speed = {**learning_rates(trainer), "epoch_seconds": round(seconds, 3)}
+        speed = {**self._rates, "epoch_seconds": round(seconds, 3)}
         if samples:
             speed["images_per_s"] = round(samples / training_s, 2)
         self._waiting = Epoch(trainer.current_epoch, trainer.global_step, {}, round(seconds, 3), speed)
@@ -105,9 +107,11 @@ class EpochMeter:
 
 
 def learning_rates(trainer: Trainer) -> dict[str, float]:
-    """Give ``lr``, or ``lr/0``, ``lr/1``, ... where there are several parameter groups."""
+    """Give ``lr``, or ``lr/0``, ``lr/1``, ... where parameter groups differ."""
     rates = [float(group["lr"]) for optimizer in trainer.optimizers for group in optimizer.param_groups]
-    return {"lr": rates[0]} if len(rates) == 1 else {f"lr/{index}": rate for index, rate in enumerate(rates)}
+    if len(set(rates)) == 1:
+        return {"lr": rates[0]}
+    return {f"lr/{index}": rate for index, rate in enumerate(rates)}
 
 
 def batch_size_of(batch: Any) -> int | None:

@@ -64,12 +64,12 @@ class _EpochWatch(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock of an epoch that is resumed in its middle."""
         super().on_train_start(trainer, pl_module)
-        self._meter.start_epoch()
+        self._meter.start_epoch(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the epoch before, and start the clock."""
         self._flush(trainer)
-        self._meter.start_epoch()
+        self._meter.start_epoch(trainer)
         super().on_train_epoch_start(trainer, pl_module)
 
     def on_train_batch_end(

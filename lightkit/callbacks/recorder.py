@@ -133,13 +133,13 @@ class RunRecorder(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock; an epoch that is resumed in its middle has no other start."""
         self._announce_resume(trainer)
-        self._meter.start_epoch()
+        self._meter.start_epoch(trainer)
         self._drops_later_rows = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the epoch before, if no checkpoint has asked for it, and start the clock."""
         self._flush(trainer)
-        self._meter.start_epoch()
+        self._meter.start_epoch(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Forget epochs that a resume trains again, once it does."""

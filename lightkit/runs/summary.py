@@ -11,7 +11,7 @@ durations          seconds: ``total`` of this process, ``fit``, and each other s
 epochs             number of epochs that are complete
 steps              number of optimizer steps
 throughput         ``images_per_s`` in training, over this process's complete epochs; null if none
-metrics            ``best`` and ``last``: metric -> value
+metrics            ``best`` and ``last``: column -> value, the rows of metrics.csv for these epochs
 best               ``monitor``, ``value``, ``epoch`` of the best checkpoint; null if nothing is monitored
 paths              relative to the run's folder: ``best_checkpoint``, ``last_checkpoint``, ``config``, ...
 stages             ``validate``, ``test``, ``predict`` -> metric -> value

@@ -132,6 +132,19 @@ def test_a_fit_leaves_one_event_and_one_row_an_epoch(run: runs.Run) -> None:
         }
 
 
+def test_the_learning_rate_is_that_of_the_epochs_start_for_each_group_that_differs(run: runs.Run) -> None:
+    class Decays(Line):
+        def configure_optimizers(self) -> Any:
+            groups = [{"params": [self.layer.weight]}, {"params": [self.layer.bias], "lr": 0.25}]
+            optimizer = torch.optim.SGD(groups, lr=0.5)
+            halves = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": halves, "interval": "epoch"}}
+
+    with _recorder(run) as recorder:
+        _trainer(run, recorder, epochs=2).fit(Decays(), Pairs())
+    assert [(row["lr/0"], row["lr/1"]) for row in _rows(run)] == [("0.5", "0.25"), ("0.25", "0.125")]
+
+
 def test_a_validation_of_an_earlier_epoch_is_not_this_epochs(run: runs.Run) -> None:
     with _recorder(run) as recorder:
         _trainer(run, recorder, check_val_every_n_epoch=2, epochs=4).fit(Line(), Pairs())
