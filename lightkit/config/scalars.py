@@ -49,7 +49,7 @@ class _Dumper(yaml.SafeDumper):
 
     yaml_implicit_resolvers = _resolvers(yaml.SafeDumper.yaml_implicit_resolvers)
 
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+    def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
