@@ -14,7 +14,8 @@ warning     somebody was warned, on the screen too
 end         the last line of this process, whatever the reason
 ==========  ==========================================================================================
 
-A process that is killed leaves no ``end``; the next one in the same folder begins with ``resume``.
+A process that is killed leaves no ``end``; the next one in the same folder begins with ``resume``. It trains again
+what came after its checkpoint, so an epoch can have two events; the later one counts, and metrics.csv has only that.
 """
 
 from __future__ import annotations

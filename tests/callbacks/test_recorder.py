@@ -135,7 +135,7 @@ def test_a_fit_leaves_one_event_and_one_row_an_epoch(run: runs.Run) -> None:
 def test_the_learning_rate_is_that_of_the_epochs_start_for_each_group_that_differs(run: runs.Run) -> None:
     class Decays(Line):
         def configure_optimizers(self) -> Any:
-            groups = [{"params": [self.layer.weight]}, {"params": [self.layer.bias], "lr": 0.25}]
+            groups: list[dict[str, Any]] = [{"params": [self.layer.weight]}, {"params": [self.layer.bias], "lr": 0.25}]
             optimizer = torch.optim.SGD(groups, lr=0.5)
             halves = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": halves, "interval": "epoch"}}
