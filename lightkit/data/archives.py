@@ -45,7 +45,8 @@ def unpack(archive: Path, target: Path, *, member: str = ".") -> Path:
     except tarfile.FilterError as error:
         raise DataError(f"{archive}: not unpacked, because of a member that does not belong there: {error}") from error
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{archive}: this archive is broken ({error}). Delete it and fetch it again.") from error
+        reason = " ".join(str(error).split())
+        raise DataError(f"{archive}: this archive is broken ({reason}). Delete it and fetch it again.") from error
     except OSError as error:
         raise DataError(f"{target}: cannot unpack {archive.name} here ({error.strerror or error}).") from error
     finally:

@@ -74,7 +74,7 @@ class FashionMNIST(LightningDataModule):
         self._splits: dict[Split, Pictures] = {}
         self._fingerprint = ""
 
-    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002 (Lightning's signature)
+    def setup(self, stage: str | None = None) -> None:
         """Read the idx files, once.
 
         Raises:

@@ -88,6 +88,7 @@ def defect_of(path: Path) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path):
                 return None
     except _DECODE_ERRORS as error:

@@ -76,7 +76,7 @@ class Temperatures(LightningDataModule):
         self.seed = seed
         self.datasets: dict[Split, TemperatureDataset] = {}
 
-    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002 (Lightning's signature)
+    def setup(self, stage: str | None = None) -> None:
         """Make the pairs, once."""
         if self.datasets:
             return

@@ -159,22 +159,24 @@ def test_shape_tells_the_flowers_apart_and_mean_colour_does_not(tmp_path_factory
         return torch.cat([pixels.mean((2, 3)), pixels.std((2, 3))], dim=1)
 
     mean, std = colours(images).mean(0), colours(images).std(0)
+    train_colours, val_colours = (colours(images) - mean) / std, (colours(val_images) - mean) / std
     linear = torch.nn.Linear(6, 5)
     optimizer = torch.optim.LBFGS(linear.parameters(), max_iter=200)
 
     def loss_of_colours() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(linear((colours(images) - mean) / std), labels)
+        loss = torch.nn.functional.cross_entropy(linear(train_colours), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     optimizer.step(loss_of_colours)  # type: ignore[no-untyped-call]
-    by_colour = _accuracy(linear, (colours(val_images) - mean) / std, val_labels)
+    by_colour = _accuracy(linear, val_colours, val_labels)
 
     widths = [3, 16, 32, 48, 64]
     layers: list[torch.nn.Module] = []
     for before, after in pairwise(widths):
-        layers += [torch.nn.Conv2d(before, after, 5, stride=2, padding=2), torch.nn.BatchNorm2d(after), torch.nn.ReLU()]
+        layers += [torch.nn.Conv2d(before, after, 3, padding=1), torch.nn.BatchNorm2d(after), torch.nn.ReLU()]
+        layers += [torch.nn.MaxPool2d(2)]
     cnn = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 5))
     adam = torch.optim.AdamW(cnn.parameters(), lr=3e-3, weight_decay=0.05)
     num_epochs, batch_size = 12, 32

@@ -1,0 +1,115 @@
+"""FashionMNIST from real, small idx files."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+
+from lightkit.data import FashionMNIST
+from lightkit.errors import ConfigError, DataError
+
+SIZES = {"train": 200, "t10k": 20}
+
+
+@pytest.fixture
+def idx_files() -> dict[str, bytes]:
+    """The four files; every training picture is there twice."""
+    random = np.random.default_rng(0)
+    files = {}
+    for name, num in SIZES.items():
+        half = random.integers(0, 256, (num // 2, 28, 28), dtype=np.uint8)
+        pixels, labels = np.concatenate([half, half]), np.arange(num, dtype=np.uint8) % 10
+        files[f"{name}-images-idx3-ubyte"] = struct.pack(">IIII", 0x803, num, 28, 28) + pixels.tobytes()
+        files[f"{name}-labels-idx1-ubyte"] = struct.pack(">II", 0x801, num) + labels.tobytes()
+    return files
+
+
+def written(root: Path, files: Mapping[str, bytes]) -> Path:
+    raw = root / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, content in files.items():
+        (raw / name).write_bytes(content)
+    return root
+
+
+def test_batches_have_three_equal_channels(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
+    data = FashionMNIST(str(written(tmp_path, idx_files)), image_size=32, batch_size=8, seed=0)
+    data.setup("fit")
+    assert data.num_classes == len(data.class_names) == 10
+    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()):
+        images, labels = next(iter(loader))
+        assert (images.shape[1:], images.dtype, labels.dtype) == ((3, 32, 32), torch.float32, torch.int64)
+    mean, std = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    grey = images[0] * std + mean
+    torch.testing.assert_close(grey[0], grey[1])
+
+
+def test_equal_pictures_stand_on_one_side(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
+    data = FashionMNIST(str(written(tmp_path, idx_files)), val_fraction=0.3)
+    data.setup("fit")
+    counts = data.describe()["counts"]
+    assert counts["train"] + counts["val"] == 200
+    assert 30 < counts["val"] < 90
+    assert counts["test"] == 20
+    sides = [{pixels.tobytes() for pixels in data._splits[split].pixels} for split in ("train", "val")]
+    assert not sides[0] & sides[1]
+
+
+def test_missing_files_are_told_with_what_to_run(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
+    del idx_files["t10k-labels-idx1-ubyte"]
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte missing\. Run `lightkit fetch` with the same -c FILE"):
+        FashionMNIST(str(written(tmp_path, idx_files))).setup("fit")
+
+
+def test_broken_files_are_told(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
+    idx_files["train-images-idx3-ubyte"] = b"no idx file"
+    with pytest.raises(DataError, match="the training files are not what torchvision expects"):
+        FashionMNIST(str(written(tmp_path, idx_files))).setup("fit")
+
+
+def test_fetching_brings_the_four_files_from_the_first_mirror_that_has_them(
+    tmp_path: Path, idx_files: dict[str, bytes], serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = {f"{name}.gz": gzip.compress(content) for name, content in idx_files.items()}
+    digests = [(name, hashlib.md5(content).hexdigest()) for name, content in packed.items()]
+    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "resources", digests)
+    empty, full = serve({}), serve(packed)
+    data = FashionMNIST(str(tmp_path), mirrors=[empty.address, full.address + "/"])
+    data.fetch()
+    data.fetch()
+    assert len(full.requests) == len(empty.requests) == 4
+    assert sorted(file.name for file in tmp_path.rglob("*ubyte*")) == sorted(idx_files)
+    data.setup("fit")
+    assert data.describe()["counts"]["test"] == 20
+    assert data.predict_paths[0] == "t10k/00000"
+
+
+def test_fetching_something_else_is_refused(tmp_path: Path, serve: Any) -> None:
+    names = [name for name, _ in torchvision.datasets.FashionMNIST.resources]
+    server = serve({name: gzip.compress(b"else") for name in names})
+    with pytest.raises(DataError, match=r"its md5 is \w+, 8d4fb7e6c68d591d4c3dfef9ec88bf0d was expected"):
+        FashionMNIST(str(tmp_path), mirrors=[server.address]).fetch()
+    assert not list(tmp_path.rglob("*ubyte"))
+
+
+def test_without_mirrors_there_is_torchvisions_list(
+    tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve({})
+    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "mirrors", [server.address])
+    with pytest.raises(DataError, match="404"):
+        FashionMNIST(str(tmp_path)).fetch()
+
+
+def test_bad_shares_are_refused() -> None:
+    with pytest.raises(ConfigError, match="val_fraction"):
+        FashionMNIST(val_fraction=1.0)
