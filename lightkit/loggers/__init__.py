@@ -1,7 +1,7 @@
 """Where a run is recorded: TensorBoard, CSV, MLflow and Comet, each with a place in the run's folder by default.
 
 Beside Lightning's own methods a logger may have these. The command line, models and callbacks call each on every
-logger that has it, on every rank (all but rank zero do nothing):
+logger that has it, on every rank: only rank zero records, but all may be needed to reduce a metric.
 
 =================================  ===================  ==================================================
 method                             when                 what

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning import Trainer
-
-from lightkit.loggers import fit_facts
 
 __all__ = ["BestCheckpoints"]
 
@@ -20,7 +19,7 @@ __all__ = ["BestCheckpoints"]
 class _Best:
     path: str
     score: float | None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float]
 
 
 class BestCheckpoints:
@@ -29,8 +28,15 @@ class BestCheckpoints:
     def __init__(self) -> None:
         self._best: dict[str, _Best] = {}
 
-    def note(self, callback: Any, trainer: Trainer | None) -> None:
-        """Look at ``callback``, a `ModelCheckpoint`, which has just saved; it may not have been the best."""
+    def note(self, callback: Any, *, trainer: Trainer | None, metrics: Mapping[str, float]) -> None:
+        """Look at ``callback``, a `ModelCheckpoint`, which has just saved; it may not have been the best.
+
+        Args:
+            callback: Its state names the best checkpoint so far.
+            trainer: Tells epoch and step, where it is known.
+            metrics: The newest values that were logged. Not asked of the trainer here: reading its metrics may
+                need all ranks, and this happens on one.
+        """
         if not (path := callback.best_model_path):
             return
         score = None if callback.best_model_score is None else float(callback.best_model_score)
@@ -38,7 +44,11 @@ class BestCheckpoints:
         known = self._best.get(key)
         if known is not None and known.path == path and known.score == score is not None:
             return
-        self._best[key] = _Best(path, score, _metrics_now(callback, trainer, score))
+        self._best[key] = _Best(path, score, dict(metrics))
+        if score is not None:
+            self._best[key].metrics[str(callback.monitor)] = score
+        if trainer is not None:
+            self._best[key].metrics.update(epoch=trainer.current_epoch, global_step=trainer.global_step)
 
     def set_aside(self, folder: Path) -> list[tuple[Path, Path]]:
         """Put the best checkpoints and their metrics into ``folder``, and forget them.
@@ -62,11 +72,3 @@ class BestCheckpoints:
             facts.write_text(json.dumps(one.metrics, indent=2))
             aside.append((checkpoint.absolute(), facts.absolute()))
         return aside
-
-
-def _metrics_now(callback: Any, trainer: Trainer | None, score: float | None) -> dict[str, float]:
-    metrics = {} if score is None else {str(callback.monitor): score}
-    if trainer is not None:
-        metrics.update(fit_facts.numbers(trainer.callback_metrics))
-        metrics.update(epoch=trainer.current_epoch, global_step=trainer.global_step)
-    return metrics

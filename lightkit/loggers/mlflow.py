@@ -21,11 +21,12 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.loggers import fit_facts
+from lightkit.loggers.address import find_address
 from lightkit.loggers.best_checkpoint import BestCheckpoints
 from lightkit.loggers.entries import MAX_TAG, as_key, as_run_status, flatten, sort_params, tags_of
 from lightkit.loggers.outbox import Outbox
 from lightkit.loggers.saved_model import FirstBatch, save_model
-from lightkit.loggers.tracker import Tracker, find_address
+from lightkit.loggers.tracker import Tracker
 
 __all__ = ["MLflow"]
 
@@ -48,7 +49,8 @@ class MLflow(Logger):
         tags: Further tags of the run.
         log_model: Record the trained model too, as ``mlflow.pytorch.load_model`` reads it.
         log_checkpoint: Upload the best checkpoint at the end.
-        flush_timeout_s: Longest wait, in seconds, for the server to take what is left at the end.
+        flush_timeout_s: Longest wait, in seconds, for the server to take what is left at the end; 5 at most where
+            the run is stopped from outside.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class MLflow(Logger):
         self._trainer: Trainer | None = None
         self._first_batch: FirstBatch | None = None
         self._best = BestCheckpoints()
-        self._seen: set[str] = set()
+        self._newest: dict[str, float] = {}  # of each metric that Lightning has handed over
         self._epoch_metrics: tuple[dict[str, float], int] = {}, 0
         self._config_digest = ""
         self._manifest_logged = False
@@ -143,9 +145,8 @@ class MLflow(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Queue the metrics that are numbers."""
         known = fit_facts.numbers(metrics)
-        self._seen.update(known)
-        time_ms = int(time.time() * 1000)
-        self._put("metrics", items=[[as_key(name), value, time_ms, step or 0] for name, value in known.items()])
+        self._newest.update(known)
+        self._put_metrics(known, step)
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *_args: Any, **_kwargs: Any) -> None:
@@ -156,7 +157,7 @@ class MLflow(Logger):
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
         """Note the best checkpoint and the metrics it was saved with."""
         if self._log_checkpoint:
-            self._best.note(checkpoint_callback, self._trainer)
+            self._best.note(checkpoint_callback, trainer=self._trainer, metrics=self._newest)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -166,9 +167,10 @@ class MLflow(Logger):
         self._put_config()
         self._put_run_manifest()
         self._put_best_checkpoints()
-        self._put("status", status=as_run_status(status), time_ms=int(time.time() * 1000))
+        ended = as_run_status(status)
+        self._put("status", status=ended, time_ms=int(time.time() * 1000))
         started = time.monotonic()
-        if left := self._outbox.drain(self._flush_timeout_s):
+        if left := self._outbox.drain(self._flush_timeout_s if ended != "KILLED" else min(self._flush_timeout_s, 5.0)):
             _log.warning(
                 "MLflow at %s did not take %d records within %.0f s; they are kept in %s%s",
                 self._address.shown,
@@ -218,18 +220,17 @@ class MLflow(Logger):
             self._first_batch = FirstBatch(module)
             self._put("model")
 
-    @rank_zero_only
     def record_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """Record the metrics that Lightning keeps from loggers; belongs in ``on_train_epoch_end``."""
+        """Record the metrics that Lightning keeps from loggers; belongs in ``on_train_epoch_end`` of every rank."""
+        metrics = trainer.callback_metrics  # before ranks part: reading may reduce them over all
         self._put_missed_metrics()
-        self._epoch_metrics = fit_facts.numbers(trainer.callback_metrics), trainer.global_step
+        self._epoch_metrics = fit_facts.numbers(metrics), trainer.global_step
 
     @rank_zero_only
     def record_fit_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record how training ended, and the model; belongs in ``on_fit_end``."""
         self._put_missed_metrics()
-        if stopping := fit_facts.stopping_at_end(trainer):
-            self.log_metrics(stopping, step=trainer.global_step)
+        self._put_metrics(fit_facts.stopping_at_end(trainer), trainer.global_step)
         if self._first_batch is None:
             return
         folder = self._stage("model")
@@ -241,22 +242,24 @@ class MLflow(Logger):
             self._put("model_files", path=str(folder))
         self._first_batch = None
 
-    @rank_zero_only
     def record_test_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """Record the metrics of a test that Lightning keeps from loggers; belongs in ``on_test_end``."""
-        self._put_tags({"Mode": "testing"})
-        self._epoch_metrics = fit_facts.numbers(trainer.callback_metrics), trainer.global_step
+        """Record the metrics of a test that Lightning keeps from loggers; belongs in ``on_test_end`` of every rank."""
+        self.record_epoch_end(trainer, module)
         self._put_missed_metrics()
+        self._put_tags({"Mode": "testing"})
 
     # what is put where
 
+    @rank_zero_only
     def _put_missed_metrics(self) -> None:
         metrics, step = self._epoch_metrics
         self._epoch_metrics = {}, 0
-        if missed := {name: value for name, value in metrics.items() if name not in self._seen}:
-            seen = set(self._seen)
-            self.log_metrics(missed, step)
-            self._seen = seen  # still nobody else's
+        self._put_metrics({name: value for name, value in metrics.items() if name not in self._newest}, step)
+
+    def _put_metrics(self, metrics: Mapping[str, float], step: int | None) -> None:
+        time_ms = int(time.time() * 1000)
+        if items := [[as_key(name), value, time_ms, step or 0] for name, value in metrics.items()]:
+            self._put("metrics", items=items)
 
     def _put_params(self, params: Mapping[str, Any]) -> None:
         """Queue what the run does not have; MLflow takes no second value, so that one becomes a tag."""
@@ -267,6 +270,7 @@ class MLflow(Logger):
             _log.warning("MLflow keeps the first value of a parameter; the new ones are tags: %s", ", ".join(changed))
             self._put_tags(changed)
 
+    @rank_zero_only
     def _put_tags(self, tags: Mapping[str, str]) -> None:
         self._put("tags", items={as_key(name): value[:MAX_TAG] for name, value in tags.items()})
 

@@ -1,28 +1,25 @@
-"""The MLflow server's side: where it is, how a run is opened there, and what each record becomes."""
+"""The MLflow server's side: how a run is opened there, and what each record becomes."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from lightkit import runs
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.loggers.address import Address, without_secret
 from lightkit.loggers.outbox import Record, Refused, Unreachable
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-__all__ = ["Address", "Tracker", "find_address", "without_secret"]
+__all__ = ["Tracker"]
 
 _log = logging.getLogger("lightkit.loggers")
 
@@ -35,58 +32,6 @@ _PATIENCE = {
 _UPLOAD_TIMEOUT_S = 600  # the server answers only when it has stored the whole file, wherever that is
 _TRY_AGAIN = {401, 403, 407, 408, 425, 429}  # 4xx that can pass: credentials are renewed, limits end
 _MAX_PARAMS_TAGS = 100  # mlflow.utils.validation.MAX_PARAMS_TAGS_PER_BATCH
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where runs are tracked.
-
-    Args:
-        uri: MLflow's tracking URI; may hold a password.
-        origin: What set it, in the user's words.
-        artifacts: Folder for artifacts of a local database; None where the server decides.
-    """
-
-    uri: str
-    origin: str
-    artifacts: Path | None = None
-
-    @property
-    def shown(self) -> str:
-        """The URI without its password."""
-        return without_secret(self.uri)
-
-
-def find_address(tracking_uri: str | None) -> Address:
-    """Decide where to track: the argument, else ``MLFLOW_TRACKING_URI``, else SQLite in the run root.
-
-    Raises:
-        ConfigError: If the URI names a folder.
-    """
-    run = runs.current()
-    if tracking_uri:
-        uri, origin = tracking_uri, "tracking_uri of the logger MLflow"
-    elif from_environment := os.environ.get("MLFLOW_TRACKING_URI"):
-        uri, origin = from_environment, "the environment variable MLFLOW_TRACKING_URI"
-    else:
-        path = (run.root if run else Path()) / "mlflow.db"
-        uri, origin = f"sqlite:///{path}", "the default of the logger MLflow"
-    scheme = urlsplit(uri).scheme
-    if scheme in ("", "file") or len(scheme) == 1:  # one letter is a drive
-        raise ConfigError(
-            f"{origin} is {without_secret(uri)!r}, a folder. MLflow 3.13 and later keep no runs in folders: "
-            f"use a database such as 'sqlite:///runs/mlflow.db', a server such as 'http://localhost:5000', "
-            f"or leave it out for a database in the run root."
-        )
-    if scheme != "sqlite" or ":memory:" in uri:
-        return Address(uri, origin)
-    database = Path(uri.removeprefix("sqlite:///"))
-    return Address(f"sqlite:///{database.absolute()}", origin, database.absolute().parent / "mlflow-artifacts")
-
-
-def without_secret(text: str) -> str:
-    """``text`` with the user and password of every URI in it masked."""
-    return re.sub(r"(?<=//)[^/\s]*@", "***@", text)
 
 
 class Tracker:
@@ -241,12 +186,22 @@ class Tracker:
         """Announce the model, so that the metrics that follow belong to it; its files come at the end."""
         from mlflow.tracking.context.registry import resolve_tags  # mlflow takes 2 s to import
 
-        if self.model_id is not None and self.client.get_logged_model(self.model_id).status.value == "PENDING":
+        if self.model_id is not None and self._model_is_pending(self.model_id):
             return
         tags = resolve_tags({})
         model = self.client.create_logged_model(self.experiment_id, "model", self.run_id, tags=tags)
         self.model_id = model.model_id
         self._save_state()
+
+    def _model_is_pending(self, model_id: str) -> bool:
+        from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
+
+        try:
+            return str(self.client.get_logged_model(model_id).status) == "PENDING"
+        except MlflowException as error:
+            if isinstance(_as_outcome(error), Unreachable):
+                raise
+            return False  # somebody deleted it
 
     def _send_model_files(self, records: list[Record]) -> None:
         from mlflow.entities import LoggedModelOutput, LoggedModelStatus  # mlflow takes 2 s to import

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,3 +115,20 @@ def run(tmp_path: Path) -> Iterator[runs.Run]:
     folder.mkdir(parents=True)
     with runs.activate(runs.Run(folder=folder, name="daisies", id=folder.name, root=tmp_path / "runs")) as active:
         yield active
+
+
+@pytest.fixture(scope="session")
+def _tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's tables, which take a second to make, made once."""
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("tables") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def mlflow_run(run: runs.Run, _tables: Path) -> runs.Run:
+    """An active run whose database has its tables."""
+    shutil.copyfile(_tables, run.root / "mlflow.db")
+    return run

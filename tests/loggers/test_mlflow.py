@@ -12,6 +12,7 @@ import torch
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
 from lightkit import runs
+from lightkit.errors import Interrupted
 from lightkit.loggers import MLflow
 
 pytestmark = [
@@ -108,14 +109,14 @@ def test_what_autolog_records_is_recorded(
     assert their_logged.tags.keys() <= our_logged.tags.keys()
 
 
-def test_the_model_and_the_checkpoint_load_with_mlflow(train: Train, net: Any, run: runs.Run) -> None:
+def test_the_model_and_the_checkpoint_load_with_mlflow(train: Train, net: Any, mlflow_run: runs.Run) -> None:
     import mlflow
 
     logger = MLflow()
     module = net()
-    train(run.folder, logger, ModelCheckpoint(run.checkpoints, "best", "val_loss"), module=module)
+    train(mlflow_run.folder, logger, ModelCheckpoint(mlflow_run.checkpoints, "best", "val_loss"), module=module)
     (output,) = logger.experiment.get_run(logger.version).outputs.model_outputs
-    mlflow.set_tracking_uri(f"sqlite:///{run.root / 'mlflow.db'}")
+    mlflow.set_tracking_uri(f"sqlite:///{mlflow_run.root / 'mlflow.db'}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # 2026-11: what mlflow 3.17 and Lightning 2.6.6 say of pickle
@@ -131,20 +132,20 @@ def test_the_model_and_the_checkpoint_load_with_mlflow(train: Train, net: Any, r
     assert signature.outputs.inputs[0].shape == (-1, 2)
 
 
-def test_a_run_is_named_and_tagged_and_holds_its_config(train: Train, net: Any, run: runs.Run) -> None:
-    run.config_path.write_text("trainer:\n  max_epochs: 3\n")
+def test_a_run_is_named_and_tagged_and_holds_its_config(train: Train, net: Any, mlflow_run: runs.Run) -> None:
+    mlflow_run.config_path.write_text("trainer:\n  max_epochs: 3\n")
     logger = MLflow(tags={"team": "plants"})
     logger.log_manifest(
         {"git": {"commit": "f00d", "dirty": True}, "data": {"fingerprint": "beef", "source": "photos"}, "seed": 7}
     )
     logger.log_hyperparams({"model": {"width": 3, "blocks": [{"depth": 2}]}, "long": "x" * 7000})
     logger.add_picture("val/confusion", torch.zeros(3, 8, 9, dtype=torch.uint8), step=12)
-    train(run.folder, logger, module=net(lr=0.02, stage={"depth": 5}))
+    train(mlflow_run.folder, logger, module=net(lr=0.02, stage={"depth": 5}))
 
     client = logger.experiment
     recorded = client.get_run(logger.version)
     assert client.get_experiment(recorded.info.experiment_id).name == "daisies"
-    assert recorded.info.run_name == run.id
+    assert recorded.info.run_name == mlflow_run.id
     assert recorded.info.status == "FINISHED"
     said = {"git_commit": "f00d", "git_dirty": "True", "data_fingerprint": "beef", "data_source": "photos"}
     assert said.items() <= recorded.data.tags.items()
@@ -156,21 +157,21 @@ def test_a_run_is_named_and_tagged_and_holds_its_config(train: Train, net: Any, 
     )
     history = client.get_metric_history(logger.version, "train_loss_step")
     assert [metric.step for metric in history] == [1, 3, 5, 7, 9, 11]
-    assert not (run.folder / "mlflow-unsent.jsonl").exists()
-    assert not (run.folder / "mlflow-staging").exists()
+    assert not (mlflow_run.folder / "mlflow-unsent.jsonl").exists()
+    assert not (mlflow_run.folder / "mlflow-staging").exists()
 
 
 def test_a_resumed_run_continues_and_keeps_first_values(
-    train: Train, net: Any, run: runs.Run, caplog: pytest.LogCaptureFixture
+    train: Train, net: Any, mlflow_run: runs.Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = MLflow()
-    keep = ModelCheckpoint(run.checkpoints, "best", "val_loss", save_last=True)
-    train(run.folder, first, keep, max_epochs=2, module=net(lr=0.02))
-    with runs.activate(dataclasses.replace(run, resumed=True)):
+    keep = ModelCheckpoint(mlflow_run.checkpoints, "best", "val_loss", save_last=True)
+    train(mlflow_run.folder, first, keep, max_epochs=2, module=net(lr=0.02))
+    with runs.activate(dataclasses.replace(mlflow_run, resumed=True)):
         second = MLflow()
-    keep = ModelCheckpoint(run.checkpoints, "best", "val_loss", save_last=True)
-    ckpt_path = str(run.checkpoints / "last.ckpt")
-    train(run.folder, second, keep, max_epochs=4, module=net(lr=0.03), ckpt_path=ckpt_path)
+    keep = ModelCheckpoint(mlflow_run.checkpoints, "best", "val_loss", save_last=True)
+    ckpt_path = str(mlflow_run.checkpoints / "last.ckpt")
+    train(mlflow_run.folder, second, keep, max_epochs=4, module=net(lr=0.03), ckpt_path=ckpt_path)
 
     assert second.version == first.version
     recorded = second.experiment.get_run(second.version)
@@ -189,14 +190,14 @@ def test_a_resumed_run_continues_and_keeps_first_values(
     [(KeyboardInterrupt(), "KILLED"), (SystemExit(143), "KILLED"), (ZeroDivisionError("no"), "FAILED")],
     ids=["interrupted", "terminated", "crashed"],
 )
-def test_the_status_tells_how_it_ended(train: Train, run: runs.Run, error: BaseException, status: str) -> None:
+def test_the_status_tells_how_it_ended(train: Train, mlflow_run: runs.Run, error: BaseException, status: str) -> None:
     class Break(pl.Callback):
         def on_train_batch_end(self, *_: Any) -> None:
             raise error
 
     logger = MLflow()
     with pytest.raises(type(error) if not isinstance(error, KeyboardInterrupt) else SystemExit):
-        train(run.folder, logger, Break())
+        train(mlflow_run.folder, logger, Break())
     assert logger.experiment.get_run(logger.version).info.status == status
 
 
@@ -213,7 +214,7 @@ def test_outside_a_run_it_works_in_the_working_directory(
     assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlflow-artifacts"}
 
 
-def test_a_deleted_run_is_replaced_by_a_new_one(run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deleted_run_is_replaced_by_a_new_one(mlflow_run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
     first = MLflow()
     first.log_metrics({"x": 1.0}, step=1)
     first.finalize("success")
@@ -225,7 +226,7 @@ def test_a_deleted_run_is_replaced_by_a_new_one(run: runs.Run, caplog: pytest.Lo
     assert f"no longer has run {first.version}" in caplog.text
 
 
-def test_a_refused_record_does_not_hold_up_the_others(run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_record_does_not_hold_up_the_others(mlflow_run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
     logger = MLflow()
     logger.log_metrics({"before": 1.0}, step=1)
     logger.experiment.log_param(logger.version, "taken", "by somebody else")
@@ -237,3 +238,19 @@ def test_a_refused_record_does_not_hold_up_the_others(run: runs.Run, caplog: pyt
     assert recorded.data.metrics == {"before": 1.0, "after": 2.0}
     assert logger.unsent == 0
     assert "refused params (items={'taken': 'here'}), which is dropped" in caplog.text
+
+
+def test_a_stopped_run_does_not_wait_long_for_a_dead_server(mlflow_run: runs.Run) -> None:
+    logger = MLflow(flush_timeout_s=600)
+    logger.log_metrics({"x": 1.0}, step=1)
+    waits: list[float] = []
+    assert logger._outbox is not None
+    drain = logger._outbox.drain
+    logger._outbox.drain = lambda timeout_s: waits.append(timeout_s) or drain(timeout_s)  # type: ignore[method-assign, func-returns-value]
+    try:
+        raise Interrupted(15)  # noqa: TRY301 - the handler is what is tested
+    except Interrupted:
+        logger.finalize("failed")
+    logger.log_metrics({"x": 1.0}, step=2)
+    logger.finalize("success")
+    assert waits == [5.0, 600]

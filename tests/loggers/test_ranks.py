@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning_utilities.core.rank_zero import rank_zero_only
+
+from lightkit import runs
+from lightkit.loggers import CSV, MLflow, TensorBoard
+from lightkit.loggers.fit_facts import summary_of
+
+
+@pytest.fixture
+def _second_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+
+
+@pytest.mark.usefixtures("_second_rank")
+@pytest.mark.parametrize("kind", [CSV, MLflow, TensorBoard])
+def test_only_rank_zero_records(kind: Any, net: Any, run: runs.Run) -> None:
+    logger = kind()
+    trainer = SimpleNamespace(callback_metrics={"x": torch.tensor(1.0)}, global_step=1, world_size=2)
+    logger.log_hyperparams({"lr": 0.1})
+    logger.log_metrics({"x": 1.0}, step=1)
+    logger.experiment.anything("goes")
+    for name, arguments in {
+        "add_picture": ("x", torch.zeros(3, 2, 2, dtype=torch.uint8), 1),
+        "log_manifest": ({"git": {"commit": "f00d"}},),
+        "log_graph": (net(),),
+        **dict.fromkeys(
+            ["record_fit_start", "record_epoch_end", "record_fit_end", "record_test_end"], (trainer, net())
+        ),
+    }.items():
+        getattr(logger, name, lambda *_: None)(*arguments)
+    logger.after_save_checkpoint(SimpleNamespace(best_model_path="x"))
+    logger.finalize("success")
+    assert list(run.folder.iterdir()) == []
+    assert {path.name for path in run.root.iterdir()} == {run.name}
+
+
+@pytest.mark.usefixtures("_second_rank")
+def test_metrics_are_read_on_every_rank_because_reading_may_reduce_them(net: Any, run: runs.Run) -> None:
+    reads: list[str] = []
+
+    class Trainer:
+        global_step = 1
+
+        @property
+        def callback_metrics(self) -> dict[str, Any]:
+            reads.append("read")
+            return {}
+
+    logger = MLflow()
+    logger.record_epoch_end(Trainer(), net())  # type: ignore[arg-type]
+    logger.record_test_end(Trainer(), net())  # type: ignore[arg-type]
+    assert reads == ["read", "read"]
+
+
+def test_on_several_devices_the_summary_needs_no_forward_pass(net: Any) -> None:
+    module = net()
+    module.example_input_array = torch.zeros(2, 4)
+    calls: list[Any] = []
+    module.layer.register_forward_hook(lambda *_: calls.append(_))
+    several, one = SimpleNamespace(world_size=2), SimpleNamespace(world_size=1)
+    assert "layer" in summary_of(several, module)  # type: ignore[arg-type]
+    assert calls == []
+    assert module.example_input_array is not None
+    assert "[2, 4]" in summary_of(one, module)  # type: ignore[arg-type]
