@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,7 @@ def _model_files(client: Any, model_id: str, folder: str | None = None) -> set[s
 
 
 def test_what_autolog_records_is_recorded(
-    train: Train, net: Any, loader: Any, run: runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, net: Any, loader: Any, mlflow_run: runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
 
@@ -56,6 +57,7 @@ def test_what_autolog_records_is_recorded(
     # Spares a second Python that loads the model to see what it imports.
     monkeypatch.setattr(mlflow.models, "infer_pip_requirements", lambda *_, fallback: fallback)
     torch.manual_seed(7)
+    shutil.copyfile(mlflow_run.root / "mlflow.db", "autolog.db")
     uri = "sqlite:///autolog.db"
     mlflow.set_tracking_uri(uri)
     mlflow.pytorch.autolog()
@@ -75,7 +77,7 @@ def test_what_autolog_records_is_recorded(
     logger = MLflow()
     callbacks = (
         EarlyStopping("val_loss", min_delta=100.0, patience=2),
-        ModelCheckpoint(run.checkpoints, "best", "val_loss"),
+        ModelCheckpoint(mlflow_run.checkpoints, "best", "val_loss"),
     )
     trainer = train(tmp_path / "ours", logger, *callbacks, max_epochs=6)
     trainer.test(net(), loader())
