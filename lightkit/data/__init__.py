@@ -1,4 +1,18 @@
-"""Data modules, and the sampler and loaders to build one's own that resumes within an epoch."""
+"""Data modules, and the parts to build one's own from that resumes within an epoch.
+
+A data module of one's own resumes exactly, also in the middle of an epoch, with this loader and this dataset::
+
+    def train_dataloader(self):
+        return train_loader(self.dataset, batch_size=32, seed=0, trainer=self.trainer)
+
+    # and in the dataset, which train_loader gives a SampleKey in place of an index:
+    def __getitem__(self, key):
+        with sample_randomness(seed, key):  # whatever is drawn here comes from (seed, epoch, index)
+            return self.augment(self.images[key.index]), self.labels[key.index]
+
+`Transformed` is such a dataset. Whatever else it draws random numbers from, it must not be a state that lives from
+sample to sample. Data modules with loaders of another kind resume at the start of the last epoch.
+"""
 
 from lightkit.data.drawn import DrawnFlowers
 from lightkit.data.fashion_mnist import FashionMNIST

@@ -68,11 +68,14 @@ def drawn_flowers(num_images: int = 800, *, size: int = 160, seed: int = 0) -> P
     Raises:
         DataError: If it can be written neither to the cache nor to the temporary folder.
     """
-    cache = _writable_cache()
+    preferred = _cache_home() / "lightkit"
+    cache = preferred if _can_write(preferred) else _temporary_cache(preferred)
     target = cache / f"drawn-flowers-v{_VERSION}-n{num_images}-s{size}-seed{seed}"
     if _is_complete(target, num_images):
         return target
     _remove_stale(cache)
+    if cache != preferred:
+        log.warning("%s cannot be written; the drawn flowers are kept in %s instead", preferred, cache)
     log.info("drawing %d pictures of flowers into %s (once; a few seconds)", num_images, target)
     try:
         aside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=cache))
@@ -125,22 +128,21 @@ def _remove_stale(cache: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _writable_cache() -> Path:
-    """The user's cache folder, or, where that cannot be written, a folder of the user's among the temporary ones."""
+def _cache_home() -> Path:
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     # a relative path is to be ignored (XDG Base Directory Specification 0.8)
-    base = Path(chosen) if Path(chosen).is_absolute() else Path("~/.cache").expanduser()
-    cache = base / "lightkit"
-    if _can_write(cache):
-        return cache
-    fallback = Path(tempfile.gettempdir(), f"lightkit-{os.getuid()}")
-    if not _can_write(fallback, mode=0o700) or fallback.is_symlink() or fallback.stat().st_uid != os.getuid():
+    return Path(chosen) if Path(chosen).is_absolute() else Path("~/.cache").expanduser()
+
+
+def _temporary_cache(preferred: Path) -> Path:
+    """A folder among the temporary ones that is this user's alone."""
+    folder = Path(tempfile.gettempdir(), f"lightkit-{os.getuid()}")
+    if not _can_write(folder, mode=0o700) or folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise DataError(
-            f"{cache}: this cache folder cannot be written, and neither can {fallback}. Set XDG_CACHE_HOME to a folder "
-            "that can, or data.init_args.root to a folder with photos."
+            f"{preferred}: this cache folder cannot be written, and neither can {folder}. Set XDG_CACHE_HOME to a "
+            "folder that can, or data.init_args.root to a folder with photos."
         )
-    log.warning("%s cannot be written; the drawn flowers are kept in %s instead", cache, fallback)
-    return fallback
+    return folder
 
 
 def _can_write(folder: Path, mode: int = 0o777) -> bool:

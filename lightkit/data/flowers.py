@@ -65,7 +65,8 @@ class Flowers(ImageFolder):
             photos = self._photos()
             self.source = "drawn" if photos is None else "photos"
             self.root = photos or drawn_flowers()
-            log.info(*self._notice(photos))
+            if self.trainer is None or self.trainer.is_global_zero:
+                log.info(*self._notice(photos))
         try:
             super().setup(stage)
         except DataError as error:
