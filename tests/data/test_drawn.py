@@ -152,7 +152,7 @@ def test_shape_tells_the_flowers_apart_and_mean_colour_does_not(tmp_path_factory
     data = DrawnFlowers(val_fraction=0.25, test_fraction=0)
     data.setup("fit")
     drawing_s = time.monotonic() - started
-    (images, labels), (val_images, val_labels) = _arrays(data, "train", 64), _arrays(data, "val", 64)
+    (images, labels), (val_images, val_labels) = _arrays(data, "train", 48), _arrays(data, "val", 48)
     torch.manual_seed(0)
 
     def colours(pixels: torch.Tensor) -> torch.Tensor:
@@ -179,7 +179,7 @@ def test_shape_tells_the_flowers_apart_and_mean_colour_does_not(tmp_path_factory
         layers += [torch.nn.MaxPool2d(2)]
     cnn = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 5))
     adam = torch.optim.AdamW(cnn.parameters(), lr=3e-3, weight_decay=0.05)
-    num_epochs, batch_size = 12, 32
+    num_epochs, batch_size = 10, 32
     schedule = torch.optim.lr_scheduler.OneCycleLR(adam, 6e-3, total_steps=num_epochs * -(-len(images) // batch_size))
     for _ in range(num_epochs):
         for chosen in torch.split(torch.randperm(len(images)), batch_size):
