@@ -50,7 +50,7 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         try:
-            runs.write_aside(Path(path), lambda aside: torch.save(checkpoint, aside), check=_read_back)
+            runs.write_aside(Path(path), lambda aside: _save(checkpoint, aside), check=_read_back)
         except (OSError, RuntimeError) as error:
             # torch.save reports a full disk as a RuntimeError of its zip writer
             raise CheckpointError(
@@ -64,6 +64,11 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
         """Remove a checkpoint and its digest."""
         super().remove_checkpoint(path)
         runs.sidecar(path).unlink(missing_ok=True)
+
+
+def _save(checkpoint: dict[str, Any], path: Path) -> None:
+    with path.open("wb") as file:  # given a path, torch.save would put its name into the archive
+        torch.save(checkpoint, file)
 
 
 def _read_back(path: Path) -> None:

@@ -22,7 +22,7 @@ class Epoch:
         step: Number of optimizer steps at its end.
         metrics: What the model logged in it; the values of its validation too, if it had one.
         seconds: How long it took, validation included.
-        speed: Learning rates at its start, ``epoch_seconds``, and ``images_per_s`` without validation.
+        speed: Learning rates at its start, ``epoch_seconds``, and ``samples_per_s`` without validation.
     """
 
     epoch: int
@@ -51,7 +51,7 @@ class EpochMeter:
         self._waiting: Epoch | None = None
 
     @property
-    def images_per_s(self) -> float | None:
+    def samples_per_s(self) -> float | None:
         """Samples a second in training, over all complete epochs; None before the first."""
         return round(self._all_samples / self._all_training_s, 2) if self._all_training_s > 0 else None
 
@@ -85,7 +85,7 @@ class EpochMeter:
         self._all_training_s += training_s
         speed = {**self._rates, "epoch_seconds": round(seconds, 3)}
         if samples:
-            speed["images_per_s"] = round(samples / training_s, 2)
+            speed["samples_per_s"] = round(samples / training_s, 2)
         self._waiting = Epoch(trainer.current_epoch, trainer.global_step, {}, round(seconds, 3), speed)
         self.batches = 0
         self.add_late_metrics(trainer)
@@ -97,6 +97,8 @@ class EpochMeter:
         logged = dict(trainer.callback_metrics)
         # Lightning keeps the values of an earlier validation in there; those are the very same tensors.
         fresh = {name: value for name, value in logged.items() if self._seen.get(name) is not value}
+        # LearningRateMonitor's names for what `learning_rates` gives
+        fresh = {name: value for name, value in fresh.items() if not name.startswith("lr-")}
         self._waiting.metrics.update({name: float(value) for name, value in fresh.items()})
         self._seen = logged
 

@@ -194,10 +194,10 @@ class RichProgress(_EpochWatch, RichProgressBar):
         if list(names) != self._columns:
             self._columns = list(names)
             head = "".join(f"  {name:>8}" for name in names)
-            self._put(f"{'epoch':>9}{head}  {'time':>8}  {'images/s':>9}", style="bold")
+            self._put(f"{'epoch':>9}{head}  {'time':>8}  {'samples/s':>9}", style="bold")
         cells = "".join(f"  {f'{epoch.metrics[name]:.3g}':>{max(len(name), 8)}}" for name in names)
         time, speed = [*_speed(epoch), ""][:2]
-        self._put(f"{first}{cells}  {time:>8}  {speed.removesuffix(' images/s'):>9}")
+        self._put(f"{first}{cells}  {time:>8}  {speed.removesuffix(' samples/s'):>9}")
 
     def show_result(self, stage: str, metrics: Mapping[str, float]) -> None:
         """Put the metrics below one another."""
@@ -262,8 +262,8 @@ def _count(trainer: Trainer, epoch: int) -> str:
 
 
 def _speed(epoch: Epoch) -> list[str]:
-    speed = epoch.speed.get("images_per_s")
-    return [f"{epoch.seconds:.1f} s", *([] if speed is None else [f"{speed:.0f} images/s"])]
+    speed = epoch.speed.get("samples_per_s")
+    return [f"{epoch.seconds:.1f} s", *([] if speed is None else [f"{speed:.0f} samples/s"])]
 
 
 def _worth_showing(metrics: Mapping[str, float], chosen: Sequence[str]) -> list[str]:

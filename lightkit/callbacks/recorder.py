@@ -164,6 +164,7 @@ class RunRecorder(Callback):
         """
         if self._meter.batches:
             self._meter.end_epoch(trainer)
+            _tell_loggers(trainer, "record_epoch_end", trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Write the epoch before its checkpoint: the next process goes on after it and would never write it."""
@@ -194,6 +195,7 @@ class RunRecorder(Callback):
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the metrics of ``lightkit test``."""
         self._record_result(trainer, "test")
+        _tell_loggers(trainer, "record_test_end", trainer, pl_module)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record that predictions were made."""
@@ -249,7 +251,7 @@ class RunRecorder(Callback):
             best = best_row(trainer, rows)
             self._summary.epochs = int(rows[-1]["epoch"]) + 1 if rows else 0
             self._summary.steps = trainer.global_step
-            self._summary.throughput = {"images_per_s": self._meter.images_per_s}
+            self._summary.throughput = {"samples_per_s": self._meter.samples_per_s}
             self._summary.metrics = {"best": best or {}, "last": rows[-1] if rows else {}}
             self._summary.best = best_checkpoint(trainer, best)
             self._summary.paths = existing_paths(trainer, self.run)
@@ -284,11 +286,10 @@ def _opened_summary(run: runs.Run) -> tuple[runs.Summary, bool]:
 
 
 def _tell_loggers(trainer: Trainer, hook: str, *about: Any) -> None:
-    if trainer.is_global_zero:
-        for logger in trainer.loggers:
-            tell = getattr(logger, hook, None)
-            if callable(tell):
-                tell(*about)
+    for logger in trainer.loggers:
+        tell = getattr(logger, hook, None)
+        if callable(tell):
+            tell(*about)
 
 
 def _now() -> str:

@@ -39,6 +39,8 @@ class ResumeState(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Keep the saved state until training starts."""
         self._restored = checkpoint.get(_KEY)
+        if trainer.max_steps != -1:
+            _finish_counted_epoch(checkpoint)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the random states before people's own loaders draw their seed from them."""
@@ -57,7 +59,7 @@ class ResumeState(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Step plateau schedulers after an epoch that was resumed within; Lightning leaves them out there."""
-        if trainer.fit_loop.restarting:
+        if trainer.fit_loop.restarting and trainer.max_steps == -1:  # with max_steps Lightning steps none at all
             _step(trainer, _plateau_steps(trainer))
 
     def _restore_random(self, trainer: Trainer) -> None:
@@ -92,6 +94,21 @@ def restore_random_states(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"].cpu())
     if states["cuda"] and len(states["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
+
+
+def _finish_counted_epoch(checkpoint: dict[str, Any]) -> None:
+    """Let an epoch that ended before its checkpoint be over in the loops' counters.
+
+    Lightning 2.6 does so itself, but not under `max_steps`: there it would count the epoch a second time.
+    """
+    loops = checkpoint["loops"]["fit_loop"]
+    epochs, batches = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
+    if epochs["current"]["processed"] == epochs["current"]["completed"]:
+        return
+    for counters in (epochs["current"], epochs["total"]):
+        counters["completed"] = counters["processed"]
+    batches["current"] = dict.fromkeys(batches["current"], 0)
+    batches["is_last_batch"] = False
 
 
 def _gather(states: dict[str, Any]) -> list[dict[str, Any]]:

@@ -105,7 +105,8 @@ class LightkitCLI(LightningCLI):
                 parser.parse_args([*([command] if command else []), *self.session.passthrough])
             values = self.session.resolved.lightning().values
             values.pop("ckpt_path", None)  # `begin` decides; Lightning would let its hyper-parameters win
-            self.config = parser.parse_object({"subcommand": command, command: values} if command else values)
+            # As a file's text: given as an object, `key+` in init_args would forget the signature's default.
+            self.config = parser.parse_args([*([command] if command else []), "--config", config.dump_yaml(values)])
         except ArgumentError as error:
             known = _known_keys(self._subcommand_parsers[command] if command else parser)
             raise explained(error, self.session.resolved, keys=known, classes=_known_classes()) from error
@@ -213,8 +214,13 @@ class LightkitCLI(LightningCLI):
         stop = StopOnSignal(
             self.session.watch, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None)
         )
-        began = LambdaCallback(on_train_start=self._note_beginning)
+        began = LambdaCallback(on_fit_start=self._log_config, on_train_start=self._note_beginning)
         return [*own, self.stage.recorder, ResumeState(), stop, began, *shown]
+
+    def _log_config(self, trainer: Trainer, _module: LightningModule) -> None:
+        """Give trackers the whole config; Lightning gives them the model's and the data's arguments only."""
+        for logger in trainer.loggers:
+            logger.log_hyperparams(_without_nulls(self.saved_config))
 
     def _note_beginning(self, trainer: Trainer, _module: LightningModule) -> None:
         """From here on the run is worth keeping, and the newest."""
@@ -292,6 +298,12 @@ def build_data(section: Any, resolved: config.Resolved) -> LightningDataModule:
         raise explained(error, resolved, keys=(), classes=_known_classes()) from error
     module: LightningDataModule = built["data"]
     return module
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(child) for key, child in value.items() if child is not None}
+    return value
 
 
 def _known_keys(parser: LightningArgumentParser) -> set[str]:

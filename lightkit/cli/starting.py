@@ -103,6 +103,7 @@ def _written(session: Session, start: Start, *, saved: dict[str, Any], seed: int
         seed=seed,
         parent=None if start.parent is None else str(start.parent.folder),
         mask=session.resolved.masked,
+        previous=runs.read_json(start.run.manifest_path),
     )
     runs.write_json(start.run.manifest_path, manifest)
     return _stage(session, start, manifest=manifest)

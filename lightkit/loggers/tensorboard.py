@@ -66,10 +66,15 @@ class TensorBoard(TensorBoardLogger):
             # Tracing warns about each branch on a tensor's value, is deprecated in torch 2.15 as a whole, and prints
             # what fails.
             warnings.simplefilter("ignore")
+            training = [module for module in model.modules() if module.training]
             try:
+                model.eval()  # batch statistics and dropout differ from one trace to the next
                 super().log_graph(model, input_array)
             except Exception as error:  # noqa: BLE001 - a drawing must not end a training, whatever the model raises
                 _log.warning("TensorBoard shows no graph: the model cannot be traced (%s)", _first_line(error))
+            finally:
+                for module in training:
+                    module.training = True
 
     @rank_zero_only
     def add_picture(self, name: str, image: Tensor, step: int) -> None:

@@ -10,7 +10,7 @@ started, ended     ISO 8601, UTC; of the newest process in this folder
 durations          seconds: ``total`` of this process, ``fit``, and each other stage by its name
 epochs             number of epochs that are complete
 steps              number of optimizer steps
-throughput         ``images_per_s`` in training, over this process's complete epochs; null if none
+throughput         ``samples_per_s`` in training, over this process's complete epochs; null if none
 metrics            ``best`` and ``last``: column -> value, the rows of metrics.csv for these epochs
 best               ``monitor``, ``value``, ``epoch`` of the best checkpoint; null if nothing is monitored
 paths              relative to the run's folder: ``best_checkpoint``, ``last_checkpoint``, ``config``, ...
@@ -45,7 +45,7 @@ class Summary:
     durations: dict[str, float] = field(default_factory=dict)
     epochs: int = 0
     steps: int = 0
-    throughput: dict[str, float | None] = field(default_factory=lambda: {"images_per_s": None})
+    throughput: dict[str, float | None] = field(default_factory=lambda: {"samples_per_s": None})
     metrics: dict[str, dict[str, float]] = field(default_factory=lambda: {"best": {}, "last": {}})
     best: dict[str, Any] | None = None
     paths: dict[str, str] = field(default_factory=dict)

@@ -93,7 +93,7 @@ def test_a_pipe_gets_one_plain_line_an_epoch() -> None:
     assert b"\r" not in done.stdout + done.stderr
     assert b"\x1b" not in done.stdout + done.stderr
     *epochs, test = done.stdout.decode("ascii").splitlines()
-    line = r"epoch {}/3  train/loss [\d.e-]+  val/accuracy 0\.843  \d+\.\d s  \d+ images/s"
+    line = r"epoch {}/3  train/loss [\d.e-]+  val/accuracy 0\.843  \d+\.\d s  \d+ samples/s"
     assert len(epochs) == 3
     assert all(re.fullmatch(line.format(number), epoch) for number, epoch in enumerate(epochs, 1)), epochs
     assert test == "test  test/accuracy 0.75"
@@ -107,7 +107,7 @@ def test_a_terminal_gets_bars_and_a_table() -> None:
     assert "━" in text
     assert re.search(r"epoch 3/3 +━+", text)
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", text)]
-    head = lines.index("    epoch  train/loss  val/accuracy      time   images/s")
+    head = lines.index("    epoch  train/loss  val/accuracy      time   samples/s")
     rows = [line for line in lines[head:] if re.fullmatch(r" +\d/3 +[\d.e-]+ +0\.843 +\d+\.\d s +\d+", line)]
     assert [row.split()[0] for row in rows] == ["1/3", "2/3", "3/3"]
     assert {len(row) for row in rows} == {len(lines[head])}
@@ -182,7 +182,7 @@ def test_the_line_has_what_tells_most(
     logs: Mapping[str, float], shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     epoch, predict = _shown(logs, capsys)
-    assert re.fullmatch(rf"epoch 1/1  {shown}  \d+\.\d s  \d+ images/s", epoch)
+    assert re.fullmatch(rf"epoch 1/1  {shown}  \d+\.\d s  \d+ samples/s", epoch)
     assert predict == "predict"
 
 

@@ -115,7 +115,7 @@ def test_a_fit_leaves_one_event_and_one_row_an_epoch(run: runs.Run) -> None:
     assert [record["event"] for record in _events(run)] == ["start", "epoch", "epoch", "epoch", "end"]
     rows = _rows(run)
     assert list(rows[0]) == [
-        *["epoch", "step", "epoch_seconds", "images_per_s", "lr"],
+        *["epoch", "step", "epoch_seconds", "samples_per_s", "lr"],
         *["train/late", "train/loss", "val/epoch", "val/loss"],
     ]
     assert [(row["epoch"], row["step"], row["val/epoch"], row["train/late"]) for row in rows] == [
@@ -124,7 +124,7 @@ def test_a_fit_leaves_one_event_and_one_row_an_epoch(run: runs.Run) -> None:
         ("2", "9", "2.0", "2.0"),
     ]
     assert {row["lr"] for row in rows} == {"0.125"}
-    assert all(float(row["images_per_s"]) > 0 for row in rows)
+    assert all(float(row["samples_per_s"]) > 0 for row in rows)
     assert float(rows[2]["train/loss"]) < float(rows[0]["train/loss"])
     for record, row in zip(_events(run, "epoch"), rows, strict=True):
         assert {name: str(value) for name, value in record["metrics"].items()} == {
@@ -183,7 +183,7 @@ def test_the_summary_says_how_it_ended(run: runs.Run) -> None:
     assert summary.paths["best_checkpoint"] == "checkpoints/best.ckpt"
     assert summary.paths["last_checkpoint"] == "checkpoints/last.ckpt"
     assert summary.paths["metrics"] == "metrics.csv"
-    assert (summary.throughput["images_per_s"] or 0) > 0
+    assert (summary.throughput["samples_per_s"] or 0) > 0
     assert 0 < summary.durations["fit"] <= summary.durations["total"]
     assert _events(run, "end")[0] | {"time": None} == {
         "time": None,

@@ -84,7 +84,7 @@ class Kill(Callback):
 
 def train(
     folder: Path, *, exact: bool, plateau: bool = False, kill: Callable[[pl.Trainer], bool] | None = None,
-    resume: bool = False, extra: list[Callback] | None = None, accumulate: int = 1, save_steps: int | None = 1,
+    resume: bool = False, extra: list[Callback] | None = None, accumulate: int = 1, save_steps: int | None = 1, max_steps: int = -1,
 ) -> dict[str, Any]:  # fmt: skip
     pl.seed_everything(3, workers=True, verbose=False)
     np.random.seed(3)
@@ -93,7 +93,8 @@ def train(
         torch.rand(17)  # whatever ran before in this process must not matter
     checkpoint = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_steps)
     trainer = pl.Trainer(
-        max_epochs=4, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        max_epochs=4 if max_steps == -1 else None, max_steps=max_steps, accelerator="cpu", logger=False,
+        enable_progress_bar=False, enable_model_summary=False,
         accumulate_grad_batches=accumulate,
         callbacks=[ResumeState(), checkpoint, *(extra or []), *([Kill(kill)] if kill else [])],
     )  # fmt: skip
@@ -134,6 +135,18 @@ def test_a_plain_shuffling_loader_resumes_at_the_last_epoch_with_the_same_weight
     last = torch.load(tmp_path / "cut" / "last.ckpt", weights_only=True)
     assert last["global_step"] == step // 7 * 7, "a loader that cannot start within an epoch got a checkpoint within it"
     assert_same(expected, train(tmp_path / "cut", exact=False, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("exact", "step"),
+    [*((True, step) for step in (4, 7, 8, 13, 14, 15, 20)), *((False, step) for step in (7, 8, 14, 20))],
+    ids=str,
+)
+def test_a_training_that_counts_steps_ends_with_the_same_weights(tmp_path: Path, step: int, exact: bool) -> None:
+    expected = train(tmp_path / "whole", exact=exact, max_steps=25)
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", exact=exact, max_steps=25, kill=lambda trainer: trainer.global_step == step)
+    assert_same(expected, train(tmp_path / "cut", exact=exact, max_steps=25, resume=True))
 
 
 def test_a_training_killed_after_early_stopping_decided_does_not_train_on(tmp_path: Path) -> None:
