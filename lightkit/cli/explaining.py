@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
+import sys
+import traceback
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from lightkit.config import KeyPath, Resolved, dotted, mistake, near
+from lightkit.config.origins import shown_path
 from lightkit.errors import ConfigError, LightkitError
 
 __all__ = ["explained", "located", "subclass_names"]
@@ -48,12 +53,14 @@ def explained(error: Exception, resolved: Resolved, *, keys: Iterable[str], clas
 
 
 def located(error: LightkitError, resolved: Resolved) -> LightkitError:
-    """Add the place to an error that begins with the dotted key that it is about, unless it shows one."""
-    match = re.match(r"([a-z_]+(?:\.\w+)+): ", str(error))
-    origin = resolved.origin_of(match.group(1)) if match else None
-    if origin is None or origin.kind == "default" or "-->" in str(error):
+    """Add the place of the first dotted key that the error names and the user has set, unless it shows one."""
+    if "-->" in str(error):
         return error
-    return type(error)(f"{error}\n{origin.render()}")
+    for key in re.findall(r"(?<![\w.])[a-z_]+(?:\.\w+)+", str(error)):
+        origin = resolved.origins.get(resolved.lightkit_path(key))
+        if origin is not None and origin.kind != "default":
+            return type(error)(f"{error}\n{origin.render()}")
+    return error
 
 
 def subclass_names(base: type) -> set[str]:
@@ -74,6 +81,10 @@ def _of_key(key: str, message: str, resolved: Resolved, classes: Iterable[str]) 
     if match := _WRONG_BASE.search(message):
         class_path, base = match.groups()
         return _at((*_entry_path(path, class_path, resolved), "class_path"), f"{class_path} is no {base}", resolved)
+    value = _said(resolved, path)
+    said = value.get("class_path") if isinstance(value, Mapping) else None
+    if isinstance(said, str) and (failure := _import_failure(said)):
+        return _at((*path, "class_path"), f"{said} cannot be imported: {failure}", resolved)
     return _at(path, _expectation(message), resolved)
 
 
@@ -87,7 +98,44 @@ def _of_class(path: KeyPath, class_path: str, inside: str, resolved: Resolved) -
         return _at(path, f"{name} needs {match.group(1)}", resolved)
     if keys := _KEY.findall(inside):
         return _at((*path, "init_args", *keys[0].split(".")), _expectation(inside), resolved)
-    return _at((*path, "class_path"), f"{class_path} cannot be imported: {' '.join(inside.split())}", resolved)
+    given = _said(resolved, (*path, "init_args"))
+    if given is not None and not isinstance(given, Mapping):
+        says = f"expected a mapping of {name}'s arguments, got {given!r}"
+        return _at((*path, "init_args"), says, resolved)
+    failure = _import_failure(class_path) or f"{' '.join(inside.split())}{near(name, _names_beside(class_path))}"
+    return _at((*path, "class_path"), f"{class_path} cannot be imported: {failure}", resolved)
+
+
+def _said(resolved: Resolved, path: KeyPath) -> Any:
+    value: Any = resolved.values
+    for part in path:
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def _import_failure(class_path: str) -> str | None:
+    """Say what is wrong inside the module of a class, and on which line; None where the module is not at fault."""
+    module = class_path.rpartition(".")[0]
+    try:
+        importlib.import_module(module or "builtins")
+    except Exception as error:  # noqa: BLE001 (whatever the module raises is told)
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
+        where = [frame for frame in frames[1:] if "importlib" not in Path(frame.filename).parts]
+        if isinstance(error, SyntaxError):
+            return f"{type(error).__name__}: {error}"
+        return (
+            f"{type(error).__name__}: {error} ({shown_path(Path(where[-1].filename))}:{where[-1].lineno})"
+            if where
+            else None
+        )
+    return None
+
+
+def _names_beside(class_path: str) -> list[str]:
+    module = sys.modules.get(class_path.rpartition(".")[0])
+    return [name for name, value in vars(module).items() if isinstance(value, type)] if module else []
 
 
 def _entry_path(path: KeyPath, class_path: str, resolved: Resolved) -> KeyPath:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentError
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -32,11 +33,13 @@ from lightkit.callbacks import (
     progress_for,
 )
 from lightkit.cli.explaining import explained, subclass_names
+from lightkit.cli.masking import mask_hyperparameters, masked, without_nulls
+from lightkit.cli.refusals import refused, unwrapped_errors
 from lightkit.cli.resuming import RunSettings
 from lightkit.cli.session import Session, open_session
 from lightkit.cli.showing import Heading
 from lightkit.cli.starting import Stage, begin
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import ConfigError
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["ConfigPrinted", "LightkitCLI", "build_data"]
@@ -45,7 +48,7 @@ _NOT_SAVED = ("ckpt_path", "weights_only", "verbose", "return_predictions", "con
 _TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 
 
-class ConfigPrinted(Exception):  # noqa: N818 (no error: `--print_config` is done)
+class ConfigPrinted(Exception):
     """The resolved config was asked for and has been printed."""
 
 
@@ -70,6 +73,7 @@ class LightkitCLI(LightningCLI):
         **kwargs: Any,
     ) -> None:
         self.session = session
+        self._own_sessions = ExitStack()
         self.stage: Stage | None = None
         self.saved_config: dict[str, Any] = {}
         stages = list(self.subcommands())
@@ -79,7 +83,8 @@ class LightkitCLI(LightningCLI):
         parser_kwargs = {"exit_on_error": False, **kwargs.pop("parser_kwargs", {})}
         if kwargs.get("run", True):
             parser_kwargs |= {stage: {"exit_on_error": False, **parser_kwargs.get(stage, {})} for stage in stages}
-        super().__init__(model_class, datamodule_class, save_config_callback, parser_kwargs=parser_kwargs, **kwargs)
+        with self._own_sessions:  # a session that the caller has opened is the caller's to close
+            super().__init__(model_class, datamodule_class, save_config_callback, parser_kwargs=parser_kwargs, **kwargs)
 
     # -- parsing -----------------------------------------------------------------------------------------------
 
@@ -96,6 +101,7 @@ class LightkitCLI(LightningCLI):
         """
         if self.session is None and (args is None or isinstance(args, list)):
             self.session = self._open_session(list(sys.argv[1:] if args is None else args))
+            self._own_sessions.push(self.session.stack)
         if self.session is None:
             super().parse_arguments(parser, args)
             return
@@ -116,13 +122,20 @@ class LightkitCLI(LightningCLI):
         fixed = {"model": not self.subclass_mode_model, "data": not self.subclass_mode_data}
         sections = [section for section in config.CLASS_SECTIONS if not fixed.get(section)]
         if not hasattr(self, "_subcommand_parsers"):
-            return open_session("", words, SignalWatch(), class_sections=sections)
+            return open_session("", words, SignalWatch(), class_sections=sections, default_entries=())
         names = list(self.subcommands())
         command = next((word for word in words if word in names), None)
         if command is None:
             raise ConfigError(f"No command among {' '.join(words)!r}. Commands: {', '.join(names)}.")
         words.remove(command)
-        return open_session(command, words, SignalWatch(), class_sections=sections, subcommands=names)
+        return open_session(
+            command,
+            words,
+            SignalWatch(),
+            class_sections=sections,
+            subcommands=names,
+            default_entries=("callbacks",) if "logger" in self.trainer_defaults else ("callbacks", "logger"),
+        )
 
     # -- the run -----------------------------------------------------------------------------------------------
 
@@ -191,7 +204,9 @@ class LightkitCLI(LightningCLI):
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except _TRAINER_ERRORS as error:
-            raise ConfigError(f"trainer: {error}") from error
+            if self.session is None:
+                raise
+            raise refused(error, self.session.resolved) from error
         if self.stage is not None:
             self._attach(trainer, self.stage)
         return trainer
@@ -220,7 +235,7 @@ class LightkitCLI(LightningCLI):
     def _log_config(self, trainer: Trainer, _module: LightningModule) -> None:
         """Give trackers the whole config; Lightning gives them the model's and the data's arguments only."""
         for logger in trainer.loggers:
-            logger.log_hyperparams(_without_nulls(self.saved_config))
+            logger.log_hyperparams(without_nulls(self.saved_config))
 
     def _note_beginning(self, trainer: Trainer, _module: LightningModule) -> None:
         """From here on the run is worth keeping, and the newest."""
@@ -234,53 +249,23 @@ class LightkitCLI(LightningCLI):
         assert self.session is not None
         plugins = list(given) if isinstance(given, list) else [] if given is None else [given]
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-            plugins.append(VerifiedCheckpointIO(mask=self._masked, on_saved=self._note_checkpoint))
+            plugins.append(
+                VerifiedCheckpointIO(mask=partial(masked, self.session.resolved), on_saved=self._note_checkpoint)
+            )
         return plugins
 
     def _note_checkpoint(self, path: Path, checkpoint: Mapping[str, Any]) -> None:
         assert self.stage is not None
         self.stage.recorder.checkpoint_saved(path, checkpoint["epoch"], checkpoint["global_step"], path.stem)
 
-    def _masked(self, value: Any) -> Any:
-        """Put references in the place of secrets, in the strings of plain containers."""
-        assert self.session is not None
-        if isinstance(value, str):
-            return self.session.resolved.masked(value)
-        if isinstance(value, Mapping):
-            return {key: self._masked(child) for key, child in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._masked(child) for child in value) if type(value) in (list, tuple) else value
-        return value
-
     def _attach(self, trainer: Trainer, stage: Stage) -> None:
         """Give people's own checkpoint callbacks their folder, and keep secrets from every logger."""
+        assert self.session is not None
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
                 callback.dirpath = str(stage.start.run.checkpoints)
         for logger in trainer.loggers:
-            self._mask_hyperparameters_of(logger)
-
-    def _mask_hyperparameters_of(self, logger: Logger) -> None:
-        log_hyperparams = logger.log_hyperparams
-
-        def masked(params: Any, *args: Any, **kwargs: Any) -> Any:
-            return log_hyperparams(self._masked(params), *args, **kwargs)
-
-        logger.log_hyperparams = masked  # type: ignore[method-assign]
-
-
-@contextmanager
-def unwrapped_errors() -> Iterator[None]:
-    """Let an error of lightkit's own through that jsonargparse has wrapped in one of its own."""
-    try:
-        yield
-    except ValueError as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, LightkitError):
-                raise cause from None
-            cause = cause.__cause__ or cause.__context__
-        raise
+            mask_hyperparameters(logger, self.session.resolved)
 
 
 def build_data(section: Any, resolved: config.Resolved) -> LightningDataModule:
@@ -298,12 +283,6 @@ def build_data(section: Any, resolved: config.Resolved) -> LightningDataModule:
         raise explained(error, resolved, keys=(), classes=_known_classes()) from error
     module: LightningDataModule = built["data"]
     return module
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(child) for key, child in value.items() if child is not None}
-    return value
 
 
 def _known_keys(parser: LightningArgumentParser) -> set[str]:

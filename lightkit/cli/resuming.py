@@ -72,7 +72,7 @@ def choose_start(
     if ckpt_path is not None:
         return _from_checkpoint(settings, ckpt_path)
     if settings.resume not in ("auto", "never"):
-        return _resumed(runs.open_run(settings.resume), required=True)
+        return _resumed(_named_run(settings.resume), required=True)
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
     if found is None:
         return Start(runs.create(settings.root, settings.name))
@@ -115,7 +115,8 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def _from_checkpoint(settings: RunSettings, ckpt_path: str) -> Start:
     assert settings.name is not None
     if ckpt_path not in ("best", "last"):
-        return Start(runs.create(settings.root, settings.name), checkpoint=_existing(ckpt_path))
+        checkpoint = _existing(ckpt_path)
+        return Start(runs.create(settings.root, settings.name), checkpoint=checkpoint)
     parent = next(
         (run for run in runs.list_runs(settings.root, settings.name) if any(run.checkpoints.glob("*.ckpt"))), None
     )
@@ -136,6 +137,13 @@ def _resumed(run: runs.Run, *, required: bool) -> Start:
     whence = f"from {checkpoint.name}" if checkpoint else "from the start, since no checkpoint had been written"
     notice = f"resumes {run.folder} {whence}" + "".join(f"; {text}" for text in skipped)
     return Start(replace(run, resumed=True), checkpoint=checkpoint, notice=notice, is_old=True)
+
+
+def _named_run(folder: str) -> runs.Run:
+    try:
+        return runs.open_run(folder)
+    except ConfigError as error:
+        raise ConfigError(f"run.resume: expected auto, never or a run's folder; {error}") from error
 
 
 def _existing(path: str) -> Path:

@@ -48,6 +48,7 @@ NAMED_CLASSES = {
     },
 }
 """What the name of an entry stands for where the entry has no class_path."""
+_DEFAULT_ENTRIES: dict[str, Any] = {"callbacks": {"checkpoint": {}}, "logger": {"tensorboard": {}}}
 
 
 @dataclass
@@ -98,8 +99,17 @@ def open_session(
     *,
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
+    default_entries: Sequence[str] = ("callbacks", "logger"),
 ) -> Session:
     """Read the arguments and lay all layers over one another.
+
+    Args:
+        command: `fit`, `validate`, `test` or `predict`; empty where a script runs no command.
+        words: The command line after the command.
+        watch: Handler of SIGINT and SIGTERM.
+        class_sections: Top-level keys that hold one class each.
+        subcommands: All commands.
+        default_entries: Sections that get an entry of lightkit's own: the checkpoint, and a logger where there is none.
 
     Raises:
         ConfigError: If anything in them is wrong.
@@ -121,9 +131,10 @@ def open_session(
         )
 
     # A run made by lightkit is complete: defaults of this version must not add to it.
-    resolved = resolve({} if base else {"callbacks": {"checkpoint": {}}})
-    if base is None and not _has_logger(resolved.values):
-        resolved = resolve({"callbacks": {"checkpoint": {}}, "logger": {"tensorboard": {}}})
+    defaults = {} if base else {section: _DEFAULT_ENTRIES[section] for section in default_entries}
+    resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
+    if "logger" in defaults and not _has_logger(resolved.values):
+        resolved = resolve(defaults)
     ckpt_path = options.get("ckpt_path", resolved.values.get("ckpt_path"))
     if ckpt_path is None and base is not None:
         ckpt_path = "best"

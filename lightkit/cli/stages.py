@@ -23,11 +23,13 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
     with session.stack:
         # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
         from lightkit.cli.lightning import ConfigPrinted, LightkitCLI
+        from lightkit.cli.refusals import refusals_told
         from lightkit.cli.showing import show_end
 
         hush_libraries()
         try:
-            cli = LightkitCLI(session=session)
+            with refusals_told(session.resolved):
+                cli = LightkitCLI(session=session)
         except ConfigPrinted:
             return 0
         except (ConfigError, DataError) as error:

@@ -1,0 +1,90 @@
+"""What Lightning refuses, as a mistake in the config with the place where it was set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+from lightkit.config import KeyPath, Resolved, dotted, mistake
+from lightkit.errors import ConfigError, LightkitError
+
+__all__ = ["refusals_told", "refused", "unwrapped_errors"]
+
+_SECTIONS = ("trainer", "callbacks", "logger", "lr_scheduler", "optimizer")
+_NO_METRIC = "Early stopping conditioned on metric"  # EarlyStopping of Lightning 2.6.6, a RuntimeError
+_WRAPPINGS = ("Does not validate against any of the Union", "Parser key ", "Problem with given class_path")
+
+
+@contextmanager
+def refusals_told(resolved: Resolved) -> Iterator[None]:
+    """Tell what Lightning refuses in words; everything else that is raised is a crash and passes.
+
+    Raises:
+        ConfigError: In the place of Lightning's error.
+    """
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise refused(error, resolved) from error
+    except RuntimeError as error:
+        if not str(error).startswith(_NO_METRIC):
+            raise
+        raise refused(error, resolved) from error
+
+
+@contextmanager
+def unwrapped_errors() -> Iterator[None]:
+    """Let what a constructor raised through, which jsonargparse has wrapped in an error of its own."""
+    try:
+        yield
+    except ValueError as error:
+        causes = list(_causes(error))
+        told = (cause for cause in causes if isinstance(cause, (LightkitError, MisconfigurationException)))
+        raised = (cause for cause in causes if not str(cause).startswith(_WRAPPINGS))
+        original = next(told, next(raised, error))
+        if original is error:
+            raise
+        raise original from original.__cause__
+
+
+def refused(error: Exception, resolved: Resolved) -> ConfigError:
+    """Make the error that names the key that Lightning's words are about, where one can be told."""
+    says = " ".join(resolved.masked(str(error)).split())
+    path = _meant(str(error), resolved)
+    if path is None:
+        return ConfigError(says)
+    return mistake(f"{dotted(path)}: {says}", resolved.origin_of(path))
+
+
+def _meant(message: str, resolved: Resolved) -> KeyPath | None:
+    """Find the user's key that is named in a message, by its name, its value, or best both."""
+    words = {word.rstrip(".") for word in re.findall(r"[\w/.+-]+", message)}
+    best, most = None, 0
+    for path, origin in resolved.origins.items():
+        if origin.kind == "default" or path[0] not in _SECTIONS or len(path) < 2:
+            continue
+        value = _value(resolved.values, path)
+        if isinstance(value, (Mapping, list)):
+            continue
+        by_value = isinstance(value, str) and len(value) > 2 and value in words
+        score = (path[-1] in words) + by_value
+        if score > most:
+            best, most = path, score
+    return best
+
+
+def _value(values: Any, path: KeyPath) -> Any:
+    for part in path:
+        values = values[part]
+    return values
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
