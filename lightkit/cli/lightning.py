@@ -77,10 +77,11 @@ class LightkitCLI(LightningCLI):
         self.stage: Stage | None = None
         self.saved_config: dict[str, Any] = {}
         stages = list(self.subcommands())
+        parser_kwargs = {"exit_on_error": False, **kwargs.pop("parser_kwargs", {})}
         if session is not None:  # only the parser that is asked for: each takes a third of a second
             stages = [session.command]
+            parser_kwargs["prog"] = "lightkit"  # not `__main__.py`
             self.subcommands = lambda: {session.command: LightningCLI.subcommands()[session.command]}  # type: ignore[method-assign]
-        parser_kwargs = {"exit_on_error": False, **kwargs.pop("parser_kwargs", {})}
         if kwargs.get("run", True):
             parser_kwargs |= {stage: {"exit_on_error": False, **parser_kwargs.get(stage, {})} for stage in stages}
         with self._own_sessions:  # a session that the caller has opened is the caller's to close

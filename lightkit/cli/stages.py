@@ -32,6 +32,10 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
                 cli = LightkitCLI(session=session)
         except ConfigPrinted:
             return 0
+        except SystemExit as done:  # argparse's way to end once it has printed help
+            if done.code or not session.passthrough:
+                raise
+            return 0
         except (ConfigError, DataError) as error:
             raise located(error, session.resolved) from error
         if command == "fit":
