@@ -1,0 +1,313 @@
+"""The command as a process of its own, a small training for it, and what that leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from PIL import Image
+
+MINE = '''\
+"""What somebody wrote beside their configs."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from pytorch_lightning import Callback, LightningDataModule, LightningModule
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Knock(Callback):
+    """Sends signals to its own process, once in a folder.
+
+    Args:
+        at: Hook in which they are sent.
+        step: Number of optimizer steps by then.
+        signals: What is sent.
+        to_group: Send it to all processes of the group, as a terminal does.
+    """
+
+    def __init__(self, at: str, step: int = 0, signals: list[int] | None = None, to_group: bool = False):
+        self.at, self.step, self.signals, self.to_group = at, step, signals or [signal.SIGTERM], to_group
+
+    def _knock(self, trainer, at):
+        knocked = Path("knocked")
+        if at != self.at or trainer.global_step < self.step or knocked.exists():
+            return
+        knocked.touch()
+        for number in self.signals:
+            (os.killpg if self.to_group else os.kill)(os.getpgid(0) if self.to_group else os.getpid(), number)
+            time.sleep(0.05)
+        Path("survived").touch()
+
+    def setup(self, trainer, module, stage):
+        self._knock(trainer, "setup")
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        self._knock(trainer, "train")
+
+    def on_validation_batch_start(self, trainer, module, batch, index, dataloader_idx=0):
+        self._knock(trainer, "validation")
+
+    def on_fit_end(self, trainer, module):
+        self._knock(trainer, "end")
+
+
+class Pause(Callback):
+    """Makes every step last, so that others can come in between."""
+
+    def __init__(self, seconds: float = 0.1, until: str | None = None):
+        self.seconds, self.until = seconds, until
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        time.sleep(self.seconds)
+        while self.until and not Path(self.until).exists():
+            time.sleep(0.02)
+
+
+class Undo(Callback):
+    """Replaces a folder by a file after an epoch."""
+
+    def __init__(self, epoch: int = 0):
+        self.epoch = epoch
+
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch == self.epoch + 1:
+            folder = Path(trainer.checkpoint_callback.dirpath)
+            folder.rename(folder.with_name("moved"))
+            folder.touch()
+
+
+class Net(LightningModule):
+    """A small network that drops units.
+
+    Args:
+        fails_at: Step in which it fails.
+    """
+
+    def __init__(self, fails_at: int | None = None):
+        super().__init__()
+        self.fails_at = fails_at
+        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+
+    def training_step(self, batch, index):
+        if self.global_step == self.fails_at:
+            raise ValueError("batches are out of stock")
+        loss = torch.nn.functional.mse_loss(self.layers(batch[0]), batch[1])
+        self.log("train/loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, index):
+        self.log("val/loss", torch.nn.functional.mse_loss(self.layers(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+class Points(LightningDataModule):
+    """Points near a plane, shuffled by torch's own loader."""
+
+    def _loader(self, shuffle):
+        x = torch.randn(48, 3, generator=torch.Generator().manual_seed(3))
+        return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=shuffle)
+
+    def train_dataloader(self):
+        return self._loader(True)
+
+    def val_dataloader(self):
+        return self._loader(False)
+'''
+
+SMALL: dict[str, Any] = {
+    "seed_everything": 7,
+    "model": {"class_path": "mine.Net"},
+    "data": {"class_path": "mine.Points"},
+    "trainer": {"accelerator": "cpu", "max_epochs": 3, "log_every_n_steps": 1, "logger": False},
+}
+PICTURES: dict[str, Any] = {
+    "seed_everything": 7,
+    "model": {"class_path": "ImageClassifier", "init_args": {"learning_rate": 0.01}},
+    "data": {
+        "class_path": "ImageFolder",
+        "init_args": {
+            "root": "pictures",
+            "image_size": 32,
+            "batch_size": 8,
+            "color_jitter": 0.3,
+            "rand_augment": True,
+        },
+    },
+    "callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 2}}},
+    "trainer": {"accelerator": "cpu", "max_epochs": 6, "log_every_n_steps": 1, "logger": False},
+}
+CHANGES_WITH_TIME = ("epoch_seconds", "samples_per_s")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a process said.
+
+    Args:
+        code: Its exit code, negative where a signal killed it.
+        out: Standard output.
+        err: Standard error.
+    """
+
+    code: int
+    out: str
+    err: str
+
+
+def workplace(folder: Path, config: dict[str, Any] | None = None, *, pictures: int = 0) -> Path:
+    """Make a working directory with ``mine.py``, ``job.yaml`` and, where asked for, ``pictures/`` of two classes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mine.py").write_text(MINE, encoding="utf-8")
+    (folder / "job.yaml").write_text(yaml.safe_dump(SMALL if config is None else config), encoding="utf-8")
+    random = np.random.default_rng(5)
+    for index in range(pictures):
+        path = folder / "pictures" / ("reds", "blues")[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 160, (40, 40, 3), dtype=np.uint8)
+        pixels[8:32, 8:32, (0, 2)[index % 2]] += 40
+        Image.fromarray(pixels).save(path)
+    return folder
+
+
+@contextmanager
+def started(folder: Path, *words: str, group: bool = True, **settings: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start ``lightkit`` with these words in ``folder``; what is left of it at the end is killed."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LIGHTKIT_", "PL_", "MLFLOW_"))}
+    environ = {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **settings.pop("environ", {})}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **settings}
+    command = [sys.executable, "-m", "lightkit", *words]
+    with subprocess.Popen(command, cwd=folder, env=environ, start_new_session=group, **pipes) as process:
+        try:
+            yield process
+        finally:
+            if group:
+                for pid in processes_of(process.pid):
+                    os.kill(pid, signal.SIGKILL)
+            if process.poll() is None:
+                process.kill()
+
+
+def run(folder: Path, *words: str, **settings: Any) -> Ended:
+    """Run ``lightkit`` with these words to its end."""
+    with started(folder, *words, **settings) as process:
+        return ended(process)
+
+
+def fit(folder: Path, *words: str, **settings: Any) -> Ended:
+    """Run ``lightkit fit -c job.yaml`` with these words to its end."""
+    return run(folder, "fit", "-c", "job.yaml", *words, **settings)
+
+
+def ended(process: subprocess.Popen[str], timeout_s: float = 120) -> Ended:
+    """Wait for a process."""
+    out, err = process.communicate(timeout=timeout_s)
+    return Ended(process.returncode, out or "", err or "")
+
+
+def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str], timeout_s: float = 120) -> bool:
+    """Wait until something has happened, or the process has ended; tell whether it still runs."""
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        if process.poll() is not None:
+            return False
+        assert time.monotonic() < deadline, "it has not happened"
+        time.sleep(0.002)
+    return process.poll() is None
+
+
+def processes_of(session: int) -> list[int]:
+    """Living processes of a session: a command that was started here, its workers and its other ranks."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] not in "ZX":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Folders of all runs below a working directory, oldest first."""
+    return sorted(path for path in folder.glob("runs/*/2*-*") if path.is_dir() and not path.is_symlink())
+
+
+def only_run(folder: Path) -> Path:
+    """The folder of the one run that there is."""
+    (found,) = runs_in(folder)
+    return found
+
+
+def events(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """Whole events of the one run below a working directory, if there is one yet."""
+    files = [run / "events.jsonl" for run in runs_in(folder)]
+    lines = files[0].read_text(encoding="utf-8").splitlines() if files and files[0].is_file() else []
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:  # being written, or cut off by a kill
+            continue
+    return [event for event in found if kind is None or event["event"] == kind]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """The summary of the one run below a working directory."""
+    content: dict[str, Any] = json.loads((only_run(folder) / "summary.json").read_text(encoding="utf-8"))
+    return content
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """metrics.csv of the one run, without what depends on the clock."""
+    with (only_run(folder) / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        return [{k: v for k, v in row.items() if k not in CHANGES_WITH_TIME} for row in csv.DictReader(file)]
+
+
+def assert_same_training(one: Path, other: Path) -> None:
+    """Two working directories hold the same training: last.ckpt bit for bit, metrics.csv row by row."""
+    first, second = (
+        torch.load(only_run(folder) / "checkpoints" / "last.ckpt", weights_only=True) for folder in (one, other)
+    )
+    for key in ("epoch", "global_step", "state_dict", "optimizer_states", "lr_schedulers"):
+        assert_equal(first[key], second[key], key)
+    assert rows(one) == rows(other)
+    epochs = [int(row["epoch"]) for row in rows(one)]
+    assert epochs == list(range(len(epochs)))
+
+
+def assert_equal(one: Any, other: Any, at: str) -> None:
+    """Two nests of containers and tensors are the same, bit for bit."""
+    assert type(one) is type(other), at
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), f"{at} differs"
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), at
+        for key, value in one.items():
+            assert_equal(value, other[key], f"{at}.{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), at
+        for index, value in enumerate(one):
+            assert_equal(value, other[index], f"{at}.{index}")
+    else:
+        assert one == other, at
