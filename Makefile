@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two processes with a thread each: two with two each would fight for the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
 .PHONY: help fit test test-fast lint format clean
@@ -12,10 +14,10 @@ fit: $(VENV)/.installed  ## Install the tested versions and train the flowers ex
 	$(BIN)/lightkit fit -c configs/flowers.yaml
 
 test: $(VENV)/.installed-dev  ## Install the tested versions and run the whole test suite
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: $(VENV)/.installed-dev  ## Run the tests that start no process, server or training
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: $(VENV)/.installed-dev  ## Check style, types and the floors between the rooms
 	$(BIN)/ruff check

@@ -1,0 +1,64 @@
+"""Write constraints.txt from what pip resolves under several Python versions.
+
+    for v in 3.10 3.11 3.12 3.13; do
+        python$v -m pip install --dry-run --ignore-installed --report /tmp/$v.json '.[dev,comet,timm]'
+    done
+    python scripts/constraints.py /tmp/3.10.json /tmp/3.11.json /tmp/3.12.json /tmp/3.13.json > constraints.txt
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from itertools import groupby
+from pathlib import Path
+
+HEAD = """\
+# The newest versions that pass the tests, on Python 3.10 to 3.13. Packages and versions only.
+# What torch itself pins to the digit (its CUDA libraries and triton) is left to torch.
+"""
+LEFT_TO_TORCH = ("nvidia-", "cuda-", "triton")
+
+
+def versions_in(report: Path) -> tuple[str, dict[str, str]]:
+    """Give the Python version of a report of pip's, and the version of each package in it."""
+    content = json.loads(report.read_text(encoding="utf-8"))
+    found = [package["metadata"] for package in content["install"]]
+    names = {re.sub(r"[-_.]+", "-", package["name"].lower()): package["version"] for package in found}
+    return content["environment"]["python_version"], names
+
+
+def lines_for(name: str, versions: dict[str, str | None]) -> list[str]:
+    """Give one line a version of a package, with the Python versions that it is for where there are several.
+
+    Args:
+        name: The package.
+        versions: Its version by Python version, oldest first; None where it is not needed.
+    """
+    pythons = list(versions)
+    runs = [(version, list(run)) for version, run in groupby(pythons, key=lambda python: versions[python])]
+    wanted = [(version, run) for version, run in runs if version is not None]
+    if len({version for version, _ in wanted}) == 1:
+        return [f"{name}=={wanted[0][0]}"]
+    lines = []
+    for version, run in wanted:
+        after = pythons.index(run[-1]) + 1
+        bounds = [f'python_version >= "{run[0]}"'] if run[0] != pythons[0] else []
+        bounds += [f'python_version < "{pythons[after]}"'] if after < len(pythons) else []
+        lines.append(f"{name}=={version}; {' and '.join(bounds)}")
+    return lines
+
+
+def main() -> None:
+    """Merge the reports that the command line names."""
+    by_python = dict(sorted((versions_in(Path(name)) for name in sys.argv[1:]), key=lambda pair: pair[0].split(".")[1]))
+    names = sorted({name for versions in by_python.values() for name in versions if name != "lightkit"})
+    print(HEAD, end="")
+    for name in names:
+        if not name.startswith(LEFT_TO_TORCH):
+            print("\n".join(lines_for(name, {python: versions.get(name) for python, versions in by_python.items()})))
+
+
+if __name__ == "__main__":
+    main()
