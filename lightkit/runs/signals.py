@@ -25,6 +25,7 @@ class SignalWatch:
         self.received: int | None = None
         self.deferred = False
         self._previous: dict[int, _Handler] = {}
+        self._pid = os.getpid()
 
     def __enter__(self) -> SignalWatch:
         """Install the handlers; outside the main thread, where Python allows none, do nothing."""
@@ -40,8 +41,18 @@ class SignalWatch:
         self._previous.clear()
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:
+            self._handle_in_fork(signum)
+            return
         if self.received is not None:
             os._exit(128 + signum)
         self.received = signum
         if not self.deferred:
             raise Interrupted(signum)
+
+    @staticmethod
+    def _handle_in_fork(signum: int) -> None:
+        """In a data loader's worker: Ctrl-C reaches it too, but the batch that is being saved may need it."""
+        if signum != signal.SIGINT:
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
