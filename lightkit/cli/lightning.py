@@ -84,6 +84,9 @@ class LightkitCLI(LightningCLI):
             self.subcommands = lambda: {session.command: LightningCLI.subcommands()[session.command]}  # type: ignore[method-assign]
         if kwargs.get("run", True):
             parser_kwargs |= {stage: {"exit_on_error": False, **parser_kwargs.get(stage, {})} for stage in stages}
+        if save_config_callback is not None:  # the run folder, which may be its place, has a config.yaml
+            named = {"config_filename": "lightning_config.yaml", **(kwargs.get("save_config_kwargs") or {})}
+            kwargs["save_config_kwargs"] = named
         with self._own_sessions:  # a session that the caller has opened is the caller's to close
             super().__init__(model_class, datamodule_class, save_config_callback, parser_kwargs=parser_kwargs, **kwargs)
 

@@ -116,17 +116,19 @@ def _from_checkpoint(settings: RunSettings, ckpt_path: str) -> Start:
     assert settings.name is not None
     if ckpt_path not in ("best", "last"):
         checkpoint = _existing(ckpt_path)
-        return Start(runs.create(settings.root, settings.name), checkpoint=checkpoint)
+        return Start(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=_run_of(checkpoint))
     parent = next(
         (run for run in runs.list_runs(settings.root, settings.name) if any(run.checkpoints.glob("*.ckpt"))), None
     )
     if parent is None:
-        raise ConfigError(
-            f"--ckpt_path {ckpt_path}: no run of {settings.name!r} in {settings.root} has a checkpoint to resume from. "
-            f"Leave it out to train from the start."
-        )
+        raise ConfigError(f"--ckpt_path {ckpt_path}: no run of {settings.name!r} in {settings.root} has a checkpoint.")
     checkpoint = checkpoint_of(parent, ckpt_path)
     return Start(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent)
+
+
+def _run_of(checkpoint: Path) -> runs.Run | None:
+    folder = checkpoint.resolve().parent.parent
+    return runs.open_run(folder) if (folder / "manifest.json").is_file() else None
 
 
 def _resumed(run: runs.Run, *, required: bool) -> Start:

@@ -17,7 +17,7 @@ from lightkit import __version__, config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.resuming import RunSettings, Start, choose_start
 from lightkit.cli.session import Session
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import CheckpointError, ConfigError, DataError, Interrupted
 
 __all__ = ["Stage", "begin"]
 
@@ -68,6 +68,7 @@ def begin(session: Session, settings: RunSettings, *, saved: dict[str, Any], see
         stage = _begin_alone(session, settings, saved=saved, seed=seed)
     session.stack.enter_context(_dropped_on_mistake(stage))
     session.stack.enter_context(stage.recorder)
+    session.stack.enter_context(_resumable(session, stage.start.run))
     _bequeath(session, stage.start)
     return stage
 
@@ -124,6 +125,26 @@ def _dropped_on_mistake(stage: Stage) -> Iterator[None]:
         if not (stage.start.is_old or stage.worth_keeping.is_set()):
             shutil.rmtree(run.folder, ignore_errors=True)
         raise
+
+
+@contextmanager
+def _resumable(session: Session, run: runs.Run) -> Iterator[None]:
+    """Tell from what the run can be resumed where a signal came at a moment that could not know it."""
+    try:
+        yield
+    except Interrupted as interruption:
+        if interruption.checkpoint is not None or session.command != "fit":
+            raise
+        raise _interrupted(run, interruption.signum) from interruption
+    except (RuntimeError, CheckpointError) as error:
+        # A signal to the whole group has ended the loaders' processes before the batch was done.
+        if session.watch.received is None or "DataLoader worker" not in str(error):
+            raise
+        raise _interrupted(run, session.watch.received) from error
+
+
+def _interrupted(run: runs.Run, signum: int) -> Interrupted:
+    return Interrupted(signum, checkpoint=runs.last_good(run.checkpoints, report=lambda _: None))
 
 
 def _bequeath(session: Session, start: Start) -> None:

@@ -243,8 +243,7 @@ MISTAKES = [
     Mistake(
         "no last checkpoint",
         SMALL + "--ckpt_path last",
-        "--ckpt_path last: no run of 'small' in runs has a checkpoint to resume from. "
-        "Leave it out to train from the start.",
+        "--ckpt_path last: no run of 'small' in runs has a checkpoint.",
     ),
     Mistake(
         "no run",
