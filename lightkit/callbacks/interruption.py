@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
+from pytorch_lightning.trainer.connectors.signal_connector import _HandlersCompose
 
 from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch
 from lightkit.errors import Interrupted
@@ -18,6 +22,8 @@ __all__ = ["StopOnSignal"]
 class StopOnSignal(Callback):
     """Raise `Interrupted` between two batches once the watch has received a signal.
 
+    Of several processes that train together all stop after the same batch, whichever got the signal.
+
     Args:
         watch: Handler of SIGINT and SIGTERM; told to wait while training runs.
         last_good: Returns the newest checkpoint of the run that can be read, or None.
@@ -26,17 +32,23 @@ class StopOnSignal(Callback):
     def __init__(self, watch: SignalWatch, *, last_good: Callable[[], Path | None]) -> None:
         self._watch = watch
         self._last_good = last_good
+        register_after_fork(self, StopOnSignal._leave_it_to_the_parent)
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lightning has installed its handler just before this."""
+        _remove_lightnings_handler()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """From here on a signal waits for the end of the batch."""
+        _remove_lightnings_handler()
         self._watch.deferred = True
-        self._stop_if_asked()
+        self._stop_if_asked(trainer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save within the epoch if that resumes exactly, then stop."""
-        if self._watch.received is None:
+        if not self._is_asked(trainer):
             return
         keeper = next((c for c in trainer.checkpoint_callbacks if isinstance(c, Checkpoint)), None)
         if keeper is not None and can_save_within_epoch(trainer, batch_idx) and not _accumulating(trainer, batch_idx):
@@ -48,29 +60,56 @@ class StopOnSignal(Callback):
         self._stop()
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
-        """Stop within a validation if there is a checkpoint to resume from; otherwise its end will write one."""
-        if self._watch.deferred and self._last_good() is not None:
-            self._stop_if_asked()
+        """Stop within a validation if there is a checkpoint to resume from; otherwise its end will write one.
+
+        Several processes may have unlike numbers of batches here, so that they could not agree.
+        """
+        asked = self._watch.deferred and self._watch.received is not None and trainer.world_size == 1
+        if asked and self._last_good() is not None:
+            self._stop()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The epoch before has left its checkpoint."""
-        self._stop_if_asked()
+        self._stop_if_asked(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training is done: a signal that came during its last moments changes nothing any more."""
         self._watch.deferred = False
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Outside training a signal ends the process at once again."""
+        """Outside training a signal ends the process at once again. No other rank is left waiting for this one."""
         self._watch.deferred = False
+        if isinstance(launcher := trainer.strategy.launcher, _SubprocessScriptLauncher):
+            for rank in launcher.procs:  # waiting in a collective, they would not notice a gentler signal
+                rank.kill()
+                rank.wait()
+            launcher.procs.clear()  # Lightning 2.6 watches them, and kills this process too when one is gone
 
-    def _stop_if_asked(self) -> None:
-        if self._watch.received is not None:
+    def _is_asked(self, trainer: Trainer) -> bool:
+        received = self._watch.received is not None
+        return received if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(received, all=False)
+
+    def _stop_if_asked(self, trainer: Trainer) -> None:
+        if self._is_asked(trainer):
             self._stop()
 
     def _stop(self) -> NoReturn:
-        assert self._watch.received is not None
-        raise Interrupted(self._watch.received, checkpoint=self._last_good())
+        raise Interrupted(self._watch.received or signal.SIGTERM, checkpoint=self._last_good())
+
+    def _leave_it_to_the_parent(self) -> None:
+        """In a loader's process: Ctrl-C reaches it too, but its end would be a failure of the training process."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _remove_lightnings_handler() -> None:
+    """Leave SIGTERM to the handler that was there before.
+
+    Lightning 2.6 would end with code 0, also before there is a checkpoint, and its handler sends messages between
+    ranks, which the messages of training under way then take for theirs.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    if isinstance(handler, _HandlersCompose) and len(handler.signal_handlers) > 1:
+        handler.signal_handlers = handler.signal_handlers[-1:]
 
 
 def _accumulating(trainer: Trainer, batch_idx: int) -> bool:

@@ -15,9 +15,10 @@ from typing import Any
 
 from lightkit import __version__, config, runs
 from lightkit.callbacks import RunRecorder
+from lightkit.cli.masking import MaskedEvents
 from lightkit.cli.resuming import RunSettings, Start, choose_start
 from lightkit.cli.session import Session
-from lightkit.errors import CheckpointError, ConfigError, DataError, Interrupted
+from lightkit.errors import CheckpointError, ConfigError, DataError, Interrupted, LightkitError
 
 __all__ = ["Stage", "begin"]
 
@@ -56,7 +57,7 @@ def begin(session: Session, settings: RunSettings, *, saved: dict[str, Any], see
     """
     if told := os.environ.get(_INHERITED):
         start = _inherited(json.loads(told))
-        events = runs.EventStream(start.run.events_path)
+        events = MaskedEvents(start.run.events_path, session.resolved)
         return Stage(start, RunRecorder(start.run, events=events))
     if session.base is not None:
         stage = _stage(
@@ -67,7 +68,8 @@ def begin(session: Session, settings: RunSettings, *, saved: dict[str, Any], see
     else:
         stage = _begin_alone(session, settings, saved=saved, seed=seed)
     session.stack.enter_context(_dropped_on_mistake(stage))
-    session.stack.enter_context(stage.recorder)
+    stage.recorder.__enter__()
+    session.stack.push(lambda _kind, error, _trace: stage.recorder.close(_without_secrets(error, session)))
     session.stack.enter_context(_resumable(session, stage.start.run))
     _bequeath(session, stage.start)
     return stage
@@ -112,8 +114,17 @@ def _written(session: Session, start: Start, *, saved: dict[str, Any], seed: int
 
 def _stage(session: Session, start: Start, *, manifest: Mapping[str, Any] | None) -> Stage:
     mirror = sys.stdout if session.mode == "json" else None
-    events = runs.EventStream(start.run.events_path, mirror=mirror)
+    events = MaskedEvents(start.run.events_path, session.resolved, mirror=mirror)
     return Stage(start, RunRecorder(start.run, events=events, manifest=manifest))
+
+
+def _without_secrets(error: BaseException | None, session: Session) -> BaseException | None:
+    """Give an error of the same name for the records where its words hold what came from the environment."""
+    if error is None or not isinstance(error, Exception) or session.resolved.masked(str(error)) == str(error):
+        return error
+    base = type(error) if isinstance(error, LightkitError) else Exception
+    stand_in: type[Exception] = type(type(error).__name__, (base,), {})
+    return stand_in(session.resolved.masked(str(error)))
 
 
 @contextmanager

@@ -263,12 +263,7 @@ def events(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
     """Whole events of the one run below a working directory, if there is one yet."""
     files = [run / "events.jsonl" for run in runs_in(folder)]
     lines = files[0].read_text(encoding="utf-8").splitlines() if files and files[0].is_file() else []
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:  # being written, or cut off by a kill
-            continue
+    found = [json.loads(line) for line in lines if line.endswith("}")]  # others are cut off by a kill
     return [event for event in found if kind is None or event["event"] == kind]
 
 
