@@ -53,14 +53,16 @@ def explained(error: Exception, resolved: Resolved, *, keys: Iterable[str], clas
 
 
 def located(error: LightkitError, resolved: Resolved) -> LightkitError:
-    """Add the place of the first dotted key that the error names and the user has set, unless it shows one."""
-    if "-->" in str(error):
-        return error
-    for key in re.findall(r"(?<![\w.])[a-z_]+(?:\.\w+)+", str(error)):
+    """Add the place of the first dotted key that the error names and the user has set, unless it shows one.
+
+    What came from the environment is a reference in it.
+    """
+    says = resolved.masked(str(error))
+    for key in re.findall(r"(?<![\w.])[a-z_]+(?:\.\w+)+", says) if "-->" not in says else ():
         origin = resolved.origins.get(resolved.lightkit_path(key))
         if origin is not None and origin.kind != "default":
-            return type(error)(f"{error}\n{origin.render()}")
-    return error
+            return type(error)(f"{says}\n{origin.render()}")
+    return type(error)(says)
 
 
 def subclass_names(base: type) -> set[str]:

@@ -33,7 +33,7 @@ from lightkit.callbacks import (
     progress_for,
 )
 from lightkit.cli.explaining import explained, subclass_names
-from lightkit.cli.masking import mask_hyperparameters, masked, without_nulls
+from lightkit.cli.masking import mask_hyperparameters, mask_tags, masked, without_nulls
 from lightkit.cli.refusals import refused, unwrapped_errors
 from lightkit.cli.resuming import RunSettings
 from lightkit.cli.session import Session, open_session
@@ -163,6 +163,7 @@ class LightkitCLI(LightningCLI):
         start = self.stage.start
         section["ckpt_path"] = None if start.checkpoint is None else str(start.checkpoint)
         section["trainer"]["default_root_dir"] = section["trainer"].get("default_root_dir") or str(start.run.folder)
+        mask_tags(section["trainer"].get("logger"), self.session.resolved)
         if self.subcommand in ("validate", "test"):  # Lightning prints a table of its own unless told not to
             section["verbose"] = bool(self.session.resolved.values.get("verbose", False))
         if self.subcommand == "predict":  # they are written; keeping them too would fill the memory

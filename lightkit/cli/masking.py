@@ -1,15 +1,35 @@
-"""What checkpoints and trackers are told of the config: no secrets, no nulls."""
+"""What records, checkpoints and trackers are told: no secrets, and of the config no nulls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 from pytorch_lightning.loggers import Logger
 
+from lightkit import runs
 from lightkit.config import Resolved
 
-__all__ = ["mask_hyperparameters", "masked", "without_nulls"]
+__all__ = ["MaskedEvents", "mask_hyperparameters", "mask_tags", "masked", "without_nulls"]
+
+
+class MaskedEvents(runs.EventStream):
+    """An event stream that holds no secrets.
+
+    Args:
+        path: The file.
+        resolved: The config, which knows the secrets.
+        mirror: Gets each line too.
+    """
+
+    def __init__(self, path: Path, resolved: Resolved, *, mirror: TextIO | None = None) -> None:
+        super().__init__(path, mirror=mirror)
+        self._resolved = resolved
+
+    def write(self, event: str, /, **fields: Any) -> dict[str, Any]:
+        """Append one event and return it as written."""
+        return super().write(event, **masked(self._resolved, fields))
 
 
 def masked(resolved: Resolved, value: Any) -> Any:
@@ -31,6 +51,14 @@ def mask_hyperparameters(logger: Logger, resolved: Resolved) -> None:
         return log_hyperparams(masked(resolved, params), *args, **kwargs)
 
     logger.log_hyperparams = log_masked  # type: ignore[method-assign]
+
+
+def mask_tags(loggers: Any, resolved: Resolved) -> None:
+    """Keep secrets out of the tags that loggers are configured with, which trackers show beside the run."""
+    for entry in loggers if isinstance(loggers, list) else [loggers]:
+        arguments = getattr(entry, "init_args", None)
+        if arguments is not None and arguments.get("tags"):
+            arguments["tags"] = masked(resolved, arguments["tags"])
 
 
 def without_nulls(value: Any) -> Any:

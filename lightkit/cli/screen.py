@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal, TextIO
 
 from lightkit.errors import ConfigError
@@ -43,13 +44,18 @@ def choose_mode(options: Mapping[str, str | bool], stdout: TextIO) -> Mode:
     return "terminal" if stdout.isatty() else "plain"
 
 
-def speak_plainly(mode: Mode) -> None:
-    """Send warnings and the log records of lightkit to standard error, one plain line each."""
+def speak_plainly(mode: Mode, mask: Callable[[str], str] = str) -> None:
+    """Send warnings and the log records of lightkit to standard error, one plain line each.
+
+    Args:
+        mode: What the screen shows.
+        mask: Puts references in the place of secrets.
+    """
     for message in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message)
-    warnings.showwarning = _show_warning
+    warnings.showwarning = partial(_show_warning, mask)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Plain())
+    handler.setFormatter(_Plain(mask))
     own = logging.getLogger("lightkit")
     own.handlers[:] = [handler]
     own.propagate = False
@@ -69,12 +75,17 @@ def say(text: str, mode: Mode) -> None:
 
 
 class _Plain(logging.Formatter):
+    def __init__(self, mask: Callable[[str], str]) -> None:
+        super().__init__()
+        self._mask = mask
+
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = self._mask(super().format(record))
         return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
 
 
 def _show_warning(
+    mask: Callable[[str], str],
     message: Warning | str,
     category: type[Warning],
     filename: str,  # noqa: ARG001 (the signature is Python's)
@@ -83,4 +94,4 @@ def _show_warning(
     line: str | None = None,  # noqa: ARG001
 ) -> None:
     if not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
-        print(f"warning: {' '.join(str(message).split())}", file=file or sys.stderr)
+        print(f"warning: {mask(' '.join(str(message).split()))}", file=file or sys.stderr)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lightkit.cli.explaining import located
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import STAGES, open_session
-from lightkit.errors import CheckpointError, ConfigError, DataError
+from lightkit.errors import CheckpointError, ConfigError, LightkitError
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["fetch", "run"]
 def run(command: str, words: list[str], watch: SignalWatch) -> int:
     """Run fit, validate, test or predict, and return the exit code."""
     session = open_session(command, words, watch)
-    speak_plainly(session.mode)
+    speak_plainly(session.mode, session.resolved.masked)
     with session.stack:
         # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
         from lightkit.cli.lightning import ConfigPrinted, LightkitCLI
@@ -36,7 +36,7 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
             if done.code or not session.passthrough:
                 raise
             return 0
-        except (ConfigError, DataError) as error:
+        except LightkitError as error:
             raise located(error, session.resolved) from error
         if command == "fit":
             _check_promises(cli)
@@ -71,7 +71,7 @@ def fetch(words: list[str]) -> int:
         ConfigError: If the config names no data module, or one that has nothing to fetch.
     """
     session = open_session("fetch", words, SignalWatch(), subcommands=(*STAGES, "fetch"))
-    speak_plainly(session.mode)
+    speak_plainly(session.mode, session.resolved.masked)
     section = session.resolved.values.get("data")
     if section is None:
         raise ConfigError(
@@ -82,10 +82,10 @@ def fetch(words: list[str]) -> int:
     hush_libraries()
     try:
         data = build_data(section, session.resolved)
-    except (ConfigError, DataError) as error:
+        download = getattr(data, "fetch", None)
+        if download is None:
+            raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")
+        download()
+    except LightkitError as error:
         raise located(error, session.resolved) from error
-    download = getattr(data, "fetch", None)
-    if download is None:
-        raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")
-    download()
     return 0
