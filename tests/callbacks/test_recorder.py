@@ -115,7 +115,7 @@ def test_a_fit_leaves_one_event_and_one_row_an_epoch(run: runs.Run) -> None:
     assert [record["event"] for record in _events(run)] == ["start", "epoch", "epoch", "epoch", "end"]
     rows = _rows(run)
     assert list(rows[0]) == [
-        *["epoch", "step", "epoch_seconds", "samples_per_s", "lr"],
+        *["epoch", "step", "epoch_seconds", "lr", "samples_per_s"],
         *["train/late", "train/loss", "val/epoch", "val/loss"],
     ]
     assert [(row["epoch"], row["step"], row["val/epoch"], row["train/late"]) for row in rows] == [
