@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ __all__ = ["refusals_told", "refused", "unwrapped_errors"]
 
 _SECTIONS = ("trainer", "callbacks", "logger", "lr_scheduler", "optimizer")
 _NO_METRIC = "Early stopping conditioned on metric"  # EarlyStopping of Lightning 2.6.6, a RuntimeError
+_OTHER_WEIGHTS = "Error(s) in loading state_dict"  # torch
+_NO_PACKAGE = "Requirement '"  # lightning_utilities, of loggers whose package is not installed
 _WRAPPINGS = ("Does not validate against any of the Union", "Parser key ", "Problem with given class_path")
 
 
@@ -30,8 +33,13 @@ def refusals_told(resolved: Resolved) -> Iterator[None]:
         yield
     except MisconfigurationException as error:
         raise refused(error, resolved) from error
-    except RuntimeError as error:
-        if not str(error).startswith(_NO_METRIC):
+    except pickle.UnpicklingError as error:
+        raise ConfigError(f"the checkpoint cannot be read: {str(error).splitlines()[0]}") from error
+    except (RuntimeError, ImportError) as error:
+        says = str(error)
+        if says.startswith(_OTHER_WEIGHTS):
+            raise ConfigError(f"the checkpoint does not fit the model: {' '.join(says.split())}") from error
+        if not says.startswith((_NO_METRIC, _NO_PACKAGE)):
             raise
         raise refused(error, resolved) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -343,6 +344,31 @@ def test_a_metric_that_is_not_logged_is_told_with_those_that_are(words: list[str
     assert "val/los" in done.err
     assert "train/loss" in done.err
     assert read_json(house.runs[0] / "summary.json")["status"] == "failed"
+
+
+@pytest.mark.parametrize("command", ["fit", "test"])
+def test_a_checkpoint_of_another_model_is_told(command: str, house: House) -> None:
+    run = house.fit("-c", "small.yaml")
+    done = house(command, "-c", "small.yaml", f"--ckpt_path={run}/checkpoints/last.ckpt", "--model.hidden=9")
+    assert done.code == 2
+    assert "error: the checkpoint does not fit the model: Error(s) in loading state_dict for Net: size mis" in done.err
+    assert house.runs == [run]
+
+
+def test_a_file_that_is_no_checkpoint_is_told(house: House) -> None:
+    done = house("fit", "-c", "small.yaml", "--ckpt_path=my_models.py")
+    assert done.code == 2
+    assert "error: the checkpoint cannot be read: " in done.err
+    assert house.runs == []
+
+
+def test_a_package_that_is_not_installed_is_told(house: House) -> None:
+    if importlib.util.find_spec("wandb"):
+        pytest.skip("wandb is installed")
+    done = house("fit", "-c", "small.yaml", "--trainer.logger=WandbLogger")
+    assert done.code == 2
+    assert "Requirement 'wandb" in done.err
+    assert house.runs == []
 
 
 def test_a_defect_in_a_constructor_is_a_crash_and_is_recorded(house: House) -> None:
