@@ -107,7 +107,7 @@ def test_a_terminal_gets_bars_and_a_table() -> None:
     assert "━" in text
     assert re.search(r"epoch 3/3 +━+", text)
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", text)]
-    head = lines.index("    epoch  train/loss  val/accuracy      time   samples/s")
+    head = lines.index("    epoch  train/loss  val/accuracy      time  samples/s")
     rows = [line for line in lines[head:] if re.fullmatch(r" +\d/3 +[\d.e-]+ +0\.843 +\d+\.\d s +\d+", line)]
     assert [row.split()[0] for row in rows] == ["1/3", "2/3", "3/3"]
     assert {len(row) for row in rows} == {len(lines[head])}
