@@ -6,7 +6,9 @@ import random
 import signal
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from tests.cli.commands import (
     PICTURES,
     SMALL,
+    Ended,
     assert_same_training,
     ended,
     events,
@@ -27,29 +30,38 @@ from tests.cli.commands import (
 
 pytestmark = pytest.mark.slow
 
-STOPPING = {"early_stopping": {"init_args": {"monitor": "val/loss", "patience": 50}}}
-TRAINING = {**PICTURES, "callbacks": {**PICTURES["callbacks"], **STOPPING}}
-PLATEAU = {
+TRAINING: dict[str, Any] = {
+    **PICTURES,
+    "callbacks": {
+        **PICTURES["callbacks"],
+        "early_stopping": {"init_args": {"monitor": "val/loss", "patience": 50}},
+    },
     "optimizer": {"class_path": "AdamW", "init_args": {"lr": 0.01}},
     "lr_scheduler": {"class_path": "ReduceLROnPlateau", "init_args": {"monitor": "val/loss", "patience": 0}},
 }
 
 
 def place(folder: Path, *, num_workers: int) -> Path:
-    config: dict[str, Any] = {**TRAINING, **PLATEAU, "data": {**PICTURES["data"]}}
-    config["data"]["init_args"] = {**PICTURES["data"]["init_args"], "num_workers": num_workers}
-    return workplace(folder, config, pictures=60)
+    data = {**PICTURES["data"], "init_args": {**PICTURES["data"]["init_args"], "num_workers": num_workers}}
+    return workplace(folder, {**TRAINING, "data": data}, pictures=60)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = place(tmp_path_factory.mktemp("undisturbed"), num_workers=0)
-    done = fit(folder)
-    assert done.code == 0, done.err
-    return folder
+@dataclass(frozen=True)
+class Story:
+    """A fit that was killed three times.
+
+    Args:
+        folder: Its working directory.
+        kills: When it was killed, and what it had recorded last.
+        end: What the process said that was not killed.
+    """
+
+    folder: Path
+    kills: list[str]
+    end: Ended
 
 
-def killed(folder: Path, dice: random.Random, *, most: int, in_writing: bool = False) -> None:
+def killed(folder: Path, dice: random.Random, *, most: int, in_writing: bool = False) -> str:
     """Start the command, and kill it after some checkpoints and a moment more, or while it writes the next."""
     before = len(events(folder, "checkpoint"))
     enough, moment_s = before + dice.randint(1, most), dice.uniform(0, 0.15)
@@ -62,41 +74,67 @@ def killed(folder: Path, dice: random.Random, *, most: int, in_writing: bool = F
             time.sleep(moment_s)  # no event tells of a moment between events
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, "it ended before it was killed"
-    print(f"killed after {enough - before} checkpoints and {moment_s:.3f} s: {events(folder)[-1]}")
+    what = "writing the next" if in_writing else f"{moment_s:.3f} s"
+    return f"killed after {enough - before} checkpoints and {what}; the last event was {events(folder)[-1]}"
+
+
+def story(folder: Path, num_workers: int, seed: int, most: int) -> Story:
+    """Kill a fit three times, then let it end. Without workers, its newest checkpoint is cut off at last."""
+    dice = random.Random(seed)
+    place(folder, num_workers=num_workers)
+    kills = [killed(folder, dice, most=most, in_writing=turn == 1) for turn in range(3)]
+    if num_workers == 0:
+        last = only_run(folder) / "checkpoints" / "last.ckpt"
+        last.write_bytes(last.read_bytes()[:-1000])
+    return Story(folder, kills, fit(folder))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same fit, not killed."""
+    folder = place(tmp_path_factory.mktemp("undisturbed"), num_workers=0)
+    done = fit(folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seed() -> int:
+    return random.SystemRandom().randrange(10**6)
+
+
+@pytest.fixture(scope="module")
+def stories(
+    tmp_path_factory: pytest.TempPathFactory, undisturbed: Path, seed: int
+) -> Iterator[dict[int, Future[Story]]]:
+    """Two fits that are killed, at the same time, by their number of loading processes."""
+    most = len(events(undisturbed, "checkpoint")) // 5
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            num_workers: pool.submit(story, tmp_path_factory.mktemp("killed"), num_workers, seed + num_workers, most)
+            for num_workers in (0, 2)
+        }
 
 
 @pytest.mark.parametrize("num_workers", [0, 2], ids=["no_workers", "two_workers"])
 def test_a_fit_killed_three_times_at_random_ends_with_the_same_weights(
-    tmp_path: Path, undisturbed: Path, num_workers: int
+    stories: dict[int, Future[Story]], undisturbed: Path, seed: int, num_workers: int
 ) -> None:
-    seed = random.SystemRandom().randrange(10**6)
     print(f"seed of the kills: {seed}")
-    dice, folder = random.Random(seed), place(tmp_path, num_workers=num_workers)
-    most = len(events(undisturbed, "checkpoint")) // 5
-    for turn in range(3):
-        killed(folder, dice, most=most, in_writing=turn == 1 and num_workers == 2)
-    done = fit(folder)
-    assert done.code == 0, done.err
-    assert f"resumes {only_run(folder)} from last.ckpt" in done.err
-    assert len(events(folder, "resume")) == 3
-    assert_same_training(folder, undisturbed) if num_workers == 0 else same_but_workers(folder, undisturbed)
+    told = stories[num_workers].result()
+    print(*told.kills, sep="\n")
+    assert told.end.code == 0, told.end.err
+    assert f"resumes {only_run(told.folder)} from " in told.end.err
+    assert len(events(told.folder, "resume")) == 3
+    assert_same_training(told.folder, undisturbed)  # the number of loading processes changes nothing in it
+    assert not list(only_run(told.folder).glob("checkpoints/.*.aside"))
 
 
-def same_but_workers(folder: Path, undisturbed: Path) -> None:
-    """The number of loading processes changes nothing in what is trained."""
-    assert_same_training(folder, undisturbed)
-    assert not list(only_run(folder).glob("checkpoints/.*.aside"))
-
-
-def test_a_checkpoint_that_was_cut_off_is_passed_over_and_told(tmp_path: Path, undisturbed: Path) -> None:
-    folder = place(tmp_path, num_workers=0)
-    killed(folder, random.Random(1), most=5)
-    last = only_run(folder) / "checkpoints" / "last.ckpt"
-    last.write_bytes(last.read_bytes()[:-1000])
-    done = fit(folder)
-    assert done.code == 0, done.err
-    assert f"{last} is not used: its content is not what last.ckpt.sha256 promises" in done.err
-    assert_same_training(folder, undisturbed)
+def test_a_checkpoint_that_was_cut_off_is_passed_over_and_told(stories: dict[int, Future[Story]]) -> None:
+    told = stories[0].result()
+    last = only_run(told.folder) / "checkpoints" / "last.ckpt"
+    assert f"{last} is not used: its content is not what last.ckpt.sha256 promises" in told.end.err
+    assert "from last.ckpt" not in told.end.err
 
 
 def test_data_of_the_users_own_resumes_at_the_last_epoch(tmp_path: Path) -> None:
@@ -108,11 +146,11 @@ def test_data_of_the_users_own_resumes_at_the_last_epoch(tmp_path: Path) -> None
         expected = aside.submit(fit, whole)
         with started(cut, "fit", "-c", "job.yaml") as process:
             assert wait_for(lambda: len(events(cut, "epoch")) == 1, process)
-            time.sleep(0.12)  # into the second epoch of 0.3 s
+            time.sleep(0.12)  # into the second epoch, which lasts at least 0.3 s
             process.kill()
             ended(process)
-    (resumed,) = [fit(cut)]
+        resumed = fit(cut)
     assert (expected.result().code, resumed.code) == (0, 0), resumed.err
     (resume,) = events(cut, "resume")
-    assert resume["step"] % 6 == 0
+    assert resume["step"] == 6
     assert_same_training(cut, whole)
