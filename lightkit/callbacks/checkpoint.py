@@ -111,6 +111,12 @@ class Checkpoint(ModelCheckpoint):
         if not getattr(trainer, "fast_dev_run", False):  # Lightning sets it from another module
             self.save_last_now(trainer)
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write `last.ckpt` again where a run that had nothing left to train was resumed from another checkpoint."""
+        broken = trainer.is_global_zero and self.last_path.is_file() and not runs.verify(self.last_path)
+        if trainer.strategy.broadcast(broken) and not getattr(trainer, "fast_dev_run", False):
+            self.save_last_now(trainer)
+
     def save_last_now(self, trainer: Trainer) -> Path:
         """Write `last.ckpt` with the present state and return its path."""
         self.last_model_path = str(self.last_path)
@@ -146,11 +152,17 @@ class Checkpoint(ModelCheckpoint):
         logged = trainer.callback_metrics
         if self._auto:
             self.monitor = next((name for name in AUTO_MONITORS if name in logged), None)
-        elif self.monitor is not None and self.monitor not in logged and not getattr(trainer, "fast_dev_run", False):
+        elif self.monitor is not None and self.monitor not in logged and _has_validated(trainer):
             raise ConfigError(
-                f"callbacks.checkpoint: monitor {self.monitor!r} is not logged. "
-                f"Logged are: {', '.join(sorted(logged)) or 'no metrics'}.{near(self.monitor, logged)}"
+                f"callbacks.checkpoint.init_args.monitor: {self.monitor!r} is not logged{near(self.monitor, logged)}; "
+                f"logged are {', '.join(sorted(logged)) or 'no metrics'}"
             )
+
+
+def _has_validated(trainer: Trainer) -> bool:
+    """Whether all metrics that there are have been logged once; with `check_val_every_n_epoch` that takes epochs."""
+    every = trainer.check_val_every_n_epoch or 1
+    return trainer.current_epoch + 1 >= every and not getattr(trainer, "fast_dev_run", False)
 
 
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:

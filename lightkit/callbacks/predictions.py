@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import BasePredictionWriter
 from torch import Tensor
@@ -19,7 +20,8 @@ class PredictionTable(BasePredictionWriter):
     """Write what `predict_step` returns, one row a sample, batch by batch.
 
     A classifier's row has `path` where the data knows it, `label` and `probability`; any other tensor's row has its
-    elements. With several processes each writes its share to a file of its own, `predictions-rank=1.csv`.
+    elements. What is no tensor goes to `predictions.pt`, a list with one item a batch, for `torch.load`. With several
+    processes each writes its share to a file of its own, `predictions-rank=1.csv`.
 
     Args:
         folder: Where `predictions.csv` is written.
@@ -32,6 +34,7 @@ class PredictionTable(BasePredictionWriter):
         self._files = ExitStack()
         self._writer: Any = None
         self._num_rows = 0
+        self._others: list[Any] = []
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the table."""
@@ -50,16 +53,10 @@ class PredictionTable(BasePredictionWriter):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Append a row for each sample of the batch.
-
-        Raises:
-            TypeError: If `predict_step` returned something else than a tensor with a row a sample.
-        """
+        """Append a row for each sample of the batch."""
         if not isinstance(prediction, Tensor) or prediction.ndim == 0:
-            raise TypeError(
-                f"{type(pl_module).__name__}.predict_step returned {type(prediction).__name__}; "
-                f"predictions.csv takes a tensor with one row a sample."
-            )
+            self._others.append(prediction)
+            return
         names = getattr(trainer.datamodule, "class_names", None)  # type: ignore[attr-defined]
         paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
         rows = prediction.detach().float().cpu().reshape(len(prediction), -1)
@@ -75,8 +72,13 @@ class PredictionTable(BasePredictionWriter):
         self._num_rows += len(rows)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Close the table."""
+        """Close the table, or write what fits into none."""
         self._files.close()
+        if self._others:
+            self.path.unlink()
+            self.path = self.path.with_suffix(".pt")
+            torch.save(self._others, self.path)
+            self._others = []
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Close what was written so far."""

@@ -150,8 +150,8 @@ class LightkitCLI(LightningCLI):
         section = self.config[self.subcommand]
         section["run"]["name"] = section["run"]["name"] or self.session.default_name
         self.saved_config = self._config_to_save()
-        if self.session.print_config:
-            print(config.dump_yaml(self.saved_config), end="")
+        if self.session.print_config is not None:
+            print(config.dump_yaml(self._config_to_save(self.session.print_config)), end="")
             raise ConfigPrinted
         self.stage = begin(
             self.session,
@@ -170,9 +170,15 @@ class LightkitCLI(LightningCLI):
             section["return_predictions"] = False
         self.session.stack.enter_context(runs.activate(start.run))
 
-    def _config_to_save(self) -> dict[str, Any]:
+    def _config_to_save(self, flags: tuple[str, ...] = ()) -> dict[str, Any]:
         assert self.session is not None
-        dumped = json.loads(self.parser.dump(self.config, format="json", skip_unset=False))[self.subcommand]
+        text = self._subcommand_parsers[str(self.subcommand)].dump(
+            self.config[self.subcommand],
+            format="json",
+            skip_unset="skip_unset" in flags or "skip_null" in flags,
+            skip_default="skip_default" in flags,
+        )
+        dumped = json.loads(text)
         named = self.session.resolved.named({key: value for key, value in dumped.items() if key not in _NOT_SAVED})
         return self.session.resolved.with_references(named)
 

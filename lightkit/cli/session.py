@@ -64,7 +64,8 @@ class Session:
         mode: What the screen shows.
         watch: Handler of SIGINT and SIGTERM.
         passthrough: Arguments that only print help.
-        print_config: Whether to print the config and stop.
+        print_config: What to leave out of the config that is printed instead of a run: `skip_default`, `skip_unset`
+            or `skip_null`, the first two as in LightningCLI; None runs the stage.
         stack: Closed at the end of the invocation: lock, current run.
     """
 
@@ -76,7 +77,7 @@ class Session:
     mode: Mode
     watch: SignalWatch
     passthrough: list[str]
-    print_config: bool = False
+    print_config: tuple[str, ...] | None = None
     stack: ExitStack = field(default_factory=ExitStack)
 
     def tell(self, text: str) -> None:
@@ -147,8 +148,18 @@ def open_session(
         mode=choose_mode(options, sys.stdout),
         watch=watch,
         passthrough=arguments.passthrough,
-        print_config="print_config" in options,
+        print_config=_print_flags(options.get("print_config")),
     )
+
+
+def _print_flags(said: str | bool | None) -> tuple[str, ...] | None:
+    if said is None:
+        return None
+    flags = tuple(said.split(",")) if isinstance(said, str) and said else ()
+    known = ("skip_default", "skip_null", "skip_unset")
+    if unknown := [flag for flag in flags if flag not in known]:
+        raise ConfigError(f"--print_config: expected {', '.join(known)}, got {unknown[0]!r}")
+    return flags
 
 
 def _base_run(command: str, options: dict[str, str | bool], flags: Sequence[config.Flag]) -> runs.Run | None:

@@ -15,7 +15,7 @@ from pytorch_lightning.loggers import CometLogger
 from torch import Tensor
 
 from lightkit import runs
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, LightkitError
 
 __all__ = ["Comet"]
 
@@ -87,7 +87,13 @@ class Comet(CometLogger):
 
     def _create_experiment(self) -> None:
         if self._asked_for:  # Lightning calls this in its constructor, long before the training is sure to start
-            super()._create_experiment()
+            try:
+                super()._create_experiment()
+            except (ValueError, OSError, RuntimeError) as error:  # no key, no network, or Comet's own refusal
+                raise LightkitError(
+                    f"Comet cannot be reached or refuses: {' '.join(str(error).split())}. Set COMET_API_KEY, or say "
+                    f"logger.comet.init_args.online=false to write an archive that `comet upload` sends later."
+                ) from error
 
     @property
     @rank_zero_experiment

@@ -26,11 +26,11 @@ _MAX_ITEMS = 1000  # mlflow.utils.validation.MAX_METRICS_PER_BATCH
 _log = logging.getLogger("lightkit.loggers")
 
 
-class Unreachable(Exception):  # noqa: N818 - a state of the server, not an error of ours
+class Unreachable(Exception):
     """The server did not take the records now, and may take them later."""
 
 
-class Refused(Exception):  # noqa: N818 - as above
+class Refused(Exception):
     """The server will never take the records as they are."""
 
 

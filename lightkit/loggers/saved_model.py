@@ -32,8 +32,8 @@ class FirstBatch:
         self._handle = module.register_forward_hook(self._look)
 
     def _look(self, _module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if torch.jit.is_tracing():  # TensorBoard draws the graph; what is done here would stand in it
-            return
+        if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+            return  # TensorBoard draws the graph; what is done here would stand in it
         if len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor) and output.ndim:
             self.seen = inputs[0][:1].detach().cpu().clone(), output[:1].detach().cpu().clone()
             self.forget()
