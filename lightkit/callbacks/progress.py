@@ -15,6 +15,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from rich.text import Text
 
 from lightkit.callbacks.epoch_meter import Epoch, EpochMeter
+from lightkit.config import shown_path
 
 __all__ = ["PlainProgress", "RichProgress", "SilentProgress", "last_block", "progress_for"]
 
@@ -240,8 +241,8 @@ def last_block(
     if best_checkpoint is not None:
         when = f" after epoch {epoch + 1}" if epoch is not None else ""
         why = f"  ({monitor} {value:.4g}{when})" if monitor is not None and value is not None else ""
-        lines.append(f"best  {_short(best_checkpoint)}{why}")
-    lines.append(f"run   {_short(folder)}")
+        lines.append(f"best  {shown_path(Path(best_checkpoint))}{why}")
+    lines.append(f"run   {shown_path(Path(folder))}")
     lines += [f"note  {notice}" for notice in notices]
     lines += [f"{'next' if first else '':4}  {shlex.join(words)}" for first, words in _first(commands)]
     return "\n".join(lines)
@@ -249,12 +250,6 @@ def last_block(
 
 def _first(commands: Sequence[Sequence[str]]) -> list[tuple[bool, Sequence[str]]]:
     return [(index == 0, words) for index, words in enumerate(commands)]
-
-
-def _short(path: Path | str) -> str:
-    """A path relative to the working directory where it is inside, which is how people type it."""
-    absolute = Path(path).absolute()
-    return str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else path)
 
 
 def _count(trainer: Trainer, epoch: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -10,6 +9,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from lightkit import runs
 from lightkit.callbacks import last_block
 from lightkit.cli.screen import Mode, say
+from lightkit.config import shown_path
 
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
@@ -34,7 +34,7 @@ class Heading(Callback):
         """Say it before the first epoch."""
         if not trainer.is_global_zero:
             return
-        say(f"run   {_near(self._run.folder)}", self._mode)
+        say(f"run   {shown_path(self._run.folder)}", self._mode)
         if described := _described_data(trainer):
             say(f"data  {described}", self._mode)
         say(f"model {_described_model(pl_module)}", self._mode)
@@ -61,19 +61,15 @@ def show_end(cli: LightkitCLI, session: Session) -> None:
         )
     else:
         table = run.folder / "predictions.csv"
-        block = f"table {_near(table)}" if session.command == "predict" else f"run   {_near(run.folder)}"
+        block = f"table {shown_path(table)}" if session.command == "predict" else f"run   {shown_path(run.folder)}"
     say(block, session.mode)
 
 
 def _next_commands(cli: LightkitCLI, run: runs.Run) -> list[list[str]]:
     left_a_checkpoint = any(run.checkpoints.glob("*.ckpt"))
-    commands = [["lightkit", "test", "--run", str(_near(run.folder))]] if left_a_checkpoint else []
-    for logger in cli.trainer.loggers:
-        if type(logger).__name__ == "TensorBoard":
-            commands.append(["tensorboard", "--logdir", str(_near(Path(str(logger.save_dir))))])
-        if type(logger).__name__ == "MLflow" and str(getattr(logger, "tracking_uri", "")).startswith("sqlite"):
-            commands.append(["mlflow", "ui", "--backend-store-uri", str(getattr(logger, "tracking_uri", ""))])
-    return commands
+    commands = [["lightkit", "test", "--run", shown_path(run.folder)]] if left_a_checkpoint else []
+    views = [getattr(logger, "view_command", None) for logger in cli.trainer.loggers]
+    return [*commands, *(view for view in views if isinstance(view, list))]
 
 
 def _unsent(cli: LightkitCLI) -> list[str]:
@@ -106,8 +102,3 @@ def _described_hardware(trainer: Trainer) -> str:
     accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator")
     each = "" if trainer.world_size == 1 else f" on {trainer.world_size} devices"
     return f"{accelerator}{each}, precision {trainer.precision}"
-
-
-def _near(path: Path) -> Path:
-    """The path as people type it: relative to the working directory where it is inside."""
-    return path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path

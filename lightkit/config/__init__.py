@@ -22,7 +22,7 @@ Apart, and without torch, so that a mistake in a config is told before anything 
 from lightkit.config.arguments import Arguments, split_arguments
 from lightkit.config.entries import LightningConfig
 from lightkit.config.layers import PREFIX, RESERVED_VARIABLES, Flag
-from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near
+from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near, shown_path
 from lightkit.config.reading import read_file
 from lightkit.config.resolved import CLASS_SECTIONS, SECTIONS, Resolved, resolve
 from lightkit.config.scalars import dump_yaml, read_scalar
@@ -45,5 +45,6 @@ __all__ = [
     "read_file",
     "read_scalar",
     "resolve",
+    "shown_path",
     "split_arguments",
 ]

@@ -14,6 +14,7 @@ record_fit_end(trainer, module)    on_fit_end           how early stopping ended
 record_test_end(trainer, module)   on_test_end          as record_epoch_end
 =================================  ===================  ==================================================
 
+``view_command`` is the words to type to look at what was recorded, shown when a run ends; None where there are none.
 A logger that can fall behind has ``unsent``, the number of records that have not arrived, final after ``finalize``.
 Messages go to the standard logger ``lightkit.loggers``.
 """

@@ -20,6 +20,7 @@ from pytorch_lightning.loggers.logger import Logger
 from torch import Tensor
 
 from lightkit import runs
+from lightkit.config import shown_path
 from lightkit.loggers import fit_facts
 from lightkit.loggers.address import find_address
 from lightkit.loggers.best_checkpoint import BestCheckpoints
@@ -101,6 +102,14 @@ class MLflow(Logger):
     def unsent(self) -> int:
         """Number of records that have not reached the server."""
         return self._outbox.unsent if self._outbox else 0
+
+    @property
+    def view_command(self) -> list[str] | None:
+        """What to type to look at it; None for a server, which has its own address."""
+        database = self._address.shown.removeprefix("sqlite:///")
+        if database == self._address.shown:
+            return None
+        return ["mlflow", "ui", "--backend-store-uri", f"sqlite:///{shown_path(Path(database))}"]
 
     @property
     @rank_zero_experiment

@@ -6,6 +6,7 @@ import io
 import logging
 import warnings
 from contextlib import redirect_stdout
+from pathlib import Path
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
@@ -14,6 +15,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from torch import Tensor
 
 from lightkit import runs
+from lightkit.config import shown_path
 
 __all__ = ["TensorBoard"]
 
@@ -55,6 +57,11 @@ class TensorBoard(TensorBoardLogger):
             default_hp_metric=default_hp_metric,
             prefix=prefix,
         )
+
+    @property
+    def view_command(self) -> list[str]:
+        """What to type to look at it."""
+        return ["tensorboard", "--logdir", shown_path(Path(str(self.save_dir)))]
 
     @rank_zero_only
     def log_graph(self, model: LightningModule, input_array: Tensor | None = None) -> None:  # type: ignore[override]
