@@ -72,7 +72,10 @@ def _save(checkpoint: dict[str, Any], path: Path) -> None:
 
 
 def _read_back(path: Path) -> None:
-    with zipfile.ZipFile(path) as archive:  # torch writes a CRC-32 for each member
-        broken = archive.testzip()
+    try:
+        with zipfile.ZipFile(path) as archive:  # torch writes a CRC-32 for each member
+            broken = archive.testzip()
+    except zipfile.BadZipFile as error:
+        raise OSError(f"it does not read back as it was written ({error})") from error
     if broken is not None:
         raise OSError(f"{broken} in it does not read back as it was written")

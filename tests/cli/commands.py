@@ -207,10 +207,10 @@ def started(folder: Path, *words: str, group: bool = True, **settings: Any) -> I
                 process.kill()
 
 
-def run(folder: Path, *words: str, **settings: Any) -> Ended:
+def run(folder: Path, *words: str, timeout_s: float = 120, **settings: Any) -> Ended:
     """Run ``lightkit`` with these words to its end."""
     with started(folder, *words, **settings) as process:
-        return ended(process)
+        return ended(process, timeout_s)
 
 
 def fit(folder: Path, *words: str, **settings: Any) -> Ended:

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from lightkit import runs
+from lightkit.callbacks import Checkpoint, ResumeState, VerifiedCheckpointIO
+from lightkit.data.loaders import train_loader
+from lightkit.errors import ConfigError
+
+
+class Rising(pl.LightningModule):
+    """Its validation metric is 3, 1, 2 in its first epochs."""
+
+    def __init__(self, metric: str | None = "val/loss") -> None:
+        super().__init__()
+        self.layer, self.metric = torch.nn.Linear(4, 1), metric
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss: torch.Tensor = self.layer(batch if isinstance(batch, torch.Tensor) else batch[0]).pow(2).mean()
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if self.metric:
+            self.log(self.metric, (3.0, 1.0, 2.0)[self.current_epoch])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class Keyed(Dataset[torch.Tensor]):
+    """Rows of a tensor, for a sampler whose indices know their epoch."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        return self.data[getattr(key, "index", key)]
+
+
+class Saves(pl.Callback):
+    """Notes in which step which file is written."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
+        self.steps.append(trainer.global_step)
+
+
+def fit(keeper: Checkpoint, module: pl.LightningModule, *, exact: bool = False, **settings: Any) -> list[int]:
+    saves = Saves()
+    trainer = pl.Trainer(
+        max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[ResumeState(), saves, keeper], plugins=[VerifiedCheckpointIO()], **settings,
+    )  # fmt: skip
+    data = torch.ones(20, 4)
+    loader: DataLoader[Any] = DataLoader(TensorDataset(data), batch_size=4)
+    train = train_loader(Keyed(data), batch_size=4, seed=1) if exact else loader
+    trainer.fit(module, train, loader)
+    return saves.steps
+
+
+def epoch_of(path: Path) -> int:
+    return int(torch.load(path, weights_only=True)["epoch"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "metric", "best"),
+    [
+        ({}, "val/loss", 1),
+        ({}, "val_loss", 1),
+        ({"monitor": "score", "mode": "max"}, "score", 0),
+        ({}, "val/other", 2),
+        ({"monitor": None}, "val/loss", 2),
+    ],
+    ids=["auto", "auto_underscore", "named_max", "auto_finds_none", "none"],
+)
+def test_the_best_epoch_is_kept_beside_the_last(
+    tmp_path: Path, settings: dict[str, Any], metric: str, best: int
+) -> None:
+    fit(Checkpoint(dirpath=str(tmp_path), **settings), Rising(metric))
+    assert epoch_of(tmp_path / "best.ckpt") == best
+    assert epoch_of(tmp_path / "last.ckpt") == 2
+
+
+def test_a_metric_that_is_not_logged_is_an_error_that_names_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"monitor: 'val/lose' is not logged.*val/loss.*logged are val/loss"):
+        fit(Checkpoint("val/lose", dirpath=str(tmp_path)), Rising())
+
+
+def test_the_last_checkpoint_is_written_within_epochs_that_can_be_resumed_there(tmp_path: Path) -> None:
+    steps = fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=2), Rising(), exact=True)
+    assert steps == [2, 4, 5, 5, 7, 9, 10, 10, 12, 14, 15, 15]
+
+
+def test_time_makes_a_write_due_too(tmp_path: Path) -> None:
+    steps = fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_s=0.0), Rising(), exact=True)
+    assert steps[:6] == [1, 2, 3, 4, 5, 5]
+
+
+def test_other_data_gets_checkpoints_at_the_end_of_epochs_alone(tmp_path: Path) -> None:
+    assert fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1), Rising()) == [5, 5, 10, 10, 15, 15]
+
+
+def test_nothing_is_written_before_a_validation_within_the_epoch(tmp_path: Path) -> None:
+    keeper = Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1)
+    assert fit(keeper, Rising(), exact=True, val_check_interval=2)[:5] == [1, 3, 5, 5, 6]
+
+
+def test_a_fast_dev_run_writes_nothing(tmp_path: Path) -> None:
+    assert fit(Checkpoint(dirpath=str(tmp_path)), Rising(), fast_dev_run=True) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_is_that_of_the_current_run(tmp_path: Path) -> None:
+    with runs.activate(runs.create(tmp_path, "job")) as run:
+        fit(Checkpoint(), Rising())
+    assert sorted(path.name for path in run.checkpoints.glob("*.ckpt")) == ["best.ckpt", "last.ckpt"]

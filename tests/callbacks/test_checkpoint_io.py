@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit import runs
+from lightkit.callbacks import VerifiedCheckpointIO
+from lightkit.errors import CheckpointError
+
+CONTENT = {"state_dict": {"weight": torch.arange(3.0)}, "hyper_parameters": {"token": "hunter2"}}
+
+
+def test_a_checkpoint_has_a_digest_beside_it_and_is_announced(tmp_path: Path) -> None:
+    told: list[tuple[Path, Any]] = []
+    path = tmp_path / "checkpoints" / "last.ckpt"
+    VerifiedCheckpointIO(on_saved=lambda *saved: told.append(saved)).save_checkpoint(dict(CONTENT), path)
+    assert runs.verify(path)
+    assert torch.equal(torch.load(path, weights_only=True)["state_dict"]["weight"], torch.arange(3.0))
+    assert [saved[0] for saved in told] == [path]
+    assert sorted(file.name for file in path.parent.iterdir()) == ["last.ckpt", "last.ckpt.sha256"]
+
+
+def test_the_same_content_has_the_same_digest_under_any_name(tmp_path: Path) -> None:
+    for name in ("best.ckpt", "last.ckpt"):
+        VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), tmp_path / name)
+    assert runs.digest(tmp_path / "best.ckpt") == runs.digest(tmp_path / "last.ckpt")
+
+
+def test_secrets_are_masked_before_they_are_written(tmp_path: Path) -> None:
+    VerifiedCheckpointIO(mask=lambda _: {"token": "${oc.env:TOKEN}"}).save_checkpoint(
+        dict(CONTENT), tmp_path / "a.ckpt"
+    )
+    assert b"hunter2" not in (tmp_path / "a.ckpt").read_bytes()
+    assert torch.load(tmp_path / "a.ckpt", weights_only=True)["hyper_parameters"] == {"token": "${oc.env:TOKEN}"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionError(13, "Permission denied"),
+        OSError(28, "No space left on device"),
+        RuntimeError("unexpected pos"),
+    ],
+    ids=["permission", "space", "torch"],
+)
+def test_a_write_that_fails_is_an_error_and_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    path = tmp_path / "last.ckpt"
+    VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), path)
+    before = path.read_bytes()
+
+    def fail(_content: Any, file: Any) -> None:
+        file.write(b"half")
+        raise error
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written: .*Free space or change"):
+        VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), path)
+    assert path.read_bytes() == before
+    assert runs.verify(path)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_does_not_read_back_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, save = tmp_path / "last.ckpt", torch.save
+    VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), path)
+
+    def flip_a_bit(content: Any, file: Any) -> None:
+        save(content, file)
+        file.seek(200)
+        file.write(b"\xff" * 300)
+
+    monkeypatch.setattr(torch, "save", flip_a_bit)
+    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written: .* read back as it was written"):
+        VerifiedCheckpointIO().save_checkpoint({**CONTENT, "more": torch.ones(1000)}, path)
+    assert runs.verify(path)
+    assert torch.load(path, weights_only=True).keys() == CONTENT.keys()
+
+
+def test_a_removed_checkpoint_takes_its_digest_along(tmp_path: Path) -> None:
+    writer = VerifiedCheckpointIO()
+    writer.save_checkpoint(dict(CONTENT), tmp_path / "a.ckpt")
+    writer.remove_checkpoint(tmp_path / "a.ckpt")
+    assert not list(tmp_path.iterdir())

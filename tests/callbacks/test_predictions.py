@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+
+from lightkit.callbacks import PredictionTable
+
+
+class Scores(pl.LightningModule):
+    """Gives its batch back."""
+
+    def __init__(self, answer: Any = None) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def predict_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+        return batch if self.answer is None else self.answer
+
+
+class Data(pl.LightningDataModule):
+    def __init__(self, *, names: list[str] | None = None, paths: list[str] | None = None) -> None:
+        super().__init__()
+        if names:
+            self.class_names = names
+        if paths:
+            self.predict_paths = paths
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(torch.tensor([[0.25, 0.75], [0.5, 0.125], [0.0, 1.0]]), batch_size=2)  # type: ignore[arg-type]
+
+
+def predict(folder: Path, data: Data, model: pl.LightningModule | None = None) -> list[list[str]]:
+    trainer = pl.Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, callbacks=[PredictionTable(folder)],
+    )  # fmt: skip
+    trainer.predict(model or Scores(), datamodule=data)
+    with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_a_classifier_has_a_row_with_path_label_and_probability(tmp_path: Path) -> None:
+    data = Data(names=["rose", "tulip, red"], paths=["a.jpg", "b.jpg", "c.jpg"])
+    assert predict(tmp_path, data) == [
+        ["path", "label", "probability"],
+        ["a.jpg", "tulip, red", "0.750000"],
+        ["b.jpg", "rose", "0.500000"],
+        ["c.jpg", "tulip, red", "1.000000"],
+    ]
+
+
+def test_other_tensors_have_a_column_an_element(tmp_path: Path) -> None:
+    assert predict(tmp_path, Data()) == [
+        ["prediction_0", "prediction_1"], ["0.25", "0.75"], ["0.5", "0.125"], ["0.0", "1.0"],
+    ]  # fmt: skip
+
+
+def test_another_number_of_classes_is_no_classifier(tmp_path: Path) -> None:
+    assert predict(tmp_path, Data(names=["a", "b", "c"]))[0] == ["prediction_0", "prediction_1"]
+
+
+@pytest.mark.parametrize("answer", [{"logits": 1}, torch.tensor(1.0)], ids=["mapping", "scalar"])
+def test_what_is_no_row_a_sample_is_kept_as_it_is(tmp_path: Path, answer: Any) -> None:
+    with pytest.raises(FileNotFoundError):
+        predict(tmp_path, Data(), Scores(answer))
+    assert torch.load(tmp_path / "predictions.pt", weights_only=True) == [answer, answer]
