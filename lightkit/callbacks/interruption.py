@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,7 +31,6 @@ class StopOnSignal(Callback):
     def __init__(self, watch: SignalWatch, *, last_good: Callable[[], Path | None]) -> None:
         self._watch = watch
         self._last_good = last_good
-        register_after_fork(self, StopOnSignal._leave_it_to_the_parent)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lightning has installed its handler just before this."""
@@ -95,10 +93,6 @@ class StopOnSignal(Callback):
 
     def _stop(self) -> NoReturn:
         raise Interrupted(self._watch.received or signal.SIGTERM, checkpoint=self._last_good())
-
-    def _leave_it_to_the_parent(self) -> None:
-        """In a loader's process: Ctrl-C reaches it too, but its end would be a failure of the training process."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _remove_lightnings_handler() -> None:
