@@ -70,6 +70,7 @@ class Checkpoint(ModelCheckpoint):
         self._saved_at_s = time.monotonic()
         self._saved_at_step = 0
         self._step_seen = 0
+        self._validated = False
 
     @property
     def state_key(self) -> str:
@@ -104,10 +105,16 @@ class Checkpoint(ModelCheckpoint):
         if stepped and self._is_due(trainer) and can_save_within_epoch(trainer, batch_idx):
             self.save_last_now(trainer)
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From here on everything that is logged has been logged once."""
+        self._validated = self._validated or not trainer.sanity_checking
+        super().on_validation_end(trainer, pl_module)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write `best.ckpt` if this epoch is the best, and `last.ckpt`."""
-        self._find_monitor(trainer)
-        super().on_train_epoch_end(trainer, pl_module)
+        self._validated = self._validated or not trainer.enable_validation
+        if self._can_judge(trainer):
+            super().on_train_epoch_end(trainer, pl_module)
         if not getattr(trainer, "fast_dev_run", False):  # Lightning sets it from another module
             self.save_last_now(trainer)
 
@@ -132,6 +139,8 @@ class Checkpoint(ModelCheckpoint):
             if self.dirpath and state_dict.get(key)
         }
         best_k = {moved.get("best_model_path", path): score for path, score in state_dict["best_k_models"].items()}
+        if self._auto:
+            self.monitor = state_dict.get("monitor")  # known before the next validation logs it again
         super().load_state_dict({**state_dict, **moved, "best_k_models": best_k, "dirpath": self.dirpath})
 
     def _is_due(self, trainer: Trainer) -> bool:
@@ -148,21 +157,23 @@ class Checkpoint(ModelCheckpoint):
         self._saved_at_s = time.monotonic()
         self._saved_at_step = trainer.global_step
 
-    def _find_monitor(self, trainer: Trainer) -> None:
+    def _can_judge(self, trainer: Trainer) -> bool:
+        """Tell whether this epoch can be compared with others, and find the metric to do so by.
+
+        Raises:
+            ConfigError: If a validation has run and has not logged the monitor.
+        """
         logged = trainer.callback_metrics
-        if self._auto:
+        if self._auto and self.monitor is None:
             self.monitor = next((name for name in AUTO_MONITORS if name in logged), None)
-        elif self.monitor is not None and self.monitor not in logged and _has_validated(trainer):
+        if self.monitor is None or self.monitor in logged:
+            return True
+        if self._validated and not self._auto and not getattr(trainer, "fast_dev_run", False):
             raise ConfigError(
                 f"callbacks.checkpoint.init_args.monitor: {self.monitor!r} is not logged{near(self.monitor, logged)}; "
                 f"logged are {', '.join(sorted(logged)) or 'no metrics'}"
             )
-
-
-def _has_validated(trainer: Trainer) -> bool:
-    """Whether all metrics that there are have been logged once; with `check_val_every_n_epoch` that takes epochs."""
-    every = trainer.check_val_every_n_epoch or 1
-    return trainer.current_epoch + 1 >= every and not getattr(trainer, "fast_dev_run", False)
+        return False  # with `check_val_every_n_epoch`, the next validation is epochs away
 
 
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:

@@ -42,7 +42,7 @@ from lightkit.cli.starting import Stage, begin
 from lightkit.errors import ConfigError
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["ConfigPrinted", "LightkitCLI", "build_data"]
+__all__ = ["ConfigPrinted", "DataChanged", "LightkitCLI", "build_data"]
 
 _NOT_SAVED = ("ckpt_path", "weights_only", "verbose", "return_predictions", "config")
 _TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
@@ -50,6 +50,10 @@ _TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeErro
 
 class ConfigPrinted(Exception):
     """The resolved config was asked for and has been printed."""
+
+
+class DataChanged(Exception):
+    """The interrupted run that was about to go on had other data."""
 
 
 class LightkitCLI(LightningCLI):
@@ -240,8 +244,22 @@ class LightkitCLI(LightningCLI):
         stop = StopOnSignal(
             self.session.watch, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None)
         )
+        unchanged = LambdaCallback(setup=self._refuse_other_data)
         began = LambdaCallback(on_fit_start=self._log_config, on_train_start=self._note_beginning)
-        return [*own, self.stage.recorder, ResumeState(), stop, began, *shown]
+        return [unchanged, *own, self.stage.recorder, ResumeState(), stop, began, *shown]
+
+    def _refuse_other_data(self, trainer: Trainer, _module: LightningModule, stage: str) -> None:
+        """Do not go on by itself with other data than the interrupted run had."""
+        assert self.stage is not None
+        before = self.stage.data_before
+        describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
+        if stage != "fit" or not self.stage.resumes_by_itself or before is None or not callable(describe):
+            return
+        if describe().get("fingerprint") != before.get("fingerprint"):
+            raise DataChanged(
+                f"begins a new run: the data has changed since {self.stage.start.run.folder} was interrupted; "
+                f"--run.resume={self.stage.start.run.folder} goes on there"
+            )
 
     def _log_config(self, trainer: Trainer, _module: LightningModule) -> None:
         """Give trackers the whole config; Lightning gives them the model's and the data's arguments only."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from lightkit import __version__
 from lightkit.cli import stages
+from lightkit.cli.session import OPTIONS
 from lightkit.config import near
 from lightkit.errors import ConfigError, Interrupted, LightkitError
 from lightkit.runs.signals import SignalWatch
@@ -84,7 +85,7 @@ def _command_of(words: list[str]) -> tuple[str, list[str]]:
     before: list[str] = []
     at = 0
     while at < len(words) and words[at].startswith("-"):
-        takes_value = words[at] in ("-c", "--config")
+        takes_value = words[at] in ("-c", "--config") or OPTIONS.get(words[at].removeprefix("--")) == "value"
         before += words[at : at + 1 + takes_value]
         at += 1 + takes_value
     if at >= len(words):
@@ -99,4 +100,5 @@ def _told(interruption: Interrupted) -> str:
     name = {2: "SIGINT", 15: "SIGTERM"}.get(interruption.signum, f"signal {interruption.signum}")
     if interruption.checkpoint is None:
         return f"interrupted by {name}; there is nothing to resume"
-    return f"interrupted by {name}; the same command resumes from {interruption.checkpoint}"
+    where = interruption.checkpoint
+    return f"interrupted by {name}; the same command resumes from {where}, unless run.resume says otherwise"

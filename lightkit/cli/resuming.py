@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import yaml
 from lightkit import runs
 from lightkit.errors import ConfigError
 
-__all__ = ["RunSettings", "Start", "checkpoint_of", "choose_start", "differences"]
+__all__ = ["RunSettings", "Start", "checkpoint_of", "choose_start", "differences", "named_run"]
 
 
 @dataclass
@@ -56,6 +56,7 @@ def choose_start(
     config: Mapping[str, Any],
     ckpt_path: str | None,
     fresh: bool,
+    environment: Callable[[str], str] | None = None,
 ) -> Start:
     """Choose the run and the checkpoint of a fit. The caller holds the job's lock.
 
@@ -64,23 +65,23 @@ def choose_start(
         config: The resolved config as it would be saved.
         ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or nothing.
         fresh: Begin a new run unless the user names one, as a `fast_dev_run` does.
+        environment: Gives the digest of the values that came from the environment, for the id of a run.
 
     Raises:
         ConfigError: If the user names something to resume from that is not there.
     """
     assert settings.name is not None
-    if ckpt_path is not None:
-        return _from_checkpoint(settings, ckpt_path)
     if settings.resume not in ("auto", "never"):
-        return _resumed(_named_run(settings.resume), required=True)
+        return _resumed(named_run(settings.resume), required=True)
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
     if found is None:
-        return Start(runs.create(settings.root, settings.name))
-    changed = differences(_saved(found), config)
+        return _new(settings, ckpt_path)
+    changed = [*differences(_saved(found), config), *_changed_beside(found, ckpt_path, environment)]
     if not changed:
-        return _resumed(found, required=False)
-    return Start(
-        runs.create(settings.root, settings.name),
+        start = _resumed(found, required=False)
+        return start if start.checkpoint else replace(start, checkpoint=_new_checkpoint(settings, ckpt_path)[0])
+    return replace(
+        _new(settings, ckpt_path),
         notice=(
             f"begins a new run: {found.folder} was interrupted, but had another config "
             f"({', '.join(changed[:5])}{', ...' if len(changed) > 5 else ''}); "
@@ -112,18 +113,35 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in {*old, *new} - {"run.resume"} if old.get(key) != new.get(key))
 
 
-def _from_checkpoint(settings: RunSettings, ckpt_path: str) -> Start:
+def _changed_beside(found: runs.Run, ckpt_path: str | None, environment: Callable[[str], str] | None) -> list[str]:
+    """List what decides a run and does not stand in its config."""
+    manifest = runs.read_json(found.manifest_path) or {}
+    changed = ["ckpt_path"] if manifest and manifest.get("ckpt_path") != ckpt_path else []
+    if environment is not None and manifest.get("environment") not in (None, environment(found.id)):
+        changed.append("a value from the environment")
+    return changed
+
+
+def _new(settings: RunSettings, ckpt_path: str | None) -> Start:
     assert settings.name is not None
+    checkpoint, parent = _new_checkpoint(settings, ckpt_path)
+    return Start(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent)
+
+
+def _new_checkpoint(settings: RunSettings, ckpt_path: str | None) -> tuple[Path | None, runs.Run | None]:
+    """Find the checkpoint that a new run starts from, and the run that it is from."""
+    assert settings.name is not None
+    if ckpt_path is None:
+        return None, None
     if ckpt_path not in ("best", "last"):
         checkpoint = _existing(ckpt_path)
-        return Start(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=_run_of(checkpoint))
+        return checkpoint, _run_of(checkpoint)
     parent = next(
         (run for run in runs.list_runs(settings.root, settings.name) if any(run.checkpoints.glob("*.ckpt"))), None
     )
     if parent is None:
         raise ConfigError(f"--ckpt_path {ckpt_path}: no run of {settings.name!r} in {settings.root} has a checkpoint.")
-    checkpoint = checkpoint_of(parent, ckpt_path)
-    return Start(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent)
+    return checkpoint_of(parent, ckpt_path), parent
 
 
 def _run_of(checkpoint: Path) -> runs.Run | None:
@@ -141,7 +159,12 @@ def _resumed(run: runs.Run, *, required: bool) -> Start:
     return Start(replace(run, resumed=True), checkpoint=checkpoint, notice=notice, is_old=True)
 
 
-def _named_run(folder: str) -> runs.Run:
+def named_run(folder: str) -> runs.Run:
+    """Open the run that `run.resume` names.
+
+    Raises:
+        ConfigError: If there is none.
+    """
     try:
         return runs.open_run(folder)
     except ConfigError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,7 @@ from lightkit.cli.screen import Mode, choose_mode
 from lightkit.errors import ConfigError
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["STAGES", "Session", "open_session"]
+__all__ = ["OPTIONS", "STAGES", "Session", "open_session"]
 
 STAGES = ("fit", "validate", "test", "predict")
 OPTIONS: dict[str, Literal["value", "switch", "optional"]] = {
@@ -80,6 +82,17 @@ class Session:
     print_config: tuple[str, ...] | None = None
     stack: ExitStack = field(default_factory=ExitStack)
 
+    def environment_digest(self, salt: str) -> str:
+        """Tell apart, without showing them, the values that came from the environment.
+
+        Args:
+            salt: Anything that differs from run to run, so that equal values do not look equal.
+        """
+        values = sorted(
+            (config.dotted(path), str(_at(self.resolved.values, path))) for path in self.resolved.references
+        )
+        return hashlib.sha256(json.dumps([salt, *values]).encode()).hexdigest()
+
     def tell(self, text: str) -> None:
         """Say something on standard error that the user did not ask for but should know."""
         logging.getLogger("lightkit").info(text)
@@ -117,12 +130,10 @@ def open_session(
     """
     arguments = config.split_arguments(words, options=OPTIONS)
     options = arguments.options
-    base = _base_run(command, options, arguments.flags)
-    files = [*([base.config_path] if base else []), *map(Path, arguments.files)]
 
-    def resolve(defaults: dict[str, Any]) -> config.Resolved:
+    def resolve(defaults: dict[str, Any], below: Sequence[Path] = ()) -> config.Resolved:
         return config.resolve(
-            files,
+            [*below, *map(Path, arguments.files)],
             flags=arguments.flags,
             defaults=defaults,
             subcommand=command,
@@ -131,11 +142,15 @@ def open_session(
             default_classes=NAMED_CLASSES,
         )
 
-    # A run made by lightkit is complete: defaults of this version must not add to it.
-    defaults = {} if base else {section: _DEFAULT_ENTRIES[section] for section in default_entries}
-    resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
-    if "logger" in defaults and not _has_logger(resolved.values):
-        resolved = resolve(defaults)
+    base = None
+    if "run" in options:
+        base = _base_run(command, str(options["run"]), resolve({}).values.get("run") or {})
+        resolved = resolve({}, [base.config_path])  # it is complete: defaults of this version must not add to it
+    else:
+        defaults = {section: _DEFAULT_ENTRIES[section] for section in default_entries}
+        resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
+        if "logger" in defaults and not _has_logger(resolved.values):
+            resolved = resolve(defaults)
     ckpt_path = options.get("ckpt_path", resolved.values.get("ckpt_path"))
     if ckpt_path is None and base is not None:
         ckpt_path = "best"
@@ -162,17 +177,20 @@ def _print_flags(said: str | bool | None) -> tuple[str, ...] | None:
     return flags
 
 
-def _base_run(command: str, options: dict[str, str | bool], flags: Sequence[config.Flag]) -> runs.Run | None:
-    reference = options.get("run")
-    if reference is None:
-        return None
+def _base_run(command: str, reference: str, section: Mapping[str, Any]) -> runs.Run:
+    """Find the run that `--run` names, below the root and for the job that the other layers name."""
     if command == "fit":
         raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
-    said = {flag.key: flag.value for flag in flags}
-    run = runs.find(str(reference), said.get("run.root", "runs"), said.get("run.name"))
+    run = runs.find(reference, section.get("root") or "runs", section.get("name"))
     if not run.config_path.is_file():
         raise ConfigError(f"--run {reference}: {run.folder} has no {run.config_path.name}; it is not a run of lightkit")
     return run
+
+
+def _at(values: Any, path: config.KeyPath) -> Any:
+    for part in path:
+        values = values[part]
+    return values
 
 
 def _has_logger(values: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lightkit.cli.explaining import located
 from lightkit.cli.screen import hush_libraries, speak_plainly
-from lightkit.cli.session import STAGES, open_session
+from lightkit.cli.session import STAGES, Session, open_session
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
 from lightkit.runs.signals import SignalWatch
 
@@ -16,17 +16,35 @@ if TYPE_CHECKING:
 __all__ = ["fetch", "run"]
 
 
+FETCH_HELP = """\
+usage: lightkit fetch -c FILE... [--data.KEY=value]...
+
+Download what the data module of a config needs, into the folder that the config names. A broken download goes on where
+it stopped; a complete one is not repeated.
+"""
+
+
 def run(command: str, words: list[str], watch: SignalWatch) -> int:
     """Run fit, validate, test or predict, and return the exit code."""
     session = open_session(command, words, watch)
     speak_plainly(session.mode, session.resolved.masked)
-    with session.stack:
-        # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
-        from lightkit.cli.lightning import ConfigPrinted, LightkitCLI
-        from lightkit.cli.refusals import refusals_told
-        from lightkit.cli.showing import show_end
+    # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
+    from lightkit.cli.lightning import DataChanged
 
-        hush_libraries()
+    try:
+        return _run(session)
+    except DataChanged as change:
+        session.tell(str(change))
+        return _run(open_session(command, [*words, "--run.resume=never"], watch))
+
+
+def _run(session: Session) -> int:
+    from lightkit.cli.lightning import ConfigPrinted, LightkitCLI  # late as above, and the next two for that one
+    from lightkit.cli.refusals import refusals_told
+    from lightkit.cli.showing import show_end
+
+    hush_libraries()
+    with session.stack:
         try:
             with refusals_told(session.resolved):
                 cli = LightkitCLI(session=session)
@@ -38,7 +56,7 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
             return 0
         except LightkitError as error:
             raise located(error, session.resolved) from error
-        if command == "fit":
+        if session.command == "fit":
             _check_promises(cli)
         show_end(cli, session)
     return 0
@@ -71,6 +89,9 @@ def fetch(words: list[str]) -> int:
         ConfigError: If the config names no data module, or one that has nothing to fetch.
     """
     session = open_session("fetch", words, SignalWatch(), subcommands=(*STAGES, "fetch"))
+    if session.passthrough:
+        print(FETCH_HELP, end="")
+        return 0
     speak_plainly(session.mode, session.resolved.masked)
     section = session.resolved.values.get("data")
     if section is None:

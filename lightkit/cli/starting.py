@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from lightkit import __version__, config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.masking import MaskedEvents
-from lightkit.cli.resuming import RunSettings, Start, choose_start
+from lightkit.cli.resuming import RunSettings, Start, choose_start, named_run
 from lightkit.cli.session import Session
 from lightkit.errors import CheckpointError, ConfigError, DataError, Interrupted, LightkitError
 
@@ -34,11 +34,15 @@ class Stage:
         recorder: Keeps the run folder up to date.
         worth_keeping: Set once training has begun. A mistake in the config or the data that shows before leaves
             no folder behind.
+        data_before: What the run was trained on when it was interrupted.
+        resumes_by_itself: Whether nobody named the run that goes on, so that it should be the same in all respects.
     """
 
     start: Start
     recorder: RunRecorder
     worth_keeping: Event = field(default_factory=Event)
+    data_before: dict[str, Any] | None = None
+    resumes_by_itself: bool = False
 
 
 def begin(session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None, fresh: bool) -> Stage:
@@ -79,11 +83,18 @@ def _begin_fit(
     session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None, fresh: bool
 ) -> Stage:
     assert settings.name is not None
-    lock = session.stack.enter_context(runs.Lock(settings.root, runs.check_name(settings.name)))
-    start = choose_start(settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh)
+    root, name = Path(settings.root), runs.check_name(settings.name)
+    if settings.resume not in ("auto", "never"):  # that run's job is the one to hold
+        named = named_run(settings.resume)
+        root, name = named.root, named.name
+    lock = session.stack.enter_context(runs.Lock(root, name))
+    start = choose_start(
+        settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh, environment=session.environment_digest
+    )
     lock.note_folder(start.run.folder)
     runs.remove_leftovers(start.run.checkpoints)
-    return _written(session, start, saved=saved, seed=seed)
+    stage = _written(session, start, saved=saved, seed=seed, fresh=fresh)
+    return replace(stage, resumes_by_itself=start.is_old and settings.resume == "auto")
 
 
 def _begin_alone(session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None) -> Stage:
@@ -94,10 +105,11 @@ def _begin_alone(session: Session, settings: RunSettings, *, saved: dict[str, An
     return _written(session, start, saved=saved, seed=seed)
 
 
-def _written(session: Session, start: Start, *, saved: dict[str, Any], seed: int | None) -> Stage:
+def _written(session: Session, start: Start, *, saved: dict[str, Any], seed: int | None, fresh: bool = False) -> Stage:
     if start.notice:
         session.tell(start.notice)
     runs.write_text(start.run.config_path, config.dump_yaml(saved))
+    previous = runs.read_json(start.run.manifest_path)
     manifest = runs.build_manifest(
         version=__version__,
         subcommand=session.command,
@@ -106,10 +118,13 @@ def _written(session: Session, start: Start, *, saved: dict[str, Any], seed: int
         seed=seed,
         parent=None if start.parent is None else str(start.parent.folder),
         mask=session.resolved.masked,
-        previous=runs.read_json(start.run.manifest_path),
+        previous=previous,
     )
+    manifest["ckpt_path"] = session.ckpt_path
+    manifest["environment"] = session.environment_digest(start.run.id)
+    manifest["fast_dev_run"] = fresh
     runs.write_json(start.run.manifest_path, manifest)
-    return _stage(session, start, manifest=manifest)
+    return replace(_stage(session, start, manifest=manifest), data_before=(previous or {}).get("data"))
 
 
 def _stage(session: Session, start: Start, *, manifest: Mapping[str, Any] | None) -> Stage:

@@ -141,7 +141,7 @@ def _is_fit(run: Run) -> bool:
     manifest = read_json(run.manifest_path)
     if manifest is None:  # killed before it was written, or a folder half made
         return any(run.checkpoints.glob("*.ckpt"))
-    return manifest.get("subcommand") == "fit"
+    return manifest.get("subcommand") == "fit" and not manifest.get("fast_dev_run")
 
 
 def _folders(parent: Path) -> Iterator[Path]:
