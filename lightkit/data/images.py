@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from lightkit.errors import DataError
 
-__all__ = ["IMAGE_SUFFIXES", "UnreadableImageError", "defect_of", "read_rgb"]
+__all__ = ["IMAGE_SUFFIXES", "UnreadableImageError", "defect_of", "pillow_warnings", "read_rgb"]
 
 IMAGE_SUFFIXES = frozenset(
     {
@@ -64,6 +66,18 @@ class UnreadableImageError(DataError):
         super().__init__(message)
 
 
+@contextmanager
+def pillow_warnings() -> Iterator[None]:
+    """Within it Pillow's warnings are silent, but one about too many pixels is an error.
+
+    The filters are the whole process's: enter it in one thread, around any pool that reads images.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # odd metadata; the pixels are what counts
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
 def read_rgb(path: Path) -> Image.Image:
     """Decode a file's first frame, turned upright by its EXIF tag, transparency laid over white.
 
@@ -71,12 +85,9 @@ def read_rgb(path: Path) -> Image.Image:
         UnreadableImageError: If the file cannot be decoded, or promises more pixels than Pillow's limit.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata; the pixels are what counts
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                image.load()
-                return _over_white(_upright(image))
+        with pillow_warnings(), Image.open(path) as image:
+            image.load()
+            return _over_white(_upright(image))
     except _DECODE_ERRORS as error:
         raise UnreadableImageError(
             f"{path}: this image cannot be decoded ({_reason(error)}). Replace the file or take it out of the data."
@@ -84,13 +95,13 @@ def read_rgb(path: Path) -> Image.Image:
 
 
 def defect_of(path: Path) -> str | None:
-    """Say why a file's header is not that of an image, without decoding the pixels; None where it is fine."""
+    """Say why a file's header is not that of an image, without decoding the pixels; None where it is fine.
+
+    It may run in threads, and leaves the filters of warnings alone: that is for the caller's `pillow_warnings`.
+    """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path):
-                return None
+        with Image.open(path):
+            return None
     except _DECODE_ERRORS as error:
         return _reason(error)
 

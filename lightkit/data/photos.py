@@ -14,7 +14,7 @@ from pathlib import Path
 
 from PIL.Image import Image
 
-from lightkit.data.images import IMAGE_SUFFIXES, defect_of, read_rgb
+from lightkit.data.images import IMAGE_SUFFIXES, defect_of, pillow_warnings, read_rgb
 from lightkit.data.splits import Split, content_digest, split_of
 from lightkit.errors import DataError
 
@@ -197,7 +197,7 @@ def _read_classes(folder: Path) -> tuple[list[Photo], list[str]]:
             )
         files.extend((path, label) for path in images)
     # a digest and a look at the header both wait for the disk, and hashlib lets other threads run meanwhile
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+    with pillow_warnings(), ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         examined = list(pool.map(_examine, [path for path, _ in files]))
     _refuse_defects((path, defect) for (path, _), (_, defect) in zip(files, examined, strict=True))
     photos = [Photo(path, label, digest) for (path, label), (digest, _) in zip(files, examined, strict=True)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,18 @@ def test_files_that_are_no_images_are_listed_with_reasons(make_images: Any) -> N
     assert lines[1] == f"  {root}/rose/a gone.jpg: No such file or directory"
     assert lines[2] == f"  {root}/rose/bad 0.jpg: not an image in any format that Pillow knows"
     assert lines[-1] == "  and 3 more"
+
+
+def test_reading_leaves_the_filters_of_warnings_as_they_were(make_images: Any) -> None:
+    root = make_images(*PLAIN)
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns as often as they can
+    try:
+        for _ in range(10):
+            read(root)
+            assert list(warnings.filters) == before
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
