@@ -13,7 +13,7 @@ from lightkit.runs.files import aside_of, flush, write_text
 __all__ = ["digest", "last_good", "remove_leftovers", "sidecar", "verify", "write_aside"]
 
 _log = logging.getLogger(__name__)
-_PREFERRED = ("last.ckpt", "previous.ckpt", "best.ckpt")
+_PREFERRED = ("last.ckpt", "best.ckpt")
 
 
 def digest(path: Path | str) -> str:

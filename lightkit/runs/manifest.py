@@ -118,7 +118,7 @@ def describe_hardware(gpus: Iterable[str] = ()) -> dict[str, Any]:
 def _earlier(previous: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     if previous is None:
         return []
-    kept = ("created", "command", "lightkit", "python", "git", "seed", "hardware")
+    kept = ("created", "command", "lightkit", "python", "packages", "git", "data", "seed", "hardware")
     return [*previous.get("earlier", []), {name: previous.get(name) for name in kept}]
 
 

@@ -137,9 +137,9 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path: Path) -> No
 
 
 def test_last_comes_first_and_then_the_newest(tmp_path: Path) -> None:
-    for when, name in enumerate(["last", "epoch=0", "best", "previous"]):
+    for when, name in enumerate(["last", "epoch=0", "best"]):
         _dated(_save(tmp_path / f"{name}.ckpt", name.encode()), 1_000_000 + when)
-    for expected in ("last", "previous", "best", "epoch=0"):
+    for expected in ("last", "best", "epoch=0"):
         good = runs.last_good(tmp_path, report=lambda _: None)
         assert good == tmp_path / f"{expected}.ckpt"
         good.write_bytes(b"broken")
@@ -148,16 +148,16 @@ def test_last_comes_first_and_then_the_newest(tmp_path: Path) -> None:
 
 def test_what_is_passed_over_is_reported_with_the_reason(tmp_path: Path) -> None:
     _save(tmp_path / "last.ckpt", b"weights").write_bytes(b"weight")
-    (tmp_path / "previous.ckpt").write_bytes(b"no archive")
+    (tmp_path / "epoch=1.ckpt").write_bytes(b"no archive")
     (tmp_path / "best.ckpt").write_bytes(b"weights")
     runs.sidecar(tmp_path / "best.ckpt").write_text("")
     told: list[str] = []
     assert runs.last_good(tmp_path, report=told.append) is None
     assert sorted(told) == [
         f"{tmp_path}/best.ckpt is not used: best.ckpt.sha256 cannot be read.",
-        f"{tmp_path}/last.ckpt is not used: its content is not what last.ckpt.sha256 promises.",
-        f"{tmp_path}/previous.ckpt is not used: it has no previous.ckpt.sha256, and its archive cannot be read "
+        f"{tmp_path}/epoch=1.ckpt is not used: it has no epoch=1.ckpt.sha256, and its archive cannot be read "
         "(File is not a zip file).",
+        f"{tmp_path}/last.ckpt is not used: its content is not what last.ckpt.sha256 promises.",
     ]
 
 

@@ -57,11 +57,15 @@ def test_the_manifest_says_what_the_run_was_made_from(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_keeps_what_its_earlier_processes_were() -> None:
-    first = runs.build_manifest(version="1", subcommand="fit", command=["first"], run="flowers/7")
+    first = runs.build_manifest(
+        version="1", subcommand="fit", command=["first"], run="flowers/7", data={"source": "drawn"}
+    )
     second = runs.build_manifest(version="2", subcommand="fit", command=["second"], run="flowers/7", previous=first)
     third = runs.build_manifest(version="3", subcommand="fit", command=["third"], run="flowers/7", previous=second)
     assert first["earlier"] == []
     assert [(then["lightkit"], then["command"]) for then in third["earlier"]] == [("1", ["first"]), ("2", ["second"])]
+    assert third["earlier"][0]["data"] == {"source": "drawn"}
+    assert third["earlier"][0]["packages"] == first["packages"] != {}
     assert third["command"] == ["third"]
 
 
