@@ -84,7 +84,8 @@ class Kill(Callback):
 
 def train(
     folder: Path, *, exact: bool, plateau: bool = False, kill: Callable[[pl.Trainer], bool] | None = None,
-    resume: bool = False, extra: list[Callback] | None = None, accumulate: int = 1, save_steps: int | None = 1, max_steps: int = -1,
+    resume: bool = False, extra: list[Callback] | None = None, accumulate: int = 1, save_steps: int | None = 1,
+    max_steps: int = -1, validate_every: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     pl.seed_everything(3, workers=True, verbose=False)
     np.random.seed(3)
@@ -94,7 +95,7 @@ def train(
     checkpoint = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_steps)
     trainer = pl.Trainer(
         max_epochs=4 if max_steps == -1 else None, max_steps=max_steps, accelerator="cpu", logger=False,
-        enable_progress_bar=False, enable_model_summary=False,
+        enable_progress_bar=False, enable_model_summary=False, check_val_every_n_epoch=validate_every,
         accumulate_grad_batches=accumulate,
         callbacks=[ResumeState(), checkpoint, *(extra or []), *([Kill(kill)] if kill else [])],
     )  # fmt: skip
@@ -147,6 +148,17 @@ def test_a_training_that_counts_steps_ends_with_the_same_weights(tmp_path: Path,
     with pytest.raises(Killed):
         train(tmp_path / "cut", exact=exact, max_steps=25, kill=lambda trainer: trainer.global_step == step)
     assert_same(expected, train(tmp_path / "cut", exact=exact, max_steps=25, resume=True))
+
+
+@pytest.mark.parametrize("step", [7, 15, 20], ids=str)
+def test_the_best_epoch_stays_the_best_where_validation_is_rare(tmp_path: Path, step: int) -> None:
+    train(tmp_path / "whole", exact=True, validate_every=2)
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", exact=True, validate_every=2, kill=lambda trainer: trainer.global_step == step)
+    train(tmp_path / "cut", exact=True, validate_every=2, resume=True)
+    whole, cut = (torch.load(tmp_path / name / "best.ckpt", weights_only=True) for name in ("whole", "cut"))
+    assert cut["global_step"] == whole["global_step"]
+    assert all(torch.equal(value, cut["state_dict"][key]) for key, value in whole["state_dict"].items())
 
 
 def test_a_training_killed_after_early_stopping_decided_does_not_train_on(tmp_path: Path) -> None:
