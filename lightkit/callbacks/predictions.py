@@ -21,7 +21,8 @@ class PredictionTable(BasePredictionWriter):
 
     A classifier's row has `path` where the data knows it, `label` and `probability`; any other tensor's row has its
     elements. What is no tensor goes to `predictions.pt`, a list with one item a batch, for `torch.load`. With several
-    processes each writes its share to a file of its own, `predictions-rank=1.csv`.
+    processes each writes its share to a file of its own, `predictions-rank=1.csv`. A table is there once it is
+    complete: until then the one before it stays.
 
     Args:
         folder: Where `predictions.csv` is written.
@@ -35,13 +36,17 @@ class PredictionTable(BasePredictionWriter):
         self._writer: Any = None
         self._num_rows = 0
         self._others: list[Any] = []
+        self._names: Sequence[str] | None = None
+        self._paths: Sequence[str] | None = None
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the table."""
-        if trainer.world_size > 1:
-            self.path = self.folder / f"predictions-rank={trainer.global_rank}.csv"
-        file = self._files.enter_context(self.path.open("w", newline="", encoding="utf-8"))
-        self._writer, self._num_rows = csv.writer(file), 0
+        """Open the table, aside, and ask the data once for what may take it long to list."""
+        share = f"-rank={trainer.global_rank}" if trainer.world_size > 1 else ""
+        self.path = self.folder / f"predictions{share}.csv"
+        file = self._files.enter_context(self._aside.open("w", newline="", encoding="utf-8"))
+        self._writer, self._num_rows, self._others = csv.writer(file), 0, []
+        self._names = getattr(trainer.datamodule, "class_names", None)  # type: ignore[attr-defined]
+        self._paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
 
     def write_on_batch_end(
         self,
@@ -57,8 +62,7 @@ class PredictionTable(BasePredictionWriter):
         if not isinstance(prediction, Tensor) or prediction.ndim == 0:
             self._others.append(prediction)
             return
-        names = getattr(trainer.datamodule, "class_names", None)  # type: ignore[attr-defined]
-        paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
+        names, paths = self._names, self._paths
         rows = prediction.detach().float().cpu().reshape(len(prediction), -1)
         classes = names if names is not None and rows.shape[1] == len(names) else None
         if self._num_rows == 0:
@@ -72,14 +76,21 @@ class PredictionTable(BasePredictionWriter):
         self._num_rows += len(rows)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Close the table, or write what fits into none."""
+        """Put the table in its place, or what fits into none."""
         self._files.close()
         if self._others:
-            self.path.unlink()
+            self._aside.unlink()
+            self.path.unlink(missing_ok=True)  # an earlier table is not of these predictions
             self.path = self.path.with_suffix(".pt")
-            torch.save(self._others, self.path)
+            torch.save(self._others, self._aside)
             self._others = []
+        self._aside.replace(self.path)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Close what was written so far."""
+        """Remove what was written so far: half a table looks like a whole one."""
         self._files.close()
+        self._aside.unlink(missing_ok=True)
+
+    @property
+    def _aside(self) -> Path:
+        return self.path.with_name(f".{self.path.name}.aside")

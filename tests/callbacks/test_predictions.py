@@ -67,6 +67,55 @@ def test_another_number_of_classes_is_no_classifier(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", [{"logits": 1}, torch.tensor(1.0)], ids=["mapping", "scalar"])
 def test_what_is_no_row_a_sample_is_kept_as_it_is(tmp_path: Path, answer: Any) -> None:
+    (tmp_path / "predictions.csv").write_text("of an earlier model\n")
     with pytest.raises(FileNotFoundError):
         predict(tmp_path, Data(), Scores(answer))
     assert torch.load(tmp_path / "predictions.pt", weights_only=True) == [answer, answer]
+
+
+class Broken(Scores):
+    """Fails in its second batch."""
+
+    def predict_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+        if batch_idx == 1:
+            raise ZeroDivisionError
+        return super().predict_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("answer", [None, {"logits": 1}], ids=["table", "pt"])
+def test_a_failed_predict_leaves_what_was_there_before(tmp_path: Path, answer: Any) -> None:
+    (tmp_path / "predictions.csv").write_text("path,label\n")
+    (tmp_path / "predictions.pt").write_bytes(b"whole")
+    with pytest.raises(ZeroDivisionError):
+        predict(tmp_path, Data(), Broken(answer))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["predictions.csv", "predictions.pt"]
+    assert (tmp_path / "predictions.csv").read_text() == "path,label\n"
+    assert (tmp_path / "predictions.pt").read_bytes() == b"whole"
+
+
+def test_the_table_appears_when_it_is_complete(tmp_path: Path) -> None:
+    class Looking(Scores):
+        def predict_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+            assert [file.name for file in tmp_path.iterdir()] == [".predictions.csv.aside"]
+            return super().predict_step(batch, batch_idx)
+
+    assert len(predict(tmp_path, Data(), Looking())) == 4
+    assert [file.name for file in tmp_path.iterdir()] == ["predictions.csv"]
+
+
+def test_the_data_is_asked_once(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Listing(Data):
+        @property
+        def class_names(self) -> list[str]:
+            asked.append("class_names")
+            return ["rose", "tulip"]
+
+        @property
+        def predict_paths(self) -> list[str]:
+            asked.append("predict_paths")
+            return ["a.jpg", "b.jpg", "c.jpg"]
+
+    assert predict(tmp_path, Listing())[1] == ["a.jpg", "tulip", "0.750000"]
+    assert asked == ["class_names", "predict_paths"]
