@@ -194,6 +194,63 @@ def test_another_config_begins_a_new_run_and_says_why(house: House) -> None:
     assert len(house.runs) == 2
 
 
+def test_a_run_that_began_from_a_checkpoint_is_resumed_by_the_same_command(house: House) -> None:
+    first = house.fit("-c", "small.yaml", EPOCHS.format(1))
+    words = ["-c", "small.yaml", EPOCHS.format(3), f"--ckpt_path={first}/checkpoints/last.ckpt"]
+    run = house.fit(*words)
+    assert run != first
+    _interrupt(run)
+    assert "resumes" in house("fit", *words).err
+    assert house.runs == [first, run]
+    _interrupt(run)
+    assert "(ckpt_path)" in house("fit", *words[:-1]).err
+    assert len(house.runs) == 3
+
+
+def test_another_value_from_the_environment_begins_a_new_run(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIDDEN", "3")
+    words = ["-c", "small.yaml", "--model.hidden=${oc.env:HIDDEN}"]
+    run = house.fit(*words)
+    _interrupt(run)
+    monkeypatch.setenv("HIDDEN", "4")
+    assert "(a value from the environment)" in house("fit", *words).err
+    assert len(house.runs) == 2
+
+
+def test_other_data_begins_a_new_run(house: House) -> None:
+    module = (
+        "import pytorch_lightning as pl, pathlib\n"
+        "from my_models import *\n"
+        "class Described(LightningDataModule if 'LightningDataModule' in globals() else pl.LightningDataModule):\n"
+        "    def describe(self): return {'fingerprint': pathlib.Path('data.txt').read_text()}\n"
+        "    def train_dataloader(self):\n"
+        "        from pytorch_lightning.demos.boring_classes import RandomDataset\n"
+        "        from torch.utils.data import DataLoader\n"
+        "        return DataLoader(RandomDataset(32, 8), batch_size=4)\n"
+        "    val_dataloader = train_dataloader\n"
+    )
+    house.write("described.py", module)
+    house.write("data.txt", "one")
+    house.write("plain.yaml", "trainer: {max_epochs: 1, accelerator: cpu}")
+    model = "pytorch_lightning.demos.boring_classes.BoringModel"
+    words = ["-c", "plain.yaml", "--data=described.Described", f"--model={model}"]
+    run = house.fit(*words)
+    _interrupt(run)
+    house.write("data.txt", "two")
+    again = house("fit", *words)
+    assert again.code == 0, again.err
+    assert f"the data has changed since {run} was interrupted" in again.err
+    assert len(house.runs) == 2
+    assert read_json(house.runs[-1] / "manifest.json")["data"] == {"fingerprint": "two"}
+
+
+def test_a_quick_check_in_between_does_not_stand_in_the_way_of_a_resume(house: House) -> None:
+    run = house.fit("-c", "small.yaml")
+    _interrupt(run)
+    assert house("fit", "-c", "small.yaml", "--trainer.fast_dev_run=true").code == 0
+    assert "resumes" in house("fit", "-c", "small.yaml").err
+
+
 def test_a_path_goes_on_in_that_run_with_this_config(house: House) -> None:
     run = house.fit("-c", "small.yaml")
     house.fit("-c", "small.yaml", "--run.resume=never")
