@@ -52,6 +52,7 @@ class RunRecorder(Callback):
         self._warnings = runs.WarningWatch(self._warned)
         self._meter = EpochMeter()
         self._summary, self._tells_status = _opened_summary(run)
+        self._own_stages: dict[str, dict[str, float]] = {}
         self._stage: str | None = None
         self._stage_began_s = self._began_s = time.monotonic()
         self._summarised_s = 0.0
@@ -236,16 +237,19 @@ class RunRecorder(Callback):
     def _record_result(self, trainer: Trainer, stage: str) -> None:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         if self._writes:
-            self._summary.stages[stage] = metrics
+            self._own_stages[stage] = metrics
             self._end_stage(trainer)
             self.events.write("result", stage=stage, metrics=metrics)
 
     def _end_stage(self, trainer: Trainer) -> None:
         if self._stage is not None and self._writes:
-            self._summary.durations[self._stage] = round(time.monotonic() - self._stage_began_s, 3)
-            self._write_summary(trainer)
+            self._write_summary(trainer, {self._stage: round(time.monotonic() - self._stage_began_s, 3)})
 
-    def _write_summary(self, trainer: Trainer) -> None:
+    def _write_summary(self, trainer: Trainer, durations: Mapping[str, float] | None = None) -> None:
+        if not self._tells_status and not durations:
+            return  # there is nothing of its own to tell yet
+        self._take_others()
+        self._summary.durations.update(durations or {})
         if self._records_fit:
             rows = self._table.rows
             best = best_row(trainer, rows)
@@ -259,11 +263,22 @@ class RunRecorder(Callback):
         self._summarised_s = time.monotonic()
 
     def _end_summary(self, status: str, code: int, words: str | None, seconds: float) -> None:
-        if self._tells_status:
-            self._summary.status, self._summary.exit_code, self._summary.error = status, code, words
-            self._summary.ended = _now()
-            self._summary.durations["total"] = seconds
+        if not self._tells_status:
+            return
+        self._take_others()
+        self._summary.status, self._summary.exit_code, self._summary.error = status, code, words
+        self._summary.ended = _now()
+        self._summary.durations["total"] = seconds
         self._summary.write(self.run.summary_path)
+
+    def _take_others(self) -> None:
+        """Take over what another process has written meanwhile: a test may run beside the fit of its run."""
+        written = runs.Summary.read(self.run.summary_path)
+        if written is not None and self._tells_status:
+            self._summary.stages = written.stages
+        elif written is not None:
+            self._summary = written
+        self._summary.stages.update(self._own_stages)
 
     def _warned(self, message: str, source: str) -> None:
         if self._writes and not self._closed:

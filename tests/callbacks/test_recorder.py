@@ -328,6 +328,24 @@ def test_a_test_of_a_killed_fit_does_not_call_it_done(run: runs.Run) -> None:
     assert (_summary(run).status, _summary(run).epochs, list(_summary(run).stages)) == ("running", 4, ["test"])
 
 
+def test_a_test_beside_a_fit_and_the_fit_keep_what_the_other_writes(run: runs.Run) -> None:
+    runs.Summary(run="line/1", status="preempted", exit_code=75).write(run.summary_path)
+    early, late = _recorder(run), _recorder(run)
+    with _recorder(runs.open_run(run.folder, resumed=True), manifest={"subcommand": "fit"}) as fit:
+        with early:  # from start to end within the fit
+            _trainer(run, early).test(Line(), Pairs(), verbose=False)
+        _trainer(run, fit, epochs=2).fit(Line(), Pairs())
+    fitted = _summary(run)
+    assert (fitted.status, fitted.epochs, fitted.stages) == ("done", 2, {"test": {"test/loss": 0.25}})
+    with late:  # it was opened before the fit was
+        _trainer(run, late).validate(Line(), Pairs(), verbose=False)
+    summary = _summary(run)
+    assert list(summary.stages) == ["test", "validate"]
+    assert summary.durations.pop("validate") >= 0
+    summary.stages = fitted.stages
+    assert summary == fitted
+
+
 def test_a_test_in_a_run_of_its_own_is_done(run: runs.Run) -> None:
     with _recorder(run) as recorder:
         _trainer(run, recorder).test(Line(), Pairs(), verbose=False)
