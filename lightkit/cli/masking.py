@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -36,6 +37,8 @@ def masked(resolved: Resolved, value: Any) -> Any:
     """Put references in the place of secrets, in the strings of plain containers."""
     if isinstance(value, str):
         return resolved.masked(value)
+    if isinstance(value, Namespace):
+        return type(value)(**masked(resolved, vars(value)))
     if isinstance(value, Mapping):
         return {key: masked(resolved, child) for key, child in value.items()}
     if type(value) in (list, tuple):
@@ -51,6 +54,8 @@ def mask_hyperparameters(logger: Logger, resolved: Resolved) -> None:
         return log_hyperparams(masked(resolved, params), *args, **kwargs)
 
     logger.log_hyperparams = log_masked  # type: ignore[method-assign]
+    if getattr(logger, "mask", False) is None:  # it records the module itself too, which holds them
+        logger.mask = lambda value: masked(resolved, value)
 
 
 def mask_tags(loggers: Any, resolved: Resolved) -> None:

@@ -8,13 +8,14 @@ method                             when                 what
 =================================  ===================  ==================================================
 add_picture(name, image, step)     any time             uint8 ``(3, height, width)``
 log_manifest(manifest)             once it is written   ``git: {commit, dirty}``, ``data: {fingerprint, source}``
-record_fit_start(trainer, module)  on_train_start       optimizer, early stopping, summary, first batch
+record_fit_start(trainer, module)  on_fit_start         optimizer, early stopping, summary, first batch
 record_epoch_end(trainer, module)  on_train_epoch_end   metrics that Lightning does not hand to loggers
 record_fit_end(trainer, module)    on_fit_end           how early stopping ended, the trained model
 record_test_end(trainer, module)   on_test_end          as record_epoch_end
 =================================  ===================  ==================================================
 
 ``view_command`` is the words to type to look at what was recorded, shown when a run ends; None where there are none.
+A logger that records objects has ``mask``, None or a function that gives hyper-parameters back without their secrets.
 A logger that can fall behind has ``unsent``, the number of records that have not arrived, final after ``finalize``.
 Messages go to the standard logger ``lightkit.loggers``.
 """

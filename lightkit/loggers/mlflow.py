@@ -8,7 +8,7 @@ import shutil
 import socket
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class MLflow(Logger):
         flush_timeout_s: float = 60.0,
     ) -> None:
         super().__init__()
+        self.mask: Callable[[Any], Any] | None = None  # set by whoever knows the secrets; for the recorded model
         self._run = run = runs.current()
         self._address = find_address(tracking_uri)
         self._experiment_name = experiment_name or (run.name if run else "lightkit")
@@ -218,7 +219,7 @@ class MLflow(Logger):
 
     @rank_zero_only
     def record_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Record what is known when training starts; belongs in ``on_train_start``."""
+        """Record what is known when training starts; belongs in ``on_fit_start``."""
         self._trainer = trainer
         self._put_run_manifest()
         self._put_config()
@@ -244,7 +245,7 @@ class MLflow(Logger):
             return
         folder = self._stage("model")
         try:
-            save_model(module, folder, first_batch=self._first_batch)
+            save_model(module, folder, first_batch=self._first_batch, mask=self.mask)
         except Exception as error:  # noqa: BLE001 - whatever the user's module raises when pickled, it is trained
             _log.warning("MLflow gets no model: %s cannot be saved (%s)", type(module).__name__, error)
         else:

@@ -6,6 +6,8 @@ import copy
 import logging
 import shutil
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ __all__ = ["FirstBatch", "save_model"]
 
 # Named rather than inferred: MLflow's inference loads the model in a second Python, which takes about 8 s.
 _PACKAGES = ("pytorch-lightning", "torchvision", "torchmetrics", "timm", "numpy", "lightkit")
+
+_HPARAMS = ("_hparams", "_hparams_initial")  # where Lightning 2.6 keeps them
 
 
 class FirstBatch:
@@ -43,10 +47,18 @@ class FirstBatch:
         self._handle.remove()
 
 
-def save_model(module: LightningModule, folder: Path, *, first_batch: FirstBatch) -> None:
+def save_model(
+    module: LightningModule, folder: Path, *, first_batch: FirstBatch, mask: Callable[[Any], Any] | None = None
+) -> None:
     """Write ``module`` in MLflow's format, on the CPU, as ``mlflow.pytorch.load_model`` reads it.
 
     Pickled, as autolog does: MLflow's other format, pt2, records one traced path and fails for many modules.
+
+    Args:
+        module: Has its own hyper-parameters again when this returns.
+        folder: Replaced.
+        first_batch: What the signature is made from.
+        mask: Gives hyper-parameters back without their secrets; those are what is written.
     """
     import mlflow.pytorch  # mlflow takes 2 s to import
     from mlflow.models import infer_signature
@@ -56,16 +68,14 @@ def save_model(module: LightningModule, folder: Path, *, first_batch: FirstBatch
     if first_batch.seen is not None:
         example, output = first_batch.seen
         signature = infer_signature(example.float().numpy(), output.float().numpy())
-    if module.device.type != "cpu":
-        module = copy.deepcopy(module).cpu()
     shutil.rmtree(folder, ignore_errors=True)
     warned = logging.getLogger("mlflow.pytorch")
     level = warned.level
     warned.setLevel(logging.ERROR)  # a paragraph about pickle, which is said in this docstring
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _masked(module, mask):
             mlflow.pytorch.save_model(
-                module,
+                module if module.device.type == "cpu" else copy.deepcopy(module).cpu(),
                 str(folder),
                 signature=signature,
                 pip_requirements=_requirements(),
@@ -73,6 +83,24 @@ def save_model(module: LightningModule, folder: Path, *, first_batch: FirstBatch
             )
     finally:
         warned.setLevel(level)
+
+
+@contextmanager
+def _masked(module: nn.Module, mask: Callable[[Any], Any] | None) -> Iterator[None]:
+    """Within it the hyper-parameters of ``module`` and of all modules in it are masked."""
+    own: list[tuple[dict[str, Any], str, Any]] = []
+    for part in module.modules() if mask else ():
+        attributes = vars(part)
+        own += [(attributes, name, attributes[name]) for name in _HPARAMS if name in attributes]
+    try:
+        for attributes, name, value in own:
+            assert mask is not None
+            masked = mask(dict(value))
+            attributes[name] = type(value)(masked) if isinstance(value, dict) else masked
+        yield
+    finally:
+        for attributes, name, value in own:
+            attributes[name] = value
 
 
 def _requirements() -> list[str]:

@@ -51,7 +51,7 @@ class Telling(pl.Callback):
         for logger in trainer.loggers:
             getattr(logger, name, lambda *_: None)(trainer, module)
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._tell(trainer, "record_fit_start", pl_module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
