@@ -108,12 +108,12 @@ def test_the_data_is_asked_once(tmp_path: Path) -> None:
 
     class Listing(Data):
         @property
-        def class_names(self) -> list[str]:
+        def class_names(self) -> list[str]:  # type: ignore[override]
             asked.append("class_names")
             return ["rose", "tulip"]
 
         @property
-        def predict_paths(self) -> list[str]:
+        def predict_paths(self) -> list[str]:  # type: ignore[override]
             asked.append("predict_paths")
             return ["a.jpg", "b.jpg", "c.jpg"]
 
