@@ -55,7 +55,7 @@ def mask_hyperparameters(logger: Logger, resolved: Resolved) -> None:
 
     logger.log_hyperparams = log_masked  # type: ignore[method-assign]
     if getattr(logger, "mask", False) is None:  # it records the module itself too, which holds them
-        logger.mask = lambda value: masked(resolved, value)
+        logger.mask = lambda value: masked(resolved, value)  # type: ignore[attr-defined]
 
 
 def mask_tags(loggers: Any, resolved: Resolved) -> None:
