@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,6 @@ def test_a_frozen_mobilenet_knows_84_percent_of_the_flowers(tmp_path: Path) -> N
         *("--model.init_args.weights", "../shared/data/weights/mobilenet_v2_in1k_torchvision.pth"),
         *("--model.init_args.freeze", "backbone"),
         *("--run.root", str(tmp_path / "runs")),
-        environ={"OMP_NUM_THREADS": str(os.cpu_count())},
         timeout_s=1400,
     )
     print(done.out)
