@@ -1,0 +1,78 @@
+"""What Horovod was built with, asked of its library in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+
+__all__ = ["Horovod", "find_horovod"]
+
+_FLAGS = ("gloo", "mpi", "nccl", "cuda", "rocm", "ccl", "ddl")
+# torch is imported only where its libraries are not found beside it: that takes seconds.
+_PROGRAM = """\
+import ctypes, json, sys
+try:
+    library = ctypes.CDLL(sys.argv[1])
+except OSError:
+    import torch
+    library = ctypes.CDLL(sys.argv[1])
+print(json.dumps({name: bool(getattr(library, f"horovod_{name}_built")()) for name in sys.argv[2:]}))
+"""
+_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Horovod:
+    """Horovod's build.
+
+    Args:
+        version: Its version; None where it is not installed.
+        built_with: Whether it has each of gloo, MPI, NCCL and so on; None where it could not be asked.
+        problem: What came of asking, where that failed.
+    """
+
+    version: str | None = None
+    built_with: dict[str, bool] | None = None
+    problem: str | None = None
+
+
+def find_horovod() -> Horovod:
+    """Look for Horovod for torch, and ask its library."""
+    spec = util.find_spec("horovod")
+    if spec is None or not spec.submodule_search_locations:
+        return Horovod()
+    try:
+        version = metadata.version("horovod")
+    except metadata.PackageNotFoundError:  # a folder of that name
+        return Horovod()
+    libraries = sorted(Path(spec.submodule_search_locations[0]).glob("torch/mpi_lib_v2*.so"))
+    if not libraries:
+        return Horovod(version, problem="it was built without PyTorch")
+    return _asked(version, libraries[0])
+
+
+def _asked(version: str, library: Path) -> Horovod:
+    command = [sys.executable, "-c", _PROGRAM, str(library), *_FLAGS]
+    try:
+        done = subprocess.run(
+            command, env=_environment(), capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Horovod(version, problem=f"its library did not load within {_PATIENCE_S:.0f} s")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Horovod(version, problem=f"its library does not load: {last}")
+    return Horovod(version, json.loads(done.stdout.splitlines()[-1]))
+
+
+def _environment() -> dict[str, str]:
+    torch = util.find_spec("torch")
+    places = [Path(place) / "lib" for place in (torch.submodule_search_locations or ())] if torch else []
+    before = os.environ.get("LD_LIBRARY_PATH")
+    paths = [*map(str, places), *([before] if before else [])]
+    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}

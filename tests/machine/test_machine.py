@@ -1,0 +1,81 @@
+"""The machine as a whole, and what asking costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from lightkit.machine import Horovod, find_horovod, this_machine
+
+HEAVY = ("torch", "pytorch_lightning", "torchvision", "mlflow", "numpy", "horovod", "torch_xla")
+
+
+def test_this_machine_is_described_in_plain_values() -> None:
+    machine = this_machine({"CUDA_VISIBLE_DEVICES": "", "PJRT_DEVICE": "CPU"})
+    assert machine.cores
+    assert machine.memory_bytes
+    assert machine.memory_available_bytes
+    assert machine.memory_available_bytes <= machine.memory_bytes
+    assert not machine.gpus
+    assert machine.xla.device == "CPU"
+    assert machine.versions["torch"] == metadata.version("torch")
+    described = json.loads(json.dumps(machine.described()))
+    assert described["versions"] == machine.versions
+    assert described["instruction_sets"] == list(machine.instruction_sets)
+
+
+def test_asking_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from lightkit.machine import find_horovod, this_machine; this_machine(); find_horovod();"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_horovod_tells_what_it_was_built_with() -> None:
+    found = find_horovod()
+    if found.version is None:
+        pytest.skip("horovod is not installed: make horovod")
+    assert found.problem is None
+    assert found.built_with is not None
+    assert found.built_with["gloo"] is True
+    assert set(found.built_with) == {"gloo", "mpi", "nccl", "cuda", "rocm", "ccl", "ddl"}
+
+
+@pytest.fixture
+def fake_horovod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package of that name whose library is no library."""
+    package = tmp_path / "horovod" / "torch"
+    package.mkdir(parents=True)
+    (tmp_path / "horovod" / "__init__.py").touch()
+    information = tmp_path / "horovod-0.28.1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "horovod"]:
+        monkeypatch.delitem(sys.modules, name)
+    return package
+
+
+def test_a_horovod_without_torch_says_so(fake_horovod: Path) -> None:
+    assert find_horovod() == Horovod("0.28.1", problem="it was built without PyTorch")
+
+
+@pytest.mark.slow  # it loads torch, to see whether that helps
+def test_a_horovod_that_does_not_load_says_why(fake_horovod: Path) -> None:
+    (fake_horovod / "mpi_lib_v2.so").write_text("not a library")
+    found = find_horovod()
+    assert found.built_with is None
+    assert found.problem is not None
+    assert found.problem.startswith("its library does not load: OSError: ")
+
+
+def test_no_horovod_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert find_horovod() == Horovod()
