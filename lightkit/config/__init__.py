@@ -11,6 +11,7 @@
 - `split_arguments` parts a command line into config files, flags, the caller's options, and what jsonargparse reads.
 - `resolve` lays the layers and gives a `Resolved`: `values`, `origins`, `replaced`, `references`, `secrets`,
   `origin_of(key)`, `lightkit_path(key)`, `lightning()`, `named(dumped)`, `with_references(config)`, `masked(text)`.
+- `resolve_hardware` turns hardware keys, ``accelerator: {gpus: 2}`` and those of Lightning 1.x, into the trainer's.
 - `dump_yaml` and `read_scalar` write and read YAML as jsonargparse does; `read_file` reads a file with its places.
 - `mistake`, `near` and `dotted` make errors that show a place, hint at a near word, and name a key.
 
@@ -21,6 +22,7 @@ Apart, and without torch, so that a mistake in a config is told before anything 
 
 from lightkit.config.arguments import Arguments, split_arguments
 from lightkit.config.entries import LightningConfig
+from lightkit.config.hardware import Hardware, resolve_hardware
 from lightkit.config.layers import PREFIX, RESERVED_VARIABLES, Flag
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near, shown_path
 from lightkit.config.reading import read_file
@@ -34,6 +36,7 @@ __all__ = [
     "SECTIONS",
     "Arguments",
     "Flag",
+    "Hardware",
     "KeyPath",
     "LightningConfig",
     "Origin",
@@ -45,6 +48,7 @@ __all__ = [
     "read_file",
     "read_scalar",
     "resolve",
+    "resolve_hardware",
     "shown_path",
     "split_arguments",
 ]

@@ -1,0 +1,148 @@
+"""What counts where a flag or a variable says one thing, and a lower layer another in the other section."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lightkit.config.hardware.counts import ALL, read_devices
+from lightkit.config.hardware.said import Said
+from lightkit.config.hardware.strategy import is_strategy_word
+from lightkit.config.hardware.words import ACCELERATOR_CLASSES, HOROVOD, KINDS, OLD_STRATEGIES
+from lightkit.config.merging import class_of
+from lightkit.config.origins import KeyPath
+
+__all__ = ["kind_of", "outspoken"]
+
+_LAYERS = ("default", "file", "variable", "flag")
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a value says.
+
+    Args:
+        said: The value.
+        key: Its subject among what is said.
+        kind: Kind of device that it asks for, ``auto`` for any; None where it says nothing of it.
+        number: Number of devices, likewise.
+    """
+
+    said: Said
+    key: str
+    kind: Any
+    number: Any
+
+    @property
+    def subject(self) -> str:
+        """What else cannot be said beside it; nothing for keys of devices, which add to each other."""
+        if is_strategy_word(self.said):
+            return "strategy"
+        return self.key if self.key in ("strategy", "precision", "num_nodes") else ""
+
+    def is_above(self, other: _Claim) -> bool:
+        """Tell whether it is of a higher layer than another, and in the other of the two sections."""
+        one, two = self.said, other.said
+        across = {one.path[0], two.path[0]} == {"accelerator", "trainer"}
+        return across and _LAYERS.index(one.origin.kind) > _LAYERS.index(two.origin.kind)
+
+
+def outspoken(said: Mapping[str, Sequence[Said]]) -> tuple[dict[str, list[Said]], dict[KeyPath, Said]]:
+    """Let a flag or a variable win over what a lower layer says in the words of the other section.
+
+    It takes away only what it contradicts: the same subject, the kind of device (with the number, which was one of that
+    kind), or the number alone. ``--trainer.devices=1`` leaves the TPU of ``accelerator: {tpu_cores: 8}``.
+
+    Args:
+        said: What the config says, by subject.
+
+    Returns:
+        What counts of it; and the trainer's keys that do not count, each with what took its place.
+    """
+    claims = [_claim(one, key, said) for key, places in said.items() for one in places]
+    kept: dict[str, list[Said]] = {}
+    gone: dict[KeyPath, Said] = {}
+    for claim in claims:
+        higher = [other for other in claims if other.is_above(claim)]
+        against = _against(claim, higher)
+        by = against or _against_number(claim, higher)
+        if by is None:
+            kept.setdefault(claim.key, []).append(claim.said)
+        elif against is None and claim.key != "devices":
+            kept.setdefault("accelerator", []).append(replace(claim.said, value=claim.kind))
+        if by is not None and claim.said.path[0] == "trainer":
+            gone[claim.said.path] = by.said
+    return kept, gone
+
+
+def kind_of(said: Said) -> Any:
+    """Give the kind of device that ``accelerator`` names: its class or its word where that is not known."""
+    if said.value in (None, "auto"):
+        return None
+    named = class_of(said.node)
+    if named is not None:
+        return ACCELERATOR_CLASSES.get(named.rpartition(".")[2], named)
+    return KINDS.get(said.value, said.value) if isinstance(said.value, str) else said.value
+
+
+def _against(claim: _Claim, higher: Sequence[_Claim]) -> _Claim | None:
+    """Give what leaves nothing of a claim."""
+    if claim.subject:
+        same = next((other for other in higher if other.subject == claim.subject), None)
+        if same is not None:
+            return same
+    kinds = [other for other in higher if other.kind is not None]
+    if claim.kind is None:
+        on_gpus = claim.number == ALL or isinstance(claim.number, tuple)
+        return next((other for other in kinds if on_gpus and other.kind == "cpu"), None)
+    return None if any(other.kind == claim.kind for other in kinds) else next(iter(kinds), None)
+
+
+def _against_number(claim: _Claim, higher: Sequence[_Claim]) -> _Claim | None:
+    numbers = [other for other in higher if other.number is not None]
+    if claim.number is None or any(other.number == claim.number for other in numbers):
+        return None
+    return next(iter(numbers), None)
+
+
+def _claim(one: Said, key: str, said: Mapping[str, Sequence[Said]]) -> _Claim:
+    value = one.value
+    word = OLD_STRATEGIES.get(value.lower(), (None, None))[1] if isinstance(value, str) else None
+    if is_strategy_word(one) or key == "strategy":
+        return _Claim(one, key, word, None)
+    if key == "accelerator":
+        return _Claim(one, key, kind_of(one) or "auto", None)
+    if key == "gpus":
+        return _Claim(one, key, "cpu" if value in (None, 0, []) else "gpu", _number(one))
+    if key == "tpu_cores":
+        return _Claim(one, key, None if value in (None, 0) else "tpu", _number(one))
+    if key == "num_processes":
+        return _Claim(one, key, None if value is None or _counts_ranks(one, said) else "cpu", value)
+    if key == "devices":
+        words = [(word, other) for word in ("accelerator", "gpus", "tpu_cores") for other in said.get(word, ())]
+        kinds = [_claim(other, word, said).kind for word, other in words if _beside(other, one)]
+        kinds = [kind for kind in kinds if kind not in (None, "auto")]
+        return _Claim(one, key, next(iter(kinds), None), _number(one) or "auto")
+    return _Claim(one, key, None, None)
+
+
+def _number(said: Said) -> Any:
+    """Read a number in one form: -1 for all, a tuple for a list, None where it says none."""
+    value = read_devices(said).value
+    if value in (0, []):
+        return None
+    return ALL if said.path[-1] == "gpus" and value == "all" else value
+
+
+def _counts_ranks(one: Said, said: Mapping[str, Sequence[Said]]) -> bool:
+    """Tell whether ``num_processes`` counts the processes of devices that another key names."""
+    named = [*said.get("gpus", ()), *said.get("tpu_cores", ())]
+    if any(_beside(other, one) and other.value not in (None, 0, []) for other in named):
+        return True
+    strategies = [class_of(other.node) or other.value for other in said.get("strategy", ())]
+    return any(str(word).lower() in ("horovod", "horovodstrategy", HOROVOD.lower()) for word in strategies)
+
+
+def _beside(one: Said, other: Said) -> bool:
+    return bool(one.path[0] == other.path[0])

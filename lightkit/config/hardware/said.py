@@ -1,0 +1,151 @@
+"""What a config says about hardware: the values of its keys as read, each with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightkit.config.hardware.words import KINDS
+from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near
+from lightkit.config.scalars import read_scalar
+from lightkit.config.tree import Leaf, Node, Table, plain
+from lightkit.errors import ConfigError
+
+__all__ = ["BLOCK_KEYS", "OLD_TRAINER_KEYS", "Said", "agreed", "contradiction", "read_said"]
+
+BLOCK_KEYS = (
+    "gpus",
+    "tpu_cores",
+    "ipus",
+    "hpus",
+    "num_processes",
+    "strategy",
+    "precision",
+    "num_nodes",
+    "scale_lr",
+    "warmup_epochs",
+)
+OLD_TRAINER_KEYS = ("gpus", "tpu_cores", "ipus", "hpus", "num_processes")
+"""Arguments of Lightning 1.x's trainer that today's has not."""
+_TRAINER_KEYS = (*OLD_TRAINER_KEYS, "accelerator", "devices", "strategy", "precision", "num_nodes")
+_LAUNCH_KEYS = ("engine", "processes", "hosts", "nodes")
+
+
+@dataclass(frozen=True)
+class Said:
+    """A value that was said.
+
+    Args:
+        path: Keys that lead to it.
+        node: The value with its origin.
+        value: The value as read: text that is a number, from a flag or a variable, is one here.
+    """
+
+    path: KeyPath
+    node: Node
+    value: Any
+
+    @property
+    def origin(self) -> Origin:
+        """Place that set it."""
+        return self.node.origin
+
+    def __str__(self) -> str:
+        return f"{dotted(self.path)}: {_shown(plain(self.node))}"
+
+    def wrong(self, expected: str) -> ConfigError:
+        """Make the error that says what was expected here instead."""
+        return mistake(f"{dotted(self.path)}: expected {expected}, got {plain(self.node)!r}", self.origin)
+
+
+def read_said(tree: Table) -> dict[str, list[Said]]:
+    """Collect what is said about each subject, the block ``accelerator`` before ``trainer``.
+
+    Subjects are the keys of the two; those of ``launch`` stand under ``launch.processes`` and so on. The plain word
+    of ``accelerator: cpu`` counts as a value for the subject ``accelerator``.
+
+    Raises:
+        ConfigError: If the block is neither a mapping of known keys nor a known word.
+    """
+    said: dict[str, list[Said]] = {}
+    for path, node in [*_block(tree), *_within(tree, "trainer", _TRAINER_KEYS)]:
+        said.setdefault(str(path[-1]), []).append(Said(path, node, _read(node)))
+    for path, node in _within(tree, "launch", _LAUNCH_KEYS):
+        said[dotted(path)] = [Said(path, node, _read(node))]
+    return said
+
+
+def agreed(said: Sequence[Said], *, empty: Sequence[Any] = (None,)) -> Said | None:
+    """Give the one value that is said, however often; what is empty does not count beside one that is not.
+
+    Raises:
+        ConfigError: If two places say different things.
+    """
+    telling = [one for one in said if one.value not in empty] or list(said)
+    for one in telling[1:]:
+        if one.value != telling[0].value:
+            raise contradiction(telling[0], one, "say one of them")
+    return telling[0] if telling else None
+
+
+def contradiction(one: Said, other: Said, what_to_do: str) -> ConfigError:
+    """Make the error that shows two places that exclude each other."""
+    return mistake(f"{one} contradicts {other}; {what_to_do}", one.origin, other.origin)
+
+
+def _block(tree: Table) -> list[tuple[KeyPath, Node]]:
+    node = tree.entries.get("accelerator")
+    if node is None or plain(node) is None:
+        return []
+    if isinstance(node, Leaf):
+        return [(("accelerator",), _known_word(node))]
+    if not isinstance(node, Table):
+        raise mistake(f"accelerator: expected {_expected()}, got {plain(node)!r}", node.origin)
+    return _unfolded(node)
+
+
+def _unfolded(block: Table) -> list[tuple[KeyPath, Node]]:
+    """List a block's keys; layers turned ``cpu`` below ``--accelerator.gpus=2`` into a class with arguments."""
+    entries = dict(block.entries)
+    word, inner = entries.get("class_path"), entries.pop("init_args", None)
+    keys = {**(inner.entries if isinstance(inner, Table) else {}), **entries}
+    found: list[tuple[KeyPath, Node]] = []
+    if isinstance(word, Leaf) and word.value in KINDS:
+        del keys["class_path"]
+        if not {"gpus", "tpu_cores", "num_processes"} & set(keys):  # one of these, laid over the word, replaces it
+            found.append((("accelerator",), word))
+    for key, node in keys.items():
+        if key not in BLOCK_KEYS:
+            says = f"accelerator.{key}: there is no such key{near(str(key), BLOCK_KEYS)}"
+            raise mistake(f"{says}\nkeys: {', '.join(BLOCK_KEYS)}", node.origin.at_key())
+        found.append((("accelerator", key), node))
+    return found
+
+
+def _known_word(node: Leaf) -> Leaf:
+    if node.value in KINDS:
+        return node
+    hint = near(str(node.value), KINDS) or "; a strategy stands below it, as in accelerator: {strategy: ddp}"
+    raise mistake(f"accelerator: expected {_expected()}, got {node.value!r}{hint}", node.origin)
+
+
+def _expected() -> str:
+    return f"one of {', '.join(KINDS)}, or a mapping such as {{gpus: 2}}"
+
+
+def _within(tree: Table, section: str, keys: Sequence[str]) -> list[tuple[KeyPath, Node]]:
+    table = tree.entries.get(section)
+    entries = table.entries if isinstance(table, Table) else {}
+    return [((section, key), entries[key]) for key in keys if key in entries]
+
+
+def _read(node: Node) -> Any:
+    value = plain(node)
+    return read_scalar(value.strip()) if isinstance(value, str) else value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value.get("class_path", value))
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value) or "''"
