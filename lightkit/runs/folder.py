@@ -51,6 +51,8 @@ def create(root: Path | str, name: str) -> Run:
     while True:
         run_id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         folder = root / name / run_id
+        if any(other.name > run_id for other in folder.parent.glob(f"{run_id[:-4]}*")):
+            continue  # the order of the names is that of the runs, also of two that begin in the same second
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir()

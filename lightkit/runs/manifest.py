@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PACKAGES", "build_manifest", "describe_git", "describe_hardware", "describe_packages"]
+from lightkit.machine import PACKAGES, describe_packages, processor
 
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "pytorch-lightning",
-    "lightning",
-    "torchmetrics",
-    "jsonargparse",
-    "omegaconf",
-    "PyYAML",
-    "numpy",
-    "pillow",
-    "rich",
-    "tensorboard",
-    "mlflow",
-    "mlflow-skinny",
-    "timm",
-    "comet-ml",
-    "horovod",
-    "torch-xla",
-)
-"""Distributions whose version can change what a run gives."""
+__all__ = ["PACKAGES", "build_manifest", "describe_git", "describe_hardware", "describe_packages"]
 
 
 def build_manifest(
@@ -86,11 +64,6 @@ def build_manifest(
     }
 
 
-def describe_packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Give the version of each package that is installed, without importing any."""
-    return {name: found.version for name in names for found in _installed(name)}
-
-
 def describe_git(folder: Path | None = None) -> dict[str, Any] | None:
     """Give commit, branch and whether files differ from it; None outside a repository or without git."""
     commit = _git(folder, "rev-parse", "HEAD")
@@ -108,9 +81,9 @@ def describe_hardware(gpus: Iterable[str] = ()) -> dict[str, Any]:
     """Give the CPU's model, the cores this process may use, the memory, and the given names of GPUs."""
     return {
         "host": platform.node(),
-        "cpu": _cpu_model(),
-        "cores": _num_cores(),
-        "memory_bytes": _memory_bytes(),
+        "cpu": processor.cpu_model(),
+        "cores": processor.num_cores(),
+        "memory_bytes": processor.memory_bytes(),
         "gpus": list(gpus),
     }
 
@@ -122,13 +95,6 @@ def _earlier(previous: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     return [*previous.get("earlier", []), {name: previous.get(name) for name in kept}]
 
 
-def _installed(name: str) -> list[metadata.Distribution]:
-    try:
-        return [metadata.distribution(name)]
-    except metadata.PackageNotFoundError:
-        return []
-
-
 def _git(folder: Path | None, *arguments: str) -> str | None:
     # Without optional locks: asking must not disturb a commit that somebody makes at the same time.
     command = ["git", "--no-optional-locks", *arguments]
@@ -137,24 +103,3 @@ def _git(folder: Path | None, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() if answer.returncode == 0 else None
-
-
-def _cpu_model() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine() or None
-
-
-def _num_cores() -> int | None:
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
-    return os.cpu_count() if affinity is None else len(affinity(0))
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None

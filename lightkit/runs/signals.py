@@ -40,6 +40,15 @@ class SignalWatch:
             signal.signal(signum, handler)
         self._previous.clear()
 
+    def add(self, signum: int) -> None:
+        """Treat another signal as these two; outside the main thread, where Python allows no handler, do nothing."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous[signum] = signal.signal(signum, self._handle)
+
+    def note(self, signum: int) -> None:
+        """Take a wish that has come by another way for a signal that waits for the end of the batch."""
+        self.received = self.received or signum
+
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
             self._handle_in_fork(signum)

@@ -190,3 +190,8 @@ def test_runs_start_without_torch() -> None:
     here = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=here)
     assert done.stdout == "set()\n"
+
+
+def test_runs_of_the_same_second_are_in_order(tmp_path: Path) -> None:
+    made = [runs.create(tmp_path, "job").id for _ in range(8)]
+    assert made == sorted(made)

@@ -1,0 +1,134 @@
+"""Batch scripts for Slurm, which start one rank a task and put a job that was preempted back into the queue."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightkit.errors import ConfigError, LightkitError
+
+__all__ = ["SlurmJob", "batch_script", "submit"]
+
+_DECIDED = {
+    "nodes": "launch.nodes",
+    "ntasks": "launch.processes, the processes of each node",
+    "ntasks-per-node": "launch.processes",
+    "cpus-per-task": "launch.threads",
+    "job-name": "run.name",
+}
+_NOT_DETECTED = ("bash", "interactive")  # pytorch-lightning 2.6: SLURMEnvironment leaves jobs of these names alone
+_SCRIPT = """\
+#!/bin/bash
+{options}
+
+export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-1}}"
+export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-1}}"  # since Slurm 22.05 srun does not ask sbatch
+export _LIGHTKIT_PREEMPTED="{place}/slurm-$SLURM_JOB_ID.preempted"
+
+# A rank that ends first leaves the others time to save.
+srun --kill-on-bad-exit=0 --wait=120 {command}
+code=$?
+if [ -e "$_LIGHTKIT_PREEMPTED" ]; then  # there is a checkpoint that the same command resumes
+  rm "$_LIGHTKIT_PREEMPTED"
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A command of lightkit as a job of Slurm.
+
+    Args:
+        words: Command line after `lightkit`.
+        name: Name of the job.
+        folder: Working directory.
+        output: File that takes what it writes; `%j` stands for the job's number.
+        nodes: Number of machines.
+        processes: Processes on each machine.
+        threads: Cores of each process; None for what the cluster gives.
+        gpus: Whether each process has a GPU.
+        options: Further options of `sbatch` by their long names, such as `{"time": "2:00:00", "exclusive": True}`;
+            null or false leaves one of lightkit's own away.
+    """
+
+    words: Sequence[str]
+    name: str
+    folder: str
+    output: str
+    nodes: int = 1
+    processes: int = 1
+    threads: int | None = None
+    gpus: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def batch_script(job: SlurmJob) -> str:
+    """Write the script that `sbatch` takes.
+
+    Raises:
+        ConfigError: If an option is lightkit's to decide, or has no value that fits on a line.
+    """
+    command = [sys.executable, "-m", "lightkit", *job.words]
+    lines = [_option(name, value) for name, value in _options(job).items()]
+    return _SCRIPT.format(
+        options="\n".join(line for line in lines if line), command=shlex.join(command), place=Path(job.output).parent
+    )
+
+
+def submit(script: str) -> str:
+    """Hand a script to `sbatch` and return the job's number.
+
+    Raises:
+        ConfigError: If there is no `sbatch` here.
+        LightkitError: If it refuses.
+    """
+    if shutil.which("sbatch") is None:
+        raise ConfigError(
+            "submit: there is no sbatch on the PATH; run this on a login node of the Slurm cluster, "
+            "or print the script with --dry-run"
+        )
+    ended = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise LightkitError(f"sbatch refuses the job (code {ended.returncode}): {ended.stderr.strip()}")
+    return ended.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER where there are several
+
+
+def _options(job: SlurmJob) -> dict[str, Any]:
+    if job.name in _NOT_DETECTED:
+        raise ConfigError(f"run.name: a job named {job.name!r} counts as interactive, and Lightning trains it alone")
+    given = {str(name).replace("_", "-"): value for name, value in job.options.items()}
+    for name in given:
+        if name in _DECIDED:
+            raise ConfigError(f"launch.slurm.{name}: is set by {_DECIDED[name]}")
+    return {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "ntasks-per-node": job.processes,
+        "cpus-per-task": job.threads,
+        "gres": f"gpu:{job.processes}" if job.gpus and not given.keys() & {"gpus", "gpus-per-node"} else None,
+        "chdir": job.folder,
+        "output": job.output,
+        "open-mode": "append",  # else the log of a job that is put back begins anew
+        "signal": "USR1@120",  # two minutes before the end each rank saves and ends with code 75
+        "requeue": True,
+        **given,
+    }
+
+
+def _option(name: str, value: Any) -> str | None:
+    if value is None or value is False:
+        return None
+    if value is True:
+        return f"#SBATCH --{name}"
+    text = str(value)
+    if not isinstance(value, (str, int, float)) or "\n" in text:
+        raise ConfigError(f"launch.slurm.{name}: expected one line of text, a number, or true, got {value!r}")
+    return f"#SBATCH --{name}={shlex.quote(text)}"
