@@ -82,8 +82,10 @@ class Regressor(LightningModule):
         if batch_idx == 0:
             self.scores.of("train").reset()
         if self.global_step == 0 and not self.is_scaled:
-            self.input_mean, self.input_std = _scale_of(batch[0])
-            self.output_mean, self.output_std = _scale_of(batch[1])
+            scales = _scale_of(batch[0]), _scale_of(batch[1])
+            if self.trainer.world_size > 1:  # one scale for all ranks: that of the first one's batch
+                scales = self.trainer.strategy.broadcast(scales)
+            (self.input_mean, self.input_std), (self.output_mean, self.output_std) = scales
             self.is_scaled = torch.ones_like(self.is_scaled)
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:

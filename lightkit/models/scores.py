@@ -107,7 +107,7 @@ class Scores(nn.Module):
             return {}
         state = {}
         for name, metric in self.of(stage).items(keep_base=True):
-            with metric.sync_context():
+            with metric.sync_context(dist_sync_fn=metric.dist_sync_fn):  # a strategy's own, as in compute()
                 state[name] = {key: getattr(metric, key).detach().cpu().clone() for key in metric.metric_state}
         return state
 

@@ -330,6 +330,7 @@ def test_lightning_cli_builds_it_and_its_checkpoint_says_how(
         run=False,
         save_config_callback=None,
         args={
+            "seed_everything": 7,
             "model": {"class_path": "lightkit.models.ImageClassifier", "init_args": {"freeze": "backbone"}},
             "trainer": {**quiet, "accelerator": "cpu", "max_epochs": 1, "default_root_dir": str(tmp_path)},
         },

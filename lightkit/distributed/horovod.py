@@ -1,0 +1,265 @@
+"""Training with Horovod, which left Lightning in 2.0. Own hooks instead of Horovod's DistributedOptimizer.
+
+DistributedOptimizer makes a new optimizer, of which a learning-rate scheduler knows nothing after a resume, and never
+hooks parameters that are unfrozen later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
+
+import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.strategies import ParallelStrategy
+from torch import Tensor
+from torch.nn import Embedding, EmbeddingBag, Module
+from torch.optim import Optimizer
+from torchmetrics import Metric
+from torchmetrics.utilities.distributed import gather_all_tensors
+
+from lightkit.config import mistake
+from lightkit.distributed.collectives import Collectives, end_horovod, hvd, require_horovod
+from lightkit.distributed.environment import HorovodEnvironment
+from lightkit.distributed.gradients import AveragedGradients
+from lightkit.distributed.uneven import even_training, is_uneven
+
+__all__ = ["HorovodStrategy"]
+
+
+class HorovodStrategy(ParallelStrategy):
+    """One process a device, started by Horovod's launcher; gradients are averaged while backward computes the rest.
+
+    Two ranks with batch b train as one process with batch 2b. The rate stays what the config says; the callback
+    `lightkit.distributed.ScaledLearningRate` multiplies it by the number of ranks.
+
+    Args:
+        compression: fp16 sends gradients in half precision: half the traffic, three decimal digits; gradients beyond
+            65504 overflow, those under 6e-8 vanish. Null sends them as they are, and bfloat16 as float32.
+        sync_buffers: Give every rank rank 0's buffers, such as BatchNorm's running means, before each evaluation and
+            at the end of training.
+
+    Raises:
+        ConfigError: If Horovod is not installed.
+    """
+
+    strategy_name = "horovod"
+
+    def __init__(self, compression: Literal["fp16"] | None = None, sync_buffers: bool = True) -> None:
+        require_horovod()
+        if compression not in (None, "fp16"):
+            raise mistake(f"trainer.strategy.init_args.compression: expected fp16 or null, got {compression!r}")
+        self._environment = HorovodEnvironment()
+        super().__init__(cluster_environment=self._environment)
+        self.compression, self.sync_buffers = compression, sync_buffers
+        self.collectives = Collectives()
+        self._is_uneven = False  # any of the loaders to evaluate
+        self._gradients: AveragedGradients | None = None
+        self._metrics: list[tuple[Metric, Any, Any]] = []
+
+    def set_world_ranks(self) -> None:
+        """Check the devices and meet the other ranks; Lightning calls it once it has chosen the devices."""
+        devices = self.parallel_devices or []
+        if len(devices) != 1:
+            raise mistake(
+                f"strategy: horovod trains on one device a process, but trainer.devices gives {len(devices)}. Set "
+                "trainer.devices: 1, and the number of ranks in launch.processes."
+            )
+        if devices[0].type not in ("cpu", "cuda"):
+            raise mistake(f"strategy: horovod trains on CPUs and NVIDIA GPUs, not on {devices[0].type}.")
+        if devices[0].type == "cuda" and not hvd.nccl_built():
+            raise mistake("this Horovod was built without NCCL: HOROVOD_GPU_OPERATIONS=NCCL make horovod")
+        self._environment.start()
+        if self._layer_sync is not None and self.world_size > 1:
+            raise mistake("trainer.sync_batchnorm does not work with strategy: horovod; ddp has it.")
+        if devices[0].type == "cuda":
+            self._check_gpu(devices[0].index or 0)
+
+    def _check_gpu(self, index: int) -> None:
+        if index and self._environment.local_size() > 1:
+            raise mistake(f"trainer.devices names GPU {index} for every rank. Set CUDA_VISIBLE_DEVICES instead.")
+        if self.root_device.index >= torch.cuda.device_count():
+            raise mistake(
+                f"rank {self.local_rank} of this machine needs GPU {self.root_device.index}, but only "
+                f"{torch.cuda.device_count()} can be seen."
+            )
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether Lightning shards the data."""
+        return self.world_size > 1
+
+    @property
+    def root_device(self) -> torch.device:
+        """The CPU, or the GPU that has this rank's number on its machine."""
+        device = (self.parallel_devices or [torch.device("cpu")])[0]
+        return device if device.type == "cpu" else torch.device(device.type, (device.index or 0) + self.local_rank)
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """This rank's share of the data."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def model_to_device(self) -> None:
+        """Move the model to this rank's device."""
+        assert self.model is not None
+        self.model.to(self.root_device)
+
+    def setup_environment(self) -> None:
+        """Make sure that the ranks draw the same order of samples."""
+        super().setup_environment()
+        seeds = self.collectives.gather_objects(os.environ.get("PL_GLOBAL_SEED"))
+        if len(set(seeds)) > 1:
+            raise mistake(
+                f"the ranks have the seeds {', '.join(map(str, seeds))}, so their shares of the data would overlap. "
+                "Set seed_everything to a number."
+            )
+
+    def _setup_model(self, model: Module) -> Module:
+        """Give all ranks rank 0's weights, before an optimizer is made of them."""
+        if self.world_size > 1:
+            _refuse_layers(model, on_cpu=self.root_device.type == "cpu")
+            state = [*model.named_parameters(), *model.named_buffers()]
+            self.collectives.broadcast_tensors(state, what="the initial state")
+        return super()._setup_model(model)
+
+    def setup(self, trainer: Trainer) -> None:
+        """Broadcast the weights, make the optimizers, and hook gradients and metrics."""
+        super().setup(trainer)
+        assert self.lightning_module is not None
+        if self.world_size == 1:
+            return
+        self._sync_metrics()
+        module = self.lightning_module
+        self.collectives.where = lambda: module._current_fx_name
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise mistake("LBFGS decides by each rank's own loss how often it asks for gradients; Horovod waits.")
+        if self.optimizers:
+            self._gradients = AveragedGradients(self.lightning_module, compression=self.compression)
+            self._gradients.watch(self.optimizers)
+
+    def _sync_metrics(self) -> None:
+        """Make torchmetrics ask Horovod instead of torch.distributed whether there are other ranks."""
+        assert self.lightning_module is not None
+        known = {id(metric) for metric, _, _ in self._metrics}
+        for metric in self.lightning_module.modules():
+            own = isinstance(metric, Metric) and metric.dist_sync_fn not in (None, gather_all_tensors)
+            if isinstance(metric, Metric) and id(metric) not in known and not own:
+                self._metrics.append((metric, metric.distributed_available_fn, metric.dist_sync_fn))
+                metric.distributed_available_fn = self.collectives.available
+                metric.dist_sync_fn = self.collectives.gather_states
+
+    def process_dataloader(self, dataloader: object) -> object:
+        """Look at how many batches the ranks have."""
+        assert self.lightning_module is not None
+        trainer = self.lightning_module.trainer
+        if self.world_size == 1 or trainer.predicting:
+            return dataloader
+        if trainer.training:
+            return even_training(dataloader, self.collectives)
+        self._is_uneven = is_uneven(dataloader, self.collectives) or self._is_uneven
+        return dataloader
+
+    def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute gradients, and average them before anybody clips, unscales or logs them."""
+        assert self.lightning_module is not None
+        if self._gradients is not None:
+            self._gradients.watch(self.optimizers)
+        self.pre_backward(closure_loss)
+        closure_loss = self.precision_plugin.pre_backward(closure_loss, self.lightning_module)
+        with self._gradients.averaging() if self._gradients is not None else nullcontext():
+            self.precision_plugin.backward(closure_loss, self.lightning_module, optimizer, *args, **kwargs)
+        closure_loss = self.precision_plugin.post_backward(closure_loss, self.lightning_module)
+        self.post_backward(closure_loss)
+        return closure_loss
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Accumulate without sending anything."""
+        if self._gradients is None:
+            yield
+            return
+        with self._gradients.blocked():
+            yield
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all ranks."""
+        self.collectives.barrier(f"barrier {name}" if name else "barrier")
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Give the object of rank ``src``."""
+        return self.collectives.broadcast(obj, src=src)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Reduce a tensor over all ranks; anything else is given back."""
+        return self.collectives.reduce(tensor, reduce_op) if isinstance(tensor, Tensor) else tensor
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:  # noqa: A002 - Lightning's name
+        """Say whether all ranks decide so, or whether any does."""
+        return self.collectives.agree(bool(decision), everyone=all)
+
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """Give the tensors of all ranks, ``(world_size, ...)``."""
+        return self.collectives.stack(tensor, sync_grads=sync_grads)
+
+    def _share_buffers(self) -> None:
+        assert self.lightning_module is not None
+        if self.world_size > 1:
+            self._sync_metrics()
+        if self.world_size > 1 and self.sync_buffers:
+            self.collectives.broadcast_tensors(self.lightning_module.named_buffers(), what="the buffers")
+
+    def on_train_start(self) -> None:
+        """Find metrics that were made after the set-up."""
+        if self.world_size > 1:
+            self._sync_metrics()
+
+    def on_validation_start(self) -> None:
+        """Evaluate the same model on each rank; look at collectives where the ranks' numbers of batches may differ."""
+        self._share_buffers()
+        self.collectives.checked = self._is_uneven
+
+    def on_test_start(self) -> None:
+        """Do as before a validation."""
+        self.on_validation_start()
+
+    def on_validation_end(self) -> None:
+        """Find out here, where all ranks pass, if one of them waits in a collective of its own."""
+        if self.collectives.checked:
+            self.barrier("end of the evaluation")
+            self.collectives.checked = False
+
+    def on_test_end(self) -> None:
+        """Find out here, where all ranks pass, if one of them waits in a collective of its own."""
+        self.on_validation_end()
+
+    def on_train_end(self) -> None:
+        """Leave the same model on each rank."""
+        self._share_buffers()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """End the other ranks' collectives with an error; `hvd.join` would feed them zeros instead."""
+        end_horovod()
+
+    def teardown(self) -> None:
+        """Remove the hooks."""
+        if self._gradients is not None:
+            self._gradients.close()
+            self._gradients = None
+        for metric, available, gather in self._metrics:
+            metric.distributed_available_fn, metric.dist_sync_fn = available, gather
+        self._metrics.clear()
+        self._is_uneven = self.collectives.checked = False
+        super().teardown()
+
+
+def _refuse_layers(model: Module, *, on_cpu: bool) -> None:
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.SyncBatchNorm) or (on_cpu and isinstance(layer, hvd.SyncBatchNorm)):
+            where = "on CPUs" if isinstance(layer, hvd.SyncBatchNorm) else "with Horovod, which has one of its own"
+            raise mistake(f"{name} is a {type(layer).__module__}.SyncBatchNorm, which does not work {where}.")
+        if isinstance(layer, Embedding | EmbeddingBag) and layer.sparse:
+            raise mistake(f"{name} has sparse gradients, which are not averaged under Horovod: set sparse=False.")

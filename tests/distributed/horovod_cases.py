@@ -1,0 +1,440 @@
+"""What is particular to ranks under Horovod; every case runs on two of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from lightning_utilities.core import rank_zero
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.plugins import MixedPrecision
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+from pytorch_lightning.utilities import rank_zero as lightning_rank_zero
+from torch.nn import functional
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from lightkit.distributed.collectives import Collectives, hvd, operation
+from lightkit.models import Regressor
+from tests.distributed import nets
+from tests.distributed.nets import Fit, Net, adamw, scheduled, sgd
+
+Found = dict[str, Any]
+Case = Callable[[int, int, Path], Found]
+
+
+def collectives(ranks: int, rank: int, folder: Path) -> Found:
+    """Objects of unlike types, tensors of unlike shapes and every dtype, inside inference mode."""
+    ours = Collectives()
+    with torch.inference_mode():
+        states = {
+            "float": torch.arange(rank + 2.0),
+            "bfloat16": torch.full((2, rank + 1), 1.5, dtype=torch.bfloat16),
+            "bool": torch.tensor([True, rank == 0]),
+            "empty": torch.zeros(0) if rank == 0 else torch.ones(3, dtype=torch.int64),
+            "scalar": torch.tensor(rank),
+        }
+        gathered = {name: ours.gather_states(state) for name, state in states.items()}
+        share = torch.tensor([rank + 1])
+        reduced = {op: ours.reduce(share, op) for op in ("sum", "max", "min", "product")}
+        means = {str(d): ours.reduce(share.to(d), "mean") for d in (torch.int64, torch.bfloat16, torch.float64)}
+        narrow = ours.reduce(torch.tensor([rank], dtype=torch.uint8), "sum")
+        stacks = [ours.stack(part) for part in (torch.tensor([True, rank == 0]), torch.tensor([1 + 2j * rank]))]
+    return {
+        "gathered": gathered,
+        "reduced": reduced,
+        "means": means,
+        "narrow": narrow,
+        "complex": ours.reduce(torch.tensor([rank + 1 - 2j]), "mean"),
+        "stacks": stacks,
+        "stacked": ours.stack(torch.full((2,), float(rank), dtype=torch.bfloat16)),
+        "broadcast": ours.broadcast("version_0" if rank == 0 else None),  # unlike types: unlike names in Horovod
+        "broadcast_from_1": ours.broadcast({"rank": rank}, src=1),
+        "all": ours.agree(rank == 0),
+        "any": ours.agree(rank == 0, everyone=False),
+        "torch_op": operation(torch.distributed.ReduceOp.SUM) == hvd.Sum,
+        "is_zero": (rank_zero.rank_zero_only.rank, lightning_rank_zero.rank_zero_only.rank),  # type: ignore[attr-defined]
+    }
+
+
+class Sometimes(Net):
+    """Its second head is used by rank 0 only."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(adamw, init=rank)
+        self.rank, self.second = rank, torch.nn.Linear(6, 3)
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        scores = self(batch[0]) + (self.second(batch[0]) if self.rank == 0 else 0)
+        return functional.cross_entropy(scores, batch[1])
+
+
+def used_on_one_rank(ranks: int, rank: int, folder: Path) -> Found:
+    fit = Fit(Sometimes)
+    return {"weights": nets.weights(nets.train(fit, ranks=ranks, rank=rank)[0]), "before": nets.weights(Sometimes(0))}
+
+
+def accumulation(ranks: int, rank: int, folder: Path) -> Found:
+    """Count what is sent for eight batches in two epochs, with and without accumulation."""
+    sent = {}
+    for batches in (1, 4):
+        with mock.patch.object(hvd, "allreduce_async_", side_effect=hvd.allreduce_async_) as counted:
+            nets.train(Fit(trainer={"accumulate_grad_batches": batches}), ranks=ranks, rank=rank)
+        sent[batches] = counted.call_count
+    return {"sent": sent}
+
+
+class Normed(Net):
+    """Has buffers that follow each rank's own batches, one of them not in its state."""
+
+    def __init__(self, *, init: int = 0) -> None:
+        super().__init__(init=init)
+        self.norm = torch.nn.BatchNorm1d(6)
+        self.register_buffer("turned", torch.full((2, 3), float(init)).mT, persistent=False)  # not in one piece
+        self.register_buffer("extra", torch.full((2,), float(init), dtype=torch.bfloat16), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(self.norm(x))
+
+
+def buffers(ranks: int, rank: int, folder: Path) -> Found:
+    found = {}
+    for sync in (True, False):
+        fit = Fit(lambda init: Normed(init=init), strategy={"sync_buffers": sync})
+        net, _ = nets.train(fit, ranks=ranks, rank=rank)
+        named = dict(net.named_buffers())
+        found[sync] = [named[name].clone() for name in ("norm.running_mean", "extra", "is_first", "turned")]
+    return {"buffers": found}
+
+
+def regression(ranks: int, rank: int, folder: Path) -> Found:
+    """lightkit's own regressor, which notes in a buffer of truth values whether it has learnt its scale."""
+    x, y = torch.randn(32, 6, generator=torch.Generator().manual_seed(rank)), torch.ones(32, 1)
+    torch.manual_seed(rank)
+    model = Regressor(6, 1, hidden=4)
+    nets.trainer_of(ranks=ranks).fit(model, DataLoader(TensorDataset(x, y), batch_size=8))
+    return {"weights": nets.weights(model)}
+
+
+class Stream(IterableDataset[Any]):
+    """So many batches, of which nobody knows the number before."""
+
+    def __init__(self, num_batches: int, *, first: int = 0) -> None:
+        self.num_batches, self.first = num_batches, first
+
+    def __iter__(self) -> Iterator[Any]:
+        x, y = nets.samples(200).tensors
+        rows = range(self.first, self.first + self.num_batches)
+        return ((x[4 * row : 4 * row + 4], y[4 * row : 4 * row + 4]) for row in rows)
+
+
+def _stream(num_batches: int, *, first: int = 0) -> DataLoader[Any]:
+    return DataLoader(Stream(num_batches, first=first), batch_size=None)
+
+
+class Own(torch.utils.data.Sampler[list[int]]):
+    """Somebody's own batch sampler, with a length that holds."""
+
+    def __init__(self, num_batches: int) -> None:
+        self.num_batches = num_batches
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[4 * row, 4 * row + 1] for row in range(self.num_batches)])
+
+
+class Shrinking(torch.utils.data.Sampler[list[int]]):
+    """A batch sampler whose length is not the same in each epoch and on each rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.epochs = rank, itertools.count()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch = next(self.epochs)
+        return iter([[4 * row, 4 * row + 1] for row in range(4 - epoch * self.rank)])
+
+
+def _sized(num: int) -> DataLoader[Any]:
+    return DataLoader(nets.samples(num), batch_size=4)
+
+
+def uneven_training(ranks: int, rank: int, folder: Path) -> Found:
+    """Five batches against three, of which the loaders know the length or not, with and without accumulation."""
+    kinds: dict[str, Callable[[], Any]] = {
+        "sized": lambda: _sized((20, 12)[rank]),
+        "stream": lambda: _stream((3, 5)[rank]),
+        "shrinking": lambda: DataLoader(nets.samples(), batch_sampler=Shrinking(rank)),
+        "own": lambda: DataLoader(nets.samples(), batch_sampler=Own(4 - rank)),
+        "two": lambda: {"a": _stream((3, 5)[rank]), "b": _sized(8)},
+    }
+    found = {}
+    for (kind, make), accumulated in itertools.product(kinds.items(), (1, 2)):
+        trainer = nets.trainer_of(ranks=ranks, use_distributed_sampler=False, accumulate_grad_batches=accumulated)
+        net = TwoSources(init=rank) if kind == "two" else Net(init=rank)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            trainer.fit(net, make())
+        found[kind, accumulated] = {
+            "weights": nets.weights(net),
+            "step": trainer.global_step,
+            "length": trainer.num_training_batches,
+            "told": [str(one.message) for one in told if "batches" in str(one.message)],
+        }
+    return {"found": found}
+
+
+class TwoSources(Net):
+    def training_step(self, batch: Any, index: int) -> Any:
+        return super().training_step(batch["a"], index) + super().training_step(batch["b"], index)
+
+
+def uneven_evaluation(ranks: int, rank: int, folder: Path) -> Found:
+    """Two batches against four: every sample counts."""
+    trainer, net = nets.trainer_of(ranks=ranks), Net(init=0)
+    found = trainer.validate(net, _stream((2, 4)[rank], first=(0, 2)[rank]), verbose=False)[0]
+    x, y = (part[:24] for part in nets.samples(200).tensors)
+    whole = DataLoader(TensorDataset(x, y), batch_size=4)
+    alone = Trainer(**nets.QUIET, accelerator="cpu", devices=1)
+    with mock.patch("lightkit.distributed.collectives.Collectives.available", return_value=False):
+        expected = alone.validate(Net(init=0), whole, verbose=False)[0]
+    return {"found": found, "expected": expected}
+
+
+def checks(ranks: int, rank: int, folder: Path) -> Found:
+    """Count the messages that make sure that all ranks are in the same collective, within training and without."""
+    counts = {"training": 0, "evaluation": 0}
+    trainer, real = nets.trainer_of(ranks=ranks), hvd.allgather_object
+
+    def counted(value: Any, name: str) -> Any:
+        evaluates = trainer.validating or trainer.sanity_checking or trainer.lightning_module.trainer.evaluating
+        counts["evaluation" if evaluates else "training"] += name == "lightkit.check"
+        return real(value, name=name)
+
+    with mock.patch.object(hvd, "allgather_object", side_effect=counted):
+        trainer.fit(Grumpy(), nets.loader(ranks, rank, shuffle=True), _stream((2, 4)[rank]))
+    return {"counts": counts, "checked": trainer.strategy.collectives.checked}  # type: ignore[attr-defined]
+
+
+class StepLogger(Net):
+    def validation_step(self, batch: Any, index: int) -> None:
+        loss = functional.cross_entropy(self(batch[0]), batch[1])
+        self.log("val/loss", loss, sync_dist=True, on_step=True, on_epoch=True)
+
+
+def uneven_evaluation_with_steps(ranks: int, rank: int, folder: Path) -> Found:
+    return _refused(lambda: nets.trainer_of(ranks=ranks).validate(StepLogger(), _stream((2, 4)[rank])))
+
+
+def empty_evaluation(ranks: int, rank: int, folder: Path) -> Found:
+    return _refused(
+        lambda: nets.trainer_of(ranks=ranks, use_distributed_sampler=False).validate(Net(), _sized((8, 0)[rank]))
+    )
+
+
+class Grumpy(Net):
+    def training_step(self, batch: Any, index: int) -> Any:
+        self.log("local", float(self.current_epoch if self.global_rank == 1 else -self.current_epoch))
+        return super().training_step(batch, index)
+
+
+def early_stopping(ranks: int, rank: int, folder: Path) -> Found:
+    """Only rank 1's own value gets worse."""
+    stop = Fit(lambda init: Grumpy(init=init), callbacks=lambda: [EarlyStopping("local", patience=1)])
+    _, trainer = nets.train(stop, ranks=ranks, rank=rank, max_epochs=6)
+    return {"epoch": trainer.current_epoch, "step": trainer.global_step}
+
+
+class CountedIO(TorchCheckpointIO):
+    saved = 0
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        type(self).saved += 1
+        super().save_checkpoint(*args, **kwargs)
+
+
+def files(ranks: int, rank: int, folder: Path) -> Found:
+    place = folder / f"rank-{rank}"  # where each rank would write, so that one's files are not taken for the other's
+    more: dict[str, Any] = {"logger": CSVLogger(str(place / "logs")), "plugins": [CountedIO()], "log_every_n_steps": 1}
+    keeper = ModelCheckpoint(place / "checkpoints", save_last=True)
+    nets.train(Fit(), ranks=ranks, rank=rank, callbacks=[keeper], enable_checkpointing=True, **more)
+    written = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+    return {"saved": CountedIO.saved, "written": written, "best": str(keeper.best_model_path)}
+
+
+def resume(ranks: int, rank: int, folder: Path) -> Found:
+    """Two and two epochs against four."""
+    schedules = {"step": (lambda o: StepLR(o, 1, 0.5), "epoch"), "cycle": (lambda o: OneCycleLR(o, 0.05, 16), "step")}
+    found = {}
+    for name, (scheduler, interval) in schedules.items():
+        fit = Fit(lambda init, s=scheduler, i=interval: Net(scheduled(adamw, s, i), init=init))  # type: ignore[misc]
+        straight, whole = nets.train(fit, ranks=ranks, rank=rank, max_epochs=4)
+        path = folder / f"{name}.ckpt"
+        nets.train(fit, ranks=ranks, rank=rank)[1].save_checkpoint(path)
+        trainer, net = nets.trainer_of(ranks=ranks, fit=fit, max_epochs=4), fit.net(rank + 9)
+        trainer.fit(net, nets.loader(ranks, rank, shuffle=True), ckpt_path=path)
+        rates = [t.optimizers[0].param_groups[0]["lr"] for t in (whole, trainer)]
+        found[name] = {"straight": nets.weights(straight), "resumed": nets.weights(net), "rates": rates}
+    return {"found": found}
+
+
+def precisions(ranks: int, rank: int, folder: Path) -> Found:
+    """What PL allows on a CPU; 16-mixed becomes bf16-mixed there."""
+    found = {}
+    for precision in ("bf16-mixed", "bf16-true", "16-mixed"):
+        net, trainer = nets.train(Fit(trainer={"precision": precision}), ranks=ranks, rank=rank)
+        found[precision] = {"weights": nets.weights(net), "loss": float(trainer.callback_metrics["val/loss"])}
+    return {"found": found}
+
+
+class Exploding(Net):
+    """Rank 1's loss is infinite in one batch."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        loss = super().training_step(batch, index)
+        return loss * torch.inf if index == 2 and self.current_epoch == 0 and self.global_rank == 1 else loss
+
+
+def loss_scaling(ranks: int, rank: int, folder: Path) -> Found:
+    """float16 with a scaler: what is infinite on one rank is skipped on both."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    plugin = MixedPrecision("16-mixed", "cpu", scaler)
+    net, _ = nets.train(Fit(lambda init: Exploding(init=init)), ranks=ranks, rank=rank, plugins=[plugin])
+    return {"weights": nets.weights(net), "scale": scaler.get_scale()}
+
+
+class Steep(Net):
+    """Its gradients fit into half precision, and their sum over two ranks does not."""
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        return self.head.bias.sum() * 60000
+
+
+def compression(ranks: int, rank: int, folder: Path) -> Found:
+    sent: list[torch.dtype] = []
+
+    def seen(tensor: Any, **more: Any) -> Any:
+        sent.append(tensor.dtype)
+        return real(tensor, **more)
+
+    real, fit = hvd.allreduce_async_, Fit(strategy={"compression": "fp16"})
+    with mock.patch.object(hvd, "allreduce_async_", side_effect=seen):
+        small, _ = nets.train(fit, ranks=ranks, rank=rank)
+    plain, _ = nets.train(Fit(), ranks=ranks, rank=rank)
+    steep, _ = nets.train(Fit(lambda init: Steep(init=init), strategy=fit.strategy), ranks=ranks, rank=rank)
+    return {
+        "sent": set(sent),
+        "weights": nets.weights(small),
+        "plain": nets.weights(plain),
+        "steep": nets.weights(steep)["head.bias"],
+    }
+
+
+class Indices(Callback):
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        loader: Any = trainer.train_dataloader
+        self.seen.append(list(loader.sampler))
+
+
+def shards(ranks: int, rank: int, folder: Path) -> Found:
+    indices = Indices()
+    trainer = nets.trainer_of(ranks=ranks, callbacks=[indices])
+    trainer.fit(Net(init=rank), DataLoader(nets.samples(), batch_size=8, shuffle=True))
+    return {"seen": indices.seen}
+
+
+def _refused(attempt: Callable[[], Any]) -> Found:
+    try:
+        with mock.patch("lightkit.distributed.horovod.end_horovod"):  # both ranks refuse: neither is left waiting
+            attempt()
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return {"error": type(error).__name__, "says": str(error)}
+    return {"error": "", "says": ""}
+
+
+class Embedded(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(4, 2, sparse=True)
+
+
+def _with(**layers: torch.nn.Module) -> Net:
+    net = Net()
+    for name, layer in layers.items():
+        net.add_module(name, layer)
+    return net
+
+
+class Stranger(Net):
+    def configure_optimizers(self) -> Any:
+        return sgd([*self.parameters(), torch.nn.Parameter(torch.zeros(2))])
+
+
+def _seeded(rank: int, attempt: Callable[[], Any]) -> Found:
+    with mock.patch.dict(os.environ, {"PL_GLOBAL_SEED": str(rank)}):
+        return _refused(attempt)
+
+
+def refusals(ranks: int, rank: int, folder: Path) -> Found:
+    """Each on both ranks."""
+
+    def fitting(net: Net, **more: Any) -> Callable[[], Any]:
+        return lambda: nets.trainer_of(ranks=ranks, **more).fit(net, nets.loader(ranks, rank, shuffle=True))
+
+    lbfgs = Net(torch.optim.LBFGS)
+    return {
+        "lbfgs": _refused(fitting(lbfgs)),
+        "sparse": _refused(fitting(Embedded())),
+        "sync_batchnorm": _refused(fitting(Net(), sync_batchnorm=True)),
+        "torch_sync": _refused(fitting(_with(norm=torch.nn.SyncBatchNorm(2)))),
+        "horovod_sync": _refused(fitting(_with(norm=hvd.SyncBatchNorm(2)))),
+        "lazy": _refused(fitting(_with(late=torch.nn.LazyLinear(2)))),
+        "unlike": _refused(fitting(_with(more=torch.nn.Linear(2, 2 + rank)))),
+        "stranger": _refused(fitting(Stranger())),
+        "plain_backward": _refused(fitting(nets.ByHand("plain"))),
+        "plain_after_manual": _refused(fitting(nets.ByHand("manual plain"))),
+        "plain_thrown_away": _refused(fitting(nets.ByHand("plain zero manual"))),
+        "devices": _refused(fitting(Net(), devices=2)),
+        "seeds": _seeded(rank, fitting(Net())),
+        "works_again": _refused(fitting(Net())),
+    }
+
+
+CASES: dict[str, Case] = {
+    case.__name__: case
+    for case in (
+        collectives,
+        used_on_one_rank,
+        accumulation,
+        buffers,
+        regression,
+        uneven_training,
+        uneven_evaluation,
+        checks,
+        early_stopping,
+        files,
+        resume,
+        precisions,
+        loss_scaling,
+        compression,
+        shards,
+        uneven_evaluation_with_steps,
+        empty_evaluation,
+        refusals,
+    )
+}
