@@ -1,9 +1,12 @@
 """Write constraints.txt from what pip resolves under several Python versions.
 
 for v in 3.10 3.11 3.12 3.13; do
-    python$v -m pip install --dry-run --ignore-installed --report /tmp/$v.json '.[dev,comet,timm]'
+    python$v -m pip install --dry-run --ignore-installed --report /tmp/$v.json '.[dev,comet,timm,spark,ray]'
 done
 python scripts/constraints.py /tmp/3.10.json /tmp/3.11.json /tmp/3.12.json /tmp/3.13.json > constraints.txt
+
+constraints-tpu.txt is the same for '.[dev,timm,tpu]' torch==2.9.0 torchvision==0.24.0, with all but these two as in
+constraints.txt: pip's --constraint <(grep -vE '^(torch|torchvision)==' constraints.txt).
 """
 
 from __future__ import annotations
@@ -18,7 +21,12 @@ HEAD = """\
 # The newest versions that pass the tests, on Python 3.10 to 3.13. Packages and versions only.
 # What torch itself pins to the digit (its CUDA libraries and triton) is left to torch.
 """
+HEAD_TPU = """\
+# For TPUs: torch 2.9, the last that torch-xla supports. Everything else as in constraints.txt.
+# pip install --constraint constraints-tpu.txt 'lightkit[tpu]'
+"""
 LEFT_TO_TORCH = ("nvidia-", "cuda-", "triton")
+OWN = ("nvidia-ml-py",)
 
 
 def versions_in(report: Path) -> tuple[str, dict[str, str]]:
@@ -54,9 +62,9 @@ def main() -> None:
     """Merge the reports that the command line names."""
     by_python = dict(sorted((versions_in(Path(name)) for name in sys.argv[1:]), key=lambda pair: pair[0].split(".")[1]))
     names = sorted({name for versions in by_python.values() for name in versions if name != "lightkit"})
-    print(HEAD, end="")
+    print(HEAD_TPU if "torch-xla" in names else HEAD, end="")
     for name in names:
-        if not name.startswith(LEFT_TO_TORCH):
+        if name in OWN or not name.startswith(LEFT_TO_TORCH):
             print("\n".join(lines_for(name, {python: versions.get(name) for python, versions in by_python.items()})))
 
 

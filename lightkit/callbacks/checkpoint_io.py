@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning_fabric.plugins.io.xla import XLACheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
 
 from lightkit import runs
 from lightkit.errors import CheckpointError
 
-__all__ = ["VerifiedCheckpointIO"]
+__all__ = ["VerifiedCheckpointIO", "VerifiedXLACheckpointIO"]
 
 
 class VerifiedCheckpointIO(TorchCheckpointIO):
@@ -64,6 +66,23 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
         """Remove a checkpoint and its digest."""
         super().remove_checkpoint(path)
         runs.sidecar(path).unlink(missing_ok=True)
+
+
+class VerifiedXLACheckpointIO(VerifiedCheckpointIO, XLACheckpointIO):
+    """The same for XLA devices, whose strategies take an `XLACheckpointIO` only.
+
+    The tensors go to the CPU first, so that the file loads where there is no XLA. Lightning's own writer also turns
+    tuples into lists and leaves out parameters that are no plain tensors (`xm._maybe_convert_to_cpu` of torch-xla 2.9).
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        """Move the tensors to the CPU, write, read back and rename.
+
+        Raises:
+            CheckpointError: If the file cannot be written, or is not what was written.
+        """
+        on_cpu = apply_to_collection(checkpoint, torch.Tensor, lambda tensor: tensor.cpu())
+        super().save_checkpoint(on_cpu, path, storage_options)
 
 
 def _save(checkpoint: dict[str, Any], path: Path) -> None:

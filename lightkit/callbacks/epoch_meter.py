@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -109,8 +110,18 @@ class EpochMeter:
 
 
 def learning_rates(trainer: Trainer) -> dict[str, float]:
-    """Give ``lr``, or ``lr/0``, ``lr/1``, ... where parameter groups differ."""
-    rates = [float(group["lr"]) for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    """Give ``lr``, or ``lr/0``, ``lr/1``, ... where parameter groups differ, as the next step is taken with them.
+
+    A callback that changes them for the time of a step only says so: its ``rate_factors(index of the optimizer)`` gives
+    what the rate of each of the first groups is multiplied by.
+    """
+    rates = []
+    for index, optimizer in enumerate(trainer.optimizers):
+        own = [float(group["lr"]) for group in optimizer.param_groups]
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            factors = callback.rate_factors(index) if hasattr(callback, "rate_factors") else []
+            own = [rate * factor for rate, factor in zip_longest(own, factors[: len(own)], fillvalue=1.0)]
+        rates += own
     if len(set(rates)) == 1:
         return {"lr": rates[0]}
     return {f"lr/{index}": rate for index, rate in enumerate(rates)}

@@ -31,7 +31,7 @@ class ResumeState(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add this process's and, in a group, every rank's state."""
         checkpoint[_KEY] = {
-            "random": _gather(random_states()),
+            "random": _gather(trainer, {**random_states(), "xla": xla_random_state(trainer.strategy.root_device)}),
             "should_stop": bool(trainer.should_stop),
             "plateau": _pending_plateau_steps(trainer),
         }
@@ -48,6 +48,7 @@ class ResumeState(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the rest; and the random states again where the loaders draw nothing from them."""
+        seed_xla(trainer.strategy.root_device, self._xla_state(trainer))
         if self._restored is None:
             return
         _step(trainer, self._restored["plateau"])
@@ -68,6 +69,10 @@ class ResumeState(Callback):
         states = self._restored["random"]
         if len(states) == trainer.world_size:  # with another number of ranks there is no state to continue
             restore_random_states(states[trainer.global_rank])
+
+    def _xla_state(self, trainer: Trainer) -> int | None:
+        states = [] if self._restored is None else self._restored["random"]
+        return states[trainer.global_rank].get("xla") if len(states) == trainer.world_size else None
 
 
 def random_states() -> dict[str, Any]:
@@ -96,6 +101,31 @@ def restore_random_states(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
 
 
+def xla_random_state(device: torch.device) -> int | None:
+    """Return the state of an XLA device's generator; None for other devices. torch knows nothing of it."""
+    if device.type != "xla":
+        return None
+    from torch_xla.core import xla_model  # an extra
+
+    return int(xla_model.get_rng_state(str(device)))
+
+
+def seed_xla(device: torch.device, seed: int | None = None) -> None:
+    """Seed the generator of an XLA device; nothing happens for other devices.
+
+    torch-xla 2.9 starts at 101 in every run: ``torch.manual_seed``, and so ``seed_everything``, does not reach it.
+
+    Args:
+        device: The device.
+        seed: From 0 to 2**64 - 1, or what `xla_random_state` returned. None: the seed of torch's generator on the CPU.
+    """
+    if device.type != "xla":
+        return
+    from torch_xla.core import xla_model  # an extra
+
+    xla_model.set_rng_state(torch.initial_seed() % 2**64 if seed is None else seed, str(device))
+
+
 def _finish_counted_epoch(checkpoint: dict[str, Any]) -> None:
     """Let an epoch that ended before its checkpoint be over in the loops' counters.
 
@@ -111,7 +141,9 @@ def _finish_counted_epoch(checkpoint: dict[str, Any]) -> None:
     batches["is_last_batch"] = False
 
 
-def _gather(states: dict[str, Any]) -> list[dict[str, Any]]:
+def _gather(trainer: Trainer, states: dict[str, Any]) -> list[dict[str, Any]]:
+    if (collectives := getattr(trainer.strategy, "collectives", None)) is not None:  # Horovod's own
+        return list(collectives.gather_objects(states))
     if not (distributed.is_available() and distributed.is_initialized()):
         return [states]
     gathered: list[dict[str, Any]] = [{}] * distributed.get_world_size()

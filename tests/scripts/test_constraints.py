@@ -36,6 +36,17 @@ def test_a_version_names_its_pythons_where_they_differ(versions: dict[str, str |
     assert constraints.lines_for("p", versions) == lines
 
 
-def test_constraints_name_packages_and_versions_only() -> None:
-    lines = (SCRIPT.parent.parent / "constraints.txt").read_text().splitlines()
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-tpu.txt"])
+def test_constraints_name_packages_and_versions_only(name: str) -> None:
+    lines = (SCRIPT.parent.parent / name).read_text().splitlines()
     assert all("==" in line and "/" not in line for line in lines if not line.startswith("#"))
+
+
+def test_tpus_have_the_other_constraints_but_for_torch() -> None:
+    usual, tpu = (
+        set((SCRIPT.parent.parent / name).read_text().splitlines())
+        for name in ("constraints.txt", "constraints-tpu.txt")
+    )
+    own = {line.partition("==")[0] for line in tpu - usual if not line.startswith("#")}
+    with_xla = {"immutabledict", "libtpu", "prometheus-client", "tpu-info"}
+    assert own == {"torch", "torch-xla", "torchvision"} | with_xla

@@ -1,0 +1,70 @@
+"""Which cores of a TPU a training gets, and what is refused before anything is built."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit import runs
+from tests.cli.commands import Ended, only_run, rows, runs_in
+from tests.tpu.commands import fitted, marks, on_xla, place
+
+pytestmark = marks
+
+
+def fit(folder: Path, cores: Any, *words: str, program: str = "built_trainer", **environ: str) -> Ended:
+    place(folder, accelerator={"tpu_cores": cores})
+    return on_xla(folder, "fit", "-c", "job.yaml", *words, program=program, NUM_TPU_CORES="8", **environ)
+
+
+def built(end: Ended) -> dict[str, Any]:
+    """What built_trainer.py told."""
+    assert end.code == 0, end.err
+    (line,) = (line for line in end.out.splitlines() if line.startswith("built "))
+    told: dict[str, Any] = json.loads(line.removeprefix("built "))
+    return told
+
+
+def test_eight_cores_are_lightnings_xla_strategy_on_pjrts_tpu(tmp_path: Path) -> None:
+    """PJRT_DEVICE is not set, as on a machine whose owner has never heard of it."""
+    assert built(fit(tmp_path, 8, PJRT_DEVICE="")) == {
+        "accelerator": "XLAAccelerator",
+        "strategy": "XLAStrategy",
+        "launcher": "_XLALauncher",
+        "precision": "32-true",
+        "checkpoint_io": "VerifiedXLACheckpointIO",
+        "devices": 8,
+        "PJRT_DEVICE": "TPU",
+    }
+
+
+def test_a_list_is_the_one_core_of_that_number(tmp_path: Path) -> None:
+    """XLA makes eight devices of the CPU, of which the sixth is trained on."""
+    place(tmp_path, accelerator={"tpu_cores": [5]})
+    fitted(tmp_path, "trainer.max_epochs=1", NUM_TPU_CORES="8", CPU_NUM_DEVICES="8")
+    assert len(rows(tmp_path)) == 1
+    manifest = runs.read_json(only_run(tmp_path) / "manifest.json") or {}
+    assert manifest["hardware"]["devices"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "says"),
+    [
+        ([], {"XRT_TPU_CONFIG": "localservice;0;localhost:51011"}, "PJRT replaced it"),
+        (["trainer.precision=16-true"], {}, "bf16-true"),
+        (["trainer.precision=bf16-mixed"], {}, "bf16-true"),
+        (["trainer.strategy=ddp"], {}, "xla"),
+    ],
+    ids=["xrt", "float16", "mixed", "ddp"],
+)
+def test_what_xla_has_not_is_refused_before_anything_is_built(
+    tmp_path: Path, words: list[str], environ: dict[str, str], says: str
+) -> None:
+    end = fit(tmp_path, 1, *words, **environ)
+    assert end.code == 2, end.err
+    assert says in end.err
+    assert "Traceback" not in end.err
+    assert runs_in(tmp_path) == []
