@@ -12,8 +12,10 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+from pytorch_lightning.accelerators import XLAAccelerator
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import Logger
@@ -28,8 +30,10 @@ from lightkit.callbacks import (
     Checkpoint,
     PredictionTable,
     ResumeState,
+    StallWatch,
     StopOnSignal,
     VerifiedCheckpointIO,
+    VerifiedXLACheckpointIO,
     progress_for,
 )
 from lightkit.cli.explaining import explained, subclass_names
@@ -39,7 +43,9 @@ from lightkit.cli.resuming import RunSettings
 from lightkit.cli.session import Session, open_session
 from lightkit.cli.showing import Heading
 from lightkit.cli.starting import Stage, begin
-from lightkit.errors import ConfigError
+from lightkit.distributed.xla import HushXLA, trains_on_xla
+from lightkit.errors import ConfigError, LightkitError
+from lightkit.launch import LaunchSettings
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["ConfigPrinted", "DataChanged", "LightkitCLI", "build_data"]
@@ -52,7 +58,7 @@ class ConfigPrinted(Exception):
     """The resolved config was asked for and has been printed."""
 
 
-class DataChanged(Exception):
+class DataChanged(LightkitError):
     """The interrupted run that was about to go on had other data."""
 
 
@@ -97,9 +103,10 @@ class LightkitCLI(LightningCLI):
     # -- parsing -----------------------------------------------------------------------------------------------
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the `run` section beside `seed_everything`."""
+        """Add the `run` and `launch` sections beside `seed_everything`."""
         super().add_default_arguments_to_parser(parser)
         parser.add_class_arguments(RunSettings, "run")
+        parser.add_class_arguments(LaunchSettings, "launch")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Lay all layers over one another and let jsonargparse check the result.
@@ -165,6 +172,7 @@ class LightkitCLI(LightningCLI):
             fresh=bool(section["trainer"].get("fast_dev_run")),
         )
         start = self.stage.start
+        self._share_devices(section["trainer"])
         section["ckpt_path"] = None if start.checkpoint is None else str(start.checkpoint)
         section["trainer"]["default_root_dir"] = section["trainer"].get("default_root_dir") or str(start.run.folder)
         mask_tags(section["trainer"].get("logger"), self.session.resolved)
@@ -173,6 +181,19 @@ class LightkitCLI(LightningCLI):
         if self.subcommand == "predict":  # they are written; keeping them too would fill the memory
             section["return_predictions"] = False
         self.session.stack.enter_context(runs.activate(start.run))
+
+    def _share_devices(self, trainer: Any) -> None:
+        """Let the trainer count the ranks as their launcher does; the saved config keeps what the user said."""
+        assert self.session is not None
+        rank = None if self.session.seat is None else self.session.seat.rank
+        if rank is None or rank.engine not in ("torchrun", "slurm", "ray"):
+            return
+        in_ray = rank.engine == "ray"  # it shows each rank one device, and knows the others itself
+        if not isinstance(trainer.get("devices"), list):
+            trainer["devices"] = 1 if in_ray else rank.local_size
+        trainer["num_nodes"] = 1 if in_ray else rank.num_nodes
+        if rank.size > 1 and trainer.get("strategy") in (None, "auto"):
+            trainer["strategy"] = "ddp"
 
     def _config_to_save(self, flags: tuple[str, ...] = ()) -> dict[str, Any]:
         assert self.session is not None
@@ -187,15 +208,17 @@ class LightkitCLI(LightningCLI):
         return self.session.resolved.with_references(named)
 
     def instantiate_classes(self) -> None:
-        """Build data, model and trainer; optimizers wait for a model that builds its layers later.
+        """Build data, model and trainer; optimizers wait for a model whose parameters are made later.
 
-        LightningCLI 2.6 takes the model's parameters here, before `configure_model` has made them.
+        LightningCLI 2.6 takes the model's parameters here: before `configure_model` has made them, and before an XLA
+        device has put others in their place, so that the optimizer would train nothing.
         """
         automatic, self.auto_configure_optimizers = self.auto_configure_optimizers, False
         with unwrapped_errors():
             super().instantiate_classes()
         self.auto_configure_optimizers = automatic
-        if not is_overridden("configure_model", self.model):
+        on_xla = isinstance(self.trainer.accelerator, XLAAccelerator)
+        if not on_xla and not is_overridden("configure_model", self.model):
             self._add_configure_optimizers_method_to_model(self.subcommand)
         elif automatic and self._get(self.config_init, "optimizer"):
             self.model.configure_optimizers = MethodType(self._late_optimizers, self.model)
@@ -214,7 +237,8 @@ class LightkitCLI(LightningCLI):
         given = self._get(self.config_init, "trainer", default={})
         if self.stage is not None:
             kwargs["callbacks"] = self._callbacks(given)
-            kwargs["plugins"] = self._plugins(given.get("plugins"))
+            kwargs["plugins"] = self._plugins(given)
+            kwargs |= self._parts_of_engine(kwargs["callbacks"], kwargs["plugins"])
             kwargs.setdefault("enable_model_summary", given.get("enable_model_summary") or False)
         try:
             trainer = super().instantiate_trainer(**kwargs)
@@ -226,6 +250,23 @@ class LightkitCLI(LightningCLI):
             self._attach(trainer, self.stage)
         return trainer
 
+    def _parts_of_engine(self, callbacks: list[Callback], plugins: list[Any] | None) -> dict[str, Any]:
+        """Give the trainer what an engine has for it beside its variables."""
+        assert self.session is not None
+        engine = None if self.session.seat is None else self.session.seat.rank.engine
+        if engine == "slurm":  # the batch script puts the job into the queue again, with our own checkpoint
+            return {"plugins": [*(plugins or []), SLURMEnvironment(auto_requeue=False)]}
+        if engine != "ray":
+            return {}
+        from lightkit.launch.ray import lightning_parts  # here, because it loads Ray
+
+        strategy, its_plugins, its_callbacks = lightning_parts()
+        return {
+            "strategy": strategy,
+            "plugins": [*(plugins or []), *its_plugins],
+            "callbacks": [*callbacks, *its_callbacks],
+        }
+
     def _callbacks(self, given: Mapping[str, Any]) -> list[Callback]:
         assert self.stage is not None
         assert self.session is not None
@@ -233,7 +274,7 @@ class LightkitCLI(LightningCLI):
         own = list(own) if isinstance(own, list) else [own]
         if given.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
             own = [callback for callback in own if not isinstance(callback, Checkpoint)]
-        run = self.stage.start.run
+        run, seat = self.stage.start.run, self.session.seat
         shown: list[Callback] = [Heading(self.session.mode, run)]
         if given.get("enable_progress_bar") is not False and not any(
             isinstance(callback, ProgressBar) for callback in own
@@ -246,7 +287,9 @@ class LightkitCLI(LightningCLI):
         )
         unchanged = LambdaCallback(setup=self._refuse_other_data)
         began = LambdaCallback(on_fit_start=self._log_config, on_train_start=self._note_beginning)
-        return [unchanged, *own, self.stage.recorder, ResumeState(), stop, began, *shown]
+        watched = [] if seat is None else [StallWatch(seat.watchdog(self.session.launch.stall_timeout_s))]
+        hush = [HushXLA()] if trains_on_xla(given.get("accelerator"), given.get("strategy")) else []
+        return [*hush, unchanged, *own, self.stage.recorder, ResumeState(), stop, began, *watched, *shown]
 
     def _refuse_other_data(self, trainer: Trainer, _module: LightningModule, stage: str) -> None:
         """Do not go on by itself with other data than the interrupted run had."""
@@ -273,14 +316,15 @@ class LightkitCLI(LightningCLI):
             runs.point_latest(self.stage.start.run)
         self.stage.worth_keeping.set()
 
-    def _plugins(self, given: Any) -> list[Any] | None:
+    def _plugins(self, given: Mapping[str, Any]) -> list[Any] | None:
         assert self.stage is not None
         assert self.session is not None
-        plugins = list(given) if isinstance(given, list) else [] if given is None else [given]
+        own = given.get("plugins")
+        plugins = list(own) if isinstance(own, list) else [] if own is None else [own]
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-            plugins.append(
-                VerifiedCheckpointIO(mask=partial(masked, self.session.resolved), on_saved=self._note_checkpoint)
-            )
+            on_xla = trains_on_xla(given.get("accelerator"), given.get("strategy"))
+            kind = VerifiedXLACheckpointIO if on_xla else VerifiedCheckpointIO
+            plugins.append(kind(mask=partial(masked, self.session.resolved), on_saved=self._note_checkpoint))
         return plugins
 
     def _note_checkpoint(self, path: Path, checkpoint: Mapping[str, Any]) -> None:

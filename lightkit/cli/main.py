@@ -8,7 +8,10 @@ from collections.abc import Sequence
 
 from lightkit import __version__
 from lightkit.cli import stages
+from lightkit.cli.devices import devices
+from lightkit.cli.joining import told_interruption
 from lightkit.cli.session import OPTIONS
+from lightkit.cli.submit import submit_fit
 from lightkit.config import near
 from lightkit.errors import ConfigError, Interrupted, LightkitError
 from lightkit.runs.signals import SignalWatch
@@ -21,6 +24,8 @@ COMMANDS = {
     "test": "score a run's best checkpoint on the test split",
     "predict": "write a run's predictions for the test split",
     "fetch": "download the data that a config names",
+    "devices": "print what this machine has to train on",
+    "submit": "put a fit into the queue of a Slurm cluster",
 }
 
 HELP = """\
@@ -58,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"error: {error}", file=sys.stderr)
             return error.exit_code
         except Interrupted as interruption:
-            print(_told(interruption), file=sys.stderr)
+            print(told_interruption(interruption), file=sys.stderr)
             return interruption.exit_code
         except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -77,6 +82,10 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
     sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109 (a class_path of the user's own module is found here)
     if command == "fetch":
         return stages.fetch(rest)
+    if command == "devices":
+        return devices(rest)
+    if command == "submit":
+        return submit_fit(rest)
     return stages.run(command, rest, watch)
 
 
@@ -94,11 +103,3 @@ def _command_of(words: list[str]) -> tuple[str, list[str]]:
         known = ", ".join(COMMANDS)
         raise ConfigError(f"{words[at]!r} is not a command{near(words[at], COMMANDS)}\nCommands: {known}.")
     return words[at], [*before, *words[at + 1 :]]
-
-
-def _told(interruption: Interrupted) -> str:
-    name = {2: "SIGINT", 15: "SIGTERM"}.get(interruption.signum, f"signal {interruption.signum}")
-    if interruption.checkpoint is None:
-        return f"interrupted by {name}; there is nothing to resume"
-    where = interruption.checkpoint
-    return f"interrupted by {name}; the same command resumes from {where}, unless run.resume says otherwise"

@@ -12,7 +12,7 @@ import yaml
 from lightkit import runs
 from lightkit.errors import ConfigError
 
-__all__ = ["RunSettings", "Start", "checkpoint_of", "choose_start", "differences", "named_run"]
+__all__ = ["RunSettings", "Start", "checkpoint_of", "choose_start", "differences", "named_run", "start_again"]
 
 
 @dataclass
@@ -88,6 +88,17 @@ def choose_start(
             f"--run.resume={found.folder} goes on there with this one"
         ),
     )
+
+
+def start_again(run: runs.Run, *, first: str | None) -> Start:
+    """Go on with a run whose ranks have all been started again because one was lost.
+
+    Args:
+        run: The run.
+        first: Checkpoint that it began from, which counts until it has one of its own.
+    """
+    start = _resumed(run, required=False)
+    return replace(start, checkpoint=start.checkpoint or (None if first is None else Path(first)))
 
 
 def checkpoint_of(run: runs.Run, choice: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,9 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightkit import config, runs
+from lightkit.cli.joining import Seat, seat_of
 from lightkit.cli.resuming import checkpoint_of
 from lightkit.cli.screen import Mode, choose_mode
+from lightkit.config import Hardware
 from lightkit.errors import ConfigError
+from lightkit.launch import LaunchSettings, read_settings
+from lightkit.machine import this_machine
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["OPTIONS", "STAGES", "Session", "open_session"]
@@ -39,6 +44,7 @@ NAMED_CLASSES = {
         "lr_finder": LIGHTNING + "LearningRateFinder",
         "lr_monitor": LIGHTNING + "LearningRateMonitor",
         "pruning": LIGHTNING + "ModelPruning",
+        "scale_lr": "lightkit.distributed.ScaledLearningRate",
         "swa": LIGHTNING + "StochasticWeightAveraging",
         "timer": LIGHTNING + "Timer",
     },
@@ -68,6 +74,9 @@ class Session:
         passthrough: Arguments that only print help.
         print_config: What to leave out of the config that is printed instead of a run: `skip_default`, `skip_unset`
             or `skip_null`, the first two as in LightningCLI; None runs the stage.
+        hardware: What the hardware keys came to.
+        launch: The config's `launch` block.
+        seat: This process's place among several ranks, if it is one of them.
         stack: Closed at the end of the invocation: lock, current run.
     """
 
@@ -80,6 +89,9 @@ class Session:
     watch: SignalWatch
     passthrough: list[str]
     print_config: tuple[str, ...] | None = None
+    hardware: Hardware = field(kw_only=True)
+    launch: LaunchSettings = field(default_factory=LaunchSettings)
+    seat: Seat | None = None
     stack: ExitStack = field(default_factory=ExitStack)
 
     def environment_digest(self, salt: str) -> str:
@@ -151,6 +163,13 @@ def open_session(
         resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
         if "logger" in defaults and not _has_logger(resolved.values):
             resolved = resolve(defaults)
+    try:
+        read_settings(resolved)  # a mistake in it is told before anybody reckons with it
+        hardware = config.resolve_hardware(resolved, this_machine(), environ=os.environ)
+        launch = read_settings(hardware.resolved)
+    except ConfigError as error:
+        raise ConfigError(resolved.masked(str(error))) from error
+    resolved = hardware.resolved
     ckpt_path = options.get("ckpt_path", resolved.values.get("ckpt_path"))
     if ckpt_path is None and base is not None:
         ckpt_path = "best"
@@ -164,6 +183,9 @@ def open_session(
         watch=watch,
         passthrough=arguments.passthrough,
         print_config=_print_flags(options.get("print_config")),
+        hardware=hardware,
+        launch=launch,
+        seat=seat_of(os.environ, (resolved.values.get("run") or {}).get("root") or "runs") if command else None,
     )
 
 

@@ -40,6 +40,11 @@ class Heading(Callback):
         say(f"model {_described_model(pl_module)}", self._mode)
         say(f"on    {_described_hardware(trainer)}", self._mode)
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say what the number of ranks makes of batch and learning rate, once they are known."""
+        if trainer.is_global_zero and (described := _described_steps(trainer)):
+            say(f"steps {described}", self._mode)
+
 
 def show_end(cli: LightkitCLI, session: Session) -> None:
     """Say where everything is and what to type next."""
@@ -96,6 +101,36 @@ def _described_model(module: LightningModule) -> str:
     backbone = module.hparams.get("backbone")
     name = type(module).__name__ + (f" on {backbone}" if backbone else "")
     return f"{name}: {total:,} parameters" + (f", {trained:,} of them trained" if trained != total else "")
+
+
+def _described_steps(trainer: Trainer) -> str:
+    """Steps of an epoch, samples of a step and learning rate, all for the number of ranks in use."""
+    parts = []
+    ranks, accumulated = trainer.world_size, trainer.accumulate_grad_batches
+    if isinstance(trainer.num_training_batches, int):
+        parts.append(f"{-(-trainer.num_training_batches // accumulated)} an epoch")
+    size = _batch_size(trainer)
+    if size is not None:
+        factors = [str(size)]
+        factors += [f"{accumulated} accumulated"] if accumulated > 1 else []
+        factors += [f"{ranks} ranks"] if ranks > 1 else []
+        total = f" = {size * accumulated * ranks}" if len(factors) > 1 else ""
+        parts.append(f"batch {' x '.join(factors)}{total}")
+    rates = dict.fromkeys(f"{float(group['lr']):.6g}" for opt in trainer.optimizers for group in opt.param_groups)
+    if rates:
+        scaled = next((said for c in trainer.callbacks if (said := getattr(c, "described", ""))), "")  # type: ignore[attr-defined]
+        parts.append(f"learning rate {', '.join(rates)}{f' ({scaled})' if scaled else ''}")
+    return ", ".join(parts)
+
+
+def _batch_size(trainer: Trainer) -> int | None:
+    """Samples of a batch on one rank; None where the loader does not tell."""
+    loader = trainer.train_dataloader
+    for holder in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "_loader", None)):
+        size = getattr(holder, "batch_size", None)
+        if isinstance(size, int):
+            return size
+    return None
 
 
 def _described_hardware(trainer: Trainer) -> str:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lightkit.cli.explaining import located
+from lightkit.cli.joining import seat_of
+from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import STAGES, Session, open_session
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
@@ -26,16 +32,48 @@ it stopped; a complete one is not repeated.
 
 def run(command: str, words: list[str], watch: SignalWatch) -> int:
     """Run fit, validate, test or predict, and return the exit code."""
+    seat = seat_of(os.environ)
+    if seat is not None:  # from here on its supervisor tells what goes wrong
+        seat.open()
+        if seat.rank.engine == "ray":
+            seat.listen(watch)
+        return seat.run(partial(_run_opened, command, words, watch))
     session = open_session(command, words, watch)
     speak_plainly(session.mode, session.resolved.masked)
+    for notice in session.hardware.notices:
+        logging.getLogger("lightkit").warning(notice)
+    if session.seat is None:
+        refuse_unsubmitted(session)
+        if (plan := plan_of(session)) is not None:
+            return supervise(session, plan)
+    if session.seat is not None:
+        if session.seat.rank.engine == "slurm":  # sent before the time of the job is over: see `lightkit submit`
+            watch.add(signal.SIGUSR1)
+        session.seat.open()
+        return session.seat.run(partial(_run_session, session, words))
+    return _run_session(session, words)
+
+
+def _run_opened(command: str, words: list[str], watch: SignalWatch) -> int:
+    return _run_session(open_session(command, words, watch), words)
+
+
+def _run_session(session: Session, words: list[str]) -> int:
+    speak_plainly(session.mode, session.resolved.masked)
+    os.environ.update(session.hardware.environment)
     # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
     from lightkit.cli.lightning import DataChanged
 
     try:
         return _run(session)
     except DataChanged as change:
+        if session.seat is not None and session.seat.supervised:  # all ranks begin again
+            raise
+        if session.seat is not None:
+            says = str(change).replace("begins a new run: ", "")
+            raise ConfigError(f"run.resume: {says}, and --run.resume=never begins a new run") from change
         session.tell(str(change))
-        return _run(open_session(command, [*words, "--run.resume=never"], watch))
+        return _run(open_session(session.command, [*words, "--run.resume=never"], session.watch))
 
 
 def _run(session: Session) -> int:

@@ -15,14 +15,13 @@ from typing import Any
 
 from lightkit import __version__, config, runs
 from lightkit.callbacks import RunRecorder
+from lightkit.cli.joining import INHERITED
 from lightkit.cli.masking import MaskedEvents
-from lightkit.cli.resuming import RunSettings, Start, choose_start, named_run
+from lightkit.cli.resuming import RunSettings, Start, choose_start, named_run, start_again
 from lightkit.cli.session import Session
 from lightkit.errors import CheckpointError, ConfigError, DataError, Interrupted, LightkitError
 
 __all__ = ["Stage", "begin"]
-
-_INHERITED = "_LIGHTKIT_RUN"  # Lightning starts a process for each further device with the same command line
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,10 @@ def begin(session: Session, settings: RunSettings, *, saved: dict[str, Any], see
         ConfigError: If what the user names is not there, or the run root cannot be written.
         RunLocked: If another process runs this job.
     """
-    if told := os.environ.get(_INHERITED):
-        start = _inherited(json.loads(told))
+    if (told := _told(session)) is not None:
+        start = _inherited(told)
+        if session.seat is not None:
+            session.seat.keep_log(start.run.folder)
         events = MaskedEvents(start.run.events_path, session.resolved)
         return Stage(start, RunRecorder(start.run, events=events))
     if session.base is not None:
@@ -79,6 +80,16 @@ def begin(session: Session, settings: RunSettings, *, saved: dict[str, Any], see
     return stage
 
 
+def _told(session: Session) -> dict[str, Any] | None:
+    """What rank 0 tells a rank of its run; None in the process that begins it."""
+    if told := os.environ.get(INHERITED):
+        inherited: dict[str, Any] = json.loads(told)
+        return inherited
+    if session.seat is None or session.seat.rank.rank == 0:
+        return None
+    return session.seat.wait_for_run(session.launch.timeout_s)
+
+
 def _begin_fit(
     session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None, fresh: bool
 ) -> Stage:
@@ -87,9 +98,14 @@ def _begin_fit(
     if settings.resume not in ("auto", "never"):  # that run's job is the one to hold
         named = named_run(settings.resume)
         root, name = named.root, named.name
+    earlier = None if session.seat is None else session.seat.earlier_run()
     lock = session.stack.enter_context(runs.Lock(root, name))
-    start = choose_start(
-        settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh, environment=session.environment_digest
+    start = (
+        choose_start(
+            settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh, environment=session.environment_digest
+        )
+        if earlier is None
+        else start_again(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
     )
     lock.note_folder(start.run.folder)
     runs.remove_leftovers(start.run.checkpoints)
@@ -174,13 +190,18 @@ def _interrupted(run: runs.Run, signum: int) -> Interrupted:
 
 
 def _bequeath(session: Session, start: Start) -> None:
+    checkpoint = None if start.checkpoint is None else str(start.checkpoint)
+    earlier = None if session.seat is None else session.seat.earlier_run()
     told = {
         "folder": str(start.run.folder),
         "resumed": start.run.resumed,
-        "checkpoint": None if start.checkpoint is None else str(start.checkpoint),
+        "checkpoint": checkpoint,
+        "first_checkpoint": checkpoint if earlier is None else earlier["first_checkpoint"],
     }
-    os.environ[_INHERITED] = json.dumps(told)
-    session.stack.callback(os.environ.pop, _INHERITED, None)
+    if session.seat is not None:
+        session.seat.tell_run(told)
+    os.environ[INHERITED] = json.dumps(told)
+    session.stack.callback(os.environ.pop, INHERITED, None)
 
 
 def _inherited(told: Mapping[str, Any]) -> Start:

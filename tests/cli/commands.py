@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import yaml
 from PIL import Image
@@ -79,6 +80,30 @@ class Pause(Callback):
         time.sleep(self.seconds)
         while self.until and not Path(self.until).exists():
             time.sleep(0.02)
+
+
+class Trouble(Callback):
+    """What can befall one rank of several, once in a folder.
+
+    Args:
+        kind: raise, kill, hang or stop.
+        rank: The rank.
+        step: Number of optimizer steps by then.
+    """
+
+    def __init__(self, kind: str, rank: int = 1, step: int = 2):
+        self.kind, self.rank, self.step = kind, rank, step
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        befallen = Path("befallen")
+        if trainer.global_rank != self.rank or trainer.global_step < self.step or befallen.exists():
+            return
+        befallen.touch()
+        if self.kind == "raise":
+            raise ValueError("this rank is out of stock")
+        if self.kind == "hang":
+            time.sleep(3600)
+        os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[self.kind])
 
 
 class Undo(Callback):
@@ -190,12 +215,14 @@ def workplace(folder: Path, config: dict[str, Any] | None = None, *, pictures: i
 
 
 @contextmanager
-def started(folder: Path, *words: str, group: bool = True, **settings: Any) -> Iterator[subprocess.Popen[str]]:
+def started(
+    folder: Path, *words: str, group: bool = True, program: Sequence[str] = ("-m", "lightkit"), **settings: Any
+) -> Iterator[subprocess.Popen[str]]:
     """Start ``lightkit`` with these words in ``folder``; what is left of it at the end is killed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LIGHTKIT_", "PL_", "MLFLOW_"))}
     environ = {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **settings.pop("environ", {})}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **settings}
-    command = [sys.executable, "-m", "lightkit", *words]
+    command = [sys.executable, *program, *words]
     with subprocess.Popen(command, cwd=folder, env=environ, start_new_session=group, **pipes) as process:
         try:
             yield process
@@ -250,7 +277,7 @@ def processes_of(session: int) -> list[int]:
 
 def runs_in(folder: Path) -> list[Path]:
     """Folders of all runs below a working directory, oldest first."""
-    return sorted(path for path in folder.glob("runs/*/2*-*") if path.is_dir() and not path.is_symlink())
+    return sorted(path for path in folder.glob("runs/[!.]*/2*-*") if path.is_dir() and not path.is_symlink())
 
 
 def only_run(folder: Path) -> Path:
@@ -289,6 +316,13 @@ def assert_same_training(one: Path, other: Path) -> None:
     assert rows(one) == rows(other)
     epochs = [int(row["epoch"]) for row in rows(one)]
     assert epochs == list(range(len(epochs)))
+
+
+def assert_near_rows(one: Path, other: Path) -> None:
+    """Two working directories hold the same metrics, but for the order in which the ranks' shares were summed."""
+    for first, second in zip(rows(one), rows(other), strict=True):
+        expected = pytest.approx({key: float(value) for key, value in second.items()}, rel=1e-6)
+        assert {key: float(value) for key, value in first.items()} == expected
 
 
 def assert_equal(one: Any, other: Any, at: str) -> None:

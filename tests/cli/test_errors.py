@@ -45,12 +45,12 @@ MISTAKES = [
     Mistake(
         "unknown command",
         "fitt -c small.yaml",
-        "'fitt' is not a command; did you mean 'fit'?\nCommands: fit, validate, test, predict, fetch.",
+        "'fitt' is not a command; did you mean 'fit'?\nCommands: fit, validate, test, predict, fetch, devices, submit.",
     ),
     Mistake(
         "no command",
         "-c small.yaml",
-        "No command among '-c small.yaml'. Commands: fit, validate, test, predict, fetch.",
+        "No command among '-c small.yaml'. Commands: fit, validate, test, predict, fetch, devices, submit.",
     ),
     Mistake(
         "unknown option",
@@ -158,7 +158,7 @@ MISTAKES = [
         SMALL + "callbacks.early_stoping={}",
         "callbacks.early_stoping: no class of that name; did you mean 'early_stopping'?; give it a class_path, or a "
         "known name: known names are checkpoint, device_stats, early_stopping, ema, gradient_accumulation, lr_finder, "
-        "lr_monitor, pruning, swa, timer\n  --> callbacks.early_stoping={}",
+        "lr_monitor, pruning, scale_lr, swa, timer\n  --> callbacks.early_stoping={}",
     ),
     # -- classes ----------------------------------------------------------------------------------------------------
     Mistake(
@@ -214,7 +214,8 @@ MISTAKES = [
     Mistake(
         "devices",
         SMALL + "--trainer.devices=-5",
-        "trainer.devices: `devices` selected with `CPUAccelerator` should be an int > 0.\n  --> --trainer.devices=-5",
+        "trainer.devices: expected a number of devices from 1, their numbers, or -1 for all of them, got '-5'\n"
+        "  --> --trainer.devices=-5",
     ),
     Mistake(
         "negative epochs",
@@ -285,11 +286,13 @@ def test_a_mistake_is_told_in_words_and_leaves_no_run(mistake: Mistake, house: H
 
 
 def test_a_gpu_that_is_not_there_is_told(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = house("fit", "-c", "small.yaml", "--trainer.accelerator=gpu")
-    says = "trainer.accelerator: No supported gpu backend found!\n  --> --trainer.accelerator=gpu"
+    says = (
+        "trainer.accelerator: gpu: this machine shows no GPU (CUDA_VISIBLE_DEVICES is ''); say trainer.accelerator: "
+        "cpu, or trainer.accelerator: auto and trainer.devices: auto\n"
+        "  --> --trainer.accelerator=gpu"
+    )
     assert (done.code, done.err) == (2, f"error: {says}\n")
     assert house.runs == []
 

@@ -1,0 +1,113 @@
+"""`lightkit devices`: what this machine has to train on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+from lightkit.config import near
+from lightkit.errors import ConfigError
+from lightkit.machine import Horovod, Machine, find_horovod, this_machine
+
+__all__ = ["devices"]
+
+DEVICES_HELP = """\
+usage: lightkit devices [--json]
+
+Print what this machine has to train on: cores and instruction sets, memory, CUDA devices, XLA devices, what Horovod was
+built with, and versions. CUDA_VISIBLE_DEVICES and PJRT_DEVICE count.
+
+  --json   one JSON object
+"""
+_OPTIONS = ("--json", "--help")
+
+
+def devices(words: list[str]) -> int:
+    """Print a table, or JSON, and return the exit code.
+
+    Args:
+        words: The command line after the command.
+
+    Raises:
+        ConfigError: If a word is no option of this command.
+    """
+    if {"-h", "--help"} & {*words}:
+        print(DEVICES_HELP, end="")
+        return 0
+    for word in words:
+        if word != "--json":
+            says = f"devices: unexpected argument {word!r}{near(word, _OPTIONS)}"
+            raise ConfigError(f"{says}\nusage: lightkit devices [--json]")
+    machine, horovod = this_machine(), find_horovod()
+    if "--json" in words:
+        print(json.dumps({"schema": 1, **machine.described(), "horovod": asdict(horovod)}, indent=2))
+    else:
+        _show(_rows(machine, horovod))
+    return 0
+
+
+def _rows(machine: Machine, horovod: Horovod) -> list[tuple[str, str]]:
+    cores = "unknown" if machine.cores is None else str(machine.cores)
+    return [
+        ("host", f"{machine.host}, {machine.platform}"),
+        ("cpu", machine.cpu or "unknown"),
+        ("cores", f"{cores} for this process; {' '.join(machine.instruction_sets) or 'no known instruction sets'}"),
+        ("memory", f"{_size(machine.memory_bytes)}, {_size(machine.memory_available_bytes)} available"),
+        *_gpu_rows(machine),
+        ("xla", _xla(machine)),
+        ("horovod", _horovod(horovod)),
+        ("versions", f"Python {machine.python}"),
+        *[("", f"{name} {version}") for name, version in machine.versions.items()],
+    ]
+
+
+def _gpu_rows(machine: Machine) -> list[tuple[str, str]]:
+    if machine.mps:
+        return [("gpus", "Apple's, as mps")]
+    if machine.gpus is None:
+        return [("gpus", "there are some, which only CUDA or ROCm itself can count")]
+    if not machine.gpus:
+        driver = f"; driver {machine.gpu_driver}" if machine.gpu_driver else ", or no driver for them"
+        return [("gpus", f"none that CUDA shows to this process{driver}")]
+    rows = [("", f"{gpu.index}: {gpu.name}, {_size(gpu.memory_bytes)}, {gpu.uuid}") for gpu in machine.gpus]
+    return [("gpus", f"{len(rows)}, driver {machine.gpu_driver}"), *rows]
+
+
+def _xla(machine: Machine) -> str:
+    xla = machine.xla
+    chips = f"{xla.tpu_chips or 'no'} TPU chip{'s' if xla.tpu_chips != 1 else ''}"
+    cores = f" with {xla.tpu_cores} cores in all" if xla.tpu_chips else ""
+    if xla.version is None:
+        how = "pip install 'lightkit[tpu]' -c constraints-tpu.txt in an environment of its own"
+        return f"{chips}{cores}; torch-xla is not installed: {how}"
+    return f"{chips}{cores}; torch-xla {xla.version}, PJRT_DEVICE {xla.device or 'not set'}"
+
+
+def _horovod(horovod: Horovod) -> str:
+    if horovod.version is None:
+        return "not installed: make horovod"
+    if horovod.built_with is None:
+        return f"{horovod.version}, but {horovod.problem}; to build it again: make horovod"
+    has = [name for name, is_built in horovod.built_with.items() if is_built]
+    lacks = [name for name, is_built in horovod.built_with.items() if not is_built]
+    return f"{horovod.version}, built with {', '.join(has) or 'nothing'}; without {', '.join(lacks) or 'nothing'}"
+
+
+def _size(size_bytes: int | None) -> str:
+    return "unknown" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
+
+
+def _show(rows: list[tuple[str, str]]) -> None:
+    if not sys.stdout.isatty():
+        for label, text in rows:
+            print(f"{label:10}{text}")
+        return
+    from rich.console import Console  # here, because a pipe does without
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for label, text in rows:
+        table.add_row(Text(label, style="bold"), Text(text))
+    Console().print(table)

@@ -1,0 +1,222 @@
+"""One rank of several: where its output goes, and what the others learn of its beginning and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightkit.errors import ConfigError, Interrupted, LightkitError
+from lightkit.launch import LAUNCH, PREEMPTED, STALLED, Board, Rank, Watchdog, heartbeat, redirect, this_rank
+from lightkit.runs.signals import SignalWatch
+
+__all__ = ["DATA_CHANGED", "INHERITED", "Seat", "seat_of", "told_interruption"]
+
+DATA_CHANGED = "DataChanged"
+"""Name of the exception after which all ranks have to begin again, in a new run."""
+INHERITED = "_LIGHTKIT_RUN"
+"""Variable by which the process that begins a run tells the ranks that Lightning starts from it which run it is."""
+
+_DAY_S = 86400.0
+_LOOK_S = 0.3
+_OLDER_S = 60.0  # clocks of machines differ, and ranks do not begin together
+
+
+class Seat:
+    """This process's place among the ranks of a launch.
+
+    Args:
+        rank: Which one it is.
+        board: Where the ranks tell each other how they stand.
+        supervised: Whether lightkit's supervisor reads the board: it then says what has failed, and how all end.
+    """
+
+    def __init__(self, rank: Rank, board: Board, *, supervised: bool) -> None:
+        self.rank = rank
+        self.board = board
+        self.supervised = supervised
+        self._began_s = time.time()
+        self._is_log_kept = False
+        self._is_private = supervised and not board.folder.name.startswith("torchrun-")
+
+    def open(self) -> None:
+        """Say that this rank has arrived, and write to its own file from here on unless the screen is its own.
+
+        Raises:
+            ConfigError: If the folder of the launch cannot be written.
+        """
+        try:
+            self.board.begin(self.rank)
+            if self.rank.rank != 0:
+                redirect(self.board.log(self.rank.rank), 1, 2)
+            elif self.supervised and self.rank.engine != "local":
+                redirect(self.board.log(0, "out"), 1)
+                redirect(self.board.log(0, "err"), 2)
+        except OSError as error:
+            says = f"run.root: rank {self.rank.rank} cannot write {self.board.folder}: {error.strerror or error}"
+            raise ConfigError(f"{says}. All ranks must see that folder.") from error
+
+    def listen(self, watch: SignalWatch) -> None:
+        """Look for the supervisor's wish to stop where a launcher runs this rank in a thread, which gets no signals."""
+
+        def look() -> None:
+            while (signum := self.board.asked_to_stop()) is None:
+                time.sleep(_LOOK_S)
+            watch.note(signum)
+
+        threading.Thread(target=look, name="lightkit-stop", daemon=True).start()
+
+    def run(self, stage: Callable[[], int]) -> int:
+        """Run a stage and tell how it has ended.
+
+        Returns:
+            Exit code of this process. Of an interruption that is 0 under a supervisor, which knows better: a launcher
+            that sees another code kills the rank that is saving the checkpoint.
+        """
+        try:
+            code = stage()
+        except Interrupted as interruption:
+            if interruption.checkpoint and self.rank.rank == 0 and (marker := os.environ.get(PREEMPTED)):
+                Path(marker).touch()
+            return self._end(interruption, told_interruption(interruption), interruption.exit_code, process_code=0)
+        except LightkitError as error:
+            # Torch's agent would start all ranks again, to meet the same mistake.
+            is_final = self.rank.engine == "torchrun" and (
+                error.exit_code != 1 or type(error).__name__ in (DATA_CHANGED, LeftAlone.__name__)
+            )
+            return self._end(error, f"error: {error}", error.exit_code, process_code=0 if is_final else None)
+        except Exception as error:  # noqa: BLE001 (told to the supervisor, which prints it, or raised again)
+            return self._end(error, traceback.format_exc(), 1)
+        except BaseException as error:
+            self.board.end(self.rank, code=_exit_code(error), kind=type(error).__name__, words=traceback.format_exc())
+            raise
+        self.board.end(self.rank, code=code)
+        if not self.supervised:
+            self._leave(is_over=code == 0)
+        return code
+
+    def _end(self, error: BaseException, words: str, code: int, process_code: int | None = None) -> int:
+        self.board.end(self.rank, code=code, kind=type(error).__name__, words=words)
+        if not self.supervised:
+            self._leave(is_over=False)
+            raise error
+        if self.rank.rank != 0:
+            print(words, file=sys.stderr)  # into its log
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return code if process_code is None else process_code
+
+    def watchdog(self, timeout_s: float) -> Watchdog:
+        """Make the watchdog that ends this rank once it makes no progress.
+
+        Args:
+            timeout_s: Seconds without a finished batch.
+        """
+
+        def report(stacks: str, waits_for: str | None) -> None:
+            self.board.stall(self.rank, code=STALLED, words=stacks, waits_for=waits_for)
+            if not self.supervised or self.rank.rank != 0:
+                waits = "" if waits_for is None else f"; it waits in {waits_for}"
+                print(f"error: rank {self.rank.rank} has hung for {timeout_s:g} s{waits}\n{stacks}", file=sys.stderr)
+                sys.stderr.flush()
+
+        return Watchdog(heartbeat(), timeout_s=timeout_s, report=report)
+
+    def tell_run(self, told: Mapping[str, Any]) -> None:
+        """Tell the others which run it is; only rank 0 does."""
+        self.board.tell_run(self.rank, told)
+
+    def earlier_run(self) -> dict[str, Any] | None:
+        """The run that all ranks were in before they were started again, if they were and it is still there."""
+        told = self.board.newest_run(since_s=0.0 if self._is_private else self._began_s - _DAY_S)
+        if told is None or not (self.rank.attempt or self.supervised) or not Path(told["folder"]).is_dir():
+            return None
+        return told
+
+    def wait_for_run(self, timeout_s: float) -> dict[str, Any]:
+        """Wait until rank 0 has told which run it is.
+
+        Raises:
+            LeftAlone: If it has ended instead, or the time is over.
+        """
+        since_s = 0.0 if self._is_private else self._began_s - _OLDER_S
+        told = self.board.wait_for_run(self.rank, timeout_s, since_s=since_s)
+        if told is None:
+            raise LeftAlone(
+                f"rank 0 has begun no run within {timeout_s:g} s, or has ended; rank {self.rank.rank} ends too"
+            )
+        return told
+
+    def keep_log(self, folder: Path) -> None:
+        """Let the run's folder have what this rank writes, also what comes later."""
+        if self.rank.rank == 0:
+            return
+        kept = folder / "logs" / f"rank-{self.rank.rank}.log"
+        kept.parent.mkdir(exist_ok=True)
+        written = self.board.log(self.rank.rank)
+        if kept.exists():
+            if kept.samefile(written):
+                return
+            _set_aside(kept)
+        try:
+            os.link(written, kept)
+        except OSError:  # on another file system
+            kept.write_bytes(written.read_bytes())
+            redirect(kept, 1, 2)
+        self._is_log_kept = True
+
+    def _leave(self, *, is_over: bool) -> None:
+        """Take away what only a supervisor would read."""
+        if self._is_log_kept:
+            self.board.log(self.rank.rank).unlink(missing_ok=True)
+        self.board.leave(self.rank, is_over=is_over)
+
+
+class LeftAlone(LightkitError):
+    """Rank 0 has ended, so that this rank has nothing to join."""
+
+
+def seat_of(environ: Mapping[str, str], root: Path | str | None = None) -> Seat | None:
+    """Give this process's seat, if a launcher has started it.
+
+    Args:
+        environ: Environment variables.
+        root: Folder of all runs, in which ranks of a launcher of the user's own meet; None before it is known.
+    """
+    rank = this_rank(environ)
+    if folder := environ.get(LAUNCH):  # without a launcher's variables it is the one that starts the others itself
+        return Seat(rank or Rank(0, 1), Board(folder), supervised=True)
+    if rank is None or root is None or rank.size == 1:
+        return None
+    if told := environ.get(INHERITED):
+        return Seat(rank, Board(Path(json.loads(told)["folder"]) / "logs"), supervised=False)
+    return Seat(rank, Board(Path(root).absolute() / ".launch" / f"{rank.engine}-{rank.key}"), supervised=False)
+
+
+def told_interruption(interruption: Interrupted) -> str:
+    """Say how an interruption has ended the stage."""
+    name = {2: "SIGINT", 10: "SIGUSR1", 15: "SIGTERM"}.get(interruption.signum, f"signal {interruption.signum}")
+    if interruption.checkpoint is None:
+        return f"interrupted by {name}; there is nothing to resume"
+    where = interruption.checkpoint
+    return f"interrupted by {name}; the same command resumes from {where}, unless run.resume says otherwise"
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _set_aside(log: Path) -> None:
+    """Keep the log of an earlier launch of the same run."""
+    number = 1
+    while (earlier := log.with_name(f"{log.stem}.{number}{log.suffix}")).exists():
+        number += 1
+    log.rename(earlier)

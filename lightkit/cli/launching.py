@@ -1,0 +1,151 @@
+"""The process that starts the ranks: what it decides from the config, and how it tells the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from lightkit import runs
+from lightkit.cli.joining import DATA_CHANGED, told_interruption
+from lightkit.cli.session import Session
+from lightkit.config import Hardware, Resolved, mistake
+from lightkit.errors import ConfigError, Interrupted
+from lightkit.launch import Plan, Supervisor, Verdict, plan_launch, this_rank
+from lightkit.machine import this_machine
+
+__all__ = ["plan_of", "refuse_unsubmitted", "supervise"]
+
+_NEVER = "--run.resume=never"
+
+
+def plan_of(session: Session) -> Plan | None:
+    """Decide what has to be started; None where this process is all.
+
+    Raises:
+        ConfigError: If engine, strategy and numbers of processes do not go together.
+    """
+    if session.passthrough or session.print_config is not None:
+        return None
+    resolved, hardware = session.resolved, session.hardware
+    processes = hardware.processes
+    if processes is None and hardware.kind != "tpu":  # torch-xla forks its ranks itself, inside the trainer
+        processes = _local_processes(hardware)
+    return plan_launch(
+        session.launch,
+        strategy=hardware.strategy,
+        processes=processes,
+        uses_gpus=hardware.kind == "gpu",
+        origin=next(
+            (
+                origin
+                for key in ("launch.engine", "launch.processes", "launch.hosts", "trainer.strategy")
+                if (origin := resolved.origin_of(key)) is not None and _is_said(resolved, key)
+            ),
+            None,
+        ),
+    )
+
+
+def refuse_unsubmitted(session: Session) -> None:
+    """Do not train alone what was meant for the ranks of a Slurm job.
+
+    Raises:
+        ConfigError: If that is the case.
+    """
+    if session.launch.engine == "slurm" and session.command == "fit" and this_rank(os.environ) is None:
+        raise mistake(
+            "launch.engine: slurm: the ranks are started by srun, which is not the case here; say lightkit submit "
+            "with the same words, or another launch.engine",
+            session.resolved.origin_of("launch.engine"),
+        )
+
+
+def supervise(session: Session, plan: Plan) -> int:
+    """Start all ranks and return the exit code of the launch."""
+    root = session.base.root if session.base else Path((session.resolved.values.get("run") or {}).get("root") or "runs")
+    try:
+        supervisor = Supervisor(plan, [session.command, *session.words], root=root, num_cores=this_machine().cores or 1)
+    except OSError as error:
+        raise ConfigError(
+            f"run.root: cannot write {root}: {error.strerror or error}. Set run.root to a folder that can be written."
+        ) from error
+    try:
+        verdict = supervisor.run()
+        told = supervisor.board.newest_run()
+        run = None if told is None or not Path(told["folder"]).is_dir() else runs.open_run(told["folder"])
+        if supervisor.signum is not None and verdict.code not in (0, 75):
+            interruption = _interrupted(supervisor.signum, run)
+            verdict = Verdict(interruption.exit_code, told_interruption(interruption), f"signal {interruption.signum}")
+        verdict = replace(verdict, words=_masked(verdict.words, session), summary=_masked(verdict.summary, session))
+        if verdict.kind == DATA_CHANGED and _NEVER not in session.words:
+            session.tell(str(verdict.words).splitlines()[0].removeprefix("error: "))
+            return supervise(replace(session, words=[*session.words, _NEVER]), plan)
+        _tell(verdict, run)
+        if run is not None:
+            _keep_records(supervisor, run, verdict)
+    finally:
+        supervisor.remove()
+    return verdict.code
+
+
+def _tell(verdict: Verdict, run: runs.Run | None) -> None:
+    if verdict.words:
+        print(verdict.words, file=sys.stderr)
+        if run is not None and verdict.code not in (2, 3, 75, 130, 143):
+            print(f"logs  {run.folder / 'logs'}", file=sys.stderr)
+
+
+def _masked(text: str | None, session: Session) -> str | None:
+    return None if text is None else session.resolved.masked(text)
+
+
+def _keep_records(supervisor: Supervisor, run: runs.Run, verdict: Verdict) -> None:
+    try:
+        _keep_launcher_logs(supervisor, run)
+        _close_records(run, verdict)
+    except OSError as error:  # a full disk is no reason to hide how the ranks ended
+        print(f"warning: {run.folder} cannot be completed: {error.strerror or error}", file=sys.stderr)
+
+
+def _local_processes(hardware: Hardware) -> int | None:
+    """Number of processes that Lightning's own launcher starts here, as far as it is known without torch."""
+    devices = hardware.devices
+    if isinstance(devices, tuple):
+        return len(devices)
+    if isinstance(devices, int) and devices > 0:
+        return devices
+    return len(this_machine().gpus or ()) or None if hardware.kind in (None, "gpu") else None
+
+
+def _is_said(resolved: Resolved, key: str) -> bool:
+    section, name = key.split(".")
+    value = resolved.values.get(section)
+    return isinstance(value, dict) and value.get(name) is not None
+
+
+def _keep_launcher_logs(supervisor: Supervisor, run: runs.Run) -> None:
+    logs = {"launcher.log": supervisor.launcher_log}
+    logs |= {name: supervisor.board.folder / name for name in ("spark.log", "ray.log")}
+    for name, log in logs.items():
+        if log.is_file() and log.stat().st_size:
+            (run.folder / "logs").mkdir(exist_ok=True)
+            shutil.copyfile(log, run.folder / "logs" / name)
+
+
+def _close_records(run: runs.Run, verdict: Verdict) -> None:
+    """Say in the records how the run has ended where rank 0, which writes them, was killed."""
+    summary = runs.Summary.read(run.summary_path)
+    if summary is None or summary.status == "done" or verdict.code == 0:
+        return
+    if summary.status == "running" or (verdict.rank != 0 and verdict.summary):
+        status = {75: "preempted", 130: "interrupted", 143: "interrupted"}.get(verdict.code, "failed")
+        summary.status, summary.exit_code, summary.error = status, verdict.code, verdict.summary
+        summary.write(run.summary_path)
+
+
+def _interrupted(signum: int, run: runs.Run | None) -> Interrupted:
+    checkpoint = None if run is None else runs.last_good(run.checkpoints, report=lambda _: None)
+    return Interrupted(signum, checkpoint=checkpoint)

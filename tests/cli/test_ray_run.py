@@ -1,0 +1,61 @@
+"""Two ranks that a local Ray runs: one is killed and all go on; Ctrl-C saves."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.commands import PICTURES, ended, events, fit, rows, started, summary, wait_for, workplace
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed: lightkit[ray]"),
+]
+
+JOB: dict[str, Any] = {
+    **PICTURES,
+    "optimizer": {"class_path": "AdamW", "init_args": {"lr": 0.01}},
+    "callbacks": {
+        "checkpoint": {"init_args": {"save_last_every_n_steps": 1}},
+        "pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.3}},
+    },
+    "logger": {},
+    "accelerator": {"strategy": "ddp", "gpus": 0},
+    "launch": {"engine": "ray", "processes": 2, "max_failures": 1},
+    "trainer": {"max_epochs": 3, "log_every_n_steps": 1},
+}
+
+
+def test_a_rank_that_is_killed_costs_the_work_since_the_last_checkpoint(tmp_path: Path) -> None:
+    folder = workplace(tmp_path, JOB, pictures=60)
+    with started(folder, "fit", "-c", "job.yaml") as process:
+        assert wait_for(lambda: len(events(folder, "checkpoint")) >= 2, process)
+        (standing,) = folder.glob("runs/.launch/*/rank-1-0.json")
+        os.kill(json.loads(standing.read_text(encoding="utf-8"))["process"]["pid"], signal.SIGKILL)
+        end = ended(process, 200)
+    assert end.code == 0, end.err
+    assert len(events(folder, "resume")) == 1
+    assert [row["epoch"] for row in rows(folder)] == ["0", "1", "2"]
+    assert summary(folder)["status"] == "done"
+
+
+def test_an_interrupt_saves_and_the_same_command_resumes(tmp_path: Path) -> None:
+    folder = workplace(tmp_path, JOB, pictures=60)
+    with started(folder, "fit", "-c", "job.yaml") as process:
+        assert wait_for(lambda: len(events(folder, "checkpoint")) >= 2, process)
+        began = time.monotonic()
+        os.kill(process.pid, signal.SIGINT)
+        end = ended(process)
+        assert time.monotonic() - began < 15
+    assert end.code == 75, end.err
+    assert summary(folder)["status"] == "preempted"
+    resumed = fit(folder)
+    assert resumed.code == 0, resumed.err
+    assert "resumes" in resumed.err
