@@ -1,13 +1,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TPU := .venv-tpu
 # Two processes with a thread each: two with two each would fight for the cores. glibc gives each step's memory back to
 # the system unless told not to, which costs a convolutional network on the CPU a quarter of its time.
 KEEP_MEMORY := MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_THRESHOLD_=33554432
 PYTEST := OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(BIN)/python -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help fit test test-fast lint format clean
+.PHONY: help fit test test-fast test-tpu horovod lint format clean
+.NOTPARALLEL:  # two pips in one environment
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,11 +17,18 @@ help:  ## List the targets
 fit: $(VENV)/.installed  ## Install the tested versions and train the flowers example
 	$(BIN)/lightkit fit -c configs/flowers.yaml
 
-test: $(VENV)/.installed-dev  ## Install the tested versions and run the whole test suite
+test: $(VENV)/.installed-dev $(VENV)/.horovod  ## Install the tested versions and run the whole test suite
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed-dev  ## Run the tests that start no process, server or training
 	$(PYTEST) -m "not slow"
+
+horovod: $(VENV)/.installed  ## Build Horovod for the installed torch (HOROVOD_GPU_OPERATIONS=NCCL: for GPUs)
+	$(BIN)/python scripts/build_horovod.py
+	@touch $(VENV)/.horovod
+
+test-tpu: $(TPU)/.installed  ## Run the tests of the TPU path, on torch 2.9 with XLA on the CPU
+	OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(TPU)/bin/python -m pytest --numprocesses 2 --dist loadfile tests/tpu
 
 lint: $(VENV)/.installed-dev  ## Check style, types and the floors between the rooms
 	$(BIN)/ruff check
@@ -32,17 +41,25 @@ format: $(VENV)/.installed-dev  ## Rewrite the sources in the house's format
 	$(BIN)/ruff format
 
 clean:  ## Remove the environment and the tools' caches; runs and data stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(TPU) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-$(VENV)/bin/python:
+$(VENV)/bin/python $(TPU)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else \
 		"lightkit needs Python 3.10 to 3.13, but $(PYTHON) is %d.%d; name another: make PYTHON=python3.12 fit" % v)'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(@:/bin/python=)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,comet,timm]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,comet,timm,spark,ray]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.horovod: scripts/build_horovod.py $(VENV)/.installed | $(VENV)/bin/python
+	$(BIN)/python scripts/build_horovod.py
+	@touch $@
+
+$(TPU)/.installed: pyproject.toml constraints-tpu.txt | $(TPU)/bin/python
+	$(TPU)/bin/python -m pip install --quiet --constraint constraints-tpu.txt --editable '.[dev]' torch-xla
+	@touch $@
