@@ -77,12 +77,13 @@ def _run_session(session: Session, words: list[str]) -> int:
 
 
 def _run(session: Session) -> int:
-    from lightkit.cli.lightning import ConfigPrinted, LightkitCLI  # late as above, and the next two for that one
+    from lightkit.cli.lightning import ConfigPrinted, LightkitCLI  # late as above, and the next ones too
     from lightkit.cli.refusals import refusals_told
     from lightkit.cli.showing import show_end
+    from lightkit.distributed.process_group import process_group_left
 
     hush_libraries()
-    with session.stack:
+    with session.stack, process_group_left():
         try:
             with refusals_told(session.resolved):
                 cli = LightkitCLI(session=session)

@@ -36,11 +36,14 @@ def main(words=None):
     else:
         import torch.distributed as dist
 
-        if not dist.is_initialized():
+        begins_group = not dist.is_initialized()
+        if begins_group:
             dist.init_process_group("gloo")
         rank, total = dist.get_rank(), torch.tensor(1.0 + dist.get_rank())
         dist.all_reduce(total)
         total = total.item()
+        if begins_group:
+            dist.destroy_process_group()
     kept = ("OMP_NUM_THREADS", "_LIGHTKIT_LAUNCH", "_LIGHTKIT_ENGINE", "_LIGHTKIT_ATTEMPT", "CUDA_VISIBLE_DEVICES",
             "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
     seen = {name: os.environ.get(name) for name in kept}
