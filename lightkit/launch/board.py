@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
@@ -120,16 +120,13 @@ class Board:
         told = read_json(paths[-1]) if paths else None
         return told if told is not None and told["at_s"] >= since_s else None
 
-    def wait_for_run(
-        self, rank: Rank, timeout_s: float, *, since_s: float, ended: Callable[[], None] = lambda: None
-    ) -> dict[str, Any] | None:
+    def wait_for_run(self, rank: Rank, timeout_s: float, *, since_s: float) -> dict[str, Any] | None:
         """Wait until rank 0 has told which run it is; None if it has ended instead, or the time is over.
 
         Args:
             rank: The rank that waits.
             timeout_s: Seconds to wait.
             since_s: What was told before this moment is of another launch; seconds since 1970.
-            ended: Called at each look; may raise.
         """
         deadline = time.monotonic() + timeout_s
         first = Rank(0, rank.size, attempt=rank.attempt)
@@ -140,7 +137,6 @@ class Board:
             standing = self._read(first)
             if standing is not None and standing.state != "began" and (standing.at_s or 0) >= since_s:
                 return None
-            ended()
             time.sleep(_POLL_S)
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 __all__ = ["ATTEMPT", "ENGINE", "LAUNCH", "PREEMPTED", "SUPERVISOR", "Rank", "this_rank"]
@@ -50,97 +50,98 @@ def this_rank(environ: Mapping[str, str]) -> Rank | None:
     Args:
         environ: Environment variables.
     """
-    for found in (_of_ray, _of_horovod, _of_torchrun, _of_slurm, _of_mpi, _of_lightning):
-        rank = found(environ)
-        if rank is not None:
-            return rank
+    for engine, is_there in _SIGNS.items():
+        if is_there(environ):
+            return _rank_of(engine, environ)
+    if {"LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():  # Lightning's, whose rank 0 starts the others
+        size, local_rank = _number(environ, "WORLD_SIZE", 1), _number(environ, "LOCAL_RANK", 0)
+        return Rank(local_rank, size, local_rank, size)
     return None
 
 
-def _of_horovod(environ: Mapping[str, str]) -> Rank | None:
-    if "HOROVOD_RANK" not in environ:
-        return None
-    local_size = _number(environ, "HOROVOD_LOCAL_SIZE", 1)
-    size = _number(environ, "HOROVOD_SIZE", 1)
-    return Rank(
-        rank=_number(environ, "HOROVOD_RANK", 0),
-        size=size,
-        local_rank=_number(environ, "HOROVOD_LOCAL_RANK", 0),
-        local_size=local_size,
-        engine="horovod",
-        num_nodes=_number(environ, "HOROVOD_CROSS_SIZE", max(1, size // local_size)),
-        key="-".join(environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{part}", "") for part in ("ADDR", "PORT")),
-    )
+@dataclass(frozen=True)
+class _Variables:
+    """Names of the variables in which a launcher tells a process its place.
+
+    Args:
+        prefix: Beginning of the names, but for those of the key.
+        rank: Number among all.
+        size: Number of all.
+        local_rank: Number on this machine.
+        local_size: Number on this machine of all.
+        num_nodes: Number of machines; reckoned from the sizes where the launcher does not tell it.
+        attempt: Number of the start.
+        key: What tells this launch from others.
+    """
+
+    prefix: str = ""
+    rank: str = "RANK"
+    size: str = "WORLD_SIZE"
+    local_rank: str = "LOCAL_RANK"
+    local_size: str = "LOCAL_WORLD_SIZE"
+    num_nodes: str = ""
+    attempt: str = ""
+    key: tuple[str, ...] = ()
 
 
-def _of_torchrun(environ: Mapping[str, str]) -> Rank | None:
-    if "TORCHELASTIC_RUN_ID" not in environ or "RANK" not in environ:
-        return None
-    return Rank(
-        rank=_number(environ, "RANK", 0),
-        size=_number(environ, "WORLD_SIZE", 1),
-        local_rank=_number(environ, "LOCAL_RANK", 0),
-        local_size=_number(environ, "LOCAL_WORLD_SIZE", 1),
-        engine="torchrun",
-        attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
-        num_nodes=_number(environ, "GROUP_WORLD_SIZE", 1),
-        key="-".join(environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
-    )
-
-
-def _of_slurm(environ: Mapping[str, str]) -> Rank | None:
+_SIGNS: dict[str, Callable[[Mapping[str, str]], bool]] = {
+    "ray": lambda environ: environ.get(ENGINE) == "ray" and "RANK" in environ,
+    "horovod": lambda environ: "HOROVOD_RANK" in environ,
+    "torchrun": lambda environ: {"TORCHELASTIC_RUN_ID", "RANK"} <= environ.keys(),
     # Slurm sets most of these for the batch script too; a step number only for what srun starts.
-    interactive = environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    if interactive or not {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS"} <= environ.keys():
-        return None
-    size, nodes = _number(environ, "SLURM_NTASKS", 1), _number(environ, "SLURM_NNODES", 1)
-    return Rank(
-        rank=_number(environ, "SLURM_PROCID", 0),
-        size=size,
-        local_rank=_number(environ, "SLURM_LOCALID", 0),
-        local_size=_number(environ, "SLURM_NTASKS_PER_NODE", max(1, size // nodes)),
-        engine="slurm",
-        num_nodes=nodes,
-        key="-".join(environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")),
-    )
+    "slurm": lambda environ: (
+        {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS"} <= environ.keys()
+        and environ.get("SLURM_JOB_NAME") not in ("bash", "interactive")
+    ),
+    "mpi": lambda environ: "OMPI_COMM_WORLD_RANK" in environ,
+}
+"""How the launchers are told apart, in this order: Ray and Horovod may themselves run under another one."""
+_VARIABLES = {
+    "ray": _Variables(attempt=ATTEMPT),
+    "horovod": _Variables(
+        prefix="HOROVOD_",
+        size="SIZE",
+        local_size="LOCAL_SIZE",
+        num_nodes="CROSS_SIZE",
+        key=("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+    ),
+    "torchrun": _Variables(
+        num_nodes="GROUP_WORLD_SIZE",
+        attempt="TORCHELASTIC_RESTART_COUNT",
+        key=("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
+    ),
+    "slurm": _Variables(
+        prefix="SLURM_",
+        rank="PROCID",
+        size="NTASKS",
+        local_rank="LOCALID",
+        local_size="NTASKS_PER_NODE",
+        num_nodes="NNODES",
+        key=("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+    ),
+    "mpi": _Variables(prefix="OMPI_COMM_WORLD_", size="SIZE", local_size="LOCAL_SIZE", key=("PMIX_NAMESPACE",)),
+}
 
 
-def _of_mpi(environ: Mapping[str, str]) -> Rank | None:
-    if "OMPI_COMM_WORLD_RANK" not in environ:
-        return None
-    size, local_size = _number(environ, "OMPI_COMM_WORLD_SIZE", 1), _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", 1)
+def _rank_of(engine: str, environ: Mapping[str, str]) -> Rank:
+    names = _VARIABLES[engine]
+
+    def number(name: str, default: int) -> int:
+        return _number(environ, names.prefix + name, default) if name else default
+
+    size = number(names.size, 1)
+    nodes = number(names.num_nodes, 0)
+    local_size = number(names.local_size, max(1, size // nodes) if nodes else 1)
     return Rank(
-        rank=_number(environ, "OMPI_COMM_WORLD_RANK", 0),
+        rank=number(names.rank, 0),
         size=size,
-        local_rank=_number(environ, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
+        local_rank=number(names.local_rank, 0),
         local_size=local_size,
-        engine="mpi",
-        num_nodes=max(1, size // local_size),
-        key=environ.get("PMIX_NAMESPACE", ""),
+        engine=engine,
+        attempt=number(names.attempt, 0),
+        num_nodes=nodes or max(1, size // local_size),
+        key="-".join(environ[name] for name in names.key if environ.get(name)),
     )
-
-
-def _of_ray(environ: Mapping[str, str]) -> Rank | None:
-    if environ.get(ENGINE) != "ray" or "RANK" not in environ:
-        return None
-    size, local_size = _number(environ, "WORLD_SIZE", 1), _number(environ, "LOCAL_WORLD_SIZE", 1)
-    return Rank(
-        rank=_number(environ, "RANK", 0),
-        size=size,
-        local_rank=_number(environ, "LOCAL_RANK", 0),
-        local_size=local_size,
-        engine="ray",
-        attempt=_number(environ, ATTEMPT, 0),
-        num_nodes=max(1, size // local_size),
-    )
-
-
-def _of_lightning(environ: Mapping[str, str]) -> Rank | None:
-    """A process that Lightning's own launcher has started: rank 0 is the one that starts the others."""
-    if not {"LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():
-        return None
-    size, local_rank = _number(environ, "WORLD_SIZE", 1), _number(environ, "LOCAL_RANK", 0)
-    return Rank(local_rank, size, local_rank, size)
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

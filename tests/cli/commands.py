@@ -191,6 +191,17 @@ PICTURES: dict[str, Any] = {
     "callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 2}}},
     "trainer": {"accelerator": "cpu", "max_epochs": 6, "log_every_n_steps": 1, "logger": False},
 }
+SLOW_PICTURES: dict[str, Any] = {
+    **PICTURES,
+    "optimizer": {"class_path": "AdamW", "init_args": {"lr": 0.01}},
+    "callbacks": {
+        "checkpoint": {"init_args": {"save_last_every_n_steps": 1}},
+        "pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.3}},
+    },
+    "logger": {},
+    "trainer": {"max_epochs": 3, "log_every_n_steps": 1},
+}
+"""A training in which there is time to interfere after each step."""
 CHANGES_WITH_TIME = ("epoch_seconds", "samples_per_s")
 
 

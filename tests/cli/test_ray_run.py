@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import PICTURES, ended, events, fit, rows, started, summary, wait_for, workplace
+from tests.cli.commands import SLOW_PICTURES, ended, events, fit, rows, started, summary, wait_for, workplace
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,16 +20,9 @@ pytestmark = [
 ]
 
 JOB: dict[str, Any] = {
-    **PICTURES,
-    "optimizer": {"class_path": "AdamW", "init_args": {"lr": 0.01}},
-    "callbacks": {
-        "checkpoint": {"init_args": {"save_last_every_n_steps": 1}},
-        "pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.3}},
-    },
-    "logger": {},
+    **SLOW_PICTURES,
     "accelerator": {"strategy": "ddp", "gpus": 0},
     "launch": {"engine": "ray", "processes": 2, "max_failures": 1},
-    "trainer": {"max_epochs": 3, "log_every_n_steps": 1},
 }
 
 

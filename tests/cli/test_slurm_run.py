@@ -8,22 +8,25 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import PICTURES, assert_same_training, ended, events, fit, run, started, wait_for, workplace
+from tests.cli.commands import (
+    SLOW_PICTURES,
+    assert_same_training,
+    ended,
+    events,
+    fit,
+    run,
+    started,
+    wait_for,
+    workplace,
+)
 
 pytestmark = pytest.mark.slow
 
 FAKE = Path(__file__).parents[1] / "launch" / "fake_slurm"
 JOB: dict[str, Any] = {
-    **PICTURES,
-    "optimizer": {"class_path": "AdamW", "init_args": {"lr": 0.01}},
-    "callbacks": {
-        "checkpoint": {"init_args": {"save_last_every_n_steps": 1}},
-        "pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.3}},
-    },
-    "logger": {},
+    **SLOW_PICTURES,
     "accelerator": {"strategy": "ddp", "gpus": 0},
     "launch": {"engine": "slurm", "processes": 2, "threads": 1},
-    "trainer": {"max_epochs": 3, "log_every_n_steps": 1},
 }
 
 

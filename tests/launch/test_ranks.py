@@ -43,7 +43,7 @@ CASES = {
             "SLURM_NNODES": "2",
             "SLURM_JOB_ID": "77",
         },
-        Rank(5, 8, 1, 4, "slurm", num_nodes=2, key="77-0-0"),
+        Rank(5, 8, 1, 4, "slurm", num_nodes=2, key="77-0"),
     ),
     "a batch script of Slurm": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"}, None),
     "a shell of Slurm": (
