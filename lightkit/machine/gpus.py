@@ -58,8 +58,7 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any = pynvml, drivers: Sequen
     except nvml.NVMLError:
         return Gpus(None if any(Path(place).exists() for place in drivers) else ())
     try:
-        count = nvml.nvmlDeviceGetCount()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        handles = [handle for index in range(nvml.nvmlDeviceGetCount()) for handle in _opened(index, nvml)]
         shown = _shown(handles, environ.get("CUDA_VISIBLE_DEVICES"), nvml)
         gpus = tuple(_gpu(index, handle, nvml) for index, handle in enumerate(shown))
         return Gpus(gpus, _text(nvml.nvmlSystemGetDriverVersion()))
@@ -67,6 +66,17 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any = pynvml, drivers: Sequen
         return Gpus(None)
     finally:
         nvml.nvmlShutdown()
+
+
+def _opened(index: int, nvml: Any) -> list[Any]:
+    """Give the GPU, or nothing where a control group keeps this process from it, as Slurm's ConstrainDevices does.
+
+    NVML counts such GPUs too, and CUDA passes them over and numbers the others from 0.
+    """
+    try:
+        return [nvml.nvmlDeviceGetHandleByIndex(index)]
+    except nvml.NVMLError_NoPermission:
+        return []
 
 
 def _shown(handles: list[Any], variable: str | None, nvml: Any) -> list[Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import pynvml
 import pytest
 
 from lightkit.machine.gpus import Gpu, Gpus, visible_gpus
@@ -16,6 +18,10 @@ class FakeNVMLError(Exception):
     """Stands in for `pynvml.NVMLError`."""
 
 
+class FakeNoPermission(FakeNVMLError):
+    """Stands in for `pynvml.NVMLError_NoPermission`."""
+
+
 class FakeNVML:
     """Stands in for the module `pynvml`, with so many GPUs.
 
@@ -23,13 +29,25 @@ class FakeNVML:
         count: Number of GPUs.
         has_driver: Whether NVML can be asked at all.
         is_broken: Whether it fails once it was asked.
+        closed: Numbers of GPUs that this process may not open.
+        lost: Number of a GPU that has fallen off the bus.
     """
 
     NVMLError = FakeNVMLError
+    NVMLError_NoPermission = FakeNoPermission
 
-    def __init__(self, count: int = 3, *, has_driver: bool = True, is_broken: bool = False) -> None:
+    def __init__(
+        self,
+        count: int = 3,
+        *,
+        has_driver: bool = True,
+        is_broken: bool = False,
+        closed: Sequence[int] = (),
+        lost: int | None = None,
+    ) -> None:
         self.uuids = [f"GPU-{'abc'[index]}{index}-1234" for index in range(count)]
         self.has_driver, self.is_broken, self.is_open = has_driver, is_broken, False
+        self.closed, self.lost = closed, lost
 
     def nvmlInit(self) -> None:  # noqa: N802 (the name is NVML's)
         if not self.has_driver:
@@ -45,6 +63,10 @@ class FakeNVML:
         return len(self.uuids)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        if index in self.closed:
+            raise FakeNoPermission("Insufficient Permissions")
+        if index == self.lost:
+            raise FakeNVMLError("GPU is lost")
         return self.uuids[index]
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
@@ -112,6 +134,29 @@ def test_a_driver_that_fails_leaves_them_uncounted() -> None:
     nvml = FakeNVML(is_broken=True)
     assert visible_gpus({}, nvml) == Gpus(None)
     assert not nvml.is_open
+
+
+@pytest.mark.parametrize(
+    ("variable", "shown"),
+    [(None, ["GPU-a0", "GPU-c2"]), ("0,1", ["GPU-a0", "GPU-c2"]), ("1", ["GPU-c2"]), ("0,2", ["GPU-a0"])],
+)
+def test_a_gpu_that_may_not_be_opened_does_not_count(variable: str | None, shown: list[str]) -> None:
+    environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
+    found = visible_gpus(environ, FakeNVML(closed=[1]))
+    assert found.visible is not None
+    assert [(gpu.index, gpu.uuid[:6]) for gpu in found.visible] == list(enumerate(shown))
+
+
+def test_where_no_gpu_may_be_opened_there_is_none() -> None:
+    assert visible_gpus({}, FakeNVML(closed=range(3))) == Gpus((), "570.1")
+
+
+def test_a_gpu_that_is_lost_leaves_them_uncounted() -> None:
+    assert visible_gpus({}, FakeNVML(lost=1)) == Gpus(None)
+
+
+def test_pynvml_has_the_errors_that_are_told_apart() -> None:
+    assert issubclass(pynvml.NVMLError_NoPermission, pynvml.NVMLError)
 
 
 def test_the_real_nvml_can_be_asked() -> None:
