@@ -78,8 +78,10 @@ def _xla(machine: Machine) -> str:
     xla = machine.xla
     chips = f"{xla.tpu_chips or 'no'} TPU chip{'s' if xla.tpu_chips != 1 else ''}"
     cores = f" with {xla.tpu_cores} cores in all" if xla.tpu_chips else ""
+    if xla.version is None and not xla.tpu_chips:
+        return f"{chips}, no torch-xla"
     if xla.version is None:
-        how = "pip install 'lightkit[tpu]' -c constraints-tpu.txt in an environment of its own"
+        how = "in lightkit's sources and an environment of its own, pip install -c constraints-tpu.txt '.[tpu]'"
         return f"{chips}{cores}; torch-xla is not installed: {how}"
     return f"{chips}{cores}; torch-xla {xla.version}, PJRT_DEVICE {xla.device or 'not set'}"
 

@@ -48,7 +48,7 @@ def test_the_table_in_a_pipe(here: None, capsys: pytest.CaptureFixture[str]) -> 
         "gpus      1, driver 570.1",
         "          0: NVIDIA H200, 139.0 GiB, GPU-1",
         "xla       4 TPU chips with 8 cores in all; torch-xla is not installed: "
-        "pip install 'lightkit[tpu]' -c constraints-tpu.txt in an environment of its own",
+        "in lightkit's sources and an environment of its own, pip install -c constraints-tpu.txt '.[tpu]'",
         "horovod   0.28.1, built with gloo; without mpi",
         "versions  Python 3.11.7",
         "          torch 2.15.0",
@@ -98,6 +98,7 @@ def test_json_holds_all_of_it(here: None, capsys: pytest.CaptureFixture[str]) ->
         (Machine(), Horovod(), "horovod   not installed: make horovod\n"),
         (Machine(), Horovod("0.28.1", problem="no"), "horovod   0.28.1, but no; to build it again: make horovod\n"),
         (Machine(), Horovod(), "memory    unknown, unknown available\n"),
+        (Machine(), Horovod(), "xla       no TPU chips, no torch-xla\n"),
         (Machine(xla=Xla("2.9.0", "CPU")), Horovod(), "xla       no TPU chips; torch-xla 2.9.0, PJRT_DEVICE CPU\n"),
     ],
 )
