@@ -12,9 +12,11 @@ from typing import Any, Protocol
 
 import torch
 from pytorch_lightning import Trainer
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset
 
+from lightkit.data.means import count_in_fractions
 from lightkit.data.sampling import ResumableSampler, SampleKey, position_of, sample_randomness
+from lightkit.data.shares import EvenBatches, Share
 
 __all__ = ["LabelledSource", "ResumableLoader", "Transformed", "eval_loader", "predict_loader", "train_loader"]
 
@@ -125,17 +127,23 @@ def train_loader(
 def eval_loader(
     dataset: Sized, *, batch_size: int, seed: int, trainer: Trainer | None = None, num_workers: int = 0
 ) -> DataLoader[Any]:
-    """Batches in the dataset's order; of several processes each gets its share, padded to equal lengths."""
-    sampler: DistributedSampler[int] | None = None
-    if trainer is not None and trainer.world_size > 1:
-        sampler = DistributedSampler(
-            dataset,  # type: ignore[arg-type]
-            num_replicas=trainer.world_size,
-            rank=trainer.global_rank,
-            shuffle=False,
-        )
+    """Batches in the dataset's order; among several processes each sample counts once.
+
+    Each process gets its share in as many batches as the others, so that a model's collectives in a step find all of
+    them; batches may have fewer samples than ``batch_size``. Only with a batch size of 1, or fewer samples than
+    processes, some samples are there twice where they do not share evenly.
+    """
     common = _common(batch_size, seed, trainer, num_workers, persistent_workers=True)
-    return DataLoader(dataset, sampler=sampler, **common)  # type: ignore[arg-type]
+    if trainer is None or trainer.world_size == 1:
+        return DataLoader(dataset, **common)  # type: ignore[arg-type]
+    count_in_fractions()
+    share = Share(dataset, batch_size=batch_size, num_replicas=trainer.world_size, rank=trainer.global_rank)
+    batches = EvenBatches(share, common.pop("batch_size"))
+    loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=batches, **common)  # type: ignore[arg-type]
+    # Lightning (2.6.6, `_requires_distributed_sampler`) leaves a loader alone whose `sampler` is a DistributedSampler.
+    # torch does not let one be given beside a batch sampler, and does not read it there.
+    vars(loader)["sampler"] = share
+    return loader
 
 
 def predict_loader(
