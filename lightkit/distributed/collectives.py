@@ -114,10 +114,6 @@ class Collectives:
         self.checked = False
         self.where: Callable[[], str | None] = lambda: None
 
-    def __reduce__(self) -> tuple[type[Collectives], tuple[()]]:
-        """Copies and pickles begin anew: metrics know this object, and are saved with their model."""
-        return Collectives, ()
-
     def available(self) -> bool:
         """Say whether there are other ranks."""
         return hvd is not None and hvd.is_initialized() and hvd.size() > 1

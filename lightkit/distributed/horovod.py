@@ -17,13 +17,12 @@ from pytorch_lightning.strategies import ParallelStrategy
 from torch import Tensor
 from torch.nn import Embedding, EmbeddingBag, Module
 from torch.optim import Optimizer
-from torchmetrics import Metric
-from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lightkit.config import mistake
 from lightkit.distributed.collectives import Collectives, end_horovod, hvd, require_horovod
 from lightkit.distributed.environment import HorovodEnvironment
 from lightkit.distributed.gradients import AveragedGradients
+from lightkit.distributed.metrics import begin_syncing, end_syncing
 from lightkit.distributed.uneven import even_training, is_uneven
 
 __all__ = ["HorovodStrategy"]
@@ -57,7 +56,6 @@ class HorovodStrategy(ParallelStrategy):
         self.collectives = Collectives()
         self._is_uneven = False  # any of the loaders to evaluate
         self._gradients: AveragedGradients | None = None
-        self._metrics: list[tuple[Metric, Any, Any]] = []
 
     def set_world_ranks(self) -> None:
         """Check the devices and meet the other ranks; Lightning calls it once it has chosen the devices."""
@@ -126,12 +124,12 @@ class HorovodStrategy(ParallelStrategy):
         return super()._setup_model(model)
 
     def setup(self, trainer: Trainer) -> None:
-        """Broadcast the weights, make the optimizers, and hook gradients and metrics."""
+        """Broadcast the weights, make the optimizers, hook the gradients, and let metrics ask Horovod."""
         super().setup(trainer)
         assert self.lightning_module is not None
         if self.world_size == 1:
             return
-        self._sync_metrics()
+        begin_syncing(self.collectives)
         module = self.lightning_module
         self.collectives.where = lambda: module._current_fx_name
         for optimizer in self.optimizers:
@@ -140,17 +138,6 @@ class HorovodStrategy(ParallelStrategy):
         if self.optimizers:
             self._gradients = AveragedGradients(self.lightning_module, compression=self.compression)
             self._gradients.watch(self.optimizers)
-
-    def _sync_metrics(self) -> None:
-        """Make torchmetrics ask Horovod instead of torch.distributed whether there are other ranks."""
-        assert self.lightning_module is not None
-        known = {id(metric) for metric, _, _ in self._metrics}
-        for metric in self.lightning_module.modules():
-            own = isinstance(metric, Metric) and metric.dist_sync_fn not in (None, gather_all_tensors)
-            if isinstance(metric, Metric) and id(metric) not in known and not own:
-                self._metrics.append((metric, metric.distributed_available_fn, metric.dist_sync_fn))
-                metric.distributed_available_fn = self.collectives.available
-                metric.dist_sync_fn = self.collectives.gather_states
 
     def process_dataloader(self, dataloader: object) -> object:
         """Look at how many batches the ranks have."""
@@ -207,15 +194,8 @@ class HorovodStrategy(ParallelStrategy):
 
     def _share_buffers(self) -> None:
         assert self.lightning_module is not None
-        if self.world_size > 1:
-            self._sync_metrics()
         if self.world_size > 1 and self.sync_buffers:
             self.collectives.broadcast_tensors(self.lightning_module.named_buffers(), what="the buffers")
-
-    def on_train_start(self) -> None:
-        """Find metrics that were made after the set-up."""
-        if self.world_size > 1:
-            self._sync_metrics()
 
     def on_validation_start(self) -> None:
         """Evaluate the same model on each rank; look at collectives where the ranks' numbers of batches may differ."""
@@ -249,9 +229,7 @@ class HorovodStrategy(ParallelStrategy):
         if self._gradients is not None:
             self._gradients.close()
             self._gradients = None
-        for metric, available, gather in self._metrics:
-            metric.distributed_available_fn, metric.dist_sync_fn = available, gather
-        self._metrics.clear()
+        end_syncing(self.collectives)
         self._is_uneven = self.collectives.checked = False
         super().teardown()
 

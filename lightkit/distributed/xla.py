@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -47,13 +48,19 @@ class HushXLA(Callback):
 
 @contextmanager
 def _without_stdout() -> Iterator[None]:
-    """Send to nowhere what this process writes to its standard output, also past Python."""
+    """Send to nowhere what this process writes to its standard output, also past Python.
+
+    C has a buffer of its own where standard output is no terminal.
+    """
+    c = ctypes.CDLL(None)
     sys.stdout.flush()
+    c.fflush(None)
     stdout, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     try:
         yield
     finally:
+        c.fflush(None)
         os.dup2(stdout, 1)
         os.close(stdout)
         os.close(nowhere)

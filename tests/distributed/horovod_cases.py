@@ -21,6 +21,7 @@ from pytorch_lightning.utilities import rank_zero as lightning_rank_zero
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torchmetrics import Metric, SumMetric
 
 from lightkit.distributed.collectives import Collectives, hvd, operation
 from lightkit.models import Regressor
@@ -134,6 +135,48 @@ class Stream(IterableDataset[Any]):
         x, y = nets.samples(200).tensors
         rows = range(self.first, self.first + self.num_batches)
         return ((x[4 * row : 4 * row + 4], y[4 * row : 4 * row + 4]) for row in rows)
+
+
+class Totals(Net):
+    """Adds up in a metric that is part of the module, in one within a plain list, and in one that stays to itself."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(init=rank)
+        self.share = rank + 1.0
+        self.part = SumMetric()
+        self.listed, self.own = [SumMetric()], [SumMetric(distributed_available_fn=lambda: False)]
+        self.totals: dict[str, float] = {}
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        for metric in (self.part, *self.listed, *self.own):
+            metric.update(self.share)
+
+    def on_validation_epoch_end(self) -> None:
+        metrics = {"part": self.part, "listed": self.listed[0], "own": self.own[0]}
+        self.totals = {name: float(metric.compute()) for name, metric in metrics.items()}
+
+
+class Tallying(Callback):
+    """Has a metric of its own."""
+
+    def __init__(self) -> None:
+        self.metric, self.total = SumMetric(), 0.0
+
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *more: Any) -> None:
+        self.metric.update(pl_module.share)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self.total = float(self.metric.compute())
+
+
+def metrics(ranks: int, rank: int, folder: Path) -> Found:
+    """Four batches on each rank, in metrics that stand in different places."""
+    before, net, tallying = Metric.sync, Totals(rank), Tallying()
+    nets.trainer_of(ranks=ranks, callbacks=[tallying]).validate(net, nets.loader(ranks, rank, shuffle=False))
+    after = SumMetric()
+    after.update(net.share)
+    totals = {**net.totals, "callback": tallying.total, "after": float(after.compute())}
+    return {"totals": totals, "undone": Metric.sync is before}
 
 
 def _stream(num_batches: int, *, first: int = 0) -> DataLoader[Any]:
@@ -426,6 +469,7 @@ CASES: dict[str, Case] = {
         uneven_training,
         uneven_evaluation,
         checks,
+        metrics,
         early_stopping,
         files,
         resume,

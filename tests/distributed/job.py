@@ -1,8 +1,7 @@
-"""What a rank runs: the cases of a module, one after the other; python -m tests.distributed.job MODULE FOLDER."""
+"""What a rank runs: all cases, one after the other; python -m tests.distributed.job FOLDER."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 import traceback
@@ -12,16 +11,16 @@ from typing import Any
 
 import torch
 
+from lightkit.distributed import HorovodEnvironment
+from tests.distributed import horovod_cases, number_cases
 
-def main(module: str, folder: Path) -> None:
-    from lightkit.distributed.environment import HorovodEnvironment
 
+def main(folder: Path) -> None:
     place = HorovodEnvironment()
     results: dict[str, Any] = {}
-    if place.detect():
-        place.start()
+    place.start()
     warnings.simplefilter("ignore")
-    for name, case in importlib.import_module(module).CASES.items():
+    for name, case in {**number_cases.CASES, **horovod_cases.CASES}.items():
         began = time.monotonic()
         try:
             found = case(place.world_size(), place.global_rank(), folder / name)
@@ -35,4 +34,4 @@ def main(module: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

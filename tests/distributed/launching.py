@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -25,31 +26,36 @@ def environ() -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PATH": path, "PYTHONPATH": str(ROOT)}
 
 
-def launched(*words: str, ranks: int, timeout_s: float = 200) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m WORDS`` on so many ranks, or in one process; none is left behind."""
-    program = [sys.executable, "-m", *words]
+def launched(*words: str, ranks: int, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m WORDS`` on so many ranks; none is left behind."""
     launcher = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
-    command = [*launcher, *program] if ranks > 1 else program
+    command = [*launcher, sys.executable, "-m", *words]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env=environ(), start_new_session=True, **pipes) as process:
         try:
             out, _ = process.communicate(timeout=timeout_s)
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)  # the launcher ends its ranks, which have sessions of their own
-                process.wait(20)
+                _kill(psutil.Process(process.pid))
     return subprocess.CompletedProcess(command, process.returncode, out, "")
 
 
-def results_of(module: str, factory: pytest.TempPathFactory, *, ranks: int) -> list[dict[str, Any]]:
-    """Give what each rank found in the cases of a module; they run once, also when tests are spread over workers."""
+def _kill(launcher: psutil.Process) -> None:
+    """End the launcher and its ranks, which have sessions of their own."""
+    for process in [*launcher.children(recursive=True), launcher]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def results_of(factory: pytest.TempPathFactory, *, ranks: int) -> list[dict[str, Any]]:
+    """Give what each rank found in all cases; they run once, also when tests are spread over workers."""
     base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"{module}-{ranks}"
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"ranks-{ranks}"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "said").exists():
-            ended = launched("tests.distributed.job", module, str(folder), ranks=ranks)
+            ended = launched("tests.distributed.job", str(folder), ranks=ranks)
             (folder / "said").write_text(f"code {ended.returncode}\n{ended.stdout}")
     files = [folder / f"rank-{rank}-of-{ranks}.pt" for rank in range(ranks)]
     assert all(file.exists() for file in files), (folder / "said").read_text()[-4000:]

@@ -11,7 +11,7 @@ from pytorch_lightning import Callback
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, StepLR
 
 from lightkit.distributed import ScaledLearningRate
-from tests.distributed import nets
+from tests.distributed import counting, nets
 from tests.distributed.nets import Fit, Net, adamw, scheduled, sgd
 
 FITS = {
@@ -59,6 +59,12 @@ def _tested(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
     return {"metrics": found, "predictions": len(torch.cat(predicted)) if predicted else 0}
 
 
+def _counted(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
+    """A data module and a model of lightkit's; a rank with 13 images in batches of 13 must make two of them."""
+    root = counting.images(folder / f"images-{rank}")
+    return {"metrics": counting.counted(nets.trainer_of(ranks=ranks), root, batch_size=26 // ranks)}
+
+
 def _scaled(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
     """Half the rate, scaled, against the rate itself; the warm-up lasts half of the training."""
 
@@ -75,4 +81,5 @@ CASES: dict[str, Callable[[int, int, Path], dict[str, Any]]] = {
     **{name: _case(fit) for name, fit in FITS.items()},
     "scaled": _scaled,
     "tested": _tested,
+    "counted": _counted,
 }

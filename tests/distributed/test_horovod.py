@@ -7,16 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.distributed import horovod_cases
-from tests.distributed.launching import case, needs_horovod, results_of
+from tests.distributed.launching import case, needs_horovod
 
-pytestmark = [pytest.mark.slow, needs_horovod]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), needs_horovod]
 Results = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return results_of(horovod_cases.__name__, tmp_path_factory, ranks=2)
 
 
 def test_collectives_take_every_shape_and_dtype_inside_inference_mode(ranks: Results) -> None:
@@ -115,6 +109,14 @@ def test_only_evaluations_pay_for_checks(ranks: Results) -> None:
         assert found["counts"]["training"] == 0
         assert found["counts"]["evaluation"] > 0
         assert not found["checked"]
+
+
+def test_metrics_are_those_of_all_ranks_wherever_they_stand(ranks: Results) -> None:
+    for rank, found in enumerate(case(ranks, "metrics")):
+        own = 4.0 * (rank + 1)  # four batches
+        everywhere = {"part": 12.0, "listed": 12.0, "callback": 12.0}
+        assert found["totals"] == {**everywhere, "own": own, "after": rank + 1.0}
+        assert found["undone"]
 
 
 def test_an_uneven_evaluation_counts_every_sample(ranks: Results) -> None:
