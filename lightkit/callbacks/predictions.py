@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
@@ -16,34 +16,53 @@ from torch import Tensor
 __all__ = ["PredictionTable"]
 
 
+class _Place(NamedTuple):
+    """Where a row, or what was predicted for a batch, belongs among those of all processes.
+
+    Args:
+        loader: Number of the loader.
+        sample: Its index in the dataset, for a batch that of its first; -1 where the loader does not tell.
+        turn: Number of the batch on its process.
+        rank: The process.
+    """
+
+    loader: int
+    sample: int
+    turn: int
+    rank: int
+
+
 class PredictionTable(BasePredictionWriter):
     """Write what `predict_step` returns, one row a sample, batch by batch.
 
     A classifier's row has `path` where the data knows it, `label` and `probability`; any other tensor's row has its
-    elements. What is no tensor goes to `predictions.pt`, a list with one item a batch, for `torch.load`. With several
-    processes each writes its share to a file of its own, `predictions-rank=1.csv`. A table is there once it is
-    complete: until then the one before it stays.
+    elements. What is no tensor goes to `predictions.pt`, a list with one item a batch, for `torch.load`. Several
+    processes make one table together, in the order of the data, each sample once; where a loader does not tell which
+    samples it gives, their shares come one batch after another. A table is there once it is complete: until then the
+    one before it stays.
 
     Args:
-        folder: Where `predictions.csv` is written.
+        folder: Where `predictions.csv` is written; all processes must see it.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(write_interval="batch")
         self.folder = folder
         self.path = folder / "predictions.csv"
+        self._rank: int | None = None
         self._files = ExitStack()
         self._writer: Any = None
         self._num_rows = 0
-        self._others: list[Any] = []
+        self._others: list[tuple[_Place, Any]] = []
         self._names: Sequence[str] | None = None
         self._paths: Sequence[str] | None = None
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the table, aside, and ask the data once for what may take it long to list."""
-        share = f"-rank={trainer.global_rank}" if trainer.world_size > 1 else ""
-        self.path = self.folder / f"predictions{share}.csv"
-        file = self._files.enter_context(self._aside.open("w", newline="", encoding="utf-8"))
+        self._rank = trainer.global_rank if trainer.world_size > 1 else None
+        self.path = self.folder / "predictions.csv"
+        self._share(".pt").unlink(missing_ok=True)  # of a process that was killed
+        file = self._files.enter_context(self._share(".csv").open("w", newline="", encoding="utf-8"))
         self._writer, self._num_rows, self._others = csv.writer(file), 0, []
         self._names = getattr(trainer.datamodule, "class_names", None)  # type: ignore[attr-defined]
         self._paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
@@ -59,38 +78,101 @@ class PredictionTable(BasePredictionWriter):
         dataloader_idx: int,
     ) -> None:
         """Append a row for each sample of the batch."""
+        indices = list(batch_indices or ())
         if not isinstance(prediction, Tensor) or prediction.ndim == 0:
-            self._others.append(prediction)
+            first = min(indices, default=-1)
+            self._others.append((_Place(dataloader_idx, first, batch_idx, self._rank or 0), prediction))
             return
         names, paths = self._names, self._paths
         rows = prediction.detach().float().cpu().reshape(len(prediction), -1)
         classes = names if names is not None and rows.shape[1] == len(names) else None
         if self._num_rows == 0:
             values = ["label", "probability"] if classes else [f"prediction_{i}" for i in range(rows.shape[1])]
-            self._writer.writerow([*(["path"] if paths else []), *values])
+            self._write(_Place._fields, [*(["path"] if paths else []), *values])
+        if not indices and self._rank is None:
+            indices = list(range(self._num_rows, self._num_rows + len(rows)))
         for offset, row in enumerate(rows):
-            index = batch_indices[offset] if batch_indices else self._num_rows + offset
-            path = [paths[index]] if paths else []
+            index = indices[offset] if indices else -1
+            path = [paths[index] if index >= 0 else ""] if paths else []
             values = [classes[int(row.argmax())], f"{float(row.max()):.6f}"] if classes else row.tolist()
-            self._writer.writerow([*path, *values])
+            self._write(_Place(dataloader_idx, index, batch_idx, self._rank or 0), [*path, *values])
         self._num_rows += len(rows)
 
+    def _write(self, place: Sequence[Any], row: Sequence[Any]) -> None:
+        self._writer.writerow(row if self._rank is None else [*place, *row])
+
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the table in its place, or what fits into none."""
+        """Put the table in its place, or what fits into none; rank 0 does once all have written their shares."""
         self._files.close()
         if self._others:
-            self._aside.unlink()
+            self._share(".csv").unlink()
+            items = [item for _, item in self._others]
+            torch.save(items if self._rank is None else self._others, self._share(".pt"))
+            self._others = []
+        if self._rank is not None:
+            trainer.strategy.barrier("predictions of all ranks")
+            if self._rank != 0:
+                return
+            _merge(self.folder, trainer.world_size)
+        whole = _aside(self.folder, None, ".pt")
+        if whole.exists():
             self.path.unlink(missing_ok=True)  # an earlier table is not of these predictions
             self.path = self.path.with_suffix(".pt")
-            torch.save(self._others, self._aside)
-            self._others = []
-        self._aside.replace(self.path)
+        else:
+            whole = _aside(self.folder, None, ".csv")
+        whole.replace(self.path)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Remove what was written so far: half a table looks like a whole one."""
         self._files.close()
-        self._aside.unlink(missing_ok=True)
+        for suffix in (".csv", ".pt"):
+            self._share(suffix).unlink(missing_ok=True)
 
-    @property
-    def _aside(self) -> Path:
-        return self.path.with_name(f".{self.path.name}.aside")
+    def _share(self, suffix: str) -> Path:
+        """What this process writes."""
+        return _aside(self.folder, self._rank, suffix)
+
+
+def _aside(folder: Path, rank: int | None, suffix: str) -> Path:
+    share = "" if rank is None else f"-rank={rank}"
+    return folder / f".predictions{share}{suffix}.aside"
+
+
+def _merge(folder: Path, num_ranks: int) -> None:
+    """Make one table, or one list, of the shares of all processes."""
+    shares = [_aside(folder, rank, ".pt") for rank in range(num_ranks)]
+    if any(share.exists() for share in shares):
+        # Written by these processes just now, of whatever classes the model's predictions are.
+        items = [item for share in shares if share.exists() for item in torch.load(share, weights_only=False)]
+        torch.save([item for _, item in sorted(items, key=_order)], _aside(folder, None, ".pt"))
+    else:
+        _merge_tables(folder, num_ranks)
+    for share in folder.glob(".predictions-rank=*.aside"):
+        share.unlink()
+
+
+def _merge_tables(folder: Path, num_ranks: int) -> None:
+    header: list[str] = []
+    found: list[tuple[_Place, list[str]]] = []
+    for rank in range(num_ranks):
+        rows = _rows(_aside(folder, rank, ".csv"))
+        header = next(rows, header)
+        found += [(_Place(*map(int, row[:4])), row[4:]) for row in rows]
+    with _aside(folder, None, ".csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        if header:
+            writer.writerow(header[4:])
+        before = None
+        for place, row in sorted(found, key=_order):
+            if place.sample < 0 or place[:2] != before:  # a share may have been filled up
+                writer.writerow(row)
+            before = place[:2]
+
+
+def _rows(table: Path) -> Iterator[list[str]]:
+    with table.open(newline="", encoding="utf-8") as file:
+        yield from csv.reader(file)
+
+
+def _order(item: tuple[_Place, Any]) -> _Place:
+    return item[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from lightkit import runs
-from lightkit.callbacks import last_block
+from lightkit.callbacks import PredictionTable, last_block
 from lightkit.cli.screen import Mode, say
 from lightkit.config import shown_path
 
@@ -65,8 +65,8 @@ def show_end(cli: LightkitCLI, session: Session) -> None:
             notices=_unsent(cli),
         )
     else:
-        table = run.folder / "predictions.csv"
-        block = f"table {shown_path(table)}" if session.command == "predict" else f"run   {shown_path(run.folder)}"
+        tables = [callback.path for callback in cli.trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
+        block = f"table {shown_path(tables[0])}" if tables else f"run   {shown_path(run.folder)}"
     say(block, session.mode)
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,3 +121,44 @@ def test_the_data_is_asked_once(tmp_path: Path) -> None:
 
     assert predict(tmp_path, Listing())[1] == ["a.jpg", "tulip", "0.750000"]
     assert asked == ["class_names", "predict_paths"]
+
+
+def ranks(folder: Path, shares: Sequence[Sequence[tuple[list[int] | None, Any]]]) -> Path:
+    """Let ranks write their shares of batches, each with its indices; gives what rank 0 leaves."""
+    data = SimpleNamespace(predict_paths=[f"{index}.jpg" for index in range(9)])
+    strategy = SimpleNamespace(barrier=lambda _name: None)
+    trainers: list[Any] = [
+        SimpleNamespace(world_size=len(shares), global_rank=rank, datamodule=data, strategy=strategy)
+        for rank in range(len(shares))
+    ]
+    tables = [PredictionTable(folder) for _ in shares]
+    module: Any = None
+    for table, trainer, share in reversed([*zip(tables, trainers, shares, strict=True)]):  # rank 0 comes last
+        table.on_predict_start(trainer, module)
+        for number, (indices, prediction) in enumerate(share):
+            table.write_on_batch_end(trainer, module, prediction, indices, None, number, 0)
+        table.on_predict_end(trainer, module)
+    assert [file.name for file in folder.iterdir()] == [tables[0].path.name]
+    return tables[0].path
+
+
+def column(*values: float) -> torch.Tensor:
+    return torch.tensor([[value] for value in values])
+
+
+def test_ranks_make_one_table_in_the_order_of_the_data_each_sample_once(tmp_path: Path) -> None:
+    first = [([0, 2], column(0.0, 2.0)), ([8], column(8.0))]
+    second = [([5, 1], column(5.0, 1.0)), ([0], column(0.0))]  # a share that was filled up
+    lines = ranks(tmp_path, [first, second, []]).read_text(encoding="utf-8").split()
+    assert lines == ["path,prediction_0", "0.jpg,0.0", "1.jpg,1.0", "2.jpg,2.0", "5.jpg,5.0", "8.jpg,8.0"]
+
+
+def test_shares_of_a_loader_that_does_not_tell_its_samples_take_turns(tmp_path: Path) -> None:
+    shares: list[Any] = [[(None, column(rank + 0.0)), (None, column(rank + 0.5))] for rank in (0, 1)]
+    lines = ranks(tmp_path, shares).read_text(encoding="utf-8").split()
+    assert lines == ["path,prediction_0", ",0.0", ",1.0", ",0.5", ",1.5"]
+
+
+def test_what_is_no_row_a_sample_is_one_list_of_all_ranks(tmp_path: Path) -> None:
+    path = ranks(tmp_path, [[([0, 2], {"a": 1}), ([4], {"c": 1})], [([1, 3], {"b": 1})]])
+    assert torch.load(path, weights_only=True) == [{"a": 1}, {"b": 1}, {"c": 1}]
