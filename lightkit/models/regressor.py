@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule
+from pytorch_lightning.strategies import Strategy
 from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -21,9 +22,9 @@ __all__ = ["Regressor"]
 class Regressor(LightningModule):
     """A two-layer network from some numbers to others.
 
-    Inputs and targets are scaled by mean and standard deviation of the first training batch, which then stay in the
-    checkpoint; predictions and the logged ``mae`` and ``mse`` are in the units of the target. Logged as
-    ``train/loss``, ``val/mae``, ``test/mse`` and so on, where ``loss`` is the mean squared error of scaled targets.
+    Inputs and targets are scaled by mean and standard deviation of the first training batch of all processes, which
+    then stay in the checkpoint; predictions and the logged ``mae`` and ``mse`` are in the units of the target. Logged
+    as ``train/loss``, ``val/mae``, ``test/mse`` and so on, where ``loss`` is the mean squared error of scaled targets.
 
     Args:
         num_inputs: Numbers that each example has.
@@ -75,17 +76,12 @@ class Regressor(LightningModule):
         return scaled * self.output_std + self.output_mean
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Take the scales from the first batch of a run, and start a new epoch's metrics.
-
-        Among several processes the first one's scales hold: each forward pass in training shares buffers.
-        """
+        """Take the scales from the first batch of a run, of all processes together, and start a new epoch's metrics."""
         if batch_idx == 0:
             self.scores.of("train").reset()
         if self.global_step == 0 and not self.is_scaled:
-            scales = _scale_of(batch[0]), _scale_of(batch[1])
-            if self.trainer.world_size > 1:  # one scale for all ranks: that of the first one's batch
-                scales = self.trainer.strategy.broadcast(scales)
-            (self.input_mean, self.input_std), (self.output_mean, self.output_std) = scales
+            self.input_mean, self.input_std = _scale_of(batch[0], self.trainer.strategy)
+            self.output_mean, self.output_std = _scale_of(batch[1], self.trainer.strategy)
             self.is_scaled = torch.ones_like(self.is_scaled)
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -148,7 +144,11 @@ class Regressor(LightningModule):
         return adamw_with_cosine(self, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
 
 
-def _scale_of(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Give mean and standard deviation of each column; 1 where a column is constant."""
-    mean, std = values.mean(dim=0), values.std(dim=0, correction=0)
-    return mean, torch.where(std > 1e-6, std, torch.ones_like(std))
+def _scale_of(values: Tensor, strategy: Strategy) -> tuple[Tensor, Tensor]:
+    """Give mean and standard deviation of each column over all processes' values; 1 where a column is constant."""
+    wide = values.to(torch.promote_types(values.dtype, torch.float32))
+    start = strategy.broadcast(wide[0]).to(wide)  # sums of differences to it are exact where a column is constant
+    num = strategy.reduce(torch.tensor(float(len(wide)), device=wide.device), reduce_op="sum")
+    mean = start + strategy.reduce((wide - start).sum(dim=0), reduce_op="sum") / num
+    std = (strategy.reduce((wide - mean).square().sum(dim=0), reduce_op="sum") / num).sqrt()
+    return mean.to(values), torch.where(std > 1e-6, std, torch.ones_like(std)).to(values)

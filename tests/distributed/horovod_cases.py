@@ -24,7 +24,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchmetrics import Metric, SumMetric
 
 from lightkit.distributed.collectives import Collectives, hvd, operation
-from lightkit.models import Regressor
 from tests.distributed import nets
 from tests.distributed.nets import Fit, Net, adamw, scheduled, sgd
 
@@ -114,15 +113,6 @@ def buffers(ranks: int, rank: int, folder: Path) -> Found:
         named = dict(net.named_buffers())
         found[sync] = [named[name].clone() for name in ("norm.running_mean", "extra", "is_first", "turned")]
     return {"buffers": found}
-
-
-def regression(ranks: int, rank: int, folder: Path) -> Found:
-    """lightkit's own regressor, which notes in a buffer of truth values whether it has learnt its scale."""
-    x, y = torch.randn(32, 6, generator=torch.Generator().manual_seed(rank)), torch.ones(32, 1)
-    torch.manual_seed(rank)
-    model = Regressor(6, 1, hidden=4)
-    nets.trainer_of(ranks=ranks).fit(model, DataLoader(TensorDataset(x, y), batch_size=8))
-    return {"weights": nets.weights(model)}
 
 
 class Stream(IterableDataset[Any]):
@@ -465,7 +455,6 @@ CASES: dict[str, Case] = {
         used_on_one_rank,
         accumulation,
         buffers,
-        regression,
         uneven_training,
         uneven_evaluation,
         checks,

@@ -11,6 +11,7 @@ from pytorch_lightning import Callback
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, StepLR
 
 from lightkit.distributed import ScaledLearningRate
+from lightkit.models import Regressor
 from tests.distributed import counting, nets
 from tests.distributed.nets import Fit, Net, adamw, scheduled, sgd
 
@@ -65,6 +66,16 @@ def _counted(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
     return {"metrics": counting.counted(nets.trainer_of(ranks=ranks), root, batch_size=26 // ranks)}
 
 
+def _regressed(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
+    """lightkit's own regressor, which takes its scale from the first batch and notes so in a buffer of truth values."""
+    x = nets.samples().tensors[0] * torch.tensor([1, 10, 100, 1, 1, 0]) + 50
+    data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True) ** 2)
+    torch.manual_seed(rank)
+    model = Regressor(6, 1, hidden=4)
+    nets.trainer_of(ranks=ranks).fit(model, nets.loader(ranks, rank, shuffle=True, data=data))
+    return {"weights": nets.weights(model)}
+
+
 def _scaled(ranks: int, rank: int, folder: Path) -> dict[str, Any]:
     """Half the rate, scaled, against the rate itself; the warm-up lasts half of the training."""
 
@@ -82,4 +93,5 @@ CASES: dict[str, Callable[[int, int, Path], dict[str, Any]]] = {
     "scaled": _scaled,
     "tested": _tested,
     "counted": _counted,
+    "regressed": _regressed,
 }

@@ -70,11 +70,6 @@ def test_buffers_are_those_of_rank_0_unless_told_otherwise(ranks: Results) -> No
     assert (second[False][2].tolist(), second[False][3].tolist()) == (True, [[0, 0]] * 3)
 
 
-def test_lightkits_own_regressor_trains(ranks: Results) -> None:
-    first, second = (found["weights"] for found in case(ranks, "regression"))
-    torch.testing.assert_close(first, second, atol=0, rtol=0)
-
-
 @pytest.mark.parametrize("accumulated", [1, 2])
 @pytest.mark.parametrize(("kind", "batches"), [("sized", [3, 3]), ("stream", [3, 3]), ("own", [3, 3]), ("two", [3, 3])])
 def test_an_epoch_ends_for_all_when_one_rank_has_no_batch(

@@ -57,3 +57,11 @@ def test_a_data_module_counts_each_of_27_images_once(alone: Results, ranks: Resu
     assert {"val/loss", "val/accuracy", "val/own_epoch"} <= set(expected["metrics"])
     for rank in found:
         assert rank["metrics"] == pytest.approx(expected["metrics"], rel=1e-6)
+
+
+def test_a_regressor_takes_its_scale_from_all_ranks(alone: Results, ranks: Results) -> None:
+    (expected,), (first, second) = case(alone, "regressed"), case(ranks, "regressed")
+    torch.testing.assert_close(first["weights"], second["weights"], atol=0, rtol=0)
+    torch.testing.assert_close(first["weights"], expected["weights"], atol=1e-6, rtol=1e-6)
+    assert expected["weights"]["input_std"][5] == 1  # constant
+    assert expected["weights"]["input_std"][2] > 50
