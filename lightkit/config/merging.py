@@ -26,10 +26,13 @@ class Layering:
         class_sections: Top-level keys that hold one class each, such as ``model``.
         default_classes: Top-level keys that hold named entries, each with its table from an entry's name to the
             class it has where it says none: ``{"callbacks": {"early_stopping": "EarlyStopping"}}``.
+        words: Top-level keys whose mapping may be a single word, each with the key that the word stands for:
+            ``{"accelerator": "kind"}`` reads ``accelerator: cpu`` as ``accelerator: {kind: cpu}``.
     """
 
     class_sections: Collection[str] = ()
     default_classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
 
     def lay(self, lower: Node | None, upper: Node, path: KeyPath = ()) -> Node:
         """Lay ``upper`` over ``lower``; neither is changed.
@@ -39,9 +42,12 @@ class Layering:
         """
         if isinstance(lower, Items) and isinstance(upper, Table) and upper.partial:
             return self._into_list(lower, upper, path)
-        if self._is_class_place(path):
+        if len(path) == 1 and path[0] in self.words:
+            key = self.words[path[0]]
+            lower, upper = _in_full(lower, key), _in_full(upper, key)
+        elif self._is_class_place(path):
             lower, upper = _as_spec(lower), _as_spec(upper)
-        elif lower is not None and class_of(lower) is not None:
+        elif lower is not None and class_of(lower) is not None and _looks_like_class(upper):
             upper = _as_spec(upper)
         elif isinstance(upper, Table) and upper.partial:  # `--trainer.logger=CSVLogger --trainer.logger.name=x`
             lower = _as_spec(lower)
@@ -181,10 +187,21 @@ def _is_class_name(value: Any) -> bool:
     return not value.startswith("${") or value.startswith("${oc.env:")
 
 
+def _looks_like_class(node: Node) -> bool:
+    """Tell a class's name from a word such as ``ddp`` or ``simple``, which says as much as a class at some places."""
+    name = node.value.rpartition(".") if isinstance(node, Leaf) and isinstance(node.value, str) else ("", "", "")
+    return bool(name[0]) or name[2][:1].isupper()
+
+
 def _as_spec(node: Any) -> Any:
     """Write a class given by its name in full: ``{class_path: name}``."""
+    return _in_full(node, "class_path")
+
+
+def _in_full(node: Any, key: str) -> Any:
+    """Write what is given by a single word as a mapping that holds it under a key."""
     if isinstance(node, Leaf) and _is_class_name(node.value):
-        return Table({"class_path": node}, node.origin, node.replaced)
+        return Table({key: node}, node.origin, node.replaced)
     return node
 
 

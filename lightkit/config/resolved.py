@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,10 @@ CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
 """Top-level keys that hold one class each, unless the command line fixes the class in Python."""
 SECTIONS = ("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run")
 """Top-level keys whose value may be the name of a file that holds the section."""
+WORDS = {"accelerator": "kind"}
+"""Top-level keys whose mapping may be a single word, each with the key that the word stands for."""
+_RANKED = ("accelerator", "trainer", "launch")
+"""Sections that can say the same thing in different words, so that the order of layers decides between them."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Resolved:
         references: Text of each interpolation that used the environment, also through other keys, by its path.
         secrets: What the environment gave, each with the reference that stands for it, longest first.
         subcommand: Subcommand that it is for.
+        ranks: Number of the layer from which the values of the sections for hardware come, by their places; a higher
+            layer has a higher number.
     """
 
     tree: Table
@@ -41,6 +47,7 @@ class Resolved:
     references: dict[KeyPath, str] = field(default_factory=dict)
     secrets: tuple[tuple[str, str], ...] = ()
     subcommand: str | None = None
+    ranks: Mapping[Origin, int] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -150,16 +157,21 @@ def resolve(
         ConfigError: If anything in them is wrong; it shows the place.
     """
     environ = os.environ if environ is None else environ
-    layering = Layering(class_sections, {"callbacks": {}, "logger": {}} if default_classes is None else default_classes)
+    named = {"callbacks": {}, "logger": {}} if default_classes is None else default_classes
+    layering = Layering(class_sections, named, WORDS)
     tree = Table({}, Origin("default"))
+    ranks: dict[Origin, int] = {}
 
-    def lay(layers: Iterable[Table]) -> None:
+    def lay(layers: Iterable[Table], *, together: bool = False) -> None:
         nonlocal tree
-        for layer in layers:
+        lowest = max(ranks.values(), default=0) + 1
+        for number, layer in enumerate(layers):
+            rank = lowest if together else lowest + number
             for part in opened(layer, sections=sections, subcommand=subcommand, subcommands=subcommands):
                 laid = layering.lay(tree, part)
                 assert isinstance(laid, Table)
                 tree = laid
+                ranks.update((node.origin, rank) for key in _RANKED for node in _below(part, key))
 
     lowest = graft(defaults or {}, Origin("default"))
     assert isinstance(lowest, Table)
@@ -167,15 +179,19 @@ def resolve(
     seen: set[Path] = set()
     for file in files:
         lay(layers_of(Path(file), seen=seen))
-    lay(variable_layers(environ, tree))
-    for flag in flags:
-        lay([flag_layer(flag)])
+    lay(variable_layers(environ, tree), together=True)
+    lay(map(flag_layer, flags), together=True)
 
     if "extends" in tree.entries:
         raise mistake("extends: stands at the top of a config file only", tree.entries["extends"].origin)
     found = _with_classes(interpolate(tree, environ), layering)
     check_entries(found.tree, layering)
-    return Resolved(found.tree, layering, found.references, found.secrets, subcommand)
+    return Resolved(found.tree, layering, found.references, found.secrets, subcommand, ranks)
+
+
+def _below(layer: Table, section: str) -> Iterator[Node]:
+    node = layer.entries.get(section)
+    return iter(()) if node is None else (child for _, child in walk(node))
 
 
 def _with_classes(found: Interpolated, layering: Layering) -> Interpolated:

@@ -125,6 +125,19 @@ RULES = {
         [NET + "\nx: 1", "model: {class_path: Other, init_args: {depth: 3}}"],
         {"model": {"class_path": "Other", "init_args": {"depth": 3}}, "x": 1},
     ),
+    "a-word-over-a-class": Rule(
+        ["trainer: {strategy: {class_path: A, init_args: {x: 1}}}", "trainer: {strategy: ddp}"],
+        {"trainer": {"strategy": "ddp"}},
+    ),
+    "a-class-by-name-over-a-class": Rule(
+        ["trainer: {strategy: {class_path: A, init_args: {x: 1}}}", "trainer: {strategy: B}"],
+        {"trainer": {"strategy": {"class_path": "B"}}},
+    ),
+    "a-word-for-one-key-of-a-mapping": Rule(
+        ["accelerator: {gpus: 2}", "accelerator: cpu", "accelerator: {precision: 16}"],
+        {"accelerator": {"gpus": 2, "kind": "cpu", "precision": 16}},
+    ),
+    "null-over-a-word": Rule(["accelerator: cpu", "accelerator: null"], {"accelerator": None}),
     "new-class-by-name": Rule([NET, "model: Other"], {"model": {"class_path": "Other"}}),
     "new-class-drops-dict-kwargs": Rule(
         ["model: {class_path: A, dict_kwargs: {x: 1}}", "model: {class_path: B}"], {"model": {"class_path": "B"}}

@@ -50,7 +50,8 @@ def read_tpu_cores(said: Said, *, num_cores: int | None = None) -> Said:
         ConfigError: If it is none of the forms, or a number that Lightning does not take.
     """
     most = num_cores or _CORES
-    value, expected = said.value, f"1, {most}, auto, or the number of one core such as [{most - 1}]"
+    numbers_of_all = "1" if most == 1 else f"1, {most}"
+    value, expected = said.value, f"{numbers_of_all}, auto, or the number of one core such as [{most - 1}]"
     if value in (None, 0) and not isinstance(value, bool):
         return replace(said, value=None)
     if value in _ALL_WORDS:
@@ -77,11 +78,15 @@ def read_processes(said: Said) -> Said:
 
 
 def read_devices(said: Said) -> Said:
-    """Read today's ``trainer.devices``: None for ``auto``, a tuple for numbers; all else is Lightning's to refuse."""
+    """Read today's ``trainer.devices``: None for ``auto``, a tuple for numbers; all else is Lightning's to refuse.
+
+    Raises:
+        ConfigError: If a device is named twice.
+    """
     value = said.value
     numbers = _numbers(value)
     if numbers is not None:
-        return replace(said, value=numbers)
+        return replace(said, value=_distinct(said, numbers))
     return replace(said, value=None if value == "auto" else value)
 
 
@@ -115,5 +120,5 @@ def _numbers(value: Any) -> tuple[int, ...] | None:
 
 def _distinct(said: Said, numbers: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(numbers)) < len(numbers):
-        raise mistake(f"{dotted(said.path)}: {list(numbers)} names a GPU twice", said.origin)
+        raise mistake(f"{dotted(said.path)}: {list(numbers)} names a device twice", said.origin)
     return numbers

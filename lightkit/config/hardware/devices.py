@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lightkit.config.hardware.counts import ALL, read_devices, read_gpus, read_processes, read_tpu_cores
-from lightkit.config.hardware.layers import kind_of
+from lightkit.config.hardware.layers import is_remote, kind_of
 from lightkit.config.hardware.said import Said, agreed, contradiction
 from lightkit.config.hardware.strategy import Strategy, is_strategy_word
 from lightkit.config.hardware.words import why_gone
@@ -126,6 +126,7 @@ def _claims(keys: _Keys, strategy: Strategy | None) -> list[Devices]:
         ranks = strategy is not None and strategy.name == "horovod"
         by_key = keys.gpus is not None and keys.gpus.value not in (None, 0)
         by_key = by_key or (keys.tpu_cores is not None and keys.tpu_cores.value is not None)
+        by_key = by_key or (accelerator is not None and accelerator.path[-1] == "gpus")  # whose number gave way
         if not (found if ranks else by_key):  # with GPUs it counts their processes
             found.append(Devices("cpu", processes, "cpu"))
     return found
@@ -133,7 +134,7 @@ def _claims(keys: _Keys, strategy: Strategy | None) -> list[Devices]:
 
 def _word(said: Said) -> str | None:
     """Give Lightning's word for a kind of device; None where it is a class."""
-    word = plain(said.node) if said.path[-1] == "accelerator" else said.value
+    word = plain(said.node) if said.path[-1] in ("accelerator", "kind") else said.value
     return word if isinstance(word, str) else None
 
 
@@ -142,19 +143,30 @@ def _one_kind(one: str | None, other: str | None) -> str:
 
 
 def _counted(devices: Devices, keys: _Keys, said: Mapping[str, Sequence[Said]]) -> Devices:
-    """Add the number of devices, on which all that name one must agree."""
+    """Add the number of devices, on which all that name one must agree; -1 gives way to a number of processes."""
+    numbers = _numbers(devices, keys)
     launched = _launched(said)
-    telling = [one for one in (*_numbers(devices, keys), launched) if one is not None]
+    if is_remote(said):
+        _agree([one for one in (*numbers, launched) if one is not None and one.value not in (1, ALL)])
+        launched = None  # what each of its processes sees is the launcher's business
+    if launched is not None or keys.num_processes in numbers:
+        numbers = [one for one in numbers if one.value != ALL]
+    telling = [one for one in (*numbers, launched) if one is not None]
+    _agree(telling)
+    if not telling or (telling == [launched] and _is_torchrun(said)):  # torchrun's ranks learn their number from it
+        every = keys.devices if keys.devices is not None and keys.devices.value == ALL and telling else None
+        return devices if every is None else replace(devices, count="auto", count_by=every)
+    telling = [one for one in telling if isinstance(one.value, tuple)] or telling  # which ones says how many too
+    own = next((one for one in telling if one.path == ("trainer", "devices")), telling[0])
+    return replace(devices, count=own.value, count_by=own)
+
+
+def _agree(telling: Sequence[Said]) -> None:
     listed = [one for one in telling if isinstance(one.value, tuple)]
     for one in telling[1:]:
         lists = one in listed and telling[0] in listed
         if one.value != telling[0].value and (lists or _length(one.value) != _length(telling[0].value)):
             raise contradiction(telling[0], one, "say one of them, or the same number")
-    if not telling or (telling == [launched] and _is_torchrun(said)):  # torchrun's ranks learn their number from it
-        return devices
-    telling = listed or telling  # which ones says how many too
-    own = next((one for one in telling if one.path == ("trainer", "devices")), telling[0])
-    return replace(devices, count=own.value, count_by=own)
 
 
 def _length(number: Any) -> Any:
@@ -198,13 +210,12 @@ def _ranked(devices: Devices, keys: _Keys, said: Mapping[str, Sequence[Said]]) -
 
 
 def _launched(said: Mapping[str, Sequence[Said]]) -> Said | None:
-    """Give ``launch.processes`` where one process is started for each device of this machine."""
-    engine = said.get("launch.engine", [None])[0]
+    """Give ``launch.processes``, where it says how many processes are started, with one device each."""
     processes = said.get("launch.processes", [None])[0]
     if processes is None or not isinstance(processes.value, int) or isinstance(processes.value, bool):
         return None  # the launcher's settings tell what is wrong
-    if engine is not None and engine.value in ("spark", "ray", "slurm"):
-        return None
+    if is_remote(said):
+        return replace(processes, value=abs(processes.value)) if processes.value else None
     if processes.value <= 0:
         raise processes.wrong("a number from 1; one below 0 has a meaning for launch.engine: spark only")
     return processes

@@ -1,4 +1,4 @@
-"""What counts where a flag or a variable says one thing, and a lower layer another in the other section."""
+"""What counts where a higher layer says one thing, and a lower one another in other words."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from lightkit.config.hardware.said import Said
 from lightkit.config.hardware.strategy import is_strategy_word
 from lightkit.config.hardware.words import ACCELERATOR_CLASSES, HOROVOD, KINDS, OLD_STRATEGIES
 from lightkit.config.merging import class_of
-from lightkit.config.origins import KeyPath
+from lightkit.config.origins import KeyPath, Origin
 
-__all__ = ["kind_of", "outspoken"]
+__all__ = ["is_remote", "kind_of", "outspoken"]
 
-_LAYERS = ("default", "file", "variable", "flag")
+_REMOTE_ENGINES = ("spark", "ray", "slurm")
+_NEVER_BOTH = ("gpus", "tpu_cores")
 
 
 @dataclass(frozen=True)
@@ -41,37 +42,44 @@ class _Claim:
             return "strategy"
         return self.key if self.key in ("strategy", "precision", "num_nodes") else ""
 
-    def is_above(self, other: _Claim) -> bool:
-        """Tell whether it is of a higher layer than another, and in the other of the two sections."""
-        one, two = self.said, other.said
-        across = {one.path[0], two.path[0]} == {"accelerator", "trainer"}
-        return across and _LAYERS.index(one.origin.kind) > _LAYERS.index(two.origin.kind)
+    def gives_way_to(self, other: _Claim, ranks: Mapping[Origin, int]) -> bool:
+        """Tell whether another is of a higher layer; GPUs and TPU cores exclude each other whatever the layers."""
+        if {self.key, other.key} == set(_NEVER_BOTH) and self.kind is not None and other.kind is not None:
+            return "cpu" in (self.kind, other.kind) and self._is_below(other, ranks)  # `gpus: 0`
+        return self._is_below(other, ranks)
+
+    def _is_below(self, other: _Claim, ranks: Mapping[Origin, int]) -> bool:
+        return ranks.get(self.said.origin, 0) < ranks.get(other.said.origin, 0)
 
 
-def outspoken(said: Mapping[str, Sequence[Said]]) -> tuple[dict[str, list[Said]], dict[KeyPath, Said]]:
-    """Let a flag or a variable win over what a lower layer says in the words of the other section.
+def outspoken(
+    said: Mapping[str, Sequence[Said]], ranks: Mapping[Origin, int]
+) -> tuple[dict[str, list[Said]], dict[KeyPath, Said]]:
+    """Let a layer win over what a lower one says in other words.
 
     It takes away only what it contradicts: the same subject, the kind of device (with the number, which was one of that
-    kind), or the number alone. ``--trainer.devices=1`` leaves the TPU of ``accelerator: {tpu_cores: 8}``.
+    kind), or the number alone. ``--trainer.devices=1`` leaves the TPU of ``accelerator: {tpu_cores: 8}``. Within one
+    layer, and between GPUs and TPU cores, a contradiction stays one.
 
     Args:
         said: What the config says, by subject.
+        ranks: Number of the layer of each place.
 
     Returns:
-        What counts of it; and the trainer's keys that do not count, each with what took its place.
+        What counts of it; and the keys of ``trainer`` and ``launch`` that do not count, each with what took its place.
     """
     claims = [_claim(one, key, said) for key, places in said.items() for one in places]
     kept: dict[str, list[Said]] = {}
     gone: dict[KeyPath, Said] = {}
     for claim in claims:
-        higher = [other for other in claims if other.is_above(claim)]
+        higher = [other for other in claims if claim.gives_way_to(other, ranks)]
         against = _against(claim, higher)
         by = against or _against_number(claim, higher)
         if by is None:
             kept.setdefault(claim.key, []).append(claim.said)
-        elif against is None and claim.key != "devices":
+        elif against is None and claim.kind is not None and claim.key != "devices":
             kept.setdefault("accelerator", []).append(replace(claim.said, value=claim.kind))
-        if by is not None and claim.said.path[0] == "trainer":
+        if by is not None and claim.said.path[0] in ("trainer", "launch"):
             gone[claim.said.path] = by.said
     return kept, gone
 
@@ -84,6 +92,11 @@ def kind_of(said: Said) -> Any:
     if named is not None:
         return ACCELERATOR_CLASSES.get(named.rpartition(".")[2], named)
     return KINDS.get(said.value, said.value) if isinstance(said.value, str) else said.value
+
+
+def is_remote(said: Mapping[str, Sequence[Said]]) -> bool:
+    """Tell whether the engine's ranks run on machines that this one knows nothing of."""
+    return any(one.value in _REMOTE_ENGINES for one in said.get("launch.engine", ()))
 
 
 def _against(claim: _Claim, higher: Sequence[_Claim]) -> _Claim | None:
@@ -100,10 +113,20 @@ def _against(claim: _Claim, higher: Sequence[_Claim]) -> _Claim | None:
 
 
 def _against_number(claim: _Claim, higher: Sequence[_Claim]) -> _Claim | None:
+    """Give what names another number; -1, for all, takes nothing away from a number of processes to launch."""
     numbers = [other for other in higher if other.number is not None]
-    if claim.number is None or any(other.number == claim.number for other in numbers):
+    if "launch.processes" in (claim.key, *(other.key for other in numbers)):
+        numbers = [other for other in numbers if ALL not in (other.number, claim.number)]
+    if claim.number is None or any(_are_one(other, claim) for other in numbers):
         return None
     return next(iter(numbers), None)
+
+
+def _are_one(one: _Claim, other: _Claim) -> bool:
+    if "launch.processes" not in (one.key, other.key):
+        return bool(one.number == other.number)
+    lengths = [len(each.number) if isinstance(each.number, tuple) else each.number for each in (one, other)]
+    return bool(lengths[0] == lengths[1])
 
 
 def _claim(one: Said, key: str, said: Mapping[str, Sequence[Said]]) -> _Claim:
@@ -114,25 +137,28 @@ def _claim(one: Said, key: str, said: Mapping[str, Sequence[Said]]) -> _Claim:
     if key == "accelerator":
         return _Claim(one, key, kind_of(one) or "auto", None)
     if key == "gpus":
-        return _Claim(one, key, "cpu" if value in (None, 0, []) else "gpu", _number(one))
+        return _Claim(one, key, "cpu" if value in (None, 0, []) else "gpu", _number(one, said))
     if key == "tpu_cores":
-        return _Claim(one, key, None if value in (None, 0) else "tpu", _number(one))
+        return _Claim(one, key, None if value in (None, 0) else "tpu", _number(one, said))
     if key == "num_processes":
         return _Claim(one, key, None if value is None or _counts_ranks(one, said) else "cpu", value)
     if key == "devices":
         words = [(word, other) for word in ("accelerator", "gpus", "tpu_cores") for other in said.get(word, ())]
         kinds = [_claim(other, word, said).kind for word, other in words if _beside(other, one)]
         kinds = [kind for kind in kinds if kind not in (None, "auto")]
-        return _Claim(one, key, next(iter(kinds), None), _number(one) or "auto")
+        return _Claim(one, key, next(iter(kinds), None), _number(one, said) or "auto")
+    if key == "launch.processes" and type(value) is int and value > 0 and not is_remote(said):
+        return _Claim(one, key, None, value)
     return _Claim(one, key, None, None)
 
 
-def _number(said: Said) -> Any:
+def _number(one: Said, said: Mapping[str, Sequence[Said]]) -> Any:
     """Read a number in one form: -1 for all, a tuple for a list, None where it says none."""
-    value = read_devices(said).value
+    value = read_devices(one).value
     if value in (0, []):
         return None
-    return ALL if said.path[-1] == "gpus" and value == "all" else value
+    value = ALL if one.path[-1] == "gpus" and value == "all" else value
+    return None if value in (1, ALL) and _is_horovod(said) else value  # one device for each of its processes
 
 
 def _counts_ranks(one: Said, said: Mapping[str, Sequence[Said]]) -> bool:
@@ -140,6 +166,10 @@ def _counts_ranks(one: Said, said: Mapping[str, Sequence[Said]]) -> bool:
     named = [*said.get("gpus", ()), *said.get("tpu_cores", ())]
     if any(_beside(other, one) and other.value not in (None, 0, []) for other in named):
         return True
+    return _is_horovod(said)
+
+
+def _is_horovod(said: Mapping[str, Sequence[Said]]) -> bool:
     strategies = [class_of(other.node) or other.value for other in said.get("strategy", ())]
     return any(str(word).lower() in ("horovod", "horovodstrategy", HOROVOD.lower()) for word in strategies)
 

@@ -13,10 +13,7 @@ from lightkit.machine import Machine
 
 __all__ = ["check_devices", "check_xla", "found_by_lightning", "num_visible", "xla_environment"]
 
-_INSTALL = (
-    "make an environment of its own for it: pip install 'lightkit[tpu]' -c constraints-tpu.txt "
-    "(make test-tpu makes one in .venv-tpu)"
-)
+_INSTALL = "make an environment of its own for it, in lightkit's sources: pip install '.[tpu]' -c constraints-tpu.txt"
 
 
 def num_visible(devices: Devices, machine: Machine | None) -> int | None:
@@ -55,7 +52,7 @@ def check_devices(devices: Devices, machine: Machine, environ: Mapping[str, str]
         environ: Environment variables.
 
     Raises:
-        ConfigError: If it has fewer devices; it says which there are.
+        ConfigError: If it has fewer devices, and says which there are; or if its torch cannot use them.
     """
     there = num_visible(devices, machine)
     by = devices.count_by or devices.kind_by
@@ -65,6 +62,10 @@ def check_devices(devices: Devices, machine: Machine, environ: Mapping[str, str]
     wanted = max(count) + 1 if isinstance(count, tuple) else abs(count) if isinstance(count, int) else 1
     if there == 0 or (count not in (None, ALL, "auto") and wanted > there):
         raise _too_few(by, devices, machine, environ)
+    torch = machine.versions.get("torch", "")
+    if devices.kind == "gpu" and machine.gpus and "+cpu" in torch:
+        says = f"{by}: torch {torch} is built for CPUs only; install one that is built with CUDA"
+        raise mistake(f"{says}, or say {_cpu(by)}", by.origin)
 
 
 def _too_few(by: Said, devices: Devices, machine: Machine, environ: Mapping[str, str]) -> ConfigError:
@@ -78,17 +79,24 @@ def _too_few(by: Said, devices: Devices, machine: Machine, environ: Mapping[str,
         return mistake(f"{by}: {found}; ask for what is there, or say {_instead(by, devices)}", by.origin)
     hidden = environ.get("CUDA_VISIBLE_DEVICES")
     why = f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""
-    instead = f"at most {len(machine.gpus)}" if machine.gpus else "gpus: 0, which is the CPU"
-    if by.path[0] == "trainer" and not machine.gpus:
-        instead = "trainer.accelerator: cpu"
-    return mistake(f"{by}: {_gpus(machine)}{why}; say {instead}, or {_instead(by, devices)}", by.origin)
+    fewer = f"at most {len(machine.gpus)}, or " if machine.gpus else ""
+    auto = "trainer.accelerator: auto and trainer.devices: auto" if by.path[0] == "trainer" else "leave it out"
+    what_to_do = f"say {fewer}{_cpu(by)}{'' if devices.kind_by is None else f', or {auto}'}"
+    return mistake(f"{by}: {_gpus(machine)}{why}; {what_to_do}", by.origin)
 
 
 def _instead(by: Said, devices: Devices) -> str:
     """Write how to leave the choice to Lightning, or to take CPUs where it was left, in the keys that are in use."""
     if devices.kind_by is None:
-        return "trainer.accelerator: cpu" if by.path[0] == "trainer" else "accelerator: cpu"
+        return _cpu(by)
     return "trainer.accelerator: auto and trainer.devices: auto" if by.path[0] == "trainer" else "accelerator: auto"
+
+
+def _cpu(by: Said) -> str:
+    """Write how to take the CPU instead, so that it goes together with whatever else the block says."""
+    if by.path[0] == "trainer":
+        return "trainer.accelerator: cpu"
+    return f"{'accelerator: {gpus: 0}' if by.path[0] == 'launch' else 'gpus: 0'}, which is the CPU"
 
 
 def _gpus(machine: Machine) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from lightkit.config.hardware.counts import ALL, read_processes
+from lightkit.config.hardware.counts import ALL, read_processes, read_tpu_cores
 from lightkit.config.hardware.devices import Devices, decide_devices
-from lightkit.config.hardware.layers import outspoken
+from lightkit.config.hardware.layers import is_remote, outspoken
 from lightkit.config.hardware.machine import check_devices, check_xla, found_by_lightning, num_visible, xla_environment
 from lightkit.config.hardware.notices import notices_of
 from lightkit.config.hardware.rules import Precision, check_together, decide_precision
@@ -19,13 +20,12 @@ from lightkit.config.hardware.words import KINDS
 from lightkit.config.hardware.writing import rewritten, valued
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake
 from lightkit.config.resolved import Resolved
-from lightkit.config.tree import Leaf, Node
+from lightkit.config.tree import Leaf, Node, graft
 from lightkit.machine import Machine
 
 __all__ = ["Hardware", "resolve_hardware"]
 
 _DEFAULTS = {"accelerator": "auto", "devices": "auto", "strategy": "auto", "num_nodes": 1, "precision": "32-true"}
-_REMOTE = ("spark", "ray", "slurm")
 
 
 @dataclass(frozen=True)
@@ -72,18 +72,21 @@ def resolve_hardware(
             not what they ask for.
     """
     environ = os.environ if environ is None else environ
-    said, gone = outspoken(read_said(resolved.tree))
+    said, gone = outspoken(read_said(resolved.tree), resolved.ranks)
     strategy = decide_strategy(said)
-    machine = None if _is_remote(said) else machine
+    machine = None if _is_elsewhere(said) else machine
     cores = machine.xla.tpu_cores or None if machine is not None else None
     devices = decide_devices(said, strategy, num_tpu_cores=cores)
     strategy = _alone(strategy, devices) or _ddp(devices, said)
     num_nodes = agreed([read_processes(one) for one in said.get("num_nodes", ())])
     kind = devices.kind or found_by_lightning(machine)
     found = replace(devices, kind=kind)
+    if kind == "tpu" and cores is not None and devices.count_by is not None:
+        count = list(devices.count) if isinstance(devices.count, tuple) else devices.count
+        read_tpu_cores(replace(devices.count_by, value=count), num_cores=cores)
     if machine is not None:
         check_xla(devices, machine.versions)
-        check_devices(found, machine, environ)
+        check_devices(_as_started(found, said), machine, environ)
     check_together(found, strategy, num_nodes)
     on_xla = kind == "tpu"
     environment = xla_environment(devices, environ) if on_xla else {}
@@ -91,6 +94,8 @@ def resolve_hardware(
 
     ranks = _ranks(devices, strategy, machine)
     settings = _defaults(gone) | _settings(said, devices, strategy, precision, num_nodes)
+    if (by := gone.get(("launch", "processes"))) is not None:
+        settings["launch", "processes"] = graft(_length(devices.count), by.origin), by
     if ranks is not None and devices.count_by is not None:
         settings["launch", "processes"] = valued(ranks, devices.count_by), devices.count_by
     settings.update(scaling_entry(said, resolved))
@@ -163,6 +168,12 @@ def _defaults(gone: Mapping[KeyPath, Said]) -> dict[KeyPath, tuple[Node, Said]]:
     return {path: (Leaf(_DEFAULTS[str(path[-1])], by.origin), by) for path, by in own.items()}
 
 
+def _length(count: Any) -> int | None:
+    """Give the number of processes for devices; None where there is one for each that is found."""
+    number = len(count) if isinstance(count, tuple) else count
+    return number if isinstance(number, int) and number > 0 else None
+
+
 def _own(said: Mapping[str, Sequence[Said]], path: KeyPath) -> Node | None:
     """Give what stands at a path already."""
     subject = dotted(path) if path[0] == "launch" else str(path[-1])
@@ -181,8 +192,14 @@ def _ranks(devices: Devices, strategy: Strategy | None, machine: Machine | None)
     return num_visible(devices, machine)
 
 
-def _is_remote(said: Mapping[str, Sequence[Said]]) -> bool:
+def _is_elsewhere(said: Mapping[str, Sequence[Said]]) -> bool:
     """Tell whether the processes will run on machines that this one knows nothing of."""
-    engines = [one.value for one in said.get("launch.engine", ())]
-    hosts = [one.value for one in said.get("launch.hosts", ())]
-    return any(engine in _REMOTE for engine in engines) or any(host is not None for host in hosts)
+    return is_remote(said) or any(one.value is not None for one in said.get("launch.hosts", ()))
+
+
+def _as_started(devices: Devices, said: Mapping[str, Sequence[Said]]) -> Devices:
+    """Count what torchrun starts on this machine as devices of it."""
+    processes = next(iter(said.get("launch.processes", ())), None)
+    if devices.count not in (None, "auto") or processes is None or type(processes.value) is not int:
+        return devices
+    return replace(devices, count=processes.value, count_by=processes)

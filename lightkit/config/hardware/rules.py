@@ -53,10 +53,17 @@ def check_together(devices: Devices, strategy: Strategy | None, num_nodes: Said 
         raise _both(strategy.said, devices, "the strategy xla is for TPUs only")
     if kind == "cpu" and name.startswith(_ON_GPUS_ONLY):
         raise _both(strategy.said, devices, f"{name} works on NVIDIA's GPUs only; on CPUs there is ddp")
+    if name == "single_device" and devices.count_by is not None and _length(devices.count) > 1:
+        raise contradiction(strategy.said, devices.count_by, "it trains on one device; for several there is ddp")
     if kind == "mps" and not name.startswith("single_device"):
         raise _both(strategy.said, devices, "Apple's GPU works alone, without a strategy")
     if name == "horovod" and num_nodes is not None and (num_nodes.value or 1) > 1:
         raise contradiction(strategy.said, num_nodes, "for Horovod the machines stand under launch.hosts: 'a:4,b:4'")
+
+
+def _length(count: Any) -> int:
+    """Give a number of devices, 1 where it is not known."""
+    return len(count) if isinstance(count, tuple) else count if isinstance(count, int) else 1
 
 
 def _check_number(devices: Devices) -> None:

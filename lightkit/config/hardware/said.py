@@ -9,12 +9,13 @@ from typing import Any
 from lightkit.config.hardware.words import KINDS
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near
 from lightkit.config.scalars import read_scalar
-from lightkit.config.tree import Leaf, Node, Table, plain
+from lightkit.config.tree import Node, Table, plain
 from lightkit.errors import ConfigError
 
 __all__ = ["BLOCK_KEYS", "OLD_TRAINER_KEYS", "Said", "agreed", "contradiction", "read_said"]
 
 BLOCK_KEYS = (
+    "kind",
     "gpus",
     "tpu_cores",
     "ipus",
@@ -29,6 +30,7 @@ BLOCK_KEYS = (
 OLD_TRAINER_KEYS = ("gpus", "tpu_cores", "ipus", "hpus", "num_processes")
 """Arguments of Lightning 1.x's trainer that today's has not."""
 _TRAINER_KEYS = (*OLD_TRAINER_KEYS, "accelerator", "devices", "strategy", "precision", "num_nodes")
+_KIND = ("accelerator", "kind")
 _LAUNCH_KEYS = ("engine", "processes", "hosts", "nodes")
 
 
@@ -52,7 +54,8 @@ class Said:
         return self.node.origin
 
     def __str__(self) -> str:
-        return f"{dotted(self.path)}: {_shown(plain(self.node))}"
+        path = self.path[:1] if self.path == _KIND and not self.origin.name.startswith("--accelerator.") else self.path
+        return f"{dotted(path)}: {_shown(plain(self.node))}"
 
     def wrong(self, expected: str) -> ConfigError:
         """Make the error that says what was expected here instead."""
@@ -62,15 +65,16 @@ class Said:
 def read_said(tree: Table) -> dict[str, list[Said]]:
     """Collect what is said about each subject, the block ``accelerator`` before ``trainer``.
 
-    Subjects are the keys of the two; those of ``launch`` stand under ``launch.processes`` and so on. The plain word
-    of ``accelerator: cpu`` counts as a value for the subject ``accelerator``.
+    Subjects are the keys of the two; those of ``launch`` stand under ``launch.processes`` and so on. The kind of
+    ``accelerator: cpu`` counts as a value for the subject ``accelerator``.
 
     Raises:
         ConfigError: If the block is neither a mapping of known keys nor a known word.
     """
     said: dict[str, list[Said]] = {}
     for path, node in [*_block(tree), *_within(tree, "trainer", _TRAINER_KEYS)]:
-        said.setdefault(str(path[-1]), []).append(Said(path, node, _read(node)))
+        subject = "accelerator" if path == _KIND else str(path[-1])
+        said.setdefault(subject, []).append(Said(path, node, _read(node)))
     for path, node in _within(tree, "launch", _LAUNCH_KEYS):
         said[dotted(path)] = [Said(path, node, _read(node))]
     return said
@@ -98,36 +102,23 @@ def _block(tree: Table) -> list[tuple[KeyPath, Node]]:
     node = tree.entries.get("accelerator")
     if node is None or plain(node) is None:
         return []
-    if isinstance(node, Leaf):
-        return [(("accelerator",), _known_word(node))]
     if not isinstance(node, Table):
         raise mistake(f"accelerator: expected {_expected()}, got {plain(node)!r}", node.origin)
-    return _unfolded(node)
-
-
-def _unfolded(block: Table) -> list[tuple[KeyPath, Node]]:
-    """List a block's keys; layers turned ``cpu`` below ``--accelerator.gpus=2`` into a class with arguments."""
-    entries = dict(block.entries)
-    word, inner = entries.get("class_path"), entries.pop("init_args", None)
-    keys = {**(inner.entries if isinstance(inner, Table) else {}), **entries}
-    found: list[tuple[KeyPath, Node]] = []
-    if isinstance(word, Leaf) and word.value in KINDS:
-        del keys["class_path"]
-        if not {"gpus", "tpu_cores", "num_processes"} & set(keys):  # one of these, laid over the word, replaces it
-            found.append((("accelerator",), word))
-    for key, node in keys.items():
+    for key, child in node.entries.items():
         if key not in BLOCK_KEYS:
             says = f"accelerator.{key}: there is no such key{near(str(key), BLOCK_KEYS)}"
-            raise mistake(f"{says}\nkeys: {', '.join(BLOCK_KEYS)}", node.origin.at_key())
-        found.append((("accelerator", key), node))
-    return found
+            raise mistake(f"{says}\nkeys: {', '.join(BLOCK_KEYS)}", child.origin.at_key())
+        if key == "kind":
+            _check_word(child)
+    return [(("accelerator", key), child) for key, child in node.entries.items()]
 
 
-def _known_word(node: Leaf) -> Leaf:
-    if node.value in KINDS:
-        return node
-    hint = near(str(node.value), KINDS) or "; a strategy stands below it, as in accelerator: {strategy: ddp}"
-    raise mistake(f"accelerator: expected {_expected()}, got {node.value!r}{hint}", node.origin)
+def _check_word(node: Node) -> None:
+    word = plain(node)
+    if word is None or (isinstance(word, str) and word in KINDS):
+        return
+    hint = near(str(word), KINDS) or "; a strategy stands below it, as in accelerator: {strategy: ddp}"
+    raise mistake(f"accelerator: expected {_expected()}, got {word!r}{hint}", node.origin)
 
 
 def _expected() -> str:

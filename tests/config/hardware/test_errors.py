@@ -26,7 +26,10 @@ WRONG = [
     ),
     ("accelerator: gup", r"accelerator: expected one of .*got 'gup'; did you mean 'gpu'\?"),
     ("accelerator: horovod", r"got 'horovod'; a strategy stands below it, as in accelerator: {strategy: ddp}"),
-    ("accelerator: {gpu: 2}", r"accelerator.gpu: there is no such key; did you mean 'gpus'.*\nkeys: gpus, tpu_cores"),
+    (
+        "accelerator: {gpu: 2}",
+        r"accelerator.gpu: there is no such key; did you mean 'gpus'.*\nkeys: kind, gpus, tpu",
+    ),
     ("accelerator: {gpus: true}", r"gpus: expected a number of GPUs.*true and false say neither .* got True"),
     ("accelerator: {gpus: -2}", r"accelerator.gpus: expected a number of GPUs, their numbers.*got -2"),
     ("accelerator: {gpus: 1.5}", r"got 1.5"),
@@ -34,7 +37,8 @@ WRONG = [
     ("accelerator: {gpus: [0, -1]}", r"got \[0, -1\]"),
     ("accelerator: {gpus: [0, true]}", r"got \[0, True\]"),
     ("accelerator: {gpus: {a: 1}}", r"got {'a': 1}"),
-    ("accelerator: {gpus: '1,1'}", r"accelerator.gpus: \[1, 1\] names a GPU twice"),
+    ("trainer: {devices: [0, 0]}", r"trainer.devices: \[0, 0\] names a device twice"),
+    ("accelerator: {gpus: '1,1'}", r"accelerator.gpus: \[1, 1\] names a device twice"),
     ("accelerator: {tpu_cores: 4}", r"tpu_cores: expected 1, 8, auto, or the number of one core such as \[7\]; .*, go"),
     ("accelerator: {tpu_cores: [1, 2]}", r"one core or all, and counts them from 0, got \[1, 2\]"),
     ("accelerator: {tpu_cores: [8]}", r"counts them from 0, got \[8\]"),
@@ -125,6 +129,7 @@ BOTH = [
     ),
     ("launch: {processes: 3}\naccelerator: {gpus: [0, 3]}", r"gpus: \[0, 3\] contradicts launch.processes: 3"),
     ("accelerator: {gpus: [0, 3]}\ntrainer: {devices: [0, 1]}", r"gpus: \[0, 3\] contradicts trainer.devices: \[0, 1"),
+    ("accelerator: {gpus: 2, strategy: single_device}", r"strategy: single_device contradicts accelerator.gpus: 2; it"),
     ("launch: {engine: horovod}\naccelerator: {strategy: ddp}", r"ddp contradicts launch.engine: horovod"),
     ("launch: {engine: ray}\naccelerator: {strategy: horovod}", r"started by the engine horovod or spark"),
     ("accelerator: {gpus: 0}\ntrainer: {devices: -1}", r"on CPUs it is the number of processes, such as 2"),
@@ -188,7 +193,7 @@ TOO_FEW = [
     (
         "launch: {processes: 2}",
         ONE,
-        r"launch.processes: 2: this machine shows 1 GPU, .*; say at most 1, or accelerator: cpu",
+        r"launch.processes: 2: this machine shows 1 GPU, .*; say at most 1, or accelerator: \{gpus: 0\}",
     ),
     (
         "trainer: {devices: 2}",
@@ -210,6 +215,19 @@ TOO_FEW = [
         r"tpu_cores: 8: this machine has no TPU chips",
     ),
     ("accelerator: {tpu_cores: 8}", Machine(xla=Xla("2.9.0", "TPU", 4, 4)), r"expected 1, 4, auto, .* got 8"),
+    ("accelerator: {tpu_cores: 8}", Machine(xla=Xla("2.9.0", "TPU", 1, 1)), r"expected 1, auto, .* \[0\]; .* got 8"),
+    ("trainer: {accelerator: tpu, devices: 4}", TPU, r"trainer.devices: expected 1, 8, auto, .* got 4"),
+    ("trainer: {devices: 4}", TPU, r"trainer.devices: expected 1, 8, auto, .* got 4"),
+    (
+        "launch: {engine: torchrun, processes: 8}",
+        FOUR,
+        r"launch.processes: 8: this machine shows 4 GPUs, .*; say at most 4, or accelerator: \{gpus: 0\}",
+    ),
+    (
+        "accelerator: {gpus: 1}",
+        Machine(gpus=FOUR.gpus, versions={"torch": "2.15.0+cpu"}),
+        r"gpus: 1: torch 2.15.0\+cpu is built for CPUs only; install one .*, or say gpus: 0",
+    ),
 ]
 
 
@@ -231,7 +249,7 @@ def test_the_variable_that_hides_gpus_is_named(tmp_path: Path) -> None:
     [
         (
             TORCH,
-            r"needs torch 2.9, and here is torch 2.15.0\+cu132; .*pip install 'lightkit\[tpu\]' -c constraints-tpu.txt",
+            r"needs torch 2.9, and here is torch 2.15.0\+cu132; .*pip install '.\[tpu\]' -c constraints-tpu.txt",
         ),
         ({}, r"TPUs need torch-xla, which is not installed"),
         (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from lightkit.config import Hardware, resolve, resolve_hardware
 from lightkit.config.layers import Flag
+from lightkit.config.scalars import read_scalar
 from lightkit.errors import ConfigError
 from lightkit.machine import Machine
 from tests.config.hardware.test_resolving import FOUR, NOTHING, TPU
@@ -145,29 +148,50 @@ def check_coherence(hardware: Hardware) -> None:
         assert hardware.processes_origin is not None
 
 
+@contextmanager
+def gpus_for_lightning(number: int) -> Iterator[None]:
+    """Let Lightning count GPUs that are not there; it does not use them before it trains."""
+    from lightning_fabric.accelerators import cuda
+    from pytorch_lightning.accelerators import CUDAAccelerator
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda, "num_cuda_devices", lambda: number)
+        patch.setattr(CUDAAccelerator, "is_available", staticmethod(lambda: number > 0))
+        patch.setattr(CUDAAccelerator, "auto_device_count", staticmethod(lambda: number))
+        yield
+
+
+@pytest.mark.parametrize("machine", ["cpu", "four"])
 @settings(
     max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],  # many are errors
 )
-@given(BLOCKS, TRAINERS, LAUNCHES)
-def test_lightning_takes_what_comes_out_on_a_machine_without_gpus(
-    file: Path, block: Any, trainer: dict[str, Any], launch: dict[str, Any]
+@given(BLOCKS, TRAINERS, LAUNCHES, FLAGS)
+def test_lightning_takes_what_comes_out(
+    file: Path, machine: str, block: Any, trainer: dict[str, Any], launch: dict[str, Any], flag: Any
 ) -> None:
+    config = {"accelerator": block, "trainer": trainer, "launch": launch}
     try:
-        hardware = resolved_hardware(file, {"accelerator": block, "trainer": trainer, "launch": launch}, NOTHING)
+        hardware = resolved_hardware(file, config, MACHINES[machine], flag)
     except ConfigError:
         reject()
     assume(launch.get("engine") not in ("spark", "ray", "slurm") and not launch.get("hosts"))  # not this machine
-    assume(hardware.kind in ("cpu", None))
-    arguments = hardware.resolved.values["trainer"]
+    said = hardware.resolved.values["trainer"]
+    arguments = {key: read_scalar(value) if isinstance(value, str) else value for key, value in said.items()}
     if hardware.strategy == "horovod":
         del arguments["strategy"]  # it wants Horovod's own processes
     from pytorch_lightning import Trainer  # late: it loads torch, which the other tests here do without
 
-    with warnings.catch_warnings():
+    num_gpus = 4 if machine == "four" else 0
+    with warnings.catch_warnings(), gpus_for_lightning(num_gpus):
         warnings.simplefilter("ignore")  # what Lightning says of precision is its own
         built = Trainer(**arguments, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    on_cpu = hardware.kind == "cpu" or not num_gpus
+    assert type(built.accelerator).__name__ == ("CPUAccelerator" if on_cpu else "CUDAAccelerator")
     expected = arguments.get("devices", "auto")
-    assert built.num_devices == (1 if expected == "auto" else int(expected))
-    assert type(built.accelerator).__name__ == "CPUAccelerator"
+    if isinstance(expected, str) and "," in expected:
+        expected = [int(number) for number in expected.split(",") if number]
+    every = 1 if on_cpu or arguments.get("strategy") == "single_device" else 4
+    number = len(expected) if isinstance(expected, list) else every if expected in ("auto", -1) else expected
+    assert built.num_devices == number
