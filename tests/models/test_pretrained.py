@@ -41,7 +41,8 @@ def test_real_weights_give_torchvisions_features_under_a_fresh_head(backbone: st
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         features, expected = (net.eval().get_submodule("features")(images) for net in (network, reference))
-    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4)  # other memory layout, other order of sums
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4 * scale)  # other layout, other order of sums
     assert torch.equal(network.state_dict()[f"{head}.weight"], fresh)
 
 
