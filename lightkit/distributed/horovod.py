@@ -78,10 +78,16 @@ class HorovodStrategy(ParallelStrategy):
     def _check_gpu(self, index: int) -> None:
         if index and self._environment.local_size() > 1:
             raise mistake(f"trainer.devices names GPU {index} for every rank. Set CUDA_VISIBLE_DEVICES instead.")
-        if self.root_device.index >= torch.cuda.device_count():
+        own, count = self.root_device.index, torch.cuda.device_count()
+        uuid = str(torch.cuda.get_device_properties(own).uuid) if own < count else None
+        uuids = self.collectives.gather_objects(uuid)
+        if uuid is None:
+            raise mistake(f"rank {self.local_rank} of this machine needs GPU {own}, but only {count} can be seen.")
+        sharing = ", ".join(str(rank) for rank, other in enumerate(uuids) if other == uuid)
+        if uuids.count(uuid) > 1:
             raise mistake(
-                f"rank {self.local_rank} of this machine needs GPU {self.root_device.index}, but only "
-                f"{torch.cuda.device_count()} can be seen."
+                f"ranks {sharing} would share the GPU with the UUID {uuid}. Start one rank a GPU, and show each rank "
+                "all GPUs of its machine, or its own: CUDA_VISIBLE_DEVICES."
             )
 
     @property
@@ -91,9 +97,12 @@ class HorovodStrategy(ParallelStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        """The CPU, or the GPU that has this rank's number on its machine."""
+        """The CPU, or the GPU that has this rank's number on its machine, or the only one that this rank is shown."""
         device = (self.parallel_devices or [torch.device("cpu")])[0]
-        return device if device.type == "cpu" else torch.device(device.type, (device.index or 0) + self.local_rank)
+        if device.type == "cpu":
+            return device
+        number = self.local_rank if torch.cuda.device_count() > 1 else 0  # srun --gpus-per-task=1 shows each its own
+        return torch.device(device.type, (device.index or 0) + number)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
