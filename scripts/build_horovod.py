@@ -6,7 +6,8 @@
 
 The last release of Horovod asks for C++14, which torch's headers refuse, and takes any nvcc on the machine for a wish
 to build with CUDA; both are changed in the sources. Other HOROVOD_* variables reach Horovod's own build. The wheel is
-kept in $LIGHTKIT_CACHE (default: $XDG_CACHE_HOME/lightkit, else ~/.cache/lightkit) under `wheels/`.
+kept in $LIGHTKIT_CACHE (default: $XDG_CACHE_HOME/lightkit, else ~/.cache/lightkit) under `wheels/`. A Horovod that is
+installed and loads stays, unless it was built for another torch, or HOROVOD_* variables ask for another.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
+import json
 import os
 import re
 import runpy
@@ -26,12 +28,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import unquote
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-RECIPE = 1  # raise it when a change to this file changes the wheel
+RECIPE = 1  # raise it when a change to this file changes the wheel; where one is installed, --anew replaces it
 TOOLS = ("cmake>=3.18,<4", "setuptools>=77,<81", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi")
 CPU = {
     "HOROVOD_WITH_PYTORCH": "1",
@@ -107,6 +111,11 @@ def wishes(environ: Mapping[str, str]) -> dict[str, str]:
 def wants_gpu(flags: Mapping[str, str]) -> bool:
     """Say whether the build may look for CUDA."""
     return any(name.startswith("HOROVOD_GPU") for name in flags)
+
+
+def interpreter() -> dict[str, str]:
+    """Give what of this interpreter makes a wheel another one."""
+    return {"python": str(sys.implementation.cache_tag), "platform": sysconfig.get_platform()}
 
 
 def cache_key(torch: Torch, flags: Mapping[str, str], *, python: str, platform: str) -> str:
@@ -216,9 +225,17 @@ def fetch_sources(place: Path, *, log: Path, tools: Mapping[str, str]) -> Path:
     options = ("--no-deps", "--no-binary", "horovod", "--no-build-isolation", "--dest", str(place))
     what = f"downloading horovod {VERSION} (a network, or pip's find-links, must have its source distribution)"
     run(pip("download", "--requirement", str(wanted), *options), log=log, what=what, **tools)
-    with tarfile.open(place / f"horovod-{VERSION}.tar.gz") as archive:
-        archive.extractall(place, filter="data")
+    unpack(place / f"horovod-{VERSION}.tar.gz", place)
     return place / f"horovod-{VERSION}"
+
+
+def unpack(file: Path, place: Path) -> None:
+    """Unpack an archive whose hash was verified."""
+    with tarfile.open(file) as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(place, filter="data")
+        else:  # before Python 3.10.12 and 3.11.4
+            archive.extractall(place)  # noqa: S202
 
 
 def num_cores() -> int:
@@ -248,8 +265,7 @@ def build(folder: Path, torch: Torch, flags: Mapping[str, str], *, work: Path, l
 
 def cached_wheel(root: Path, torch: Torch, flags: Mapping[str, str], *, anew: bool) -> Path:
     """Give the wheel from the cache, building it first where it is missing."""
-    python, platform = str(sys.implementation.cache_tag), sysconfig.get_platform()
-    folder = root / cache_key(torch, flags, python=python, platform=platform)
+    folder = root / cache_key(torch, flags, **interpreter())
     log = folder.with_name(f"{folder.name}.log")
     with held(folder.with_name(f"{folder.name}.lock")):
         if anew or not list(folder.glob("*.whl")):
@@ -270,15 +286,40 @@ def install(wheel: Path) -> None:
     print(log.read_text(encoding="utf-8", errors="replace").splitlines()[-1])
 
 
+def kept(torch: Torch, environ: Mapping[str, str], *, python: str, platform: str) -> str | None:
+    """Say what is installed where that is to stay: it loads, is for this torch, and is what the caller may wish.
+
+    A caller without wishes wants any. For which torch pip's record of the wheel tells, which names the cache's folder;
+    of a Horovod from elsewhere it is known only whether it loads.
+    """
+    try:
+        record = metadata.distribution("horovod").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return None
+    own = Path(unquote(json.loads(record or "{}").get("url", ""))).parent.name
+    wished = cache_key(torch, wishes(environ), python=python, platform=platform)
+    if own != wished and wishes(environ) != wishes({}):
+        return None
+    if own.startswith("horovod-") and own.partition(f"-{platform}-")[0] != wished.partition(f"-{platform}-")[0]:
+        return None
+    tried = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False)
+    return tried.stdout.splitlines()[-1] if tried.returncode == 0 else None
+
+
 def main() -> int:
     """Build or find the wheel and install it."""
     summary, _, more = (__doc__ or "").partition("\n\n")
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=summary, epilog=more, formatter_class=form)
-    parser.add_argument("--anew", action="store_true", help="build even where the cache has the wheel")
+    parser.add_argument("--anew", action="store_true", help="build even where it is installed, or the cache has it")
     anew = parser.parse_args().anew
     try:
-        install(cached_wheel(cache_root(os.environ), installed_torch(), wishes(os.environ), anew=anew))
+        torch = installed_torch()
+        there = None if anew else kept(torch, os.environ, **interpreter())
+        if there is None:
+            install(cached_wheel(cache_root(os.environ), torch, wishes(os.environ), anew=anew))
+        else:
+            print(f"{there}; it is left as it is: --anew, or HOROVOD_* variables, build another")
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

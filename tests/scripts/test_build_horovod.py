@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -147,6 +150,97 @@ def test_a_failing_command_shows_its_last_words_and_its_log(tmp_path: Path) -> N
     log = tmp_path / "build.log"
     with pytest.raises(build_horovod.BuildError, match=r"no rule\n.*making tea failed \(code 3\).*build\.log"):
         build_horovod.run([sys.executable, "-c", "print('no rule'); exit(3)"], log=log, what="making tea")
+
+
+GPU = "horovod-0.28.1-torch-2.15.0+cpu-cpython-311-linux-x86_64-gloo-gpu-00112233"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the script find a Horovod that loads, or does not, and that pip has installed from a wheel."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    def install(folder: str | None, *, loads: bool = True) -> None:
+        info = tmp_path / "horovod-0.28.1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
+        if folder is not None:
+            wheel = Path("/cache") / folder / "horovod-0.28.1.whl"
+            (info / "direct_url.json").write_text(json.dumps({"url": wheel.as_uri(), "archive_info": {}}))
+        told = "print('installed horovod 0.28.1 with gloo, nccl')" if loads else "raise ImportError('undefined symbol')"
+        monkeypatch.setattr(build_horovod, "CHECK", told)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("folder", "said", "is_kept"),
+    [
+        (GPU, {}, True),
+        (GPU, {"HOROVOD_WITH_MPI": "1"}, False),
+        (GPU, {"HOROVOD_RANK": "1"}, True),
+        (key(), {"HOROVOD_WITH_MPI": "0"}, False),
+        (key(), {}, True),
+        (GPU.replace("2.15.0+cpu", "2.14.0"), {}, False),
+        (GPU.replace("2.15.0+cpu", "2.15.0"), {}, False),
+        (GPU.replace("cpython-311", "cpython-310"), {}, False),
+        (None, {}, True),
+        (None, {"HOROVOD_WITH_MPI": "1"}, False),
+    ],
+    ids=["gpu", "mpi wished", "running", "wished", "plain", "torch", "local", "python", "by others", "others, wished"],
+)
+def test_a_horovod_that_was_built_for_this_torch_is_left_alone(
+    folder: str | None, said: dict[str, str], is_kept: bool, installed: Callable[..., None]
+) -> None:
+    installed(folder)
+    place = {"python": "cpython-311", "platform": "linux-x86_64"}
+    assert (build_horovod.kept(TORCH, said, **place) is not None) is is_kept
+
+
+def test_what_was_wished_before_is_left_alone_when_it_is_wished_again(installed: Callable[..., None]) -> None:
+    said = {"HOROVOD_GPU_OPERATIONS": "NCCL"}
+    installed(key(flags=build_horovod.wishes(said)))
+    place = {"python": "cpython-311", "platform": "linux-x86_64"}
+    assert build_horovod.kept(TORCH, said, **place) == "installed horovod 0.28.1 with gloo, nccl"
+
+
+def test_a_horovod_that_does_not_load_is_replaced(installed: Callable[..., None]) -> None:
+    installed(GPU, loads=False)
+    assert build_horovod.kept(TORCH, {}, python="cpython-311", platform="linux-x86_64") is None
+
+
+def test_without_a_horovod_there_is_none_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert build_horovod.kept(TORCH, {}, python="cpython-311", platform="linux-x86_64") is None
+
+
+@pytest.mark.slow
+def test_the_installed_horovod_is_kept_by_a_second_call(tmp_path: Path) -> None:
+    """Without a compiler and without a cache, so that nothing could be built or installed."""
+    if importlib.util.find_spec("horovod") is None:
+        pytest.skip("Horovod is not installed: make horovod")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "CXX"))}
+    environ = {**kept, "PATH": "", "LIGHTKIT_CACHE": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT)], env=environ, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "installed horovod 0.28.1 with gloo" in ended.stdout
+    assert "is left as it is" in ended.stdout
+
+
+@pytest.mark.parametrize("has_filters", [True, False], ids=["Python 3.11.4", "Python 3.11.3"])
+def test_sources_are_unpacked_by_any_python(has_filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_filters:
+        old = tarfile.TarFile.extractall
+        monkeypatch.delattr(tarfile, "data_filter")
+        monkeypatch.setattr(tarfile.TarFile, "extractall", lambda self, path: old(self, path, filter="data"))
+    content = tmp_path / "CMakeLists.txt"
+    content.write_text("project(horovod)")
+    with tarfile.open(tmp_path / "horovod-0.28.1.tar.gz", "w:gz") as archive:
+        archive.add(content, "horovod-0.28.1/CMakeLists.txt")
+    build_horovod.unpack(tmp_path / "horovod-0.28.1.tar.gz", tmp_path / "out")
+    assert (tmp_path / "out" / "horovod-0.28.1" / "CMakeLists.txt").read_text() == "project(horovod)"
 
 
 def test_two_builds_of_one_wheel_wait_for_each_other(tmp_path: Path) -> None:
