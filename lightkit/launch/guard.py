@@ -43,7 +43,7 @@ def guarded(command: Sequence[str], *, grace_s: float) -> int:
         tree.end(timeout_s=_LEFTOVER_GRACE_S if ended_alone else grace_s)
     code = tree.poll()
     assert code is not None
-    return code if ended_alone else code or 128 + signal.SIGTERM  # a Ray that is ended says 0
+    return code if ended_alone else code or 128 + signal.SIGTERM  # who ends well because it is asked to is not done
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import IO
 
@@ -52,14 +53,24 @@ class Tree:
         Returns:
             Number of processes that had to be killed.
         """
-        _, left = psutil.wait_procs(self.living(), timeout=timeout_s)
+        left = self._outlasting(self.living(), timeout_s)
         num_killed = 0
         while left := [process for process in {*left, *self.living()} if _lives(process)]:
             for process in left:
                 num_killed += _sent(process, signal.SIGKILL)
-            psutil.wait_procs(left, timeout=5)
+            left = self._outlasting(left, 5)
         self.program.wait()
         return num_killed
+
+    def _outlasting(self, processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+        """Wait for processes; the program's own end is left to `Popen`, which knows no exit code that psutil took."""
+        deadline = time.monotonic() + timeout_s
+        _, left = psutil.wait_procs([p for p in processes if p.pid != self.program.pid], timeout=timeout_s)
+        try:
+            self.program.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            left += [process for process in processes if process.pid == self.program.pid]
+        return list(left)
 
 
 def started_tree(
