@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError, Interrupted, LightkitError
-from lightkit.launch import LAUNCH, PREEMPTED, STALLED, Board, Rank, Watchdog, heartbeat, redirect, this_rank
+from lightkit.launch import ATTEMPT, LAUNCH, PREEMPTED, STALLED, Board, Rank, Watchdog, heartbeat, redirect, this_rank
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["DATA_CHANGED", "INHERITED", "Seat", "seat_of", "told_interruption"]
@@ -43,7 +43,7 @@ class Seat:
         self.supervised = supervised
         self._began_s = time.time()
         self._is_log_kept = False
-        self._is_private = supervised and not board.folder.name.startswith("torchrun-")
+        self._is_shared = supervised and board.is_shared
 
     def open(self) -> None:
         """Say that this rank has arrived, and write to its own file from here on unless the screen is its own.
@@ -52,6 +52,9 @@ class Seat:
             ConfigError: If the folder of the launch cannot be written.
         """
         try:
+            if self.supervised and self.rank.engine == "torchrun":
+                self.rank = self.board.numbered(self.rank)
+                os.environ[ATTEMPT] = str(self.rank.attempt)
             self.board.begin(self.rank)
             if self.rank.rank != 0:
                 redirect(self.board.log(self.rank.rank), 1, 2)
@@ -66,7 +69,7 @@ class Seat:
         """Look for the supervisor's wish to stop where a launcher runs this rank in a thread, which gets no signals."""
 
         def look() -> None:
-            while (signum := self.board.asked_to_stop()) is None:
+            while (signum := self.board.asked_to_stop(self.rank)) is None:
                 time.sleep(_LOOK_S)
             watch.note(signum)
 
@@ -132,9 +135,16 @@ class Seat:
         """Tell the others which run it is; only rank 0 does."""
         self.board.tell_run(self.rank, told)
 
-    def earlier_run(self) -> dict[str, Any] | None:
-        """The run that all ranks were in before they were started again, if they were and it is still there."""
-        told = self.board.newest_run(since_s=0.0 if self._is_private else self._began_s - _DAY_S)
+    def earlier_run(self, timeout_s: float) -> dict[str, Any] | None:
+        """The run that all ranks were in before they were started again, if they were and it is still there.
+
+        Args:
+            timeout_s: Seconds to wait for the other ranks where only they can tell whose run it was.
+        """
+        if self._is_shared:
+            told = self.board.earlier_run(self.rank, timeout_s)
+        else:
+            told = self.board.newest_run(since_s=0.0 if self.supervised else self._began_s - _DAY_S)
         if told is None or not (self.rank.attempt or self.supervised) or not Path(told["folder"]).is_dir():
             return None
         return told
@@ -145,7 +155,7 @@ class Seat:
         Raises:
             LeftAlone: If it has ended instead, or the time is over.
         """
-        since_s = 0.0 if self._is_private else self._began_s - _OLDER_S
+        since_s = 0.0 if self.supervised else self._began_s - _OLDER_S
         told = self.board.wait_for_run(self.rank, timeout_s, since_s=since_s)
         if told is None:
             raise LeftAlone(
@@ -201,7 +211,9 @@ def seat_of(environ: Mapping[str, str], root: Path | str | None = None) -> Seat 
 
 def told_interruption(interruption: Interrupted) -> str:
     """Say how an interruption has ended the stage."""
-    name = {2: "SIGINT", 10: "SIGUSR1", 15: "SIGTERM"}.get(interruption.signum, f"signal {interruption.signum}")
+    name = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 15: "SIGTERM"}.get(
+        interruption.signum, f"signal {interruption.signum}"
+    )
     if interruption.checkpoint is None:
         return f"interrupted by {name}; there is nothing to resume"
     where = interruption.checkpoint

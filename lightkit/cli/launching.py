@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +16,10 @@ from lightkit.cli.joining import DATA_CHANGED, told_interruption
 from lightkit.cli.session import Session
 from lightkit.config import Hardware, Resolved, mistake
 from lightkit.errors import ConfigError, Interrupted
-from lightkit.launch import Plan, Supervisor, Verdict, plan_launch, this_rank
+from lightkit.launch import Plan, Supervisor, Verdict, plan_launch, this_rank, writer
 from lightkit.machine import this_machine
 
-__all__ = ["plan_of", "refuse_unsubmitted", "supervise"]
+__all__ = ["job_digest", "plan_of", "refuse_unsubmitted", "supervise"]
 
 _NEVER = "--run.resume=never"
 
@@ -66,18 +69,22 @@ def refuse_unsubmitted(session: Session) -> None:
 def supervise(session: Session, plan: Plan) -> int:
     """Start all ranks and return the exit code of the launch."""
     root = session.base.root if session.base else Path((session.resolved.values.get("run") or {}).get("root") or "runs")
+    cores = this_machine().cores or 1
     try:
-        supervisor = Supervisor(plan, [session.command, *session.words], root=root, num_cores=this_machine().cores or 1)
+        supervisor = Supervisor(
+            plan, [session.command, *session.words], root=root, num_cores=cores, job=job_digest(session)
+        )
     except OSError as error:
         raise ConfigError(
             f"run.root: cannot write {root}: {error.strerror or error}. Set run.root to a folder that can be written."
         ) from error
     try:
         verdict = supervisor.run()
-        told = supervisor.board.newest_run()
+        told = supervisor.newest_run()
         run = None if told is None or not Path(told["folder"]).is_dir() else runs.open_run(told["folder"])
-        if supervisor.signum is not None and verdict.code not in (0, 75):
-            interruption = _interrupted(supervisor.signum, run)
+        signum = supervisor.signum
+        if signum is not None and (verdict.code not in (0, 75) or (signum == signal.SIGHUP and verdict.code == 75)):
+            interruption = _interrupted(signum, run)
             verdict = Verdict(interruption.exit_code, told_interruption(interruption), f"signal {interruption.signum}")
         verdict = replace(verdict, words=_masked(verdict.words, session), summary=_masked(verdict.summary, session))
         if verdict.kind == DATA_CHANGED and _NEVER not in session.words:
@@ -91,11 +98,28 @@ def supervise(session: Session, plan: Plan) -> int:
     return verdict.code
 
 
+def job_digest(session: Session) -> str:
+    """Tell a job and its config from others that may meet at the same place at another time.
+
+    It is the same on all machines, which may differ in the `launch` block and in the path of the folder of all runs.
+    """
+    resolved = session.resolved
+    saved = resolved.with_references(resolved.values)
+    own = {key: value for key, value in saved.items() if key != "launch"}
+    own["run"] = {key: value for key, value in (saved.get("run") or {}).items() if key != "root"}
+    own["run"]["name"] = own["run"].get("name") or session.default_name
+    told = json.dumps([session.command, session.ckpt_path, own], sort_keys=True, default=str)
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
 def _tell(verdict: Verdict, run: runs.Run | None) -> None:
-    if verdict.words:
-        print(verdict.words, file=sys.stderr)
-        if run is not None and verdict.code not in (2, 3, 75, 130, 143):
-            print(f"logs  {run.folder / 'logs'}", file=sys.stderr)
+    if not verdict.words:
+        return
+    words = f"{verdict.words}\n"
+    if run is not None and verdict.code not in (2, 3, 75, 129, 130, 143):
+        words += f"logs  {run.folder / 'logs'}\n"
+    sys.stderr.flush()
+    writer(sys.stderr.buffer)(words.encode(errors="replace"))
 
 
 def _masked(text: str | None, session: Session) -> str | None:
@@ -141,7 +165,8 @@ def _close_records(run: runs.Run, verdict: Verdict) -> None:
     if summary is None or summary.status == "done" or verdict.code == 0:
         return
     if summary.status == "running" or (verdict.rank != 0 and verdict.summary):
-        status = {75: "preempted", 130: "interrupted", 143: "interrupted"}.get(verdict.code, "failed")
+        ends = {75: "preempted", **dict.fromkeys((129, 130, 143), "interrupted")}
+        status = ends.get(verdict.code, "failed")
         summary.status, summary.exit_code, summary.error = status, verdict.code, verdict.summary
         summary.write(run.summary_path)
 

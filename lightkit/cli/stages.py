@@ -35,7 +35,7 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
     seat = seat_of(os.environ)
     if seat is not None:  # from here on its supervisor tells what goes wrong
         seat.open()
-        if seat.rank.engine == "ray":
+        if seat.rank.engine != "local":  # it may be on another machine, which the supervisor's signals do not reach
             seat.listen(watch)
         return seat.run(partial(_run_opened, command, words, watch))
     session = open_session(command, words, watch)

@@ -98,7 +98,7 @@ def _begin_fit(
     if settings.resume not in ("auto", "never"):  # that run's job is the one to hold
         named = named_run(settings.resume)
         root, name = named.root, named.name
-    earlier = None if session.seat is None else session.seat.earlier_run()
+    earlier = None if session.seat is None else session.seat.earlier_run(session.launch.timeout_s)
     lock = session.stack.enter_context(runs.Lock(root, name))
     start = (
         choose_start(
@@ -191,7 +191,7 @@ def _interrupted(run: runs.Run, signum: int) -> Interrupted:
 
 def _bequeath(session: Session, start: Start) -> None:
     checkpoint = None if start.checkpoint is None else str(start.checkpoint)
-    earlier = None if session.seat is None else session.seat.earlier_run()
+    earlier = None if session.seat is None else session.seat.earlier_run(session.launch.timeout_s)
     told = {
         "folder": str(start.run.folder),
         "resumed": start.run.resumed,

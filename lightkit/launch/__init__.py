@@ -17,14 +17,15 @@ Apart, and without torch, so that the process that only starts others costs noth
 from lightkit.launch.blame import Verdict, judge
 from lightkit.launch.board import Board, Standing
 from lightkit.launch.heartbeat import Heartbeat, heartbeat, waiting
-from lightkit.launch.output import redirect
+from lightkit.launch.output import redirect, writer
 from lightkit.launch.plan import Plan, plan_launch
-from lightkit.launch.ranks import ENGINE, LAUNCH, PREEMPTED, Rank, this_rank
+from lightkit.launch.ranks import ATTEMPT, ENGINE, LAUNCH, PREEMPTED, Rank, this_rank
 from lightkit.launch.settings import ENGINES, LaunchSettings, read_settings
 from lightkit.launch.supervisor import Supervisor
 from lightkit.launch.watchdog import STALLED, Watchdog
 
 __all__ = [
+    "ATTEMPT",
     "ENGINE",
     "ENGINES",
     "LAUNCH",
@@ -46,4 +47,5 @@ __all__ = [
     "redirect",
     "this_rank",
     "waiting",
+    "writer",
 ]

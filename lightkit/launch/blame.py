@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lightkit.launch.board import Board, Standing
 
-__all__ = ["Verdict", "judge", "missing_ranks"]
+__all__ = ["Verdict", "judge", "missing", "missing_ranks"]
 
 # What a rank raises because another one is gone: Horovod 0.28, torch 2.9 to 2.15 over gloo and NCCL, their stores.
 _CONSEQUENCES = (
@@ -82,6 +82,26 @@ def _mistake_in(launcher_log: Path) -> str | None:
     lines = launcher_log.read_text(encoding="utf-8", errors="replace").splitlines() if launcher_log.is_file() else []
     found = [index for index, line in enumerate(lines) if line.startswith("error:")]
     return "\n".join(lines[found[-1] :]) if found else None
+
+
+def missing(standings: Sequence[Standing], size: int, *, timeout_s: float, folder: Path, is_share: bool) -> Verdict:
+    """Say which ranks have not arrived in time.
+
+    Args:
+        standings: Those that have.
+        size: Number of ranks.
+        timeout_s: Seconds that they had.
+        folder: Folder that all of them must see.
+        is_share: Whether they are the ranks of one machine of several, whose numbers nobody knows before.
+    """
+    late = missing_ranks(standings, size)
+    who = f"{'rank' if len(late) == 1 else 'ranks'} {', '.join(map(str, late))} of {size}"
+    if is_share:
+        who, late = f"{size - len(standings)} of the {size} ranks of this machine", []
+    told = f"{who} did not arrive within {timeout_s:g} s"
+    there = ", ".join(standing.told for standing in standings) or "none"
+    words = f"error: {told} (launch.timeout_s); arrived: {there}\nAll of them must see the folder {folder}"
+    return Verdict(1, words, told, late[0] if late else None)
 
 
 def missing_ranks(standings: Sequence[Standing], size: int | None) -> list[int]:

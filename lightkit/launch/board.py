@@ -6,13 +6,14 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+from lightkit.launch.generations import generation_of
 from lightkit.launch.ranks import SUPERVISOR, Rank
 from lightkit.runs.files import read_json, write_json
 from lightkit.runs.process import describe_process, is_gone
@@ -21,6 +22,7 @@ __all__ = ["Board", "Standing"]
 
 _POLL_S = 0.05
 _DAY_S = 86400.0
+_SHARED = "torchrun-"
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,14 @@ class Standing:
     supervisor: str | None = None
 
     @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended, as far as this machine can tell."""
+        return is_gone(self.process) is True
+
+    @property
     def is_gone(self) -> bool:
         """Whether its process has ended without a word, as far as this machine can tell."""
-        return self.state == "began" and is_gone(self.process) is True
+        return self.state == "began" and self.has_ended
 
     @property
     def told(self) -> str:
@@ -71,6 +78,19 @@ class Board:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several supervisors meet there, also those of later launches of the same job."""
+        return self.folder.name.startswith(_SHARED)
+
+    def numbered(self, rank: Rank) -> Rank:
+        """Give a rank of torchrun the number of its start that all ranks have: each agent counts for itself.
+
+        Raises:
+            OSError: If the folder cannot be written.
+        """
+        return replace(rank, attempt=generation_of(self.folder, rank.key))
 
     def begin(self, rank: Rank) -> None:
         """Say that a rank has arrived."""
@@ -97,8 +117,7 @@ class Board:
         Args:
             attempt: Of this start of all ranks; None for the newest.
         """
-        found = [read_json(path) for path in sorted(self.folder.glob("rank-*.json"))]
-        standings = [Standing(**record) for record in found if record is not None]
+        standings = self._all_standings()
         newest = max((standing.attempt for standing in standings), default=0) if attempt is None else attempt
         return sorted((s for s in standings if s.attempt == newest), key=lambda standing: standing.rank)
 
@@ -110,15 +129,34 @@ class Board:
         """What rank 0 has told in this attempt, if it has."""
         return read_json(self._run_path(attempt))
 
-    def newest_run(self, *, since_s: float = 0.0) -> dict[str, Any] | None:
+    def newest_run(self, *, since_s: float = 0.0, supervisors: Collection[str] | None = None) -> dict[str, Any] | None:
         """What rank 0 has told in the newest attempt that has got so far.
 
         Args:
             since_s: What was told before this moment is of another launch; seconds since 1970.
+            supervisors: Only an attempt in which ranks of one of them took part; any other is of another launch.
         """
-        paths = sorted(self.folder.glob("run-*.json"), key=lambda path: int(path.stem.removeprefix("run-")))
-        told = read_json(paths[-1]) if paths else None
-        return told if told is not None and told["at_s"] >= since_s else None
+        for attempt in sorted((_attempt_of(path) for path in self.folder.glob("run-*.json")), reverse=True):
+            if supervisors is None or any(s.supervisor in supervisors for s in self.standings(attempt)):
+                told = self.read_run(attempt)
+                return told if told is not None and told["at_s"] >= since_s else None
+        return None
+
+    def earlier_run(self, rank: Rank, timeout_s: float) -> dict[str, Any] | None:
+        """What rank 0 has told in an earlier attempt of this launch, in a folder that launches share.
+
+        It is this launch's where a supervisor of the ranks that begin now had ranks in it: machines come and go.
+
+        Args:
+            rank: One of the ranks that begin now.
+            timeout_s: Seconds to wait until all of them have arrived.
+        """
+        deadline = time.monotonic() + timeout_s
+        while any(self.folder.glob("run-*.json")) and time.monotonic() < deadline:
+            if len(self.standings(rank.attempt)) >= rank.size:
+                break
+            time.sleep(_POLL_S)
+        return self.newest_run(supervisors={str(s.supervisor) for s in self.standings(rank.attempt)})
 
     def wait_for_run(self, rank: Rank, timeout_s: float, *, since_s: float) -> dict[str, Any] | None:
         """Wait until rank 0 has told which run it is; None if it has ended instead, or the time is over.
@@ -158,14 +196,19 @@ class Board:
             self.folder.rmdir()
             self.folder.parent.rmdir()
 
-    def ask_to_stop(self, signum: int) -> None:
-        """Ask ranks that no signal reaches to save and to end, as after this signal."""
-        write_json(self.folder / "stop.json", {"signum": signum})
+    def ask_to_stop(self, signum: int, *, but: Sequence[Standing] = ()) -> None:
+        """Ask ranks that no signal reaches to save and to end, as after this signal.
 
-    def asked_to_stop(self) -> int | None:
-        """The signal that all ranks are to act upon, if there is one."""
+        Args:
+            signum: The signal.
+            but: Ranks that get the signal itself: a second wish would end them at once.
+        """
+        write_json(self.folder / "stop.json", {"signum": signum, "but": [[s.rank, s.attempt] for s in but]})
+
+    def asked_to_stop(self, rank: Rank) -> int | None:
+        """The signal that a rank is to act upon without having got it, if there is one."""
         asked = read_json(self.folder / "stop.json")
-        return None if asked is None else int(asked["signum"])
+        return None if asked is None or [rank.rank, rank.attempt] in asked["but"] else int(asked["signum"])
 
     def log(self, rank: int, stream: str = "log") -> Path:
         """File that takes what a rank writes.
@@ -180,13 +223,21 @@ class Board:
         record = read_json(self._path(rank.rank, rank.attempt))
         return None if record is None else Standing(**record)
 
-    def forget(self, standing: Standing) -> None:
-        """Take away what a rank has written; with rank 0 also which run it was."""
-        gone = [self._path(standing.rank, standing.attempt), self.log(standing.rank)]
-        if standing.rank == 0:
-            gone += [*self.folder.glob("run-*.json"), self.log(0, "out"), self.log(0, "err")]
-        for path in gone:
-            path.unlink(missing_ok=True)
+    def forget(self, supervisor: str) -> None:
+        """Take away what the ranks of a supervisor have written, in all attempts; the last supervisor takes all.
+
+        Args:
+            supervisor: Its name.
+        """
+        for standing in self._all_standings():
+            if standing.supervisor == supervisor:
+                self._path(standing.rank, standing.attempt).unlink(missing_ok=True)
+        if not any((*self.folder.glob("rank-*.json"), *self.folder.glob("launcher-*"))):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _all_standings(self) -> list[Standing]:
+        found = [read_json(path) for path in sorted(self.folder.glob("rank-*.json"))]
+        return [Standing(**record) for record in found if record is not None]
 
     def _write(self, standing: Standing) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -198,6 +249,10 @@ class Board:
 
     def _run_path(self, attempt: int) -> Path:
         return self.folder / f"run-{attempt}.json"
+
+
+def _attempt_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
 
 
 def new_folder(root: Path | str) -> Path:
@@ -224,16 +279,20 @@ def _sweep(launches: Path) -> None:
                 shutil.rmtree(folder)
 
 
-def shared_folder(root: Path | str, meeting: str) -> Path:
+def shared_folder(root: Path | str, meeting: str, job: str) -> Path:
     """Make the folder of a launch that has a supervisor on each of several machines.
 
     Args:
         root: Folder of all runs, which all of them see.
         meeting: Where the ranks meet, the same for all.
+        job: Tells this job from others that meet there at another time, the same for all.
 
     Raises:
         OSError: If it cannot be made.
     """
-    folder = Path(root).absolute() / ".launch" / f"torchrun-{meeting}"
-    folder.mkdir(parents=True, exist_ok=True)
+    launches = Path(root).absolute() / ".launch"
+    launches.mkdir(parents=True, exist_ok=True)
+    _sweep(launches)
+    folder = launches / f"{_SHARED}{meeting}-{job}"
+    folder.mkdir(exist_ok=True)
     return folder

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lightkit.launch.plan import Plan
+from lightkit.launch.ranks import SUPERVISOR
 
 __all__ = ["launch_command", "search_path"]
 
@@ -25,7 +26,7 @@ def launch_command(plan: Plan, words: Sequence[str], *, folder: Path, environmen
     if plan.engine == "horovod":
         return [*_horovodrun(plan), *rank]
     if plan.engine == "torchrun":
-        return [*_torchrun(plan, folder), "-m", "lightkit", *words]
+        return [*_torchrun(plan, folder, environment), "-m", "lightkit", *words]
     if plan.engine in ("spark", "ray"):
         return [sys.executable, "-m", f"lightkit.launch.{plan.engine}", _job(plan, words, folder, environment)]
     return rank
@@ -56,7 +57,7 @@ def _horovodrun(plan: Plan) -> list[str]:
     ]
 
 
-def _torchrun(plan: Plan, folder: Path) -> list[str]:
+def _torchrun(plan: Plan, folder: Path, environment: Mapping[str, str]) -> list[str]:
     settings = plan.settings
     where = (
         ["--standalone"]
@@ -70,7 +71,7 @@ def _torchrun(plan: Plan, folder: Path) -> list[str]:
         *(sys.executable, "-m", "torch.distributed.run", *where),
         *("--nnodes", str(settings.nodes), "--nproc-per-node", str(plan.local_processes)),
         *("--max-restarts", str(settings.max_restarts), "--monitor-interval", "0.5"),
-        *("--log-dir", str(folder / f"torchrun-{os.getpid()}")),
+        *("--log-dir", str(folder / f"torchrun-{environment.get(SUPERVISOR, '')}")),
     ]
 
 

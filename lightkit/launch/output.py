@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["Follower", "redirect"]
+__all__ = ["Follower", "prefixed", "redirect", "writer"]
 
 
 def redirect(path: Path, *descriptors: int) -> None:
@@ -37,10 +38,14 @@ class Follower:
         path: The file; it may not be there yet.
         write: Takes what is new.
         by_line: Hand on whole lines only.
+        skip: Leave out what is there already.
     """
 
-    def __init__(self, path: Path, write: Callable[[bytes], None], *, by_line: bool = False) -> None:
+    def __init__(
+        self, path: Path, write: Callable[[bytes], None], *, by_line: bool = False, skip: bool = False
+    ) -> None:
         self._path = path
+        self._at = path.stat().st_size if skip and path.is_file() else 0
         self._write = write
         self._by_line = by_line
         self._file: BinaryIO | None = None
@@ -55,6 +60,7 @@ class Follower:
         if self._file is None:
             try:
                 self._file = self._path.open("rb")
+                self._file.seek(self._at)
             except FileNotFoundError:
                 return
         text = self._rest + self._file.read()
@@ -65,3 +71,27 @@ class Follower:
         if to_end:
             self._file.close()
             self._file = None
+
+
+def writer(stream: BinaryIO) -> Callable[[bytes], None]:
+    """Give a function that writes to a stream at once; nothing more once its terminal has been closed."""
+
+    def write(text: bytes) -> None:
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+    return write
+
+
+def prefixed(write: Callable[[bytes], None], prefix: bytes) -> Callable[[bytes], None]:
+    """Give a function that writes with something before each line."""
+
+    def write_prefixed(text: bytes) -> None:
+        write(b"".join(prefix + line for line in text.splitlines(keepends=True)))
+
+    return write_prefixed

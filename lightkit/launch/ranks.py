@@ -16,7 +16,7 @@ PREEMPTED = "_LIGHTKIT_PREEMPTED"
 ENGINE = "_LIGHTKIT_ENGINE"
 """Variable that names the engine where the launcher's own variables do not tell it."""
 ATTEMPT = "_LIGHTKIT_ATTEMPT"
-"""Variable that tells how often all ranks have been started again where the launcher's own variables do not."""
+"""Variable that tells how often all ranks have been started again; it counts before the launcher's own variables."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ _SIGNS: dict[str, Callable[[Mapping[str, str]], bool]] = {
 }
 """How the launchers are told apart, in this order: Ray and Horovod may themselves run under another one."""
 _VARIABLES = {
-    "ray": _Variables(attempt=ATTEMPT),
+    "ray": _Variables(),
     "horovod": _Variables(
         prefix="HOROVOD_",
         size="SIZE",
@@ -138,7 +138,7 @@ def _rank_of(engine: str, environ: Mapping[str, str]) -> Rank:
         local_rank=number(names.local_rank, 0),
         local_size=local_size,
         engine=engine,
-        attempt=number(names.attempt, 0),
+        attempt=_number(environ, ATTEMPT, number(names.attempt, 0)),
         num_nodes=nodes or max(1, size // local_size),
         key="-".join(environ[name] for name in names.key if environ.get(name)),
     )

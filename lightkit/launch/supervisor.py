@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
+from typing import Any
 
-from lightkit.launch.blame import Verdict, judge, missing_ranks
+from lightkit.launch.blame import Verdict, judge, missing
 from lightkit.launch.board import Board, Standing, new_folder, shared_folder
 from lightkit.launch.commands import launch_command, search_path
-from lightkit.launch.output import Follower
+from lightkit.launch.output import Follower, prefixed, writer
+from lightkit.launch.patience import Patience, saving_s
 from lightkit.launch.plan import Plan
 from lightkit.launch.processes import Tree, started_tree
 from lightkit.launch.ranks import LAUNCH, SUPERVISOR
@@ -26,40 +28,38 @@ from lightkit.runs.process import is_gone
 __all__ = ["Supervisor"]
 
 _POLL_S = 0.05
-_LOOK_S = 0.25
-_SAVE_S = 7.0  # with the time that killing takes, all is over within ten seconds of a signal
-_PEERS_S = 10.0
-_RESTART_S = 90.0
-_EXIT_S = 20.0
 
 
 class Supervisor:
     """The process that a user has started and that starts the ranks.
+
+    A signal asks all ranks to save and to end: after Ctrl-C they have 7 s for that, after SIGTERM, and SIGHUP, which a
+    closed terminal sends, 25 s. A second signal ends them at once. A signal that this process was started to ignore,
+    as `nohup` has it, is ignored.
 
     Args:
         plan: What to start.
         words: The command line after `lightkit`, which each rank gets.
         root: Folder of all runs; the folder of the launch is below it while it lasts. With several machines, each of
             which has a supervisor, all of them must see it.
+        job: Tells this job from others with which it may share the place where several machines meet.
         num_cores: Cores of this machine.
     """
 
-    def __init__(self, plan: Plan, words: Sequence[str], *, root: Path | str, num_cores: int) -> None:
+    def __init__(self, plan: Plan, words: Sequence[str], *, root: Path | str, num_cores: int, job: str = "") -> None:
         self._plan = plan
         self._words = list(words)
         self._num_cores = num_cores
-        self._name = f"{os.getpid()}@{socket.gethostname()}"
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._is_one_of_many = plan.engine == "torchrun" and plan.settings.num_nodes[1] > 1
         meeting = str(plan.settings.rendezvous).replace(":", "-")
-        self.board = Board(shared_folder(root, meeting) if self._is_one_of_many else new_folder(root))
-        self.launcher_log = self.board.folder / f"launcher-{os.getpid()}.log"
-        self.torchrun_logs = self.board.folder / f"torchrun-{os.getpid()}"
-        self._clock = _Clock(time.monotonic())
+        self._made_root = not Path(root).exists()
+        self.board = Board(shared_folder(root, meeting, job) if self._is_one_of_many else new_folder(root))
+        self.launcher_log = self.board.folder / f"launcher-{self._name}.log"
+        self.torchrun_logs = self.board.folder / f"torchrun-{self._name}"
+        self._patience = Patience(plan, self._num_here, time.monotonic())
         self._signals: list[int] = []
         self._asked_at: float | None = None
-        self._failed_at: float | None = None
-        self._done_at: float | None = None
-        self._failed_attempt = -1
         self._overdue: Verdict | None = None
 
     @property
@@ -82,42 +82,43 @@ class Supervisor:
             self._follow(to_end=True)
         if self._overdue is not None:
             return self._overdue
-        size = self._num_here if self._is_fixed else None
+        fewest, most = self._plan.settings.num_nodes
+        size = self._num_here if fewest == most else None
         return judge(self._standings(), self.board, launcher_code=code, launcher_log=self.launcher_log, size=size)
 
     def remove(self) -> None:
         """Remove the folder of the launch, or what is this supervisor's in it; the run's folder has the logs."""
         self.launcher_log.unlink(missing_ok=True)
         shutil.rmtree(self.torchrun_logs, ignore_errors=True)
-        if not self._is_one_of_many:
+        if self._is_one_of_many:
+            self.board.forget(self._name)
+        else:
             shutil.rmtree(self.board.folder, ignore_errors=True)
-        for standing in self._standings():
-            self.board.forget(standing)
-        with suppress(OSError):  # other supervisors, or other launches, are under way
-            self.board.folder.rmdir()
-        with suppress(OSError):
+        with suppress(OSError):  # other launches are under way
             self.board.folder.parent.rmdir()
-            self.board.folder.parent.parent.rmdir()
+            if self._made_root:
+                self.board.folder.parent.parent.rmdir()
 
-    @property
-    def _is_fixed(self) -> bool:
-        fewest, most = self._plan.settings.num_nodes
-        return fewest == most and self._plan.processes > 0
+    def newest_run(self) -> dict[str, Any] | None:
+        """What rank 0 has told of the run, if this launch has got so far."""
+        return self.board.newest_run(supervisors=[self._name] if self._is_one_of_many else None)
 
     @property
     def _num_here(self) -> int:
         """Number of ranks whose end this supervisor waits for."""
-        return self._plan.local_processes if self._is_one_of_many else self._plan.processes
+        return self._plan.local_processes if self._is_one_of_many else abs(self._plan.processes)
+
+    def _own(self, standings: Sequence[Standing]) -> list[Standing]:
+        """Those of the ranks that this supervisor has started."""
+        return [s for s in standings if s.supervisor == self._name] if self._is_one_of_many else list(standings)
 
     def _standings(self) -> list[Standing]:
-        """How the ranks stand that this supervisor has started."""
-        found = self.board.standings()
-        return [s for s in found if s.supervisor == self._name] if self._is_one_of_many else found
+        return self._own(self.board.standings())
 
     def _end_well(self, tree: Tree) -> None:
         """Let all ranks save before they end."""
         self._signals.append(signal.SIGTERM)
-        deadline = time.monotonic() + _SAVE_S
+        deadline = time.monotonic() + saving_s(signal.SIGTERM)
         self._is_overdue(tree, self._standings(), time.monotonic())
         while tree.poll() is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -135,10 +136,11 @@ class Supervisor:
             self._follow_others()
             return started_tree(command, environment=variables)
         self._followers = [
-            Follower(self.board.log(0, "out"), _writer(sys.stdout.buffer)),
-            Follower(self.board.log(0, "err"), _writer(sys.stderr.buffer)),
+            Follower(self.board.log(0, "out"), writer(sys.stdout.buffer), skip=True),
+            Follower(self.board.log(0, "err"), writer(sys.stderr.buffer), skip=True),
         ]
         self._follow_others()
+        self.board.folder.mkdir(parents=True, exist_ok=True)  # where another supervisor was the last of its launch
         with self.launcher_log.open("ab") as log:
             return started_tree(command, environment=variables, stdout=log, stderr=log)
 
@@ -146,8 +148,8 @@ class Supervisor:
         if not self._plan.settings.all_ranks:
             return
         for rank in range(1, abs(self._plan.processes)):
-            write = _prefixed(_writer(sys.stderr.buffer), f"[{rank}] ".encode())
-            self._followers.append(Follower(self.board.log(rank), write, by_line=True))
+            write = prefixed(writer(sys.stderr.buffer), f"[{rank}] ".encode())
+            self._followers.append(Follower(self.board.log(rank), write, by_line=True, skip=True))
 
     def _follow(self, *, to_end: bool = False) -> None:
         for follower in self._followers:
@@ -158,16 +160,26 @@ class Supervisor:
             time.sleep(_POLL_S)
             self._follow()
             now = time.monotonic()
-            if not (self._signals and self._asked_at is None) and not self._clock.is_due(now):
+            if not (self._signals and self._asked_at is None) and not self._patience.is_due(now):
                 continue
-            standings = self._standings()
-            self._clock.note(standings, now)
+            everywhere = self.board.standings()
+            standings = self._own(everywhere)
+            self._patience.note(max((s.attempt for s in everywhere), default=-1), now)
             if self._signals:
                 if self._is_overdue(tree, standings, now):
                     return 128 + self._signals[0]
-            elif self._has_failed_for_long(standings, now) or self._is_missing_ranks(standings, now):
+            elif self._patience.is_over(standings, now):
                 return 1
-            elif self._is_done_for_long(standings, now):
+            elif self._patience.misses(standings, len(everywhere), now):
+                self._overdue = missing(
+                    standings,
+                    self._num_here,
+                    timeout_s=self._plan.settings.timeout_s,
+                    folder=self.board.folder.parent.parent,
+                    is_share=self._is_one_of_many,
+                )
+                return 1
+            elif self._patience.is_done(standings, now):
                 return 0
         return code
 
@@ -175,57 +187,24 @@ class Supervisor:
         """Ask all ranks to save and to end; tell whether that has taken too long, or a second signal has come."""
         if self._asked_at is None:
             self._asked_at = now
-            here = [standing for standing in standings if is_gone(standing.process) is False]
-            self.board.ask_to_stop(self._signals[0])
-            for standing in here if self._plan.engine != "ray" else ():  # Ray's own handler would end its worker
-                _send(int(standing.process["pid"]), self._signals[0])
-            if not here:  # else those on other machines stop after the same batch, and save first
+            # Ranks know no SIGHUP; and Ray's own handler for signals would end its worker.
+            signum = signal.SIGTERM if self._signals[0] == signal.SIGHUP else self._signals[0]
+            here = [s for s in standings if is_gone(s.process) is False and self._plan.engine != "ray"]
+            if not self._is_one_of_many:  # else those on other machines stop after the same batch, and save first
+                self.board.ask_to_stop(signum, but=here)
+            for standing in here:
+                _send(int(standing.process["pid"]), signum)
+            if all(standing.has_ended for standing in standings):
                 tree.terminate()
-        return len(self._signals) > 1 or now - self._asked_at > _SAVE_S
-
-    def _has_failed_for_long(self, standings: Sequence[Standing], now: float) -> bool:
-        failed = [s for s in standings if s.is_gone or (s.state != "began" and s.code != 0)]
-        if not failed:
-            self._failed_at = None
-            return False
-        if self._failed_at is None or failed[0].attempt != self._failed_attempt:
-            self._failed_at, self._failed_attempt = now, failed[0].attempt
-        restarts = self._plan.settings.max_restarts + self._plan.settings.max_failures
-        return now - self._failed_at > (_RESTART_S if restarts else _PEERS_S)
-
-    def _is_missing_ranks(self, standings: Sequence[Standing], now: float) -> bool:
-        settings = self._plan.settings
-        if not self._is_fixed or len(standings) >= self._num_here or self._clock.seconds(now) <= settings.timeout_s:
-            return False
-        there = ", ".join(standing.told for standing in standings) or "none"
-        missing = [] if self._is_one_of_many else missing_ranks(standings, self._plan.processes)
-        who = f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))} of {self._plan.processes}"
-        if self._is_one_of_many:
-            who = f"{self._num_here - len(standings)} of the {self._num_here} ranks of this machine"
-        told = f"{who} did not arrive within {settings.timeout_s:g} s"
-        self._overdue = Verdict(
-            1,
-            f"error: {told} (launch.timeout_s); arrived: {there}\n"
-            f"All of them must see the folder {self.board.folder.parent.parent}",
-            told,
-            missing[0] if missing else None,
-        )
-        return True
-
-    def _is_done_for_long(self, standings: Sequence[Standing], now: float) -> bool:
-        """Torch's agents wait for one another at the end, and sometimes for minutes, though every rank is done."""
-        done = [s for s in standings if s.state == "ended" and s.code == 0]
-        if not self._is_fixed or len(done) < self._num_here:
-            return False
-        self._done_at = self._done_at or now
-        return now - self._done_at > _EXIT_S
+        return len(self._signals) > 1 or now - self._asked_at > saving_s(self._signals[0])
 
     @contextmanager
     def _catching_signals(self) -> Iterator[None]:
         def note(signum: int, _frame: FrameType | None) -> None:
             self._signals.append(signum)
 
-        before = {signum: signal.signal(signum, note) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {signum: signal.signal(signum, note) for signum in asked if signal.getsignal(signum) != signal.SIG_IGN}
         try:
             yield
         finally:
@@ -233,47 +212,8 @@ class Supervisor:
                 signal.signal(signum, handler)
 
 
-class _Clock:
-    """When to look how the ranks stand, and since when the newest start of all of them is under way."""
-
-    def __init__(self, now: float) -> None:
-        self._began_at = now
-        self._looked_at = now
-        self._attempt = 0
-
-    def is_due(self, now: float) -> bool:
-        """Tell whether it is time to look again: the folder may be on a slow disk of many machines."""
-        return now - self._looked_at >= _LOOK_S
-
-    def note(self, standings: Sequence[Standing], now: float) -> None:
-        """Begin anew with a new start of all ranks."""
-        self._looked_at = now
-        attempt = max((standing.attempt for standing in standings), default=0)
-        if attempt != self._attempt:
-            self._attempt, self._began_at = attempt, now
-
-    def seconds(self, now: float) -> float:
-        """Seconds since all ranks were started."""
-        return now - self._began_at
-
-
 def _send(pid: int, signum: int) -> None:
     try:
         os.kill(pid, signum)
     except ProcessLookupError:
         return
-
-
-def _writer(stream: BinaryIO) -> Callable[[bytes], None]:
-    def write(text: bytes) -> None:
-        stream.write(text)
-        stream.flush()
-
-    return write
-
-
-def _prefixed(write: Callable[[bytes], None], prefix: bytes) -> Callable[[bytes], None]:
-    def prefixed(text: bytes) -> None:
-        write(b"".join(prefix + line for line in text.splitlines(keepends=True)))
-
-    return prefixed

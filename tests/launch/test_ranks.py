@@ -33,6 +33,16 @@ CASES = {
         },
         Rank(2, 4, 0, 2, "torchrun", attempt=1, num_nodes=2, key="job-a-5"),
     ),
+    "torchrun, with the number that all of its agents have": (
+        {
+            "TORCHELASTIC_RUN_ID": "job",
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "TORCHELASTIC_RESTART_COUNT": "1",
+            "_LIGHTKIT_ATTEMPT": "4",
+        },
+        Rank(0, 1, engine="torchrun", attempt=4, key="job"),
+    ),
     "srun": (
         {
             "SLURM_PROCID": "5",

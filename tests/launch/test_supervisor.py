@@ -1,0 +1,136 @@
+"""How the process that starts all ranks reacts to signals, to late ranks and to its own end, without training."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SUPERVISE = """
+import json
+import sys
+
+from lightkit.launch import LaunchSettings, Supervisor, plan_launch, supervisor
+
+launcher, settings = sys.argv[1], json.loads(sys.argv[2])
+supervisor.launch_command = lambda *_, **__: [sys.executable, "-c", launcher]
+plan = plan_launch(LaunchSettings(**settings), strategy="horovod", processes=None)
+launch = Supervisor(plan, [], root="runs", num_cores=1)
+print(launch.board.folder, flush=True)
+verdict = launch.run()
+launch.remove()
+print(json.dumps([verdict.code, verdict.words, launch.signum]), flush=True)
+"""
+RANK = """
+import os
+import pathlib
+import signal
+import sys
+import time
+
+from lightkit.launch import Board, Rank
+
+board, rank = Board(os.environ["_LIGHTKIT_LAUNCH"]), Rank(0, 1)
+got = []
+for signum in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(signum, lambda signum, _: got.append(signum))
+board.begin(rank)
+"""
+ASKED = """
+while not got:
+    time.sleep(0.02)
+time.sleep(0.5)  # it saves
+pathlib.Path("got").write_text(repr([int(signum) for signum in got]))
+board.end(rank, code=75, kind="Interrupted", words="interrupted")
+"""
+ELSEWHERE = """
+import json
+
+path = board.folder / "rank-0-0.json"
+path.write_text(json.dumps({**json.loads(path.read_text()), "process": {"host": "elsewhere", "pid": 1}}))
+while (signum := board.asked_to_stop(rank)) is None and not got:
+    time.sleep(0.02)
+time.sleep(0.5)  # it saves
+pathlib.Path("got").write_text(repr([signum, *got]))
+board.end(rank, code=75, kind="Interrupted", words="interrupted")
+"""
+
+
+@contextmanager
+def supervised(folder: Path, launcher: str, **how: Any) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SUPERVISE, RANK + launcher, json.dumps({"processes": 1, "engine": "horovod"})]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, **how) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def begun(process: subprocess.Popen[str]) -> None:
+    """Wait until the rank has begun."""
+    assert process.stdout is not None
+    board = Path(process.stdout.readline().strip())
+    deadline = time.monotonic() + 60
+    while not (board / "rank-0-0.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def verdict(process: subprocess.Popen[str]) -> Any:
+    out, _ = process.communicate(timeout=60)
+    return json.loads(out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "signum", "got"),
+    [
+        pytest.param(ASKED, signal.SIGINT, [2], id="SIGINT"),
+        pytest.param(ASKED, signal.SIGHUP, [15], id="SIGHUP, which ranks do not know"),
+        pytest.param(ELSEWHERE, signal.SIGINT, [2], id="a rank on another machine"),
+    ],
+)
+def test_a_signal_lets_ranks_save(tmp_path: Path, launcher: str, signum: int, got: list[int]) -> None:
+    with supervised(tmp_path, launcher) as process:
+        begun(process)
+        process.send_signal(signum)
+        assert verdict(process) == [75, "interrupted", signum]
+    assert json.loads((tmp_path / "got").read_text(encoding="utf-8")) == got
+
+
+def test_a_signal_before_any_rank_has_begun_ends_the_launcher_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SUPERVISE, "import time; time.sleep(60)", '{"processes": 1, "engine": "horovod"}']
+    began = time.monotonic()
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert verdict(process)[0] == 1
+    assert time.monotonic() - began < 20  # not the 25 s that ranks would have; one second where nothing else runs
+
+
+def test_a_terminal_that_closes_does_not_end_what_nohup_has_started(tmp_path: Path) -> None:
+    done = "time.sleep(1)\nboard.end(rank, code=0 if not got else 1)\n"
+    with supervised(tmp_path, done, preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)) as process:
+        begun(process)
+        os.kill(process.pid, signal.SIGHUP)
+        assert verdict(process) == [0, None, None]
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_the_folder_of_all_runs_stays_where_it_was_there_before(tmp_path: Path, was_there: bool) -> None:
+    if was_there:
+        (tmp_path / "runs").mkdir()
+    with supervised(tmp_path, "board.end(rank, code=0)") as process:
+        assert verdict(process)[0] == 0
+    assert (tmp_path / "runs").exists() is was_there
+    assert not (tmp_path / "runs" / ".launch").exists()
