@@ -31,8 +31,9 @@ __all__ = ["HorovodStrategy"]
 class HorovodStrategy(ParallelStrategy):
     """One process a device, started by Horovod's launcher; gradients are averaged while backward computes the rest.
 
-    Two ranks with batch b train as one process with batch 2b. The rate stays what the config says; the callback
-    `lightkit.distributed.ScaledLearningRate` multiplies it by the number of ranks.
+    Two ranks with batch b train as one process with batch 2b, but for layers that look across the batch, as BatchNorm
+    does. The rate stays what the config says; the callback `lightkit.distributed.ScaledLearningRate` multiplies it by
+    the number of ranks.
 
     Args:
         compression: fp16 sends gradients in half precision: half the traffic, three decimal digits; gradients beyond
