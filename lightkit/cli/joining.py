@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from lightkit.errors import ConfigError, Interrupted, LightkitError
 from lightkit.launch import ATTEMPT, LAUNCH, PREEMPTED, STALLED, Board, Rank, Watchdog, heartbeat, redirect, this_rank
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["DATA_CHANGED", "INHERITED", "Seat", "seat_of", "told_interruption"]
+__all__ = ["DATA_CHANGED", "INHERITED", "Seat", "num_threads", "seat_of", "told_interruption"]
 
 DATA_CHANGED = "DataChanged"
 """Name of the exception after which all ranks have to begin again, in a new run."""
@@ -24,8 +27,10 @@ INHERITED = "_LIGHTKIT_RUN"
 """Variable by which the process that begins a run tells the ranks that Lightning starts from it which run it is."""
 
 _DAY_S = 86400.0
+_LAUNCHES = ".launch"
 _LOOK_S = 0.3
 _OLDER_S = 60.0  # clocks of machines differ, and ranks do not begin together
+_SAME_S = 2.0  # ranks meet the same mistake at about the same time
 
 
 class Seat:
@@ -42,7 +47,8 @@ class Seat:
         self.board = board
         self.supervised = supervised
         self._began_s = time.time()
-        self._is_log_kept = False
+        self._screen: int | None = None
+        self._log: Path | None = None
         self._is_shared = supervised and board.is_shared
 
     def open(self) -> None:
@@ -57,6 +63,7 @@ class Seat:
                 os.environ[ATTEMPT] = str(self.rank.attempt)
             self.board.begin(self.rank)
             if self.rank.rank != 0:
+                self._screen = None if self.supervised else os.dup(2)
                 redirect(self.board.log(self.rank.rank), 1, 2)
             elif self.supervised and self.rank.engine != "local":
                 redirect(self.board.log(0, "out"), 1)
@@ -85,12 +92,14 @@ class Seat:
         try:
             code = stage()
         except Interrupted as interruption:
-            if interruption.checkpoint and self.rank.rank == 0 and (marker := os.environ.get(PREEMPTED)):
+            # Any rank: the others may have stopped with it before the signal has reached them.
+            is_preempted = interruption.signum == signal.SIGUSR1 and interruption.checkpoint is not None
+            if is_preempted and (marker := os.environ.get(PREEMPTED)):
                 Path(marker).touch()
             return self._end(interruption, told_interruption(interruption), interruption.exit_code, process_code=0)
         except LightkitError as error:
-            # Torch's agent would start all ranks again, to meet the same mistake.
-            is_final = self.rank.engine == "torchrun" and (
+            # Torch's agent and Ray would start all ranks again, to meet the same mistake.
+            is_final = self.rank.engine in ("torchrun", "ray") and (
                 error.exit_code != 1 or type(error).__name__ in (DATA_CHANGED, LeftAlone.__name__)
             )
             return self._end(error, f"error: {error}", error.exit_code, process_code=0 if is_final else None)
@@ -105,15 +114,43 @@ class Seat:
         return code
 
     def _end(self, error: BaseException, words: str, code: int, process_code: int | None = None) -> int:
-        self.board.end(self.rank, code=code, kind=type(error).__name__, words=words)
+        with _unhurried() as signals:
+            self.board.end(self.rank, code=code, kind=type(error).__name__, words=words)
+            if not self.supervised:
+                self._tell(error, words, signals)
+                self._leave(is_over=False)
         if not self.supervised:
-            self._leave(is_over=False)
             raise error
         if self.rank.rank != 0:
             print(words, file=sys.stderr)  # into its log
         sys.stdout.flush()
         sys.stderr.flush()
         return code if process_code is None else process_code
+
+    def _tell(self, error: BaseException, words: str, signals: Collection[int]) -> None:
+        """Say on the screen what has ended this rank, whose output goes to a file, unless others have said it."""
+        if self._screen is None or isinstance(error, (Interrupted, LeftAlone)):
+            return
+        if isinstance(error, LightkitError):
+            if self._is_told(words, signals):
+                return
+            told = f"rank {self.rank.rank}: {words}"
+        elif any(other.code for other in self.board.standings() if other.rank != self.rank.rank):
+            told = f"rank {self.rank.rank} has ended because of it: {words.rstrip().splitlines()[-1]}"
+        else:
+            told = f"rank {self.rank.rank}:\n{words.rstrip()}"
+        log = f"\nlog   {self._log}" if self._log is not None else ""
+        os.write(self._screen, f"{told}{log}\n".encode())
+
+    def _is_told(self, words: str, signals: Collection[int]) -> bool:
+        """Wait a moment for a lower rank to end with the same words, or so early that the launcher ends this one."""
+        deadline = time.monotonic() + _SAME_S
+        while time.monotonic() < deadline:
+            lower = [standing for standing in self.board.standings() if standing.rank < self.rank.rank]
+            if signals or any(standing.words == words for standing in lower):
+                return True
+            time.sleep(_LOOK_S)
+        return False
 
     def watchdog(self, timeout_s: float) -> Watchdog:
         """Make the watchdog that ends this rank once it makes no progress.
@@ -172,6 +209,7 @@ class Seat:
         written = self.board.log(self.rank.rank)
         if kept.exists():
             if kept.samefile(written):
+                self._log = kept
                 return
             _set_aside(kept)
         try:
@@ -179,13 +217,16 @@ class Seat:
         except OSError:  # on another file system
             kept.write_bytes(written.read_bytes())
             redirect(kept, 1, 2)
-        self._is_log_kept = True
+        self._log = kept
 
     def _leave(self, *, is_over: bool) -> None:
         """Take away what only a supervisor would read."""
-        if self._is_log_kept:
-            self.board.log(self.rank.rank).unlink(missing_ok=True)
-        self.board.leave(self.rank, is_over=is_over)
+        if self.board.folder.parent.name == _LAUNCHES:  # else it is where the run keeps its logs
+            gone = [standing.rank for standing in self.board.standings() if standing.is_gone]
+            for rank in (self.rank.rank, *gone):
+                self.board.log(rank).unlink(missing_ok=True)
+        restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) if self.rank.engine == "torchrun" else 0
+        self.board.leave(self.rank, is_over=is_over or self.rank.attempt >= restarts)
 
 
 class LeftAlone(LightkitError):
@@ -202,11 +243,30 @@ def seat_of(environ: Mapping[str, str], root: Path | str | None = None) -> Seat 
     rank = this_rank(environ)
     if folder := environ.get(LAUNCH):  # without a launcher's variables it is the one that starts the others itself
         return Seat(rank or Rank(0, 1), Board(folder), supervised=True)
-    if rank is None or root is None or rank.size == 1:
+    if rank is None or root is None or (rank.engine == "local" and rank.size == 1):
         return None
     if told := environ.get(INHERITED):
         return Seat(rank, Board(Path(json.loads(told)["folder"]) / "logs"), supervised=False)
-    return Seat(rank, Board(Path(root).absolute() / ".launch" / f"{rank.engine}-{rank.key}"), supervised=False)
+    return Seat(rank, Board(Path(root).absolute() / _LAUNCHES / f"{rank.engine}-{rank.key}"), supervised=False)
+
+
+def num_threads(rank: Rank, *, num_cores: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Give the threads that a rank should have so that those of a machine do not fight for its cores.
+
+    Args:
+        rank: The rank.
+        num_cores: Cores that this process may use.
+        environ: Environment variables.
+    """
+    asked = environ.get("SLURM_CPUS_PER_TASK", "") if rank.engine == "slurm" else ""
+    if asked.isdigit():
+        return int(asked)
+    share = num_cores // rank.local_size
+    if affinity := getattr(os, "sched_getaffinity", None):  # not on macOS
+        own, launcher = affinity(0), affinity(os.getppid())
+        if len(own) < len(launcher):  # which has given each rank its cores
+            share = min(num_cores, len(launcher) // rank.local_size)
+    return max(1, share)
 
 
 def told_interruption(interruption: Interrupted) -> str:
@@ -224,6 +284,26 @@ def _exit_code(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+@contextmanager
+def _unhurried() -> Iterator[list[int]]:
+    """Let a rank that ends say so: launchers send SIGTERM to all ranks as soon as one of them has ended.
+
+    Gives the signals that have come meanwhile.
+    """
+    come: list[int] = []
+
+    def note(signum: int, _frame: FrameType | None) -> None:
+        come.append(signum)
+
+    is_main = threading.current_thread() is threading.main_thread()  # Python allows handlers nowhere else
+    before = {signum: signal.signal(signum, note) for signum in (signal.SIGINT, signal.SIGTERM)} if is_main else {}
+    try:
+        yield come
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def _set_aside(log: Path) -> None:

@@ -9,11 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightkit.cli.explaining import located
-from lightkit.cli.joining import seat_of
+from lightkit.cli.joining import num_threads, seat_of
 from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import STAGES, Session, open_session
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
+from lightkit.launch import this_rank
+from lightkit.launch.plan import THREADS
+from lightkit.machine import this_machine
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ it stopped; a complete one is not repeated.
 
 def run(command: str, words: list[str], watch: SignalWatch) -> int:
     """Run fit, validate, test or predict, and return the exit code."""
+    if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
+        note_preemption(watch)
     seat = seat_of(os.environ)
     if seat is not None:  # from here on its supervisor tells what goes wrong
         seat.open()
@@ -40,18 +45,33 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
         return seat.run(partial(_run_opened, command, words, watch))
     session = open_session(command, words, watch)
     speak_plainly(session.mode, session.resolved.masked)
+    if session.seat is not None:
+        session.seat.open()
     for notice in session.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
     if session.seat is None:
         refuse_unsubmitted(session)
         if (plan := plan_of(session)) is not None:
             return supervise(session, plan)
+    os.environ.update(_threads(session))
     if session.seat is not None:
-        if session.seat.rank.engine == "slurm":  # sent before the time of the job is over: see `lightkit submit`
-            watch.add(signal.SIGUSR1)
-        session.seat.open()
         return session.seat.run(partial(_run_session, session, words))
     return _run_session(session, words)
+
+
+def note_preemption(watch: SignalWatch) -> None:
+    """Let SIGUSR1, which Slurm sends before it ends a job of `lightkit submit`, wait until training can be resumed."""
+    watch.add(signal.SIGUSR1)  # puts back at the end what was there before
+    signal.signal(signal.SIGUSR1, lambda signum, _frame: watch.note(signum))
+
+
+def _threads(session: Session) -> dict[str, str]:
+    """Tell libraries that are loaded later how many threads to have, where no launch of lightkit's has told them."""
+    if session.launch.threads is not None:
+        return {THREADS: str(session.launch.threads)}
+    if session.seat is None or session.seat.rank.engine == "local" or os.environ.get(THREADS):
+        return {}
+    return {THREADS: str(num_threads(session.seat.rank, num_cores=this_machine().cores or 1))}
 
 
 def _run_opened(command: str, words: list[str], watch: SignalWatch) -> int:
@@ -69,7 +89,7 @@ def _run_session(session: Session, words: list[str]) -> int:
     except DataChanged as change:
         if session.seat is not None and session.seat.supervised:  # all ranks begin again
             raise
-        if session.seat is not None:
+        if session.seat is not None and session.seat.rank.size > 1:
             says = str(change).replace("begins a new run: ", "")
             raise ConfigError(f"run.resume: {says}, and --run.resume=never begins a new run") from change
         session.tell(str(change))

@@ -1,4 +1,4 @@
-"""A job of a stand-in for Slurm that trains two real ranks, is preempted, goes back into the queue and resumes."""
+"""A job of a stand-in for Slurm that trains real ranks, is preempted, goes back into the queue and resumes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.cli.commands import (
     ended,
     events,
     fit,
+    rows,
     run,
     started,
     wait_for,
@@ -30,8 +31,12 @@ JOB: dict[str, Any] = {
 }
 
 
-def test_a_job_that_is_preempted_resumes_and_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    folder, place = workplace(tmp_path / "slurm", JOB, pictures=60), tmp_path / "fake"
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_job_that_is_preempted_resumes_and_ends_as_if_nothing_had_happened(tmp_path: Path, processes: int) -> None:
+    job = {**JOB, "launch": {**JOB["launch"], "processes": processes}}
+    if processes == 1:  # as `lightkit submit` makes it of a config that says nothing of hardware
+        job = {**JOB, "accelerator": "cpu", "launch": {}, "trainer": {**JOB["trainer"], "max_epochs": 2}}
+    folder, place = workplace(tmp_path / "slurm", job, pictures=60), tmp_path / "fake"
     environ = {"PATH": f"{FAKE}{os.pathsep}{os.environ['PATH']}", "FAKE_SLURM": str(place)}
     with started(folder, "submit", "-c", "job.yaml", environ=environ) as process:
         assert wait_for(lambda: len(events(folder, "checkpoint")) >= 2, process)
@@ -42,8 +47,12 @@ def test_a_job_that_is_preempted_resumes_and_ends_as_if_nothing_had_happened(tmp
     assert (place / "codes").read_text(encoding="utf-8").split() == ["75", "0"]
     said = (folder / "runs" / "job" / "slurm-4711.out").read_text(encoding="utf-8")
     assert "interrupted by SIGUSR1; the same command resumes from" in said
-    assert "on 2 devices" in said
+    assert ("on 2 devices" in said) == (processes == 2)
     assert len(events(folder, "resume")) == 1
+    assert not list((folder / "runs").glob(".launch/*"))
+    if processes == 1:
+        assert [row["epoch"] for row in rows(folder)] == ["0", "1"]
+        return
 
     alone = {**JOB, "launch": {"processes": 2}}
     whole = workplace(tmp_path / "whole", alone, pictures=60)
