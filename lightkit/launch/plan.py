@@ -42,7 +42,16 @@ class Plan:
         Args:
             num_cores: Cores of this machine.
         """
-        return self.settings.threads or max(1, num_cores // max(1, self.local_processes))
+        if self.settings.threads is not None:
+            return self.settings.threads
+        return max(1, num_cores // max(1, self.local_processes)) if self._is_here else 1
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether this machine has ranks: of a cluster of Spark or Ray nobody knows how many share a machine."""
+        master = self.settings.master or os.environ.get({"spark": "MASTER", "ray": "RAY_ADDRESS"}.get(self.engine, ""))
+        is_local = master is None or master == "local" or master.startswith(("local[", "local-cluster["))
+        return self.engine not in ("spark", "ray") or self.processes < 0 or is_local
 
     def environment(self, num_cores: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Variables of the engine's own that all processes need."""

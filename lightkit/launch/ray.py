@@ -108,7 +108,11 @@ def run_rank(settings: dict[str, str]) -> None:
 
 
 def _hush() -> None:
-    """Keep Ray's notes out of what ranks write: some of its loggers (2.60) are named after their files."""
+    """Keep Ray's notes out of what ranks write: some of its loggers (2.60) are named after their files.
+
+    Another one shows with a traceback how the function of `run_rank` has ended, which the rank itself has told.
+    """
+    logging.getLogger("ray.train.v2._internal.util").setLevel(logging.CRITICAL)
     folder = str(Path(_of_ray("ray").__file__).parent)
     for name in list(logging.root.manager.loggerDict):
         if name.startswith(folder):

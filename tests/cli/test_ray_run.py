@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import SLOW_PICTURES, ended, events, fit, rows, started, summary, wait_for, workplace
+from tests.cli.commands import SLOW_PICTURES, ended, events, fit, rows, runs_in, started, summary, wait_for, workplace
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,9 +46,21 @@ def test_an_interrupt_saves_and_the_same_command_resumes(tmp_path: Path) -> None
         began = time.monotonic()
         os.kill(process.pid, signal.SIGINT)
         end = ended(process)
-        assert time.monotonic() - began < 15
+        # Less than ten on an idle machine. On a busy one Ray's own half dozen of processes are slow to end; a rank that
+        # did not hear would go on for longer than this.
+        assert time.monotonic() - began < 30
     assert end.code == 75, end.err
     assert summary(folder)["status"] == "preempted"
     resumed = fit(folder)
     assert resumed.code == 0, resumed.err
     assert "resumes" in resumed.err
+
+
+def test_a_mistake_in_the_data_is_told_once_and_nothing_is_started_again(tmp_path: Path) -> None:
+    folder = workplace(tmp_path, JOB)
+    end = fit(folder)
+    assert end.code == 3, end.err
+    assert "error: pictures: this data folder does not exist" in end.err
+    assert end.err.lower().count("error") == 1
+    assert "Traceback" not in end.err
+    assert runs_in(folder) == []
