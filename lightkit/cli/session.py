@@ -19,7 +19,7 @@ from lightkit.cli.resuming import checkpoint_of
 from lightkit.cli.screen import Mode, choose_mode
 from lightkit.config import Hardware
 from lightkit.errors import ConfigError
-from lightkit.launch import LaunchSettings, read_settings
+from lightkit.launch import LaunchSettings, check_engine, read_settings, this_rank
 from lightkit.machine import this_machine
 from lightkit.runs.signals import SignalWatch
 
@@ -167,6 +167,8 @@ def open_session(
         read_settings(resolved)  # a mistake in it is told before anybody reckons with it
         hardware = config.resolve_hardware(resolved, this_machine(), environ=os.environ)
         launch = read_settings(hardware.resolved)
+        if command in STAGES and this_rank(os.environ) is None:  # else the launcher has decided
+            check_engine(launch, hardware.resolved, strategy=hardware.strategy)
     except ConfigError as error:
         raise ConfigError(resolved.masked(str(error))) from error
     resolved = hardware.resolved

@@ -20,7 +20,7 @@ from lightkit.launch.heartbeat import Heartbeat, heartbeat, waiting
 from lightkit.launch.output import redirect, writer
 from lightkit.launch.plan import Plan, plan_launch
 from lightkit.launch.ranks import ATTEMPT, ENGINE, LAUNCH, PREEMPTED, Rank, this_rank
-from lightkit.launch.settings import ENGINES, LaunchSettings, read_settings
+from lightkit.launch.settings import ENGINES, LaunchSettings, check_engine, read_settings
 from lightkit.launch.supervisor import Supervisor
 from lightkit.launch.watchdog import STALLED, Watchdog
 
@@ -40,6 +40,7 @@ __all__ = [
     "Supervisor",
     "Verdict",
     "Watchdog",
+    "check_engine",
     "heartbeat",
     "judge",
     "plan_launch",

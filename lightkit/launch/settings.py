@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 from lightkit.config import KeyPath, Origin, Resolved, mistake, near, read_scalar
 
-__all__ = ["ENGINES", "LaunchSettings", "read_settings"]
+__all__ = ["ENGINES", "LaunchSettings", "check_engine", "read_settings"]
 
 ENGINES = ("local", "horovod", "torchrun", "spark", "ray", "slurm")
 _CONTROLLERS = ("gloo", "mpi")
@@ -137,6 +137,8 @@ _ENGINES_OF = {
     "max_restarts": ("torchrun",),
     "max_failures": ("ray",),
     "master": ("spark", "ray"),
+    "network_interface": ("horovod", "torchrun", "spark", "ray"),
+    "slurm": ("slurm",),
 }
 
 
@@ -163,8 +165,26 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
             )
         if not _RULES[key].holds(value):
             raise mistake(f"launch.{key}: expected {_RULES[key].expects}, got {value!r}", origin)
-    _check_engine(given, resolved)
-    return LaunchSettings(**given)
+    settings = LaunchSettings(**given)
+    if settings.engine is not None:
+        _check_keys(settings, resolved, settings.engine)
+    return settings
+
+
+def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str | None) -> None:
+    """Check that the engine which will start the processes heeds all that the config says of them.
+
+    Args:
+        settings: The config's `launch` block.
+        resolved: The config, with today's trainer keys.
+        strategy: Name of the strategy, None where Lightning chooses it.
+
+    Raises:
+        ConfigError: If a key is for other engines only.
+    """
+    engine = settings.engine or ("horovod" if strategy == "horovod" or settings.hosts else "local")
+    _check_keys(settings, resolved, engine)
+    _check_num_nodes(settings, resolved, engine)
 
 
 def _as_meant(value: Any, resolved: Resolved, path: KeyPath) -> Any:
@@ -194,19 +214,47 @@ def _written(value: Any, origin: Origin | None) -> str:
     return origin.source[(origin.column or 1) - 1 : (origin.end_column or 1) - 1].strip()
 
 
-def _is_one_layer(resolved: Resolved, *keys: str) -> bool:
-    """Whether one file, or the flags, say all of these: what a lower layer says for another engine counts no more."""
-    origins = [resolved.origin_of(("launch", key)) for key in keys]
-    return len({(origin.kind, origin.file) for origin in origins if origin is not None}) == 1
-
-
-def _check_engine(given: Mapping[str, Any], resolved: Resolved) -> None:
-    engine = given.get("engine")
+def _check_keys(settings: LaunchSettings, resolved: Resolved, engine: str) -> None:
     for key, engines in _ENGINES_OF.items():
-        is_said = given.get(key) not in (None, getattr(LaunchSettings, key))
-        if engine is not None and is_said and engine not in engines and _is_one_layer(resolved, key, "engine"):
-            raise mistake(
-                f"launch.{key}: is for the engine {' or '.join(engines)} only, but launch.engine is {engine!r}",
-                resolved.origin_of(("launch", key)),
-                resolved.origin_of(("launch", "engine")),
-            )
+        is_said = getattr(settings, key) not in (None, getattr(LaunchSettings, key))
+        if not is_said or engine in engines or _is_overruled(resolved, ("launch", key), ("launch", "engine")):
+            continue
+        here = "launch.engine is" if settings.engine is not None else "launch.engine is not said, which comes to"
+        raise mistake(
+            f"launch.{key}: is for the engine {' or '.join(engines)} only, but {here} {engine!r}",
+            resolved.origin_of(("launch", key)),
+            _place(resolved, ("launch", "engine")),
+        )
+
+
+def _check_num_nodes(settings: LaunchSettings, resolved: Resolved, engine: str) -> None:
+    path = ("trainer", "num_nodes")
+    trainer = resolved.values.get("trainer")
+    wanted = _scalar(trainer.get("num_nodes")) if isinstance(trainer, dict) else None
+    if not isinstance(wanted, int) or wanted == 1:
+        return
+    if engine not in ("torchrun", "slurm"):
+        raise mistake(
+            f"trainer.num_nodes: {wanted} machines whose processes are started by hand are not joined to one run, and "
+            f"the engine here is {engine!r}; say launch.engine: torchrun, launch.nodes: {wanted} and launch.rendezvous",
+            resolved.origin_of(path),
+        )
+    fewest, most = settings.num_nodes
+    is_asked = engine == "slurm" and most == 1  # `lightkit submit` takes the trainer's number then
+    if not is_asked and not fewest <= wanted <= most and not _is_overruled(resolved, path, ("launch", "nodes")):
+        raise mistake(
+            f"trainer.num_nodes: {wanted} contradicts launch.nodes, which is {settings.nodes}; say launch.nodes only",
+            resolved.origin_of(path),
+            _place(resolved, ("launch", "nodes")),
+        )
+
+
+def _is_overruled(resolved: Resolved, path: KeyPath, by: KeyPath) -> bool:
+    """Whether a higher layer says the other key: what a lower one says for another engine counts no more."""
+    lower, higher = _place(resolved, path), _place(resolved, by)
+    return lower is not None and higher is not None and resolved.ranks.get(lower, 0) < resolved.ranks.get(higher, 0)
+
+
+def _place(resolved: Resolved, path: KeyPath) -> Origin | None:
+    """Give the place of a key, and not of the section that it is missing from."""
+    return resolved.origins.get(path)

@@ -8,7 +8,7 @@ import pytest
 
 from lightkit.config import Flag, resolve
 from lightkit.errors import ConfigError
-from lightkit.launch import LaunchSettings, read_settings
+from lightkit.launch import LaunchSettings, check_engine, read_settings
 
 
 def settings(folder: Path, block: str) -> LaunchSettings:
@@ -66,3 +66,71 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, block: str, says: str)
         settings(tmp_path, block)
     assert says in str(caught.value)
     assert "job.yaml:1:" in str(caught.value)
+
+
+WITHOUT_ENGINE = {
+    "restarts": ("max_restarts: 3", "launch.max_restarts: is for the engine torchrun only"),
+    "failures": ("max_failures: 3", "launch.max_failures: is for the engine ray only"),
+    "nodes": ("nodes: 2", "launch.nodes: is for the engine torchrun or slurm only"),
+    "a rendezvous": ("rendezvous: 'a:1'", "launch.rendezvous: is for the engine torchrun only"),
+    "a master": ("master: 'local[2]'", "launch.master: is for the engine spark or ray only"),
+    "a controller": ("controller: mpi", "launch.controller: is for the engine horovod only"),
+    "an interface": ("network_interface: eth0", "launch.network_interface: is for the engine horovod or torchrun or"),
+    "options of sbatch": ("slurm: {time: 1}", "launch.slurm: is for the engine slurm only"),
+}
+
+
+def checked(
+    folder: Path, text: str, *above: str, strategy: str | None = None, flags: dict[str, str] | None = None
+) -> None:
+    """Check a config of one file, further ones above it, and flags."""
+    files = [folder / f"{number}.yaml" for number in range(len(above) + 1)]
+    for file, content in zip(files, (text, *above), strict=True):
+        file.write_text(content, encoding="utf-8")
+    words = [Flag(key, value, f"--{key}={value}") for key, value in (flags or {}).items()]
+    resolved = resolve(files, flags=words, environ={})
+    check_engine(read_settings(resolved), resolved, strategy=strategy)
+
+
+@pytest.mark.parametrize(("key", "says"), WITHOUT_ENGINE.values(), ids=WITHOUT_ENGINE)
+def test_a_key_of_an_engine_that_is_not_chosen_is_refused(tmp_path: Path, key: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked(tmp_path, f"launch: {{processes: 2, {key}}}\n")
+    assert says in str(caught.value)
+    assert "but launch.engine is not said, which comes to 'local'" in str(caught.value)
+    assert "0.yaml:1:" in str(caught.value)
+
+
+def test_the_engine_that_is_chosen_has_its_keys(tmp_path: Path) -> None:
+    checked(tmp_path, "launch: {processes: 2, controller: mpi, network_interface: eth0}", strategy="horovod")
+    checked(tmp_path, "launch: {hosts: 'a:1,b:1', controller: mpi}", strategy="horovod")
+    checked(tmp_path, "launch: {nodes: 1, max_restarts: 0, controller: gloo}")  # as a saved config has them
+
+
+def test_what_a_lower_layer_says_for_another_engine_counts_no_more(tmp_path: Path) -> None:
+    lower = "launch: {engine: torchrun, max_restarts: 3}\n"
+    checked(tmp_path, lower, "launch: {engine: ray, processes: 2}\n")
+    checked(tmp_path, lower, flags={"launch.engine": "local"})
+    with pytest.raises(
+        ConfigError, match=r"launch\.max_failures: is for the engine ray only, but launch\.engine is 'tor"
+    ):
+        checked(tmp_path, lower, "launch: {max_failures: 3}\n")
+    with pytest.raises(ConfigError, match=r"launch\.max_failures: .*(.|\n)*--launch\.max_failures=3"):
+        checked(tmp_path, lower, flags={"launch.max_failures": "3"})
+
+
+def test_several_machines_need_an_engine_that_makes_them_one_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.num_nodes: 2 machines .* say launch\.engine: torchrun"):
+        checked(tmp_path, "trainer: {num_nodes: 2}\n")
+    with pytest.raises(ConfigError, match=r"trainer\.num_nodes: 2 machines"):
+        checked(tmp_path, "", flags={"trainer.num_nodes": "2"})
+    checked(tmp_path, "trainer: {num_nodes: 1}\n")
+    checked(tmp_path, "trainer: {num_nodes: 2}\nlaunch: {engine: slurm}\n")
+
+
+def test_the_trainers_number_of_machines_must_be_that_of_the_launch(tmp_path: Path) -> None:
+    launch = "launch: {engine: torchrun, rendezvous: 'a:1', nodes: %s}\n"
+    checked(tmp_path, "trainer: {num_nodes: 3}\n" + launch % "'1:4'")
+    with pytest.raises(ConfigError, match=r"trainer\.num_nodes: 3 contradicts launch\.nodes, which is 2"):
+        checked(tmp_path, "trainer: {num_nodes: 3}\n" + launch % 2)
+    checked(tmp_path, "trainer: {num_nodes: 3}\n", launch % 2)
