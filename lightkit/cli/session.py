@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from lightkit import config, runs
 from lightkit.cli.joining import Seat, seat_of
-from lightkit.cli.resuming import checkpoint_of
+from lightkit.cli.resuming import checkpoint_of, on_this_machine
 from lightkit.cli.screen import Mode, choose_mode
 from lightkit.config import Hardware
 from lightkit.errors import ConfigError
@@ -164,6 +164,8 @@ def open_session(
         if "logger" in defaults and not _has_logger(resolved.values):
             resolved = resolve(defaults)
     try:
+        if base is not None:
+            resolved = on_this_machine(resolved, base.config_path)
         read_settings(resolved)  # a mistake in it is told before anybody reckons with it
         hardware = config.resolve_hardware(resolved, this_machine(), environ=os.environ)
         launch = read_settings(hardware.resolved)
