@@ -14,6 +14,7 @@ from lightkit.cli.stages import note_preemption
 from lightkit.errors import ConfigError, Interrupted
 from lightkit.launch import Board, Rank
 from lightkit.runs.signals import SignalWatch
+from tests.cli.conftest import House
 
 LAUNCHERS = {
     "torchrun": {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1"},
@@ -55,6 +56,12 @@ def test_cores_that_the_launcher_has_shared_out_are_not_shared_out_again(monkeyp
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 0 else launcher)
     assert num_threads(Rank(0, 4, 0, 4, "mpi"), num_cores=4, environ={}) == 4
     assert num_threads(Rank(0, 8, 0, 8, "mpi"), num_cores=4, environ={}) == 2  # two ranks on the same four cores
+
+
+def test_one_process_has_the_threads_that_the_config_says(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    house.resolved("-c", "small.yaml", "launch.threads=3")
+    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize(

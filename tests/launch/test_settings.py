@@ -8,7 +8,7 @@ import pytest
 
 from lightkit.config import Flag, resolve
 from lightkit.errors import ConfigError
-from lightkit.launch import LaunchSettings, check_engine, read_settings
+from lightkit.launch import LaunchSettings, check_engine, plan_launch, read_settings
 
 
 def settings(folder: Path, block: str) -> LaunchSettings:
@@ -134,3 +134,33 @@ def test_the_trainers_number_of_machines_must_be_that_of_the_launch(tmp_path: Pa
     with pytest.raises(ConfigError, match=r"trainer\.num_nodes: 3 contradicts launch\.nodes, which is 2"):
         checked(tmp_path, "trainer: {num_nodes: 3}\n" + launch % 2)
     checked(tmp_path, "trainer: {num_nodes: 3}\n", launch % 2)
+
+
+CLUSTERS = {
+    "spark://far:7077": ("spark", 8, 1),
+    "yarn": ("spark", 8, 1),
+    "local[4]": ("spark", 4, 2),
+    "local-cluster[2,1,1024]": ("spark", 2, 4),
+    "auto": ("ray", 2, 1),
+    None: ("ray", 2, 4),
+}
+
+
+@pytest.mark.parametrize(("master", "expected"), CLUSTERS.items(), ids=map(str, CLUSTERS))
+def test_ranks_share_the_cores_of_this_machine_only(
+    monkeypatch: pytest.MonkeyPatch, master: str | None, expected: tuple[str, int, int]
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    engine, processes, threads = expected
+    asked = LaunchSettings(engine=engine, processes=processes, master=master)
+    plan = plan_launch(asked, strategy="ddp", processes=None)
+    assert plan is not None
+    assert plan.environment(8, {})["OMP_NUM_THREADS"] == str(threads)
+    assert plan.environment(8, {"OMP_NUM_THREADS": "5"}).get("OMP_NUM_THREADS") is None
+
+
+def test_ranks_on_sparks_driver_share_its_cores() -> None:
+    asked = LaunchSettings(engine="spark", processes=-4, master="spark://far:7077")
+    plan = plan_launch(asked, strategy="ddp", processes=None)
+    assert plan is not None
+    assert plan.threads(8) == 2
