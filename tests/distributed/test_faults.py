@@ -9,8 +9,8 @@ import pytest
 
 from tests.distributed.launching import launched, needs_horovod
 
-pytestmark = [pytest.mark.slow, needs_horovod]
-SOON_S = 60  # some seconds where the machine is idle; gloo alone would wait half an hour
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), needs_horovod]
+SOON_S = 120  # some seconds where the machine is idle; gloo alone would wait half an hour
 
 
 def seconds_after_failing(text: str) -> float:
@@ -21,7 +21,7 @@ def seconds_after_failing(text: str) -> float:
 
 
 def test_a_rank_that_raises_ends_the_other() -> None:
-    ended = launched("tests.distributed.failing", "raise", "1", ranks=2, timeout_s=150)
+    ended = launched("tests.distributed.failing", "raise", "1", ranks=2)
     assert seconds_after_failing(ended.stdout) < SOON_S
     assert ended.returncode != 0
     assert "[1]<stderr>:ValueError: batches are out of stock" in ended.stdout
@@ -30,7 +30,7 @@ def test_a_rank_that_raises_ends_the_other() -> None:
 
 
 def test_a_rank_that_is_killed_ends_the_other() -> None:
-    ended = launched("tests.distributed.failing", "kill", "0", ranks=2, timeout_s=150)
+    ended = launched("tests.distributed.failing", "kill", "0", ranks=2)
     assert seconds_after_failing(ended.stdout) < SOON_S
     assert "Process 0 exit with status code 137" in ended.stdout  # 128 and SIGKILL
     assert ended.returncode != 0
