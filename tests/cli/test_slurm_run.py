@@ -33,9 +33,9 @@ JOB: dict[str, Any] = {
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_job_that_is_preempted_resumes_and_ends_as_if_nothing_had_happened(tmp_path: Path, processes: int) -> None:
-    job = {**JOB, "launch": {**JOB["launch"], "processes": processes}}
-    if processes == 1:  # as `lightkit submit` makes it of a config that says nothing of hardware
-        job = {**JOB, "accelerator": "cpu", "launch": {}, "trainer": {**JOB["trainer"], "max_epochs": 2}}
+    job = {**JOB, "trainer": {**JOB["trainer"], "max_epochs": 2}}
+    if processes == 1:  # what `lightkit submit` makes of a config that says nothing of hardware
+        job |= {"accelerator": "cpu", "launch": {}}
     folder, place = workplace(tmp_path / "slurm", job, pictures=60), tmp_path / "fake"
     environ = {"PATH": f"{FAKE}{os.pathsep}{os.environ['PATH']}", "FAKE_SLURM": str(place)}
     with started(folder, "submit", "-c", "job.yaml", environ=environ) as process:
@@ -50,12 +50,12 @@ def test_a_job_that_is_preempted_resumes_and_ends_as_if_nothing_had_happened(tmp
     assert ("on 2 devices" in said) == (processes == 2)
     assert len(events(folder, "resume")) == 1
     assert not list((folder / "runs").glob(".launch/*"))
-    if processes == 1:
-        assert [row["epoch"] for row in rows(folder)] == ["0", "1"]
+    assert [row["epoch"] for row in rows(folder)] == ["0", "1"]
+    if processes == 2:  # test_launch and test_ddp have two ranks that go on exactly
         return
 
-    alone = {**JOB, "launch": {"processes": 2}}
-    whole = workplace(tmp_path / "whole", alone, pictures=60)
+    hurried = {**job, "callbacks": {"checkpoint": job["callbacks"]["checkpoint"]}}
+    whole = workplace(tmp_path / "whole", hurried, pictures=60)
     expected = fit(whole)
     assert expected.code == 0, expected.err
     assert_same_training(folder, whole)
