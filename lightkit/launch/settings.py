@@ -26,7 +26,7 @@ class LaunchSettings:
         processes: Number of processes, each with one device; on each node for `torchrun`. For `spark` a negative
             number means that many on the driver, a positive one on the workers.
         hosts: `horovod` only: hosts and the processes that each may have, as in `a:4,b:4`.
-        nodes: `torchrun` only: number of machines, or the fewest and the most of them, as in `1:4`.
+        nodes: `torchrun` and `slurm`: number of machines; for `torchrun` also the fewest and the most, as in `1:4`.
         rendezvous: `torchrun` with several nodes: `HOST:PORT` at which they find each other.
         max_restarts: `torchrun` only: how often all processes begin again from the last checkpoint once one is lost.
         max_failures: `ray` only: the same.
@@ -38,7 +38,8 @@ class LaunchSettings:
         timeout_s: Seconds in which all processes must have arrived.
         stall_timeout_s: Seconds without a finished batch after which a process counts as hung; 0 waits for ever.
         all_ranks: Show what the other processes write too, each line after its rank.
-        threads: Threads of each process. `null`: the cores of a machine shared out among its processes.
+        threads: Threads of each process. `null`: the cores of a machine shared out among its processes; one on a
+            cluster of Spark or Ray, where nobody knows how many share a machine.
         slurm: Options of `sbatch`, such as `{partition: gpu, time: "2:00:00"}`.
     """
 
