@@ -68,7 +68,8 @@ class Patience:
         if self._failed_at is None or failed[0].attempt != self._failed_attempt:
             self._failed_at, self._failed_attempt = now, failed[0].attempt
         settings = self._plan.settings
-        may_restart = settings.max_restarts + settings.max_failures > 0
+        fewest, most = settings.num_nodes  # a machine that comes or goes costs no restart
+        may_restart = settings.max_restarts + settings.max_failures > 0 or fewest < most
         return now - self._failed_at > (max(_RESTART_S, settings.timeout_s) if may_restart else _PEERS_S)
 
     def misses(self, standings: Sequence[Standing], num_everywhere: int, now: float) -> bool:

@@ -181,8 +181,15 @@ def test_a_rank_that_hangs_ends_all_and_says_where(tmp_path: Path, engine: str, 
     assert summary(folder)["status"] == "failed"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("engine", "signum"),
+    [
+        pytest.param("local", signal.SIGINT, id="local-SIGINT"),
+        pytest.param("local", signal.SIGHUP, id="local-SIGHUP"),
+        pytest.param("torchrun", signal.SIGTERM, id="torchrun-SIGTERM"),
+        pytest.param("horovod", signal.SIGINT, id="horovod-SIGINT", marks=needs_horovod),
+    ],
+)
 def test_a_signal_ends_every_process_in_time_with_a_checkpoint(tmp_path: Path, engine: str, signum: int) -> None:
     folder = job(tmp_path, engine, pause_s=0.3)
     with started(folder, "fit", "-c", "job.yaml") as process:
@@ -193,7 +200,7 @@ def test_a_signal_ends_every_process_in_time_with_a_checkpoint(tmp_path: Path, e
         end = ended(process)
         assert time.monotonic() - began < 20  # ten seconds are promised; a busy machine may take twice as long
     assert end.code == 75, end.err
-    assert "the same command resumes from" in end.err
+    assert f"interrupted by {signal.Signals(signum).name}; the same command resumes from" in end.err
     assert "Traceback" not in end.err
     assert processes_in(folder) == []
     assert summary(folder)["status"] == "preempted"

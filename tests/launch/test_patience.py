@@ -42,8 +42,13 @@ def test_only_agents_of_torch_are_ended_when_all_ranks_are_done(
 
 @pytest.mark.parametrize(
     ("settings", "limit_s"),
-    [({}, 10), ({"max_restarts": 1, "timeout_s": 300}, 300), ({"max_restarts": 1, "timeout_s": 30}, 90)],
-    ids=["no restart", "a slow restart", "a quick one"],
+    [
+        ({}, 10),
+        ({"max_restarts": 1, "timeout_s": 300}, 300),
+        ({"max_restarts": 1, "timeout_s": 30}, 90),
+        ({"nodes": "1:2", "rendezvous": "a:1", "timeout_s": 30}, 90),
+    ],
+    ids=["no restart", "a slow restart", "a quick one", "a machine that comes or goes"],
 )
 def test_ranks_have_time_to_begin_again(settings: dict[str, Any], limit_s: float) -> None:
     patience = Patience(plan("torchrun", **settings), 2, 0)
