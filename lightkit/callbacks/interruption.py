@@ -88,7 +88,8 @@ class StopOnSignal(Callback):
         return received if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(received, all=False)
 
     def _stop_if_asked(self, trainer: Trainer) -> None:
-        if self._is_asked(trainer):
+        # Without any checkpoint yet, the first batch's end is soon enough, and leaves one.
+        if self._is_asked(trainer) and self._last_good() is not None:
             self._stop()
 
     def _stop(self) -> NoReturn:

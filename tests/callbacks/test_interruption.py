@@ -32,8 +32,12 @@ class Knock(pl.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def fit(folder: Path, hook: str, step: int, *, exact: bool = True, **settings: Any) -> pl.Trainer:
+def fit(
+    folder: Path, hook: str, step: int, *, exact: bool = True, noted: int | None = None, **settings: Any
+) -> pl.Trainer:
     with SignalWatch() as watch:
+        if noted is not None:
+            watch.note(noted)
         stop = StopOnSignal(watch, last_good=lambda: runs.last_good(folder, report=lambda _: None))
         keeper = Checkpoint(None, dirpath=str(folder))
         trainer = pl.Trainer(
@@ -84,6 +88,14 @@ def test_a_signal_far_from_the_first_checkpoint_leaves_none(tmp_path: Path) -> N
         fit(tmp_path, "on_train_batch_start", 1, exact=False)
     assert caught.value.exit_code == 143
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_wish_from_before_the_training_is_met_after_its_first_step(tmp_path: Path, batches: int) -> None:
+    with pytest.raises(Interrupted) as caught:
+        fit(tmp_path, "on_train_end", -1, noted=signal.SIGUSR1, accumulate_grad_batches=batches)
+    assert caught.value.exit_code == 75
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 1
 
 
 def test_accumulated_gradients_are_not_cut_in_two(tmp_path: Path) -> None:
