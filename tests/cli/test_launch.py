@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -34,6 +33,7 @@ from tests.cli.commands import (
     wait_for,
     workplace,
 )
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +45,7 @@ ENGINES = [
     pytest.param("torchrun", id="torchrun"),
     pytest.param("horovod", id="horovod", marks=needs_horovod),
 ]
+SOON_S = 60  # on a busy machine; gloo itself would wait for half an hour
 SPARK = [
     pytest.param(
         engine,
@@ -138,7 +139,7 @@ def test_a_rank_that_raises_ends_all_with_its_traceback_first(tmp_path: Path, en
     folder = job(tmp_path, engine, trouble="raise")
     end, seconds = failed(folder)
     assert end.code == 1
-    assert seconds < 30
+    assert seconds < SOON_S
     told = [line for line in end.err.splitlines() if line]
     first = next(index for index, line in enumerate(told) if "Traceback" in line)
     assert told[first - 1].startswith("rank 1 (process ")
@@ -153,7 +154,7 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(tmp_path: Path, engine: str
     folder = job(tmp_path, engine, trouble="kill")
     end, seconds = failed(folder)
     assert end.code == 1, end.err
-    assert seconds < 30
+    assert seconds < SOON_S
     assert "error: rank 1 (process " in end.err
     assert "gone without a word" in end.err
     assert "Traceback" not in end.err
@@ -164,8 +165,13 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(tmp_path: Path, engine: str
     assert "resumes" in resumed.err
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("trouble", ["hang", "stop"])
+@pytest.mark.parametrize(
+    ("trouble", "engine"),
+    [
+        *(pytest.param("hang", *each.values, id=f"hang-{each.id}", marks=each.marks) for each in ENGINES),
+        ("stop", "local"),
+    ],
+)
 def test_a_rank_that_hangs_ends_all_and_says_where(tmp_path: Path, engine: str, trouble: str) -> None:
     folder = job(tmp_path, engine, trouble=trouble, stall_timeout_s=8)
     end, seconds = failed(folder)
@@ -309,9 +315,7 @@ def test_torchrun_starts_all_again_and_the_weights_are_those_of_an_undisturbed_r
 
 def free_address() -> str:
     """A place on this machine at which supervisors can meet."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def rank_in(folder: Path, rank: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from lightkit.errors import ConfigError
 from lightkit.launch import ray
 from tests.cli.commands import ended, wait_for
-from tests.launch.drivers import drive, driver, job, marked, seen
+from tests.launch.drivers import drive, driver, job, marked
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 
@@ -38,25 +37,6 @@ def test_the_package_lightning_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @needs_ray
-def test_a_killed_rank_starts_all_again(tmp_path: Path) -> None:
-    asked = job(tmp_path, "fit", "wait", max_failures=1)
-    with driver("ray", asked) as process:
-        assert wait_for(lambda: all((tmp_path / f"rank-{rank}-0.json").exists() for rank in (0, 1)), process)
-        os.kill(seen(tmp_path, 1)["pid"], signal.SIGKILL)
-        end = ended(process)
-        assert marked(asked) == []
-    assert (end.code, end.out, end.err) == (0, "", "")
-    for rank in (0, 1):
-        found = seen(tmp_path, rank, attempt=1)
-        assert found["total"] == 3.0
-        assert found["words"] == ["fit", "wait"]
-        assert found["folder"] == str(tmp_path)
-        assert (found["_LIGHTKIT_ENGINE"], found["_LIGHTKIT_ATTEMPT"]) == ("ray", "1")
-        assert (found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"]) == (str(rank), "2")
-
-
-@pytest.mark.slow
-@needs_ray
 def test_a_rank_that_fails_once_too_often_ends_the_launch(tmp_path: Path) -> None:
     end = drive("ray", job(tmp_path, "fail=1"))
     assert end.code == 1
@@ -70,10 +50,8 @@ def test_sigterm_leaves_no_process(tmp_path: Path) -> None:
     asked = job(tmp_path, "wait")
     with driver("ray", asked) as process:
         assert wait_for(lambda: all((tmp_path / f"rank-{rank}-0.json").exists() for rank in (0, 1)), process)
-        began_s = time.monotonic()
         os.kill(process.pid, signal.SIGTERM)
-        assert ended(process, 30).code == 1
-        assert time.monotonic() - began_s < 15  # six seconds of grace, on a busy machine
+        assert ended(process, 30).code == 1  # the seconds: six of grace, on a busy machine
         assert marked(asked) == []
 
 
