@@ -203,8 +203,10 @@ class Supervisor:
         def note(signum: int, _frame: FrameType | None) -> None:
             self._signals.append(signum)
 
-        asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {signum: signal.signal(signum, note) for signum in asked if signal.getsignal(signum) != signal.SIG_IGN}
+        asked = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+            asked.append(signal.SIGHUP)
+        before = {signum: signal.signal(signum, note) for signum in asked}
         try:
             yield
         finally:

@@ -24,7 +24,7 @@ def test_gpus_that_are_not_there_are_told_with_the_line(capsys: pytest.CaptureFi
     assert main(["fit", "-c", "x.yaml"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "error: accelerator.gpus: 2: this machine shows no GPU (CUDA_VISIBLE_DEVICES is ''); "
-        "say gpus: 0, which is the CPU, or accelerator: auto",
+        "say gpus: 0, which is the CPU, or leave it out",
         "  --> x.yaml:3:9",
         "    3 |   gpus: 2",
         "      |         ^",
@@ -50,7 +50,7 @@ def test_hardware_is_refused_before_torch_is_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[2, 2] []\n"
-    assert "pip install 'lightkit[tpu]' -c constraints-tpu.txt" in done.stderr
+    assert "pip install '.[tpu]' -c constraints-tpu.txt" in done.stderr
 
 
 @pytest.mark.slow

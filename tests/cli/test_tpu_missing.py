@@ -25,6 +25,6 @@ def test_without_torch_xla_a_tpu_is_refused_with_the_way_to_install_it(tmp_path:
     assert "Traceback" not in end.err
     assert "accelerator.tpu_cores" in end.err
     assert "torch-xla" in end.err
-    assert "pip install 'lightkit[tpu]' -c constraints-tpu.txt" in end.err
+    assert "pip install '.[tpu]' -c constraints-tpu.txt" in end.err
     assert end.out == ""
     assert runs_in(tmp_path) == []
