@@ -130,8 +130,8 @@ def eval_loader(
     """Batches in the dataset's order; among several processes each sample counts once.
 
     Each process gets its share in as many batches as the others, so that a model's collectives in a step find all of
-    them; batches may have fewer samples than ``batch_size``. Only with a batch size of 1, or fewer samples than
-    processes, some samples are there twice where they do not share evenly.
+    them; batches may have fewer samples than ``batch_size``, and one fewer than another process's. Only with a batch
+    size of 1, or fewer samples than processes, some samples are there twice where they do not share evenly.
     """
     common = _common(batch_size, seed, trainer, num_workers, persistent_workers=True)
     if trainer is None or trainer.world_size == 1:
