@@ -4,6 +4,7 @@
 
     LightkitError                1
       ConfigError                2   the config or the command line is wrong
+        ConfigErrors             2   so it is in several places
       DataError                  3   the data is wrong or missing
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
       RunLocked                 75   another process holds the run; try again later
@@ -15,21 +16,76 @@ Everything else that escapes is a defect in lightkit or in the user's code: a tr
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["CheckpointError", "ConfigError", "DataError", "Interrupted", "LightkitError", "RunLocked"]
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
+
+__all__ = ["CheckpointError", "ConfigError", "ConfigErrors", "DataError", "Interrupted", "LightkitError", "RunLocked"]
+
+
+# Control characters but tab and line break, and those that turn the direction of text: a terminal obeys them.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def _visible(text: str) -> str:
+    """Write characters that a terminal would obey as escape sequences of Python."""
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class LightkitError(Exception):
-    """A mistake or mishap that is told in words, without a traceback."""
+    """A mistake or mishap that is told in words, without a traceback.
+
+    Args:
+        says: The words, with the places that they are about.
+        places: Those places, for whoever goes on after the mistake.
+    """
 
     exit_code = 1
+
+    def __init__(self, says: object = "", *, places: Iterable[object] = ()) -> None:
+        super().__init__(_visible(says) if isinstance(says, str) else says)
+        self.places = tuple(places)
+
+    def reworded(self, rewrite: Callable[[str], str]) -> Self:
+        """Give the same error in other words, as for logs without secrets."""
+        return type(self)(rewrite(str(self)), places=self.places)
 
 
 class ConfigError(LightkitError):
     """The config or the command line is wrong."""
 
     exit_code = 2
+
+    @property
+    def problems(self) -> tuple[ConfigError, ...]:
+        """Each mistake by itself."""
+        return (self,)
+
+
+class ConfigErrors(ConfigError):
+    """The config or the command line is wrong in several places.
+
+    Args:
+        problems: The mistakes, in the order in which they are told.
+    """
+
+    def __init__(self, problems: Iterable[ConfigError]) -> None:
+        self._problems = tuple(problems)
+        says = "\nerror: ".join(str(problem) for problem in self._problems)
+        super().__init__(says, places=[place for problem in self._problems for place in problem.places])
+
+    @property
+    def problems(self) -> tuple[ConfigError, ...]:
+        """Each mistake by itself."""
+        return self._problems
+
+    def reworded(self, rewrite: Callable[[str], str]) -> Self:
+        """Give the same mistakes in other words."""
+        return type(self)([problem.reworded(rewrite) for problem in self._problems])
 
 
 class DataError(LightkitError):

@@ -13,6 +13,7 @@
   `origin_of(key)`, `lightkit_path(key)`, `lightning()`, `named(dumped)`, `with_references(config)`, `masked(text)`.
 - `resolve_hardware` turns hardware keys, ``accelerator: {gpus: 2}`` and those of Lightning 1.x, into the trainer's.
 - `dump_yaml` and `read_scalar` write and read YAML as jsonargparse does; `read_file` reads a file with its places.
+- `Problems` takes all mistakes instead of the first.
 - `mistake`, `near` and `dotted` make errors that show a place, hint at a near word, and name a key.
 
 Layers, lowest first: defaults, each file after what it extends, variables, flags. Mappings merge key by key; scalars
@@ -25,6 +26,7 @@ from lightkit.config.entries import LightningConfig
 from lightkit.config.hardware import Hardware, resolve_hardware
 from lightkit.config.layers import PREFIX, RESERVED_VARIABLES, Flag
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near, shown_path
+from lightkit.config.problems import Problems
 from lightkit.config.reading import read_file
 from lightkit.config.resolved import CLASS_SECTIONS, SECTIONS, Resolved, resolve
 from lightkit.config.scalars import dump_yaml, read_scalar
@@ -40,6 +42,7 @@ __all__ = [
     "KeyPath",
     "LightningConfig",
     "Origin",
+    "Problems",
     "Resolved",
     "dotted",
     "dump_yaml",

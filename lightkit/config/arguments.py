@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lightkit.config.layers import Flag
-from lightkit.config.origins import NESTED_FILES, near
+from lightkit.config.origins import NESTED_FILES, cut, near
+from lightkit.config.problems import Problems
 from lightkit.errors import ConfigError
 
 __all__ = ["Arguments", "split_arguments"]
 
 _OVERRIDE = re.compile(r"([A-Za-z_][^\s=+]*)(\+?)=(.*)", re.DOTALL)
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d|-\.?(inf|Inf|INF)")
-_HELP = ("help", "print_config", "print_shtab")
+_HELP = ("help", "print_config")
 
 
 @dataclass
@@ -41,6 +42,7 @@ def split_arguments(
     *,
     options: Mapping[str, Literal["value", "switch", "optional"]] | None = None,
     keys: Collection[str] = ("trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler"),
+    problems: Problems | None = None,
 ) -> Arguments:
     """Split the arguments that follow the subcommand.
 
@@ -49,11 +51,16 @@ def split_arguments(
         options: Names of the options that the caller knows, without dashes, and whether each takes a value. An
             ``optional`` value comes after ``=`` only. Names are taken whole: ``--ckpt`` is not ``--ckpt_path``.
         keys: Top-level keys, for hints.
+        problems: Takes the mistakes; they are raised where it is None.
 
     Raises:
         ConfigError: If a word is no option and sets no key, or an option lacks its value.
     """
-    return _Splitter(arguments, options or {}, keys).split()
+    found = Problems() if problems is None else problems
+    split = _Splitter(arguments, options or {}, keys).split(found)
+    if problems is None:
+        found.raise_any()
+    return split
 
 
 class _Splitter:
@@ -65,21 +72,27 @@ class _Splitter:
         self._keys = keys
         self._result = Arguments()
 
-    def split(self) -> Arguments:
+    def split(self, problems: Problems) -> Arguments:
         while self._words:
-            word = self._words.pop(0)
-            if word in ("-h", "--help"):
-                self._result.passthrough.append(word)
-            elif word.startswith("-c") and not word.startswith("-config"):
-                self._file("-c", word[2:].removeprefix("=") if len(word) > 2 else None)
-            elif word.startswith("--") and len(word) > 2:
-                self._option(word)
-            elif match := _OVERRIDE.fullmatch(word):
-                key, plus, value = match.groups()
-                self._result.flags.append(Flag(key, value, word, append=bool(plus)))
-            else:
-                raise self._unknown(word)
+            with problems.noted(leaves_gap=True):  # the word may have been meant for a file
+                self._read(self._words.pop(0))
         return self._result
+
+    def _read(self, word: str) -> None:
+        if word in ("-h", "--help"):
+            self._result.passthrough.append(word)
+        elif word.startswith("-c") and not word.startswith("-config"):
+            self._file("-c", word[2:].removeprefix("=") if len(word) > 2 else None)
+        elif word.startswith("--") and len(word) > 2:
+            self._option(word)
+        elif match := _OVERRIDE.fullmatch(word):
+            key, plus, value = match.groups()
+            self._result.flags.append(Flag(key, value, word, append=bool(plus)))
+        else:
+            following = self._words[:1] if word.startswith("-") else []
+            if following and not following[0].startswith("-") and "=" not in following[0]:
+                self._words.pop(0)  # most likely its value, which is no mistake of its own
+            raise self._unknown(word)
 
     def _option(self, word: str) -> None:
         name, equals, given = word[2:].partition("=")
@@ -88,9 +101,9 @@ class _Splitter:
             self._file("--config", value)
         elif name in self._options:
             self._known(word, name, value)
-        elif name in _HELP or name.startswith("print_shtab") or name.endswith(".help"):
+        elif name in _HELP or name.endswith(".help"):
             self._result.passthrough.append(word)
-            takes_word = name.endswith(".help") or name.startswith("print_shtab")
+            takes_word = name.endswith(".help")
             if takes_word and value is None and self._words and self._words[0][:1] != "-" and "=" not in self._words[0]:
                 self._result.passthrough.append(self._words.pop(0))
         else:
@@ -99,7 +112,7 @@ class _Splitter:
     def _known(self, word: str, name: str, value: str | None) -> None:
         takes = self._options[name]
         if takes == "switch" and value is not None:
-            raise ConfigError(f"{word}: --{name} takes no value")
+            raise ConfigError(f"{cut(word)}: --{name} takes no value")
         if takes == "value" and value is None:
             value = self._next_value(word)
         self._result.options[name] = True if value is None else value
@@ -116,23 +129,23 @@ class _Splitter:
         if not key or not _OVERRIDE.fullmatch(f"{key}="):
             raise self._unknown(word)
         if value is None:
-            hints = [*self._options, "config", *self._keys] if "." not in key else []
+            hints = [*self._options, "config", "help", *self._keys] if "." not in key else []
             value = self._next_value(word, near(key, hints))
             word = f"{word} {value}"
         self._result.flags.append(Flag(key, value, word, append=append))
 
     def _next_value(self, word: str, hint: str = "") -> str:
         if not self._words:
-            raise ConfigError(f"{word}: expected a value after it, got the end of the command line{hint}")
+            raise ConfigError(f"{cut(word)}: expected a value after it, got the end of the command line{hint}")
         following = self._words[0]
         if len(following) > 1 and following.startswith("-") and not _NEGATIVE_NUMBER.match(following):
-            says = f"{word}: expected a value after it, got {following!r}{hint}"
-            raise ConfigError(f"{says}; a value that starts with a dash is written {word}=VALUE")
+            says = f"{cut(word)}: expected a value after it, got {cut(following)!r}{hint}"
+            raise ConfigError(f"{says}; a value that starts with a dash is written {cut(word)}=VALUE")
         return self._words.pop(0)
 
     def _unknown(self, word: str) -> ConfigError:
-        says = f"unexpected argument {word!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
+        says = f"unexpected argument {cut(word)!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
         if word.endswith(NESTED_FILES):
-            return ConfigError(f"{says}; a config file comes after -c: -c {word}")
+            return ConfigError(f"{says}; a config file comes after -c: -c {cut(word)}")
         name = word.lstrip("-").partition("=")[0]
-        return ConfigError(f"{says}{near(name, ['config', 'help', *self._options, *self._keys])}")
+        return ConfigError(f"{says}{near(cut(name), ['config', 'help', *self._options, *self._keys])}")

@@ -7,11 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightkit.config.merging import Layering
-from lightkit.config.origins import KeyPath, dotted, mistake, near
+from lightkit.config.origins import KeyPath, dotted, mistake, near, shortened
+from lightkit.config.problems import Problems
 from lightkit.config.scalars import read_scalar
-from lightkit.config.tree import Items, Leaf, Node, Table, plain
+from lightkit.config.tree import Items, Leaf, Node, Table, plain, walk
+from lightkit.errors import ConfigError
 
-__all__ = ["LightningConfig", "check_entries", "lightning_config", "named_config"]
+__all__ = ["LightningConfig", "check_class_names", "check_entries", "check_lengths", "lightning_config", "named_config"]
+
+
+_LONGEST_CLASS_NAME = 500
+_MOST_PACKAGES = 50
+_MOST_CALLBACKS = 100  # or loggers
+_MOST_CLASSES = 1000  # of any other list, and keys of the trainer and at the top
+_CLASS_PLACES = {
+    place
+    for section in ("callbacks", "logger")
+    for place in ((section,), ("trainer", section), ("trainer", f"{section}+"))
+}
 
 
 @dataclass(frozen=True)
@@ -36,12 +49,12 @@ class LightningConfig:
         return path
 
 
-def check_entries(tree: Table, layering: Layering) -> None:
-    """Check that every named entry can name its class.
+def check_entries(tree: Table, layering: Layering, problems: Problems) -> set[KeyPath]:
+    """Check that every named entry can name its class, and give the places of those that cannot.
 
-    Raises:
-        ConfigError: If an entry is neither mapping, class name nor null, or its name is unknown and it has no class.
+    An entry that is neither mapping, class name nor null, or whose name is unknown and that has no class, is a problem.
     """
+    wrong: set[KeyPath] = set()
     for section, known in layering.default_classes.items():
         for word in (section, f"{section}+"):
             node = tree.entries.get(word)
@@ -49,25 +62,79 @@ def check_entries(tree: Table, layering: Layering) -> None:
                 continue
             if word != section or not isinstance(node, Table):
                 says = f"{word}: expected a mapping from names to entries, got {plain(node)!r}"
-                raise mistake(f"{says}; Lightning's own value goes under trainer.{word}", node.origin)
+                problems.add(mistake(f"{says}; Lightning's own value goes under trainer.{word}", node.origin))
+                wrong.add((word,))
+                continue
             for name, entry in node.entries.items():
-                _check_entry((section, name), entry, known)
+                if len(wrong) > _MOST_CALLBACKS:  # there are too many, which `check_lengths` tells
+                    break
+                error = _entry_mistake((section, name), entry, known)
+                if error is None:
+                    continue
+                wrong.add((section, name))
+                if not problems.is_incomplete or str(name) in known:  # else a layer that cannot be read may name it
+                    problems.add(error)
+    return wrong
 
 
-def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> None:
+def check_class_names(tree: Table, problems: Problems) -> set[KeyPath]:
+    """Give the places of class names that are too long to be any; to import one of a thousand parts takes minutes."""
+    wrong: set[KeyPath] = set()
+    for path, node in walk(tree):
+        if not isinstance(node, Leaf) or not isinstance(node.value, str) or len(node.value) <= _LONGEST_CLASS_NAME:
+            continue
+        is_deep = node.value.count(".") > _MOST_PACKAGES and node.value.replace(".", "").isidentifier()
+        if path[-1:] == ("class_path",) or is_deep:
+            says = f"{dotted(path)}: expected the name of a class, got {shortened(node.value)}"
+            problems.add(mistake(says, node.origin))
+            wrong.add(path)
+    return wrong
+
+
+def check_lengths(tree: Table, problems: Problems) -> set[KeyPath]:
+    """Give the places of too many callbacks, loggers or other classes, of which thousands take minutes to parse."""
+    wrong: set[KeyPath] = set()
+    for path, node in walk(tree):
+        number, most = _num_classes(path, node), _MOST_CALLBACKS if path in _CLASS_PLACES else _MOST_CLASSES
+        if number > most:
+            says = f"{dotted(path)}: expected at most {most} entries, got {number}"
+            problems.add(mistake(says, node.origin.at_key()) if path else _too_many_keys())
+            wrong.add(path)
+    return wrong
+
+
+def _too_many_keys() -> ConfigError:
+    """Make the error without their number, which the defaults change, so that it is told once."""
+    return ConfigError(f"the config: expected at most {_MOST_CLASSES} keys at the top, got more")
+
+
+def _num_classes(path: KeyPath, node: Node) -> int:
+    if path in ((), ("trainer",)) and isinstance(node, Table):  # to find near names for thousands takes seconds
+        return len(node.entries)
+    if path in _CLASS_PLACES and not isinstance(node, Leaf):
+        return len(node.entries) if isinstance(node, Table) else len(node.items)
+    if not isinstance(node, Items):
+        return 0
+    return sum(1 for item in node.items if isinstance(item, Table) and "class_path" in item.entries)
+
+
+def _entry_mistake(path: KeyPath, entry: Node, known: Mapping[str, str]) -> ConfigError | None:
     if isinstance(entry, Leaf) and entry.value is None:
-        return
+        return None
     if not isinstance(entry, Table):
         says = f"{dotted(path)}: expected a class name, a mapping or null, got {plain(entry)!r}"
-        raise mistake(f"{says}; {{}} takes the entry as it is", entry.origin)
+        return mistake(f"{says}; {{}} takes the entry as it is", entry.origin)
     class_path = entry.entries.get("class_path")
     if class_path is None:
-        names = f"known names are {', '.join(sorted(known))}" if known else "no names are known here"
-        says = f"{dotted(path)}: no class of that name{near(str(path[1]), known)}"
-        raise mistake(f"{says}; give it a class_path, or a known name: {names}", entry.origin.at_key())
+        says = f"{dotted(path)}: there is no class of that name{near(str(path[1]), known)}"
+        needs = (
+            f"\nnames: {', '.join(sorted(known))}; any other needs a class_path" if known else "; give it a class_path"
+        )
+        return mistake(f"{says}{needs}", entry.origin.at_key())
     if not isinstance(plain(class_path), str):
         says = f"{dotted(path)}.class_path: expected the name of a class, got {plain(class_path)!r}"
-        raise mistake(says, class_path.origin)
+        return mistake(says, class_path.origin)
+    return None
 
 
 def lightning_config(tree: Table, layering: Layering) -> LightningConfig:

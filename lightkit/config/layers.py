@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lightkit.config.origins import NESTED_FILES, Origin, mistake, near, near_files, shown_path
-from lightkit.config.reading import MAX_DEPTH, read_file
+from lightkit.config.origins import NESTED_FILES, Origin, cut, mistake, near, near_files, shown_path
+from lightkit.config.problems import Problems
+from lightkit.config.reading import MAX_DEPTH, MAX_NODES, MAX_SIZE_BYTES, read_file
 from lightkit.config.tree import Items, Leaf, Node, Table, plain
 from lightkit.config.values import read_value
 from lightkit.errors import ConfigError
 
-__all__ = ["PREFIX", "RESERVED_VARIABLES", "Flag", "flag_layer", "layers_of", "opened", "variable_layers"]
+__all__ = ["PREFIX", "RESERVED_VARIABLES", "Flag", "flag_layers", "layers_of", "opened", "variable_layers"]
 
 PREFIX = "LIGHTKIT_"
+_LONGEST_CHAIN = 50
+_MOST_FILES = 200
 RESERVED_VARIABLES = ("LIGHTKIT_DATA",)
 """Variables that are no layer, although their names would do. ``LIGHTKIT_DATA`` is the folder of `Flowers`' photos."""
 
@@ -37,7 +40,9 @@ class Flag:
     append: bool = False
 
 
-def layers_of(file: Path, *, seen: set[Path], chain: Sequence[Path] = ()) -> list[Table]:
+def layers_of(
+    file: Path, *, seen: set[Path], chain: Sequence[Path] = (), problems: Problems | None = None
+) -> list[Table]:
     """Read ``file`` and all that it extends, lowest layer first, without their ``extends`` keys.
 
     Args:
@@ -45,17 +50,50 @@ def layers_of(file: Path, *, seen: set[Path], chain: Sequence[Path] = ()) -> lis
         seen: Resolved paths that are layers already; one that two files extend is laid once, at its lowest place.
             The files read are added.
         chain: Files that led here by extending one another.
+        problems: Takes the mistakes after which other layers can still be read; they are raised where it is None.
 
     Raises:
         ConfigError: If a file is missing or wrong, or extends itself through others.
     """
-    tree = read_file(file)
+    found = Problems() if problems is None else problems
+    layers = _layers_of(file, seen, chain, found)
+    if problems is None:
+        found.raise_any()
+    return layers
+
+
+def _layers_of(file: Path, seen: set[Path], chain: Sequence[Path], problems: Problems) -> list[Table]:
     seen.add(file.resolve())
+    if len(chain) > _LONGEST_CHAIN:
+        problems.add(ConfigError(f"{shown_path(file)}: more than {_LONGEST_CHAIN} files extend one another"))
+        problems.is_incomplete = True
+        return []
+    if (
+        problems.num_characters > MAX_SIZE_BYTES or problems.num_values > MAX_NODES
+    ):  # told with the one that goes beyond
+        return []
+    if len(seen) > _MOST_FILES:
+        if len(seen) == _MOST_FILES + 1:
+            problems.add(ConfigError(f"{shown_path(file)}: a config has at most {_MOST_FILES} files"))
+        problems.is_incomplete = True
+        return []
+    try:
+        tree = read_file(file, problems)
+    except ConfigError as error:
+        problems.add(error)
+        problems.is_incomplete = True
+        problems.read(file)
+        return []
     layers: list[Table] = []
-    for name, origin in _extended_names(tree, file):
-        base = _extended_file(name, origin, (*chain, file))
-        if base.resolve() not in seen:
-            layers += layers_of(base, seen=seen, chain=(*chain, file))
+    names: list[tuple[str, Origin]] = []
+    with problems.noted(leaves_gap=True):
+        names = _extended_names(tree, file)
+    for name, origin in names:
+        with problems.noted(leaves_gap=True):
+            base = _extended_file(name, origin, (*chain, file))
+            if base.resolve() not in seen:
+                layers += _layers_of(base, seen, (*chain, file), problems)
+    problems.read(file)
     return [*layers, replace(tree, entries={key: node for key, node in tree.entries.items() if key != "extends"})]
 
 
@@ -88,63 +126,80 @@ def _extended_file(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
 
 
 def opened(
-    layer: Table, *, sections: Collection[str], subcommand: str | None, subcommands: Collection[str]
+    layer: Table,
+    *,
+    sections: Collection[str],
+    subcommand: str | None,
+    subcommands: Collection[str],
+    problems: Problems,
 ) -> list[Table]:
     """Give the layers that a layer stands for: sections that name files are read, and the subcommand's block lifted.
 
-    ``fit: {trainer: ...}`` is laid over the rest when ``fit`` runs; the blocks of other subcommands are dropped.
-
-    Raises:
-        ConfigError: If a section names a file that is missing or wrong, or the block is no mapping.
+    ``fit: {trainer: ...}`` is laid over the rest when ``fit`` runs; the blocks of other subcommands are dropped. A
+    section that names a file which is missing or wrong, and a block that is no mapping, are told as problems.
     """
-    block = _section_layers(layer.entries[subcommand]) if subcommand in layer.entries else []
+    block = _section_layers(layer.entries[subcommand], problems) if subcommand in layer.entries else []
     below: list[Table] = []
     entries: dict[Any, Node] = {}
     for key, node in layer.entries.items():
         if key == subcommand or key in subcommands:
             continue
-        parts = _section_layers(node) if key in sections else [node]
+        parts = _section_layers(node, problems) if key in sections else [node]
         below += [Table({key: part}, part.origin) for part in parts[:-1]]
-        entries[key] = parts[-1]
-    layers = [*below, replace(layer, entries=entries)]
+        if parts:
+            entries[key] = parts[-1]
+    layers = [*below, *_with_dotted_keys(replace(layer, entries=entries), problems)]
     for part in block:
         if isinstance(part, Table):
-            layers += opened(part, sections=sections, subcommand=None, subcommands=())
+            layers += opened(part, sections=sections, subcommand=None, subcommands=(), problems=problems)
         elif plain(part) is not None:
-            raise mistake(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin)
+            problems.add(mistake(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin))
     return layers
 
 
-def _section_layers(node: Node) -> Sequence[Node]:
+def _with_dotted_keys(layer: Table, problems: Problems) -> list[Table]:
+    """Lay ``trainer.max_epochs: 3``, a key that reaches into a section as LightningCLI allows, over the rest."""
+    dotted = {key: key.split(".") for key in layer.entries if isinstance(key, str) and all(key.split("."))}
+    dotted = {key: parts for key, parts in dotted.items() if len(parts) > 1}
+    layers = [replace(layer, entries={key: node for key, node in layer.entries.items() if key not in dotted})]
+    for key, parts in dotted.items():
+        with problems.noted():
+            layers.append(_nested(parts, layer.entries[key], layer.entries[key].origin))
+    return layers
+
+
+def _section_layers(node: Node, problems: Problems) -> Sequence[Node]:
     """Read the file that a section names, beside the file that says it, else in the working directory."""
     if not isinstance(node, Leaf) or not isinstance(node.value, str) or not node.value.endswith(NESTED_FILES):
         return [node]
     folders = [Path()] if node.origin.file is None else [node.origin.file.parent, Path()]
     for folder in folders:
         if (folder / node.value).is_file():
-            return layers_of(folder / node.value, seen=set())
+            return layers_of(folder / node.value, seen=set(), problems=problems)
     wanted = folders[0] / node.value
-    raise mistake(f"{shown_path(wanted)}: no such file{near_files(wanted)}", node.origin)
+    problems.add(mistake(f"{shown_path(wanted)}: no such file{near_files(wanted)}", node.origin))
+    problems.is_incomplete = True
+    return []
 
 
-def variable_layers(environ: Mapping[str, str], lower: Table) -> list[Table]:
+def variable_layers(environ: Mapping[str, str], lower: Table, problems: Problems) -> list[Table]:
     """Read the variables ``LIGHTKIT_TRAINER__MAX_EPOCHS=3`` as layers, those of sections before those inside them.
 
     Args:
         environ: Variables by name. `RESERVED_VARIABLES` are passed over.
         lower: What the layers below set: a key there that differs in case only, such as ``T_max``, is the one meant.
-
-    Raises:
-        ConfigError: If a name has an empty part.
+        problems: Takes the mistakes: a name with an empty part, a value that cannot be read.
     """
     layers = []
     names = [name for name in environ if name.startswith(PREFIX) and name not in RESERVED_VARIABLES]
     for name in sorted(names, key=lambda name: (name.count("__"), name)):
         parts = name[len(PREFIX) :].lower().split("__")
-        if not all(parts):
-            raise ConfigError(f"{name}: expected keys joined by two underscores, such as {PREFIX}TRAINER__MAX_EPOCHS")
         origin = Origin("variable", name)
-        layers.append(_nested(_spelled_as_in(lower, parts), read_value(environ[name], origin), origin))
+        with problems.noted():
+            if not all(parts):
+                says = f"{cut(name)}: expected keys joined by two underscores, such as {PREFIX}TRAINER__MAX_EPOCHS"
+                raise ConfigError(says)
+            layers.append(_nested(_spelled_as_in(lower, parts), read_value(environ[name], origin), origin))
     return layers
 
 
@@ -159,16 +214,20 @@ def _spelled_as_in(lower: Node, parts: list[str]) -> list[str]:
     return keys
 
 
-def flag_layer(flag: Flag) -> Table:
-    """Give the layer of one flag.
+def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[Table]:
+    """Give the layer of each flag; a key with an empty part and a value that cannot be read are problems."""
+    layers = []
+    for flag in flags:
+        with problems.noted():
+            layers.append(_flag_layer(flag))
+    return layers
 
-    Raises:
-        ConfigError: If the key has an empty part.
-    """
+
+def _flag_layer(flag: Flag) -> Table:
     origin = Origin("flag", flag.text)
     keys = flag.key.split(".")
     if not all(keys):
-        raise ConfigError(f"{flag.text}: expected keys joined by single dots, such as trainer.max_epochs")
+        raise ConfigError(f"{cut(flag.text)}: expected keys joined by single dots, such as trainer.max_epochs")
     keys[-1] += "+" if flag.append else ""
     return _nested(keys, read_value(flag.value, origin), origin)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, mistake
+from lightkit.config.problems import Problems
 from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Items, Leaf, Node, Table, plain, superseding
 
@@ -28,11 +30,13 @@ class Layering:
             class it has where it says none: ``{"callbacks": {"early_stopping": "EarlyStopping"}}``.
         words: Top-level keys whose mapping may be a single word, each with the key that the word stands for:
             ``{"accelerator": "kind"}`` reads ``accelerator: cpu`` as ``accelerator: {kind: cpu}``.
+        problems: Takes what cannot be laid, after which the lower value stays; it is raised where this is None.
     """
 
     class_sections: Collection[str] = ()
     default_classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    problems: Problems | None = field(default=None, repr=False, compare=False)
 
     def lay(self, lower: Node | None, upper: Node, path: KeyPath = ()) -> Node:
         """Lay ``upper`` over ``lower``; neither is changed.
@@ -103,16 +107,20 @@ class Layering:
         """Merge key by key; what is appended comes after what is set."""
         entries = dict(lower.entries)
         for key, node in sorted(upper.entries.items(), key=lambda entry: is_append(entry[0])):
-            if is_append(key):
-                self._append(entries, key, node, path)
-                continue
-            pending = f"{key}+"
-            if pending in entries and isinstance(node, Table) and node.partial:
-                entries[pending] = self.lay(entries[pending], node, (*path, key))
-                continue
-            below = entries.pop(pending, None) if pending in entries else entries.get(key)
-            entries[key] = self.lay(below, node, (*path, key))
+            with nullcontext() if self.problems is None else self.problems.noted():
+                self._merge_key(entries, key, node, path)
         return replace(lower, entries=entries)
+
+    def _merge_key(self, entries: dict[Any, Node], key: Any, node: Node, path: KeyPath) -> None:
+        if is_append(key):
+            self._append(entries, key, node, path)
+            return
+        pending = f"{key}+"
+        if pending in entries and isinstance(node, Table) and node.partial:
+            entries[pending] = self.lay(entries[pending], node, (*path, key))
+            return
+        below = entries.pop(pending, None) if pending in entries else entries.get(key)
+        entries[key] = self.lay(below, node, (*path, key))
 
     def _append(self, entries: dict[Any, Node], key: str, node: Node, path: KeyPath) -> None:
         """Append to the list that is set, or keep the ``key+`` for whatever it will be laid over."""
@@ -126,7 +134,7 @@ class Layering:
         elif isinstance(below, (Items, Table)) or (isinstance(below, Leaf) and _is_class_name(below.value)):
             given = _as_items(below)
             items = (*given.items, *added.items)
-            entries[target] = Items(items, added.origin, (*given.replaced, given.origin))
+            entries[target] = Items(items, added.origin, (*given.replaced, replace(below, replaced=())))
         else:
             where = dotted((*path, target))
             says = f"{dotted((*path, key))} appends to a list, but {where} is {below.value!r}"

@@ -8,16 +8,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from unicodedata import combining, east_asian_width
 
 from lightkit.errors import ConfigError
 
-__all__ = ["NESTED_FILES", "KeyPath", "Origin", "dotted", "mistake", "near", "near_files", "shortened", "shown_path"]
+__all__ = [
+    "NESTED_FILES",
+    "KeyPath",
+    "Origin",
+    "cut",
+    "dotted",
+    "mistake",
+    "near",
+    "near_files",
+    "shortened",
+    "shown_path",
+]
 
 KeyPath = tuple[Any, ...]
 """Keys from the top of a config down to a value: strings, list indices, and whatever scalars YAML allows as keys."""
 
 _LONGEST_SOURCE_LINE = 160  # characters; a longer line is cut around its caret
 _LONGEST_VALUE = 80
+_LONGEST_MESSAGE = 1000
 NESTED_FILES = (".yaml", ".yml", ".json")
 
 
@@ -58,21 +71,35 @@ class Origin:
 
     def render(self) -> str:
         """Show the place as ``-->`` and, in a file, its line with carets under the value."""
-        head = f"  --> {self}"
+        head = f"  --> {cut(str(self))}"
         if self.line is None or self.column is None:
             return head
         start, end = self.column - 1, max(self.end_column or 0, self.column + 1) - 1
-        cut = max(0, start - 60) if len(self.source) > _LONGEST_SOURCE_LINE else 0
-        text = self.source[cut : cut + _LONGEST_SOURCE_LINE].rstrip()
+        left_out = max(0, start - 60) if len(self.source) > _LONGEST_SOURCE_LINE else 0
+        text = self.source[left_out : left_out + _LONGEST_SOURCE_LINE].rstrip()
         text = "".join(letter if letter.isprintable() else " " for letter in text)
-        carets = "^" * max(1, min(end - cut, len(text)) - (start - cut))
-        margin = f"{'':>5} | {'':>{start - cut}}"
+        before, meant = text[: start - left_out], text[start - left_out : end - left_out]
+        carets = "^" * max(1, _width(meant))
+        margin = f"{'':>5} | {' ' * (_width(before) + start - left_out - len(before))}"
         return f"{head}\n{self.line:>5} | {text}\n{margin}{carets}"
 
 
 def mistake(says: str, *origins: Origin | None) -> ConfigError:
     """Make the error that says ``says`` and shows each of ``origins`` under it."""
-    return ConfigError("\n".join([says, *(origin.render() for origin in origins if origin is not None)]))
+    places = [origin for origin in origins if origin is not None]
+    rendered = [cut(says, _LONGEST_MESSAGE), *(origin.render() for origin in places)]
+    return ConfigError("\n".join(rendered), places=places)
+
+
+def cut(text: str, length: int = _LONGEST_SOURCE_LINE) -> str:
+    """Leave out the middle of a text that is too long to be read."""
+    return text if len(text) <= length else f"{text[: length * 3 // 4]} ... {text[-length // 4 :]}"
+
+
+def _width(text: str) -> int:
+    """Count the columns that a text takes on a terminal, where Chinese characters and most pictures take two."""
+    widths = (2 if east_asian_width(letter) in "WF" else 0 if combining(letter) else 1 for letter in text)
+    return sum(widths)
 
 
 def dotted(path: Iterable[Any]) -> str:

@@ -10,19 +10,27 @@ from typing import Any
 import yaml
 
 from lightkit.config.origins import Origin, mistake, near_files, shortened, shown_path
+from lightkit.config.problems import Problems, Unreadable
 from lightkit.config.scalars import SCALAR_TAGS, YamlLoader
-from lightkit.config.tree import Items, Leaf, Node, Table
+from lightkit.config.syntax import plain_words
+from lightkit.config.tree import Items, Leaf, Node, Table, walk
 from lightkit.errors import ConfigError
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "YamlSyntaxError", "read_file", "read_text"]
+__all__ = ["MAX_DEPTH", "MAX_NODES", "MAX_SIZE_BYTES", "YamlSyntaxError", "read_file", "read_text"]
 
 MAX_DEPTH = 100
 """Levels of nesting that a config may have; Python's recursion ends soon after 1000, and no real one has 20."""
-MAX_NODES = 100_000
+MAX_NODES = 20_000
 """Values that a config may have once its aliases are expanded: a few aliases of aliases can stand for billions."""
 
+MAX_SIZE_BYTES = 1_000_000
+"""Length that a config file may have; a long one has some thousand."""
+
+_LONGEST_NUMBER = 1000  # characters; Python refuses to write numbers of more than 4300 digits
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+\.?[0-9_]*")
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # YAML's, which are not those of str.splitlines
 _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_KINDS = {"int": "an integer", "float": "a number", "bool": "true or false", "null": "null"}
 _MERGE = "tag:yaml.org,2002:merge"
 _COLLECTIONS = {"tag:yaml.org,2002:map": yaml.MappingNode, "tag:yaml.org,2002:seq": yaml.SequenceNode}
 
@@ -31,14 +39,20 @@ class YamlSyntaxError(ConfigError):
     """Text is not YAML."""
 
 
-def read_file(file: Path) -> Table:
+def read_file(file: Path, problems: Problems | None = None) -> Table:
     """Read a file whose top level is a mapping; an empty file is an empty mapping.
+
+    Args:
+        file: File to read.
+        problems: Takes those mistakes after which the rest can still be read; they are raised where it is None.
 
     Raises:
         ConfigError: If it cannot be read, is not UTF-8 or not YAML, repeats a key, or holds something else.
     """
     text = _text_of(file)
-    tree = read_text(text, name=shown_path(file), file=file)
+    tree = read_text(text, name=shown_path(file), file=file, problems=problems)
+    if problems is not None:
+        _count(file, text, tree, problems)
     if isinstance(tree, Table):
         return tree
     if isinstance(tree, Leaf) and tree.value is None:
@@ -47,26 +61,56 @@ def read_file(file: Path) -> Table:
     raise mistake(f"{shown_path(file)}: expected a mapping of keys to values, got {kind}", tree.origin)
 
 
-def read_text(text: str, *, name: str, file: Path | None = None) -> Node:
-    """Read YAML text; ``name`` is what errors and origins call it.
+def read_text(text: str, *, name: str, file: Path | None = None, problems: Problems | None = None) -> Node:
+    """Read YAML text.
+
+    Args:
+        text: The text.
+        name: What errors and origins call it.
+        file: File that holds it.
+        problems: Takes those mistakes after which the rest can still be read; they are raised where it is None.
 
     Raises:
         YamlSyntaxError: If it is not YAML.
         ConfigError: If it repeats a key, nests too deeply, or grows too large by its aliases.
     """
-    return _Builder(text, name, file).tree()
+    builder = _Builder(text, name, file)
+    tree = builder.tree()
+    if problems is None:
+        builder.problems.raise_any()
+    else:
+        for problem in builder.problems:
+            problems.add(problem)
+    return tree
+
+
+def _count(file: Path, text: str, tree: Node, problems: Problems) -> None:
+    """Count what all files hold together.
+
+    Raises:
+        ConfigError: If it is too much.
+    """
+    problems.num_characters += len(text)
+    problems.num_values += sum(1 for _ in walk(tree))
+    if problems.num_characters > MAX_SIZE_BYTES or problems.num_values > MAX_NODES:
+        says = f"{shown_path(file)}: expected files of at most {MAX_SIZE_BYTES // 1000} kB and {MAX_NODES} values"
+        raise ConfigError(f"{says} together, got more with this one; files after it are not read")
 
 
 def _text_of(file: Path) -> str:
     name = shown_path(file)
     try:
-        content = file.read_bytes()
+        with file.open("rb") as stream:
+            content = stream.read(MAX_SIZE_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{name}: no such file{near_files(file)}") from None
     except IsADirectoryError:
         raise ConfigError(f"{name}: expected a YAML file, got a folder") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > MAX_SIZE_BYTES:
+        says = f"{name}: expected a config of at most {MAX_SIZE_BYTES // 1000} kB, got a longer file"
+        raise ConfigError(f"{says}; long lists belong into the data, which the config can name")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -84,9 +128,11 @@ class _Builder:
 
     def __init__(self, text: str, name: str, file: Path | None) -> None:
         self._text, self._name, self._file = text, name, file
+        self.problems = Problems()
         self._lines = _LINE_BREAK.split(text)
         self._num_nodes = 0
         self._open: set[int] = set()  # nodes being built, to see an alias inside its own anchor
+        self._brackets: list[Any] = []  # where the collections begin that are open; None without a bracket
 
     def tree(self) -> Node:
         try:
@@ -101,17 +147,25 @@ class _Builder:
 
     def _check_nesting(self) -> None:
         """Stop before PyYAML recurses: its events come one by one, however deep they nest."""
-        depth = 0
+        depth, num_values = 0, 0
         for event in yaml.parse(self._text, Loader=YamlLoader):
+            num_values += isinstance(event, yaml.NodeEvent)
+            if num_values > 2 * MAX_NODES and event.start_mark is not None:  # keys count, too
+                raise self._too_many(self._place(event.start_mark.line, event.start_mark.column))
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
+                self._brackets.append(event.start_mark if event.flow_style else None)
                 if depth > MAX_DEPTH and event.start_mark is not None:
                     raise self._too_deep(self._place(event.start_mark.line, event.start_mark.column))
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
+                self._brackets.pop()
 
     def _too_deep(self, place: Origin) -> ConfigError:
         return mistake(f"{self._name}: nested more than {MAX_DEPTH} levels deep", place)
+
+    def _too_many(self, place: Origin) -> ConfigError:
+        return mistake(f"{self._name}: it holds more than {MAX_NODES} values once its aliases are expanded", place)
 
     def _syntax_error(self, error: yaml.YAMLError) -> YamlSyntaxError:
         mark = getattr(error, "problem_mark", None)
@@ -121,15 +175,18 @@ class _Builder:
             before = _LINE_BREAK.split(self._text[:start])
             says = f"the character {self._text[start : start + 1]!r} is not allowed in YAML"
             place = self._place(len(before) - 1, len(before[-1]))
-            return YamlSyntaxError(f"{self._name}: {says}\n{place.render()}")
-        if mark.line >= len(self._lines) - 1 and not self._lines[-1].strip():  # what is open at the end opened above
-            mark = getattr(error, "context_mark", None) or mark
-        problem = ", ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
-        line = self._lines[mark.line] if mark.line < len(self._lines) else ""
-        tabbed = "\t" in line[: len(line) - len(line.lstrip())]
-        hint = "; indent with spaces, YAML allows no tabs" if tabbed else ""
+            return YamlSyntaxError(f"{self._name}: {says}\n{place.render()}", places=[place])
+        bracket = next((place for place in reversed(self._brackets) if place is not None), None)
+        opened = None if bracket is None else self._lines[bracket.line][bracket.column]
+        says = f"{self._name}: not valid YAML: {plain_words(error, self._lines, opened)}"
+        is_at_end = not "".join(self._lines[mark.line :])[mark.column :].strip()
+        if is_at_end:  # what is open at the end opened above
+            mark = bracket or getattr(error, "context_mark", None) or mark
+        elif bracket is not None and "is not closed here" in says:
+            places = [self._place(bracket.line, bracket.column), self._place(mark.line, mark.column)]
+            return YamlSyntaxError("\n".join([says, *(place.render() for place in places)]), places=places)
         place = self._place(mark.line, mark.column)
-        return YamlSyntaxError(f"{self._name}: not valid YAML: {problem}{hint}\n{place.render()}")
+        return YamlSyntaxError(f"{says}\n{place.render()}", places=[place])
 
     def _place(self, line: int, column: int, end_column: int | None = None, key: Origin | None = None) -> Origin:
         source = self._lines[line] if line < len(self._lines) else ""
@@ -147,13 +204,14 @@ class _Builder:
         origin = self._origin(node, key)
         self._num_nodes += 1
         if self._num_nodes > MAX_NODES:
-            raise mistake(f"{self._name}: it holds more than {MAX_NODES} values once its aliases are expanded", origin)
+            raise self._too_many(origin)
         if depth > MAX_DEPTH:
             raise self._too_deep(origin)
         if isinstance(node, yaml.ScalarNode):
             return Leaf(self._scalar(node, origin), origin)
         if _COLLECTIONS.get(node.tag) is not type(node):
-            raise self._bad_tag(node.tag, origin)
+            self.problems.add(self._bad_tag(node.tag, origin))
+            return Leaf(Unreadable(node.tag), origin)
         if id(node) in self._open:
             raise mistake(f"{self._name}: an alias stands inside its own anchor", origin)
         self._open.add(id(node))
@@ -171,13 +229,19 @@ class _Builder:
 
     def _scalar(self, node: yaml.ScalarNode, origin: Origin) -> Any:
         if node.tag not in SCALAR_TAGS:
-            raise self._bad_tag(node.tag, origin)
+            self.problems.add(self._bad_tag(node.tag, origin))
+            return Unreadable(node.value)
+        if len(node.value) > _LONGEST_NUMBER and _is_number(node):
+            says = f"{self._name}: expected a number of at most {_LONGEST_NUMBER} characters, got a longer one"
+            self.problems.add(mistake(f"{says}: {shortened(node.value)}", origin))
+            return Unreadable(node.value)
         try:
             return self._constructor.construct_object(node)
         except (ValueError, KeyError, yaml.YAMLError):
-            kind = node.tag.rpartition(":")[2]
+            kind = _KINDS.get(node.tag.rpartition(":")[2], "a plain value")
             says = f"{self._name}: cannot read {shortened(node.value)} as {kind}; put quotes around it if it is text"
-            raise mistake(says, origin) from None
+            self.problems.add(mistake(says, origin))
+            return Unreadable(node.value)
 
     def _entries(self, node: yaml.MappingNode, depth: int) -> dict[Any, Node]:
         own: dict[Any, Node] = {}
@@ -187,8 +251,12 @@ class _Builder:
             place = self._origin(key_node)
             is_merge = key_node.tag == _MERGE
             key = "<<" if is_merge else self._key(key_node, place)
+            if key is None or isinstance(key, Unreadable):
+                continue
             if (type(key), key) in keys:
-                raise mistake(f"{self._name}: the key {key!r} stands twice in one mapping", keys[type(key), key], place)
+                says = f"{self._name}: the key {key!r} stands twice in one mapping"
+                self.problems.add(mistake(says, keys[type(key), key], place))
+                continue
             keys[type(key), key] = place
             if is_merge:
                 merged = self._merged(value_node, depth)
@@ -197,11 +265,13 @@ class _Builder:
         return {**merged, **own}
 
     def _key(self, node: yaml.Node, place: Origin) -> Hashable:
+        """Read a key; None where it is none, which is told."""
         if not isinstance(node, yaml.ScalarNode):
-            raise mistake(f"{self._name}: a key must be a plain value, not a mapping or a list", place)
+            self.problems.add(mistake(f"{self._name}: a key must be a plain value, not a mapping or a list", place))
+            return None
         key = self._scalar(node, place)
         if key is None:
-            raise mistake(f"{self._name}: a key is null; put quotes around it if it is text", place)
+            self.problems.add(mistake(f"{self._name}: a key is null; put quotes around it if it is text", place))
         hashable: Hashable = key
         return hashable
 
@@ -212,6 +282,12 @@ class _Builder:
         for source in reversed(sources):
             table = self._build(source, depth=depth + 1, key=None)
             if not isinstance(table, Table):
-                raise mistake(f"{self._name}: << takes mappings to merge, such as *anchor", table.origin)
+                self.problems.add(mistake(f"{self._name}: << takes mappings to merge, such as *anchor", table.origin))
+                continue
             entries = {**entries, **table.entries}
         return entries
+
+
+def _is_number(node: yaml.ScalarNode) -> bool:
+    """Tell whether a scalar is a number, or text that jsonargparse takes for one of base 60, which takes long."""
+    return node.tag.endswith((":int", ":float")) or _BASE_60.fullmatch(node.value) is not None

@@ -6,14 +6,24 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lightkit.config.entries import LightningConfig, check_entries, lightning_config, named_config
+from lightkit.config.entries import (
+    LightningConfig,
+    check_class_names,
+    check_entries,
+    check_lengths,
+    lightning_config,
+    named_config,
+)
 from lightkit.config.interpolation import Interpolated, escaped, interpolate
-from lightkit.config.layers import Flag, flag_layer, layers_of, opened, variable_layers
+from lightkit.config.layers import Flag, flag_layers, layers_of, opened, variable_layers
+from lightkit.config.masking import Mask
 from lightkit.config.merging import Layering
 from lightkit.config.origins import KeyPath, Origin, mistake
+from lightkit.config.problems import Problems, Unreadable
 from lightkit.config.tree import Items, Leaf, Node, Table, graft, plain, walk
 
 __all__ = ["CLASS_SECTIONS", "SECTIONS", "Resolved", "resolve"]
@@ -38,6 +48,11 @@ class Resolved:
         references: Text of each interpolation that used the environment, also through other keys, by its path.
         secrets: What the environment gave, each with the reference that stands for it, longest first.
         subcommand: Subcommand that it is for.
+        unresolved: Paths of the values that have been told as mistakes: interpolations, text that cannot be read,
+            and entries that name no class.
+        is_incomplete: Whether a layer could not be read, so that what seems missing may stand there.
+        removed: Paths of what has been left out because it was wrong.
+        texts: Text of every interpolation, by its path.
         ranks: Number of the layer from which the values of the sections for hardware come, by their places; a higher
             layer has a higher number.
     """
@@ -47,6 +62,10 @@ class Resolved:
     references: dict[KeyPath, str] = field(default_factory=dict)
     secrets: tuple[tuple[str, str], ...] = ()
     subcommand: str | None = None
+    unresolved: frozenset[KeyPath] = frozenset()
+    is_incomplete: bool = False
+    removed: frozenset[KeyPath] = frozenset()
+    texts: Mapping[KeyPath, str] = field(default_factory=dict, repr=False, compare=False)
     ranks: Mapping[Origin, int] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -61,8 +80,8 @@ class Resolved:
         return {path: node.origin for path, node in walk(self.tree) if path}
 
     @property
-    def replaced(self) -> dict[KeyPath, tuple[Origin, ...]]:
-        """The places that set a value before, lowest layer first, of those values that had any."""
+    def replaced(self) -> dict[KeyPath, tuple[Node, ...]]:
+        """What stood in the place of a value before, lowest layer first, of those values that replaced any."""
         return {path: node.replaced for path, node in walk(self.tree) if path and node.replaced}
 
     def origin_of(self, key: str | KeyPath) -> Origin | None:
@@ -120,11 +139,11 @@ class Resolved:
 
     def masked(self, text: str) -> str:
         """Write a text for logs: what the environment gave is replaced by the references that stand for it."""
-        if not self.secrets:
-            return text
-        references = dict(self.secrets)
-        pattern = "|".join(re.escape(secret) for secret, _ in self.secrets)
-        return re.sub(pattern, lambda match: references[match[0]], text)
+        return self._mask(text)
+
+    @cached_property
+    def _mask(self) -> Mask:
+        return Mask(self.secrets)
 
 
 def resolve(
@@ -138,6 +157,7 @@ def resolve(
     class_sections: Collection[str] = CLASS_SECTIONS,
     default_classes: Mapping[str, Mapping[str, str]] | None = None,
     sections: Collection[str] = SECTIONS,
+    problems: Problems | None = None,
 ) -> Resolved:
     """Lay defaults, files, variables and flags over one another, then resolve interpolations.
 
@@ -152,13 +172,16 @@ def resolve(
             ``LightningCLI(Net)``, holds its arguments directly and must not be among them.
         default_classes: Tables from an entry's name to its class, by the top-level key that holds named entries.
         sections: Top-level keys whose value may be the name of a file that holds the section.
+        problems: Takes all mistakes, after which the config is what is left; they are raised where it is None.
 
     Raises:
-        ConfigError: If anything in them is wrong; it shows the place.
+        ConfigError: If anything in them is wrong; it shows the places.
     """
+    found = Problems() if problems is None else problems
+    found.num_characters = found.num_values = 0
     environ = os.environ if environ is None else environ
     named = {"callbacks": {}, "logger": {}} if default_classes is None else default_classes
-    layering = Layering(class_sections, named, WORDS)
+    layering = Layering(class_sections, named, WORDS, found)
     tree = Table({}, Origin("default"))
     ranks: dict[Origin, int] = {}
 
@@ -167,7 +190,8 @@ def resolve(
         lowest = max(ranks.values(), default=0) + 1
         for number, layer in enumerate(layers):
             rank = lowest if together else lowest + number
-            for part in opened(layer, sections=sections, subcommand=subcommand, subcommands=subcommands):
+            parts = opened(layer, sections=sections, subcommand=subcommand, subcommands=subcommands, problems=found)
+            for part in parts:
                 laid = layering.lay(tree, part)
                 assert isinstance(laid, Table)
                 tree = laid
@@ -178,15 +202,36 @@ def resolve(
     lay([lowest])
     seen: set[Path] = set()
     for file in files:
-        lay(layers_of(Path(file), seen=seen))
-    lay(variable_layers(environ, tree), together=True)
-    lay(map(flag_layer, flags), together=True)
+        lay(layers_of(Path(file), seen=seen, problems=found))
+    lay(variable_layers(environ, tree, found), together=True)
+    lay(flag_layers(flags, found), together=True)
 
     if "extends" in tree.entries:
-        raise mistake("extends: stands at the top of a config file only", tree.entries["extends"].origin)
-    found = _with_classes(interpolate(tree, environ), layering)
-    check_entries(found.tree, layering)
-    return Resolved(found.tree, layering, found.references, found.secrets, subcommand, ranks)
+        found.add(mistake("extends: stands at the top of a config file only", tree.entries["extends"].origin))
+        tree = replace(tree, entries={key: node for key, node in tree.entries.items() if key != "extends"})
+    result = _with_classes(interpolate(tree, environ, found), layering)
+    wrong = check_entries(result.tree, layering, found) | check_class_names(result.tree, found)
+    wrong |= check_lengths(result.tree, found)
+    if wrong & {(), ("trainer",)}:  # judging thousands of keys takes seconds
+        wrong -= {(), ("trainer",)}
+        result = replace(result, tree=replace(result.tree, entries={}))
+        found.is_incomplete = True
+    if problems is None:
+        found.raise_any()
+    unreadable = {
+        path for path, node in walk(result.tree) if isinstance(node, Leaf) and isinstance(node.value, Unreadable)
+    }
+    return Resolved(
+        result.tree,
+        layering,
+        result.references,
+        result.secrets,
+        subcommand,
+        unresolved=result.unresolved | unreadable | wrong,
+        is_incomplete=found.is_incomplete,
+        texts=result.texts,
+        ranks=ranks,
+    )
 
 
 def _below(layer: Table, section: str) -> Iterator[Node]:

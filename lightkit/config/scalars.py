@@ -6,6 +6,7 @@ Copied from `jsonargparse._loaders_dumpers.get_yaml_default_loader` (4.53), whic
 from __future__ import annotations
 
 import re
+from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
@@ -60,6 +61,7 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represent_text)
+_Dumper.add_multi_representer(Enum, lambda dumper, word: dumper.represent_data(word.value))
 _Dumper.add_representer(tuple, _Dumper.represent_list)
 _Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
 

@@ -19,12 +19,12 @@ class Leaf:
     Args:
         value: A string, number, boolean or null; from Python defaults anything.
         origin: Place that set it.
-        replaced: Places that set it before, lowest layer first.
+        replaced: What stood in its place before, lowest layer first, each without what it had replaced itself.
     """
 
     value: Any
     origin: Origin
-    replaced: tuple[Origin, ...] = ()
+    replaced: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Items:
     Args:
         items: Its elements.
         origin: Place that set it.
-        replaced: Places that set it before, lowest layer first.
+        replaced: What stood in its place before, lowest layer first, each without what it had replaced itself.
     """
 
     items: tuple[Node, ...]
     origin: Origin
-    replaced: tuple[Origin, ...] = ()
+    replaced: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Table:
     Args:
         entries: Its values by key.
         origin: Place that set it first.
-        replaced: Places that set it before, lowest layer first.
+        replaced: What stood in its place before, lowest layer first, each without what it had replaced itself.
         partial: Whether it was only opened on the way to a dotted key, and so may reach into a list.
     """
 
     entries: Mapping[Any, Node]
     origin: Origin
-    replaced: tuple[Origin, ...] = ()
+    replaced: tuple[Node, ...] = ()
     partial: bool = field(default=False, compare=False)
 
 
@@ -92,10 +92,10 @@ def walk(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
 
 
 def superseding(lower: Node | None, upper: Node) -> Node:
-    """Give ``upper`` with the origins of the values that it replaces in ``lower``."""
+    """Give ``upper`` with the values that it replaces in ``lower``, each with its place."""
     if lower is None:
         return upper
-    replaced = (*lower.replaced, lower.origin, *upper.replaced)
+    replaced = (*lower.replaced, replace(lower, replaced=()), *upper.replaced)
     if not (isinstance(lower, Table) and isinstance(upper, Table)):
         return replace(upper, replaced=replaced)
     entries = {key: superseding(lower.entries.get(key), child) for key, child in upper.entries.items()}

@@ -54,12 +54,11 @@ OPTIONS: Mapping[str, Literal["value", "switch", "optional"]] = {
         ("--model.help Net --data.help=Flowers --trainer.logger.help",
          Arguments(passthrough=["--model.help", "Net", "--data.help=Flowers", "--trainer.logger.help"])),
         ("--model.help a=1", Arguments(passthrough=["--model.help"], flags=[Flag("a", "1", "a=1")])),
-        ("--print_shtab bash --print_shtab=zsh", Arguments(passthrough=["--print_shtab", "bash", "--print_shtab=zsh"])),
         ("--ckpt=x", Arguments(flags=[Flag("ckpt", "x", "--ckpt=x")])),
     ],
     ids=[
         "nothing", "files", "overrides", "appends", "negative-numbers", "dashes", "options", "optional-without",
-        "optional-with", "optional-before-an-override", "help", "class-help", "class-help-without", "completion",
+        "optional-with", "optional-before-an-override", "help", "class-help", "class-help-without",
         "abbreviation-does-not-complete",
     ],
 )  # fmt: skip

@@ -105,9 +105,9 @@ def test_omegaconf_reads_the_real_environment_afterwards(tmp_path: Path, monkeyp
          "set it, or give a default: ${oc.env:NOPE,...}\n  --> x.yaml:1:9\n"),
         ("b: ${a}\na: ${oc.env:NOPE}", "a: cannot resolve '${oc.env:NOPE}': the environment variable NOPE is not set; "),
         ("b: ${a}\na: ${nope}", "a: cannot resolve '${nope}': it refers to nope, which is not set\n  --> x.yaml:2:4"),
-        ("a: 1\nb: ${", "b: '${' is not a valid interpolation: no viable alternative at input '${'; "
+        ("a: 1\nb: ${", "b: '${' is not a valid interpolation: a } is missing; "
          "write \\${ where the text itself is meant\n  --> x.yaml:2:4\n"),
-        ("a: ${nope:1}", "a: cannot resolve '${nope:1}': Unsupported interpolation type nope\n  --> x.yaml:1:4\n"),
+        ("a: ${nope:1}", "a: cannot resolve '${nope:1}': there is no nope; ${key} is another key, "),
         ("a: ${b}\nb: ${a}", "a: cannot resolve '${b}': "),
         ("a: {b: '${a}'}", "a.b: cannot resolve '${a}': "),
         ("a: ${b}\nb: '???'", "a: cannot resolve '${b}': it refers to a value that is ???, which stands for one that is"),
@@ -123,3 +123,12 @@ def test_what_cannot_be_resolved_shows_its_place(
     with pytest.raises(ConfigError) as error:
         resolved_from(Path(), text)
     assert str(error.value).startswith(says)
+
+
+def test_a_circle_of_interpolations_is_told_once_with_all_its_places(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: ${b}\nb: ${a}\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve([tmp_path / "x.yaml"], environ={})
+    assert len(caught.value.problems) == 1
+    assert str(caught.value).startswith("a: cannot resolve '${b}': it leads back to itself through other keys\n")
+    assert [str(place)[-4:] for place in caught.value.places] == [":1:4", ":2:4"]

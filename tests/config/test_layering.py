@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lightkit.config import Resolved, resolve, split_arguments
+from lightkit.config.tree import plain
 from lightkit.errors import ConfigError
 
 DEFAULT_CLASSES = {
@@ -261,7 +262,7 @@ RULES = {
     ),
     "interpolation-relative": Rule(["a: {b: 1, c: '${.b}'}"], {"a": {"b": 1, "c": 1}}),
     "interpolation-literal": Rule([r"a: 'x\${b}'" + "\nb: 1\nc: ${b}"], {"a": "x${b}", "b": 1, "c": 1}),
-    "interpolation-odd-keys": Rule(["x.y: ${b}\n1: ${b}\nb: 2\nc: {true: 1}"], {"x.y": 2, 1: 2, "b": 2, "c": {True: 1}}),
+    "interpolation-odd-keys": Rule(["x.y: ${b}\n1: ${b}\nb: 2\nc: {true: 1}"], {"x": {"y": 2}, 1: 2, "b": 2, "c": {True: 1}}),
     "interpolation-leaves-types": Rule(["a: 1.0\nb: ${a}\nc: '???'\nd: 'a$b'"], {"a": 1.0, "b": 1.0, "c": "???", "d": "a$b"}),
     "interpolation-class": Rule(
         ["model: ${oc.env:NET}\n"], {"model": {"class_path": "Net", "init_args": {"x": "1"}}},
@@ -307,19 +308,33 @@ def test_defaults_are_the_lowest_origin_and_each_layer_is_remembered(tmp_path: P
     )
     resolved = rule.resolved(tmp_path)
     assert str(resolved.origin_of("a.b")) == "--a.b 4"
-    assert [str(origin) for origin in resolved.replaced["a", "b"]] == [
-        "default",
-        f"{tmp_path}/layer0.yaml:1:8",
-        f"{tmp_path}/layer1.yaml:1:8",
-        "environment variable LIGHTKIT_A__B",
+    assert [(plain(was), str(was.origin)) for was in resolved.replaced["a", "b"]] == [
+        (0, "default"),
+        (1, f"{tmp_path}/layer0.yaml:1:8"),
+        (2, f"{tmp_path}/layer1.yaml:1:8"),
+        ("3", "environment variable LIGHTKIT_A__B"),
     ]
 
 
 def test_a_new_class_remembers_what_its_arguments_replaced(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, NET, "model: {class_path: Other, init_args: {depth: 3}}")
-    assert [str(origin) for origin in resolved.replaced["model", "init_args", "depth"]] == [
-        f"{tmp_path}/layer0.yaml:1:59"
+    assert [(plain(was), str(was.origin)) for was in resolved.replaced["model", "init_args", "depth"]] == [
+        (2, f"{tmp_path}/layer0.yaml:1:59")
     ]
+
+
+def test_an_entry_removed_remembers_what_it_was(tmp_path: Path) -> None:
+    resolved = resolved_from(
+        tmp_path, "callbacks: {early_stopping: {patience: 4}}", "callbacks: {early_stopping: null}"
+    )
+    (was,) = resolved.replaced["callbacks", "early_stopping"]
+    assert plain(was)["init_args"] == {"patience": 4}
+    assert str(was.origin) == f"{tmp_path}/layer0.yaml:1:29"
+
+
+def test_what_was_replaced_is_the_text_that_was_written_there(tmp_path: Path) -> None:
+    resolved = resolved_from(tmp_path, "a: {b: '${oc.env:TOKEN}'}", "a: {b: 2}", TOKEN="hush-hush")
+    assert [plain(was) for was in resolved.replaced["a", "b"]] == ["${oc.env:TOKEN}"]
 
 
 @pytest.mark.parametrize(
@@ -340,13 +355,13 @@ def test_a_new_class_remembers_what_its_arguments_replaced(tmp_path: Path) -> No
         ),
         (["a: [2]"], ["a.x=1"], "a.x reaches into a list whose element 0 is 2, not a mapping\n  --> a.x=1"),
         (["a: [2]"], ["a.1=1"], "a.1 reaches into a list of 1 elements"),
-        (["model: '${b}'"], ["model.x=1"], "model.x reaches into model, which is '${{b}}'; set model itself\n"),
-        (["callbacks: {none: {patience: 1}}"], [], "callbacks.none: no class of that name; give it a class_path, or"),
+        (["b: 1\nmodel: '${b}'"], ["model.x=1"], "model.x reaches into model, which is '${{b}}'; set model itself\n"),
+        (["callbacks: {none: {patience: 1}}"], [], "callbacks.none: there is no class of that name\nnames: checkpoint, "),
         (
             ["callbacks:\n  early_stoping: {}"],
             [],
-            "callbacks.early_stoping: no class of that name; did you mean 'early_stopping'?; give it a class_path, "
-            "or a known name: known names are checkpoint, early_stopping\n"
+            "callbacks.early_stoping: there is no class of that name; did you mean 'early_stopping'?\n"
+            "names: checkpoint, early_stopping; any other needs a class_path\n"
             "  --> {tmp}/layer0.yaml:2:3\n    2 |   early_stoping: {{}}\n      |   ^^^^^^^^^^^^^",
         ),
         (["callbacks: [A]"], [], "callbacks: expected a mapping from names to entries, got ['A']; Lightning's own"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lightkit.config import Origin, dump_yaml, resolve
 from lightkit.config.interpolation import escaped, interpolate
 from lightkit.config.merging import Layering
+from lightkit.config.problems import Problems
 from lightkit.config.tree import Node, Table, graft, plain
 
 HERE = Origin("default")
@@ -56,7 +57,7 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.di
 @MANY
 @given(TEXT)
 def test_escaped_text_survives_interpolation(text: str) -> None:
-    assert plain(interpolate(Table({"a": graft(escaped(text), HERE)}, HERE), {}).tree) == {"a": text}
+    assert plain(interpolate(Table({"a": graft(escaped(text), HERE)}, HERE), {}, Problems()).tree) == {"a": text}
 
 
 @MANY

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.config import Origin, read_file, resolve
+from lightkit.config import Origin, Problems, read_file, resolve
 from lightkit.config.reading import MAX_NODES
 from lightkit.config.tree import Leaf, plain, walk
 from lightkit.errors import ConfigError
@@ -74,20 +74,19 @@ def test_places_do_not_care_for_line_ends_and_byte_order_marks(tmp_path: Path) -
 BROKEN: dict[str, tuple[str | bytes, str]] = {
     "tab": (
         "a: 1\n\tb: 2",
-        "x.yaml: not valid YAML: while scanning a plain scalar, found a tab character that violates indentation; "
-        "indent with spaces, YAML allows no tabs\n  --> x.yaml:2:1\n    2 |  b: 2\n      | ^",
+        "x.yaml: not valid YAML: lines are indented with spaces, and a tab stands here\n"
+        "  --> x.yaml:2:1\n    2 |  b: 2\n      | ^",
     ),
     "unclosed": (
         "a: 1\nb: [1,\n",
-        "x.yaml: not valid YAML: while parsing a flow node, did not find expected node content\n"
-        "  --> x.yaml:3:1\n    3 | \n      | ^",
+        "x.yaml: not valid YAML: the [ that opens here is never closed\n  --> x.yaml:2:4\n    2 | b: [1,\n      |    ^",
     ),
     "two-colons": (
         "a: b: c",
-        "x.yaml: not valid YAML: mapping values are not allowed in this context\n  --> x.yaml:1:5",
+        "x.yaml: not valid YAML: a second colon in one line; put quotes around text that holds one\n  --> x.yaml:1:5",
     ),
-    "undefined-alias": ("a: *b", "x.yaml: not valid YAML: found undefined alias\n  --> x.yaml:1:4"),
-    "two-documents": ("a: 1\n---\nb: 1", "x.yaml: not valid YAML: expected a single document in the stream, but found"),
+    "undefined-alias": ("a: *b", "x.yaml: not valid YAML: no anchor of this name stands above; put quotes"),
+    "two-documents": ("a: 1\n---\nb: 1", "x.yaml: not valid YAML: a config is one document, and --- begins another\n"),
     "control-character": ("a: 1\nb: \x01", "x.yaml: the character '\\x01' is not allowed in YAML\n  --> x.yaml:2:4"),
     "not-utf-8": (
         b"a: 1\nb: \xff",
@@ -104,7 +103,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "unsafe-scalar-tag": ("a: !env HOME", "x.yaml: the tag !env is not allowed here; configs hold plain YAML values"),
     "wrong-tag": (
         "a: !!int ten",
-        "x.yaml: cannot read 'ten' as int; put quotes around it if it is text\n  --> x.yaml:",
+        "x.yaml: cannot read 'ten' as an integer; put quotes around it if it is text\n  --> x.yaml:",
     ),
     "wrong-collection-tag": ("a: !!map [1]", "x.yaml: the tag !!map is not allowed here"),
     "duplicate-key": (
@@ -166,7 +165,7 @@ def test_a_missing_file_names_the_near_ones(tmp_path: Path) -> None:
     [
         (".", "{tmp}: expected a YAML file, got a folder"),
         ("no/x.yaml", "{tmp}/no/x.yaml: no such file: there is no folder {tmp}/no"),
-        ("a\0b", "{tmp}/a\0b: cannot be read: embedded null byte"),
+        ("a\0b", r"{tmp}/a\x00b: cannot be read: embedded null byte"),
         ("x" * 300, "{tmp}/" + "x" * 300 + ": cannot be read: File name too long"),
     ],
     ids=["folder", "no-folder", "null-byte", "long-name"],
@@ -197,3 +196,41 @@ def test_wrong_extends(extends: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         resolve([tmp_path / "x.yaml"], environ={})
     assert str(error.value).startswith(says.format(tmp=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1" + ":59" * 2000, "'1" + ":59" * 2000 + "'", "9" * 5000, "0x" + "f" * 5000, "1" + ":59" * 2000 + ".5"],
+    ids=["base-60", "base-60-text", "decimal", "hexadecimal", "base-60-fraction"],
+)
+def test_a_number_that_cannot_be_written_is_refused_unread(tmp_path: Path, value: str) -> None:
+    said = said_about(tmp_path, f"a: {value}")
+    assert said.startswith("x.yaml: expected a number of at most 1000 characters, got a longer one: '")
+
+
+def test_files_have_one_budget_of_values(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"l{number}.yaml").write_text("a: {" + ", ".join(f"k{i}: {i}" for i in range(2000)) + "}\n")
+    (tmp_path / "x.yaml").write_text("extends: [" + ", ".join(f"l{number}" for number in range(12)) + "]\n")
+    with pytest.raises(ConfigError) as error:
+        resolve([tmp_path / "x.yaml"], environ={})
+    says = "l9.yaml: expected files of at most 1000 kB and 20000 values together, got more with this one"
+    assert f"{says}; files after it are not read" in str(error.value)
+    assert len(error.value.problems) == 1
+
+
+def test_a_config_has_a_limited_number_of_files(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"l{number}.yaml").write_text("a: 1\n")
+    (tmp_path / "x.yaml").write_text("extends: [" + ", ".join(f"l{number}" for number in range(300)) + "]\n")
+    with pytest.raises(ConfigError) as error:
+        resolve([tmp_path / "x.yaml"], environ={})
+    assert str(error.value).endswith("l199.yaml: a config has at most 200 files")
+
+
+def test_a_budget_begins_anew_with_each_config(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: {" + ", ".join(f"k{i}: {i}" for i in range(15_000)) + "}\n")
+    problems = Problems()
+    for _ in range(2):
+        resolve([tmp_path / "x.yaml"], environ={}, problems=problems)
+    assert not problems

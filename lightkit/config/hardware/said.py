@@ -57,9 +57,9 @@ class Said:
         path = self.path[:1] if self.path == _KIND and not self.origin.name.startswith("--accelerator.") else self.path
         return f"{dotted(path)}: {_shown(plain(self.node))}"
 
-    def wrong(self, expected: str) -> ConfigError:
-        """Make the error that says what was expected here instead."""
-        return mistake(f"{dotted(self.path)}: expected {expected}, got {plain(self.node)!r}", self.origin)
+    def wrong(self, expected: str, hint: str = "") -> ConfigError:
+        """Make the error that says what was expected here instead, with a hint at what may be meant."""
+        return mistake(f"{dotted(self.path)}: expected {expected}, got {plain(self.node)!r}{hint}", self.origin)
 
 
 def read_said(tree: Table) -> dict[str, list[Said]]:

@@ -1,0 +1,64 @@
+"""The JSON Schema of the keys for hardware, which `lightkit.config.hardware` reads by rules of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightkit.config.hardware.said import BLOCK_KEYS, OLD_TRAINER_KEYS
+from lightkit.config.hardware.words import KINDS, OLD_STRATEGIES, PRECISIONS, XLA_STRATEGIES, why_gone
+
+__all__ = ["accelerator_schema", "trainer_hardware"]
+
+Schema = dict[str, Any]
+
+_COUNT = {"type": ["integer", "string", "array", "null"], "items": {"type": ["integer", "string"]}}
+_NUMBER = {"type": ["integer", "string", "null"]}
+_SWITCH = {"type": ["boolean", "string", "null"]}
+_STRATEGIES = ("auto", "ddp", "ddp_spawn", "fsdp", "deepspeed", "horovod", *XLA_STRATEGIES, *OLD_STRATEGIES)
+_STRATEGY = {"anyOf": [{"enum": list(_STRATEGIES)}, {"type": ["string", "object", "null"]}]}
+_PRECISION = {"anyOf": [{"enum": list(PRECISIONS)}, {"type": ["integer", "string", "null"]}]}
+_KIND = {"anyOf": [{"enum": list(KINDS)}, {"type": ["string", "null"]}]}
+_KEYS: dict[str, tuple[Schema, str]] = {
+    "kind": (_KIND, "Kind of device; accelerator: cpu is short for it"),
+    "gpus": (_COUNT, "Number of GPUs, their numbers as in [0, 3], or -1 for all; 0 is the CPU"),
+    "tpu_cores": (_COUNT, "Number of TPU cores, [5] for that one, or all"),
+    "ipus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {why_gone('ipu')}"),
+    "hpus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {why_gone('hpu')}"),
+    "num_processes": (_NUMBER, "Number of processes on CPUs, with ddp unless a strategy is given"),
+    "strategy": (_STRATEGY, "How processes train together: ddp, fsdp, horovod, ..., or a class"),
+    "precision": (_PRECISION, "Numbers to compute in, such as bf16-mixed"),
+    "num_nodes": (_NUMBER, "Number of machines"),
+    "scale_lr": (_SWITCH, "Multiply the learning rate by the number of ranks"),
+    "warmup_epochs": (
+        {"type": ["integer", "number", "string", "null"]},
+        "Epochs in which the scaled learning rate is reached",
+    ),
+}
+
+
+def accelerator_schema() -> Schema:
+    """Give the schema of the block ``accelerator``, which may be one word."""
+    properties = {key: _described(key) for key in BLOCK_KEYS}
+    block = {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
+    words = {"enum": list(KINDS)}
+    reference = {"$ref": "#/$defs/reference"}
+    return {"anyOf": [words, block, reference], "description": "The hardware: cpu, gpu, or a mapping such as {gpus: 2}"}
+
+
+def trainer_hardware(arguments: Mapping[str, Any]) -> dict[str, Schema]:
+    """Give the schemas of the trainer's keys for hardware, with those of Lightning 1.x."""
+    old = {key: {**_described(key), "deprecated": True} for key in OLD_TRAINER_KEYS}
+    types: dict[str, Schema] = {
+        "accelerator": {"anyOf": [{"enum": list(KINDS)}, {"type": ["string", "object", "null"]}]},
+        "devices": _COUNT,
+        "num_nodes": _NUMBER,
+        "strategy": _STRATEGY,
+        "precision": _PRECISION,
+    }
+    return {**old, **{key: {**schema, "description": arguments[key]["says"]} for key, schema in types.items()}}
+
+
+def _described(key: str) -> Schema:
+    schema, says = _KEYS[key]
+    return {**schema, "description": says}

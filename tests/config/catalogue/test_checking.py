@@ -1,0 +1,314 @@
+"""What the catalogue shows to be wrong with a config: each mistake in plain words, with its place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from lightkit.config import Resolved, resolve
+from lightkit.config.catalogue import Findings, check_values, load_catalogue
+from lightkit.config.layers import Flag
+from lightkit.config.pruning import without
+
+ENTRIES = {
+    "callbacks": {"early_stopping": "pytorch_lightning.callbacks.EarlyStopping"},
+    "logger": {"csv": "lightkit.loggers.CSV"},
+}
+STAGES = ("fit", "validate", "test", "predict")
+RECORDED: Mapping[str, str] = load_catalogue().data["versions"]
+CONFIGS = Path(__file__).parents[3] / "configs"
+
+
+def resolved_from(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> Resolved:
+    files = [folder / f"{number}.yaml" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text)
+    said = [Flag(key, value, f"--{key}={value}") for key, _, value in (flag.partition("=") for flag in flags)]
+    return resolve(files, flags=said, environ={}, subcommand="fit", subcommands=STAGES, default_classes=ENTRIES)
+
+
+def findings_in(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> Findings:
+    resolved = resolved_from(folder, *texts, flags=flags)
+    return check_values(resolved.tree, load_catalogue().fits(RECORDED), layering=resolved.layering, subcommand="fit")
+
+
+def told(findings: Findings) -> list[str]:
+    return [str(problem).splitlines()[0] for _, problem in findings.problems]
+
+
+WRONG = {
+    "unknown top-level key": ("modle: {}\nmodle2: 3", "modle2: no such key; did you mean 'model'?"),
+    "key of another command": ("return_predictions: true", "return_predictions: no such key"),
+    "unknown argument of the trainer": (
+        "trainer: {detect_anomally: true}",
+        "trainer.detect_anomally: the trainer has no such argument; did you mean 'detect_anomaly'?",
+    ),
+    "appending to what is no list": (
+        "trainer: {max_steps+: 3}",
+        "trainer.max_steps+: the trainer has no such argument; max_steps takes no list",
+    ),
+    "wrong type": ("trainer: {max_epochs: ten}", "trainer.max_epochs: expected an integer or null, got 'ten'"),
+    "a word of few": (
+        "trainer: {deterministic: wran}",
+        "trainer.deterministic: expected true or false, 'warn' or null, got 'wran'; did you mean 'warn'?",
+    ),
+    "a list where one value belongs": (
+        "trainer: {log_every_n_steps: [3]}",
+        "trainer.log_every_n_steps: expected an integer or null, got [3]",
+    ),
+    "a list where a mapping belongs": (
+        "trainer: [3]",
+        "trainer: expected a mapping of the trainer's arguments, got [3]",
+    ),
+    "wrong type at the top": ("seed_everything: x", "seed_everything: expected true or false or an integer, got 'x'"),
+    "unknown argument of a class": (
+        "callbacks: {early_stopping: {monitor: a, patiense: 3}}",
+        "callbacks.early_stopping.init_args.patiense: EarlyStopping has no such argument; did you mean 'patience'?",
+    ),
+    "wrong type in a class": (
+        "data: {class_path: Flowers, init_args: {batch_size: [1]}}",
+        "data.init_args.batch_size: expected an integer, got [1]",
+    ),
+    "wrong type in dict_kwargs": (
+        "optimizer: {class_path: SGD, dict_kwargs: {nesterov: x}}",
+        "optimizer.dict_kwargs.nesterov: expected true or false, got 'x'",
+    ),
+    "wrong length": (
+        "optimizer: {class_path: Adam, init_args: {betas: [1]}}",
+        "optimizer.init_args.betas: expected a list of 2 numbers or Tensors, got [1]",
+    ),
+    "missing argument": (
+        "lr_scheduler: StepLR",
+        "lr_scheduler: StepLR needs step_size, an integer: Period of learning rate decay",
+    ),
+    "missing argument of a named entry": (
+        "callbacks: {early_stopping: {}}",
+        "callbacks.early_stopping: EarlyStopping needs monitor, text: quantity to be monitored",
+    ),
+    "null for a required argument": (
+        "callbacks: {early_stopping: {monitor: null}}",
+        "callbacks.early_stopping: EarlyStopping needs monitor, text: quantity to be monitored",
+    ),
+    "wrong base class": (
+        "callbacks: {x: TensorBoardLogger}",
+        "callbacks.x.class_path: TensorBoardLogger is no Callback; it goes under logger",
+    ),
+    "wrong base class in a list": (
+        "trainer: {callbacks: [{class_path: CSVLogger, init_args: {save_dir: x}}]}",
+        "trainer.callbacks.0.class_path: CSVLogger is no Callback; it goes under logger",
+    ),
+    "a model that is data": (
+        "model: Flowers",
+        "model.class_path: Flowers is no LightningModule; it goes under data",
+    ),
+    "a base class": (
+        "trainer: {logger: Logger}",
+        "trainer.logger: Logger is a base class, which cannot be used by itself; name a class that derives from it",
+    ),
+    "a class that its module has not": (
+        "callbacks: {x: pytorch_lightning.callbacks.EarlyStoping}",
+        "callbacks.x.class_path: pytorch_lightning.callbacks has no class 'EarlyStoping'; "
+        "did you mean 'EarlyStopping'?",
+    ),
+    "a short name of nothing": (
+        "model: ImageClasifier",
+        "model.class_path: no class 'ImageClasifier'; did you mean 'ImageClassifier'?; "
+        "a class of your own is named with its module: my_models.ImageClasifier",
+    ),
+    "a short name of two": (
+        "callbacks: {x: Checkpoint}",
+        "callbacks.x.class_path: 2 classes are called Checkpoint: lightkit.callbacks.Checkpoint, "
+        "pytorch_lightning.callbacks.Checkpoint; give the whole name of one",
+    ),
+    "init_args that are none": (
+        "callbacks: {x: {class_path: my.Own, init_args: [1]}}",
+        "callbacks.x.init_args: expected a mapping of Own's arguments, got [1]",
+    ),
+    "an argument beside class_path in a list": (
+        "trainer: {callbacks: [{class_path: Timer, interval: step}]}",
+        "trainer.callbacks.0.interval: stands beside class_path; put it under init_args",
+    ),
+    "a section that names no class": (
+        "optimizer: {lr: 0.1}",
+        "optimizer: expected a class: {class_path: NAME, init_args: {...}}, got a mapping without class_path",
+    ),
+    "a number for a class": ("model: 3", "model: expected a LightningModule, got 3"),
+    "a class's name that is none": ("model: {class_path: 3}", "model.class_path: expected the name of a class, got 3"),
+    "another value in a list of classes": (
+        "trainer: {callbacks: [3]}",
+        "trainer.callbacks.0: expected a list of Callbacks, a Callback or null, got 3",
+    ),
+    "a key that is no text": ("5: 6", "5: expected a name for a key, got 5"),
+    "a switch for a key": ("true: 3", "True: expected a name for a key, got true"),
+    "a key of the trainer that is no text": ("trainer: {3: 4}", "trainer.3: expected a name for a key, got 3"),
+    "an argument that is no text": (
+        "data: {class_path: Flowers, init_args: {3: 4}}",
+        "data.init_args.3: expected a name for a key, got 3",
+    ),
+    "a strategy that is none": (
+        "trainer: {strategy: dddp}",
+        "trainer.strategy: there is no strategy 'dddp'; did you mean 'ddp'?",
+    ),
+    "a strategy of the block": (
+        "accelerator: {strategy: horovodd}",
+        "accelerator.strategy: there is no strategy 'horovodd'; did you mean 'horovod'?",
+    ),
+    "a profiler that is none": (
+        "trainer: {profiler: simpel}",
+        "trainer.profiler: there is no profiler 'simpel'; did you mean 'simple'?",
+    ),
+    "a word that is near to none": (
+        "trainer: {profiler: qqq}",
+        "trainer.profiler: there is no profiler 'qqq'; there are advanced, pytorch, simple, xla",
+    ),
+    "more than a class takes": (
+        "model: {class_path: Regressor, dict_kwargs: {foo: 1}}",
+        "model.dict_kwargs.foo: Regressor has no such argument",
+    ),
+    "run": ("run: {nmae: x}", "run.nmae: there is no such argument; did you mean 'name'?"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG.keys())
+def test_a_mistake_is_told_in_plain_words(tmp_path: Path, text: str, says: str) -> None:
+    assert told(findings_in(tmp_path, text)) == [says]
+
+
+RIGHT = {
+    "numbers as text": "trainer: {max_epochs: '3', limit_val_batches: '0.5', inference_mode: 'no'}",
+    "null for an argument that has a default": "trainer: {max_steps: }\ndata: {class_path: Flowers, batch_size: }",
+    "hardware in any words": "trainer: {gpus: 2, tpu_cores: x, accelerator: [3], devices: {}}\naccelerator: 7",
+    "other names of a class": "optimizer: torch.optim.sgd.SGD",
+    "one callback that is no list": "trainer: {callbacks: {class_path: Timer}}",
+    "switches for loggers": "trainer: {logger: false}",
+    "an appended callback": "trainer: {callbacks+: Timer}",
+    "a word for a profiler": "trainer: {profiler: simple}",
+    "a removed entry": "callbacks: {early_stopping: null}",
+    "arguments that are passed on": "optimizer: {class_path: SGD, dict_kwargs: {more: 3}}",
+    "an optimizer's own learning rate": "optimizer: {class_path: Adam, init_args: {lr: '1e-3', betas: [0.9, '0.99']}}",
+    "a dataclass as a mapping": "callbacks: {x: {class_path: RichProgressBar, theme: {description: green_yellow}}}",
+    "a dataclass as a class": "callbacks: {x: {class_path: RichProgressBar, theme: {class_path: Any, init_args: {}}}}",
+    "strategies": "trainer: {strategy: DDP_spawn}\naccelerator: {strategy: Horovod}",
+    "a strategy's class": "trainer: {strategy: DDPStrategy}",
+    "an old strategy": "trainer: {strategy: ddp_cpu, profiler: SimpleProfiler}",
+    "numbers for keys of a value": (
+        "callbacks: {x: {class_path: GradientAccumulationScheduler, init_args: {scheduling: {4: 2}}}}"
+    ),
+    "the plateau's metric": "lr_scheduler: {class_path: ReduceLROnPlateau, init_args: {monitor: val/loss}}",
+}
+
+
+@pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT.keys())
+def test_what_jsonargparse_takes_is_no_mistake(tmp_path: Path, text: str) -> None:
+    findings = findings_in(tmp_path, text)
+    assert told(findings) == []
+    assert findings.unjudged == []
+
+
+def test_what_was_left_out_because_it_was_wrong_is_not_missing(tmp_path: Path) -> None:
+    resolved = resolved_from(tmp_path, "callbacks: {early_stopping: {monitor: [1]}, lr: {class_path: EarlyStopping}}")
+    left = without(resolved, [("callbacks", "early_stopping", "init_args", "monitor")])
+    catalogue = load_catalogue().fits(RECORDED)
+    findings = check_values(left.tree, catalogue, layering=left.layering, removed=left.removed)
+    assert [path for path, _ in findings.problems] == [("callbacks", "lr")]
+
+
+def test_a_long_value_is_shortened(tmp_path: Path) -> None:
+    long = "9" * 5000
+    text = f"trainer: {{max_epochs: 'x{long}', min_epochs: [{long}a], deterministic: [x{long}]}}\ndata: [{long}b]"
+    messages = told(findings_in(tmp_path, text))
+    assert len(messages) == 4
+    assert max(map(len, messages)) < 400
+
+
+def test_a_strategy_that_an_own_module_may_register_is_no_mistake(tmp_path: Path) -> None:
+    assert told(findings_in(tmp_path, "model: mine.Net\ntrainer: {strategy: dddp}")) == []
+
+
+def test_all_mistakes_are_told_in_the_order_of_the_files(tmp_path: Path) -> None:
+    base = "trainer:\n  min_epochs: x\nrun: {nmae: y}\n"
+    upper = "run: {root: 3}\ntrainer: {max_epochs: ten}\n"
+    findings = findings_in(tmp_path, base, upper, flags=("trainer.max_steps=q",))
+    assert [path[-1] for path, _ in findings.problems] == ["min_epochs", "nmae", "root", "max_epochs", "max_steps"]
+
+
+def test_a_mistake_shows_its_key_or_its_value(tmp_path: Path) -> None:
+    findings = findings_in(tmp_path, "trainer:\n  max_epoch: ten\n  min_epochs: ten\n")
+    key, value = [str(problem) for _, problem in findings.problems]
+    assert key.endswith("    2 |   max_epoch: ten\n      |   ^^^^^^^^^")
+    assert value.endswith("    3 |   min_epochs: ten\n      |               ^^^")
+
+
+def test_an_argument_of_the_class_that_was_replaced_is_told_as_such(tmp_path: Path) -> None:
+    base = "optimizer: {class_path: Adam, init_args: {lr: 0.1}}"
+    upper = "optimizer: {class_path: SGD}"
+    findings = findings_in(tmp_path, base, upper, flags=("optimizer.init_args.betas=[0.9, 0.99]",))
+    says = "optimizer.init_args.betas: SGD has no such argument; it is one of Adam, which SGD has replaced"
+    assert told(findings) == [says]
+    assert "1.yaml:1:" in str(findings.problems[0][1])
+
+
+def test_a_class_of_ones_own_is_left_to_who_can_import_it(tmp_path: Path) -> None:
+    findings = findings_in(
+        tmp_path, "model: {class_path: mine.Net, init_args: {x: 3}}\ncallbacks: {a: {class_path: Mine}}"
+    )
+    assert told(findings) == []
+    assert findings.unjudged == [("model",), ("callbacks", "a")]
+
+
+def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None:
+    resolved = resolved_from(tmp_path, "trainer: {max_epochs: ten}\nmodel: {class_path: Nope, init_args: {a: 3}}")
+    unresolved = [("trainer", "max_epochs"), ("model", "class_path")]
+    findings = check_values(
+        resolved.tree, load_catalogue().fits(RECORDED), layering=resolved.layering, unresolved=unresolved
+    )
+    assert findings.problems == []
+
+
+@pytest.mark.parametrize(
+    ("versions", "num_told"),
+    [
+        ({}, 3),
+        ({"torch": "2.9.0"}, 2),
+        ({"pytorch-lightning": "2.7.0"}, 1),
+        ({"jsonargparse": "4.50.0"}, 0),
+        ({"torch": RECORDED["torch"] + "+cpu"}, 3),
+    ],
+    ids=["all as recorded", "other torch", "other Lightning", "other jsonargparse", "another build"],
+)
+def test_a_package_of_another_version_is_not_judged(tmp_path: Path, versions: dict[str, str], num_told: int) -> None:
+    text = (
+        "trainer: {max_epochs: x}\noptimizer: {class_path: SGD, init_args: {lr2: 3}}\ndata: {class_path: Flowers, x: 3}"
+    )
+    resolved = resolved_from(tmp_path, text)
+    catalogue = load_catalogue().fits({**RECORDED, **versions})
+    findings = check_values(resolved.tree, catalogue, layering=resolved.layering)
+    assert len(findings.problems) == num_told
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.rglob("*.yaml")), ids=lambda file: file.relative_to(CONFIGS).as_posix())
+def test_no_shipped_config_has_a_mistake(file: Path) -> None:
+    resolved = resolve([file], environ={}, subcommand="fit", subcommands=STAGES, default_classes=_named_classes())
+    assert told(check_values(resolved.tree, load_catalogue(), layering=resolved.layering)) == []
+
+
+def _named_classes() -> Mapping[str, Mapping[str, str]]:
+    from lightkit.cli.laying import NAMED_CLASSES
+
+    return NAMED_CLASSES
+
+
+@pytest.mark.slow
+def test_judging_loads_neither_torch_nor_lightning(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from lightkit.config.catalogue import load_catalogue\n"
+        "assert load_catalogue().trusted is not None\n"
+        "print([name for name in ('torch', 'pytorch_lightning', 'jsonargparse') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout == "[]\n"
