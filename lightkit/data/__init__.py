@@ -12,6 +12,9 @@ A data module of one's own resumes exactly, also in the middle of an epoch, with
 
 `Transformed` is such a dataset. Whatever else it draws random numbers from, it must not be a state that lives from
 sample to sample. Data modules with loaders of another kind resume at the start of the last epoch.
+
+A data module that names, in ``input_folders = ("root",)``, those of its arguments that must be folders which are there
+already, has them checked before anything is built; ``lightkit check`` tells of a missing one with its line.
 """
 
 from lightkit.data.drawn import DrawnFlowers

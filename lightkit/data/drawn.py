@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lightkit.data.flower_scenes import draw_flower
 from lightkit.data.flower_shapes import FLOWERS
@@ -37,6 +37,7 @@ class DrawnFlowers(ImageFolder):
     """
 
     source = "drawn"
+    input_folders: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, num_images: int = 800, drawn_size: int = 160, drawn_seed: int = 0, **kwargs: Any) -> None:
         super().__init__(root="", **kwargs)

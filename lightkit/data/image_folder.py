@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
@@ -39,6 +39,8 @@ class ImageFolder(LightningDataModule):
     """
 
     source = "photos"
+    input_folders: ClassVar[tuple[str, ...]] = ("root",)
+    """Arguments that must be folders which are there already."""
 
     def __init__(
         self,

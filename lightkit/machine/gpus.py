@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pynvml
-
 __all__ = ["Gpu", "Gpus", "visible_gpus"]
 
 _DRIVERS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")
@@ -45,14 +43,18 @@ class Gpus:
     driver: str | None = None
 
 
-def visible_gpus(environ: Mapping[str, str], nvml: Any = pynvml, drivers: Sequence[str] = _DRIVERS) -> Gpus:
+def visible_gpus(environ: Mapping[str, str], nvml: Any = None, drivers: Sequence[str] = _DRIVERS) -> Gpus:
     """Ask NVML which GPUs there are, and ``CUDA_VISIBLE_DEVICES`` which of them count.
 
     Args:
         environ: Environment variables.
-        nvml: The module `pynvml`, or what stands in for it.
+        nvml: What stands in for the module `pynvml`.
         drivers: Places that show a driver.
     """
+    if nvml is None:
+        import pynvml  # here, because its tables take longer than most commands
+
+        nvml = pynvml
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 
 __all__ = ["Horovod", "find_horovod"]
@@ -43,6 +43,8 @@ class Horovod:
 
 def find_horovod() -> Horovod:
     """Look for Horovod for torch, and ask its library."""
+    from importlib import metadata  # here, because it loads the standard library's reader of mail
+
     spec = util.find_spec("horovod")
     if spec is None or not spec.submodule_search_locations:
         return Horovod()

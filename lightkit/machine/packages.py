@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 __all__ = ["PACKAGES", "describe_packages"]
 
@@ -38,6 +41,8 @@ def describe_packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def _installed(name: str) -> list[metadata.Distribution]:
+    from importlib import metadata  # here, because it loads the standard library's reader of mail
+
     try:
         return [metadata.distribution(name)]
     except metadata.PackageNotFoundError:

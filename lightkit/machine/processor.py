@@ -7,8 +7,6 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 __all__ = ["available_memory_bytes", "cpu_model", "instruction_sets", "memory_bytes", "num_cores"]
 
 _TELLING = (
@@ -65,6 +63,8 @@ def num_cores(control_groups: Path = Path("/sys/fs/cgroup"), process: Path = Pat
 
 def memory_bytes(control_groups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> int:
     """Give the memory of the machine, or what the control group allows of it."""
+    import psutil  # here, because most commands ask for no memory, and it takes as long as all of their config
+
     return min([int(psutil.virtual_memory().total), *_memory_limits(control_groups, process)])
 
 
@@ -72,6 +72,8 @@ def available_memory_bytes(
     control_groups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")
 ) -> int:
     """Give the memory that can be taken now without swapping: also what control groups have left."""
+    import psutil  # late as above
+
     left = [
         max(0, limit - used)
         for folder in _groups(control_groups, process, "memory")

@@ -1,15 +1,22 @@
-"""What a run leaves behind: its folder, lock, manifest, event stream, metrics, summary and whole checkpoints."""
+"""What a run leaves behind: its folder, lock, manifest, event stream, metrics, summary and whole checkpoints.
 
-from lightkit.runs.events import FIELDS, EventStream, read_events
-from lightkit.runs.files import read_json, write_json, write_text
-from lightkit.runs.folder import check_name, create, find, list_runs, newest_interrupted, open_run, point_latest
-from lightkit.runs.integrity import digest, last_good, remove_leftovers, sidecar, verify, write_aside
-from lightkit.runs.lock import Lock
-from lightkit.runs.manifest import build_manifest, describe_git, describe_hardware, describe_packages
-from lightkit.runs.metrics import MetricsTable
-from lightkit.runs.run import Run, activate, current
-from lightkit.runs.summary import STATUSES, Summary, relative
-from lightkit.runs.warned import WarningWatch
+A name is imported when it is first asked for: the entry point needs the signals alone, before anything else.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightkit.runs.events import FIELDS, EventStream, read_events
+    from lightkit.runs.files import read_json, write_json, write_text
+    from lightkit.runs.folder import check_name, create, find, list_runs, newest_interrupted, open_run, point_latest
+    from lightkit.runs.integrity import digest, last_good, remove_leftovers, sidecar, verify, write_aside
+    from lightkit.runs.lock import Lock
+    from lightkit.runs.manifest import build_manifest, describe_git, describe_hardware, describe_packages
+    from lightkit.runs.metrics import MetricsTable
+    from lightkit.runs.run import Run, activate, current
+    from lightkit.runs.summary import STATUSES, Summary, relative
+    from lightkit.runs.warned import WarningWatch
 
 __all__ = [
     "FIELDS",
@@ -45,3 +52,27 @@ __all__ = [
     "write_json",
     "write_text",
 ]
+
+_NAMES = {
+    "events": ("FIELDS", "EventStream", "read_events"),
+    "files": ("read_json", "write_json", "write_text"),
+    "folder": ("check_name", "create", "find", "list_runs", "newest_interrupted", "open_run", "point_latest"),
+    "integrity": ("digest", "last_good", "remove_leftovers", "sidecar", "verify", "write_aside"),
+    "lock": ("Lock",),
+    "manifest": ("build_manifest", "describe_git", "describe_hardware", "describe_packages"),
+    "metrics": ("MetricsTable",),
+    "run": ("Run", "activate", "current"),
+    "summary": ("STATUSES", "Summary", "relative"),
+    "warned": ("WarningWatch",),
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name: str) -> Any:
+        """Import the module that has a name."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value

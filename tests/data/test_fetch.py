@@ -128,7 +128,7 @@ def test_progress_is_lines_without_carriage_returns_in_a_pipe(
     with caplog.at_level(logging.INFO, logger="lightkit.data"):
         fetched(serve({"file": CONTENT}), tmp_path / "file")
     assert "file: 50 % of 0.5 MB" in caplog.text
-    assert capfd.readouterr() == ("", "")
+    assert not set("\r━") & set("".join(capfd.readouterr()))  # a log handler of another test may have written lines
 
 
 def test_progress_is_a_bar_on_a_terminal(
