@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from lightkit.config import KeyPath, Resolved, dotted, mistake, near
-from lightkit.config.origins import shown_path
+from lightkit.config import KeyPath, Origin, Resolved, dotted, mistake, near
+from lightkit.config.catalogue import alternatives, word_of
+from lightkit.config.origins import cut, shown_path
+from lightkit.config.pruning import Consequence, as_written
 from lightkit.errors import ConfigError, LightkitError
 
-__all__ = ["explained", "located", "subclass_names"]
+__all__ = ["exit_at_import", "explained", "located", "subclass_names"]
 
 _KEY = re.compile(r'Parser key "([^"]+)"')
 _UNKNOWN_KEY = re.compile(r"does not accept option '([^']+)'|Key '([\w.+-]+)' is not expected")
@@ -26,8 +31,6 @@ _NO_CLASS = re.compile(r"Expected a dot import path string: (\S+)")
 _WRONG_BASE = re.compile(r"Import path (\S+) does not correspond to a subclass of (\w+)")
 _EXPECTED = re.compile(r"Expected a <class '(?:\w+\.)*(\w+)'>|Expected a typing\.Literal(\[[^\]]*\])")
 _GIVEN = re.compile(r"(?:Given value|Got value): (.*)")
-_WORDS = {"int": "an integer", "float": "a number", "str": "text", "bool": "true or false", "NoneType": "null",
-          "list": "a list", "dict": "a mapping"}  # fmt: skip
 
 
 def explained(error: Exception, resolved: Resolved, *, keys: Iterable[str], classes: Iterable[str]) -> ConfigError:
@@ -45,6 +48,8 @@ def explained(error: Exception, resolved: Resolved, *, keys: Iterable[str], clas
         return _at(resolved.lightkit_path(key), f"no such key{near(key, keys)}", resolved, key_itself=True)
     if (match := _MISSING.search(message)) and not _KEY.search(message):
         missing = match.group(1).replace(f"{resolved.subcommand}.", "")
+        if _was_removed(missing, (), resolved):
+            return Consequence(missing)
         return ConfigError(f"{missing}: missing; set it in a file given with -c, or with --{missing}=VALUE")
     keys_said = _KEY.findall(message)
     if not keys_said:
@@ -57,12 +62,17 @@ def located(error: LightkitError, resolved: Resolved) -> LightkitError:
 
     What came from the environment is a reference in it.
     """
-    says = resolved.masked(str(error))
+    error = error.reworded(resolved.masked)
+    says = str(error)
     for key in re.findall(r"(?<![\w.])[a-z_]+(?:\.\w+)+", says) if "-->" not in says else ():
         origin = resolved.origins.get(resolved.lightkit_path(key))
         if origin is not None and origin.kind != "default":
-            return type(error)(f"{says}\n{origin.render()}")
-    return type(error)(says)
+            return error.reworded(partial(_shown_at, origin))
+    return error
+
+
+def _shown_at(origin: Origin, says: str) -> str:
+    return f"{says}\n{origin.render()}"
 
 
 def subclass_names(base: type) -> set[str]:
@@ -79,10 +89,13 @@ def _of_key(key: str, message: str, resolved: Resolved, classes: Iterable[str]) 
     if match := _NO_CLASS.search(message):
         name = match.group(1)
         says = f"no class {name!r}{near(name, classes)}; a class of your own is named with its module: my_models.{name}"
+        if name.isidentifier() and importlib.util.find_spec(name) is not None:
+            says = f"{name} is a module; name a class in it, as in {name}.MyClass"
         return _at((*_entry_path(path, name, resolved), "class_path"), says, resolved)
     if match := _WRONG_BASE.search(message):
         class_path, base = match.groups()
-        return _at((*_entry_path(path, class_path, resolved), "class_path"), f"{class_path} is no {base}", resolved)
+        says = f"{class_path} is {_kind_of(class_path)}{base}"
+        return _at((*_entry_path(path, class_path, resolved), "class_path"), says, resolved)
     value = _said(resolved, path)
     said = value.get("class_path") if isinstance(value, Mapping) else None
     if isinstance(said, str) and (failure := _import_failure(said)):
@@ -92,20 +105,34 @@ def _of_key(key: str, message: str, resolved: Resolved, classes: Iterable[str]) 
 
 def _of_class(path: KeyPath, class_path: str, inside: str, resolved: Resolved) -> ConfigError:
     name = class_path.rpartition(".")[2]
+    if (keys := _KEY.findall(inside)) and (nested := _CLASS.search(inside)):
+        place = (*path, "init_args", *keys[0].split("."))
+        return _of_class(_entry_path(place, nested[1], resolved), nested[1], nested[2], resolved)
+    if (classless := _without_class(path, resolved)) is not None:
+        return _at(classless, "expected a class_path beside init_args: whose arguments are these?", resolved)
     if match := _UNKNOWN_ARGUMENT.search(inside):
         argument = match.group(1)
         says = f"{name} has no such argument{near(argument, _arguments_of(class_path))}"
         return _at((*path, "init_args", argument), says, resolved, key_itself=True)
     if match := _MISSING.search(inside):
-        return _at(path, f"{name} needs {match.group(1)}", resolved)
-    if keys := _KEY.findall(inside):
+        error = _at(path, f"{name} needs {match.group(1)}", resolved)
+        is_removed = _was_removed(match.group(1), (*path, "init_args"), resolved)
+        return Consequence(str(error), places=error.places) if is_removed else error
+    if keys:
         return _at((*path, "init_args", *keys[0].split(".")), _expectation(inside), resolved)
     given = _said(resolved, (*path, "init_args"))
     if given is not None and not isinstance(given, Mapping):
         says = f"expected a mapping of {name}'s arguments, got {given!r}"
         return _at((*path, "init_args"), says, resolved)
-    failure = _import_failure(class_path) or f"{' '.join(inside.split())}{near(name, _names_beside(class_path))}"
+    failure = _import_failure(class_path) or f"{inside.strip().partition(chr(10))[0]}{_near_import(class_path)}"
     return _at((*path, "class_path"), f"{class_path} cannot be imported: {failure}", resolved)
+
+
+def _was_removed(missing: str, section: KeyPath, resolved: Resolved) -> bool:
+    """Tell whether something among what is missing has been left out, because it was wrong or could not be read."""
+    names = [tuple(name.strip().split(".")) for name in missing.split(",")]
+    section = as_written(section, resolved.removed)
+    return resolved.is_incomplete or any((*section, *name) in resolved.removed for name in names)
 
 
 def _said(resolved: Resolved, path: KeyPath) -> Any:
@@ -115,6 +142,23 @@ def _said(resolved: Resolved, path: KeyPath) -> Any:
             return None
         value = value[part]
     return value
+
+
+def exit_at_import(end: SystemExit, resolved: Resolved) -> ConfigError:
+    """Name the class whose module ends the program when it is imported."""
+    modules = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(end.__traceback__)}
+    for path, value in _class_paths(resolved.values, ()):
+        if value.rpartition(".")[0] in modules:
+            return _at(path, f"{value} cannot be imported: its module calls sys.exit({end.code})", resolved)
+    return ConfigError(f"a module that the config imports calls sys.exit({end.code})")
+
+
+def _class_paths(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(value, str) and path[-1:] == ("class_path",):
+        yield path, value
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in pairs:
+        yield from _class_paths(child, (*path, key))
 
 
 def _import_failure(class_path: str) -> str | None:
@@ -135,9 +179,35 @@ def _import_failure(class_path: str) -> str | None:
     return None
 
 
-def _names_beside(class_path: str) -> list[str]:
-    module = sys.modules.get(class_path.rpartition(".")[0])
-    return [name for name, value in vars(module).items() if isinstance(value, type)] if module else []
+def _near_import(class_path: str) -> str:
+    """Hint at the part of a class's path that is not there: its name, a package, or the module of a file beside."""
+    parts = class_path.split(".")
+    known = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in sys.modules), 0)
+    if known == 0:
+        return near(parts[0], [file.stem for file in Path().glob("*.py")])
+    inside = vars(sys.modules[".".join(parts[:known])])
+    is_last = known == len(parts) - 1
+    kind = type if is_last else ModuleType
+    return near(parts[known], [name for name, value in inside.items() if isinstance(value, kind)])
+
+
+def _kind_of(class_path: str) -> str:
+    """Begin the sentence that a thing is not what is asked for."""
+    module, _, name = class_path.rpartition(".")
+    thing = getattr(sys.modules.get(module), name, None)
+    if thing is None or isinstance(thing, type):
+        return "no "
+    return f"{'a function' if callable(thing) else f'the value {cut(str(thing))}'}, not a "
+
+
+def _without_class(path: KeyPath, resolved: Resolved) -> KeyPath | None:
+    """Find the place of arguments that stand there without the name of their class."""
+    given = _said(resolved, path)
+    entries = enumerate(given) if isinstance(given, list) else [(None, given)]
+    for index, entry in entries:
+        if isinstance(entry, Mapping) and "init_args" in entry and "class_path" not in entry:
+            return path if index is None else (*path, index)
+    return None
 
 
 def _entry_path(path: KeyPath, class_path: str, resolved: Resolved) -> KeyPath:
@@ -166,12 +236,12 @@ def _expectation(text: str) -> str:
     given = _GIVEN.findall(text)
     expected = []
     for kind, literal in _EXPECTED.findall(text):
-        expected += [value.strip() for value in literal.strip("[]").split(",")] if literal else [_WORDS.get(kind, kind)]
+        expected += [value.strip() for value in literal.strip("[]").split(",")] if literal else [word_of(kind)]
     if not expected:
         lines = [line.strip(" -") for line in text.splitlines() if not _KEY.search(line)]
         return " ".join(line for line in lines if line)
     got = f", got {given[-1]!r}" if given else ""
-    return f"expected {' or '.join(dict.fromkeys(expected))}{got}"
+    return f"expected {alternatives(expected)}{got}"
 
 
 def _arguments_of(class_path: str) -> list[str]:
@@ -185,4 +255,6 @@ def _arguments_of(class_path: str) -> list[str]:
 
 def _at(path: KeyPath, says: str, resolved: Resolved, *, key_itself: bool = False) -> ConfigError:
     origin = resolved.origin_of(path)
-    return mistake(f"{dotted(path)}: {says}", origin.at_key() if origin and key_itself else origin)
+    return mistake(
+        f"{dotted(as_written(path, resolved.removed))}: {says}", origin.at_key() if origin and key_itself else origin
+    )

@@ -1,31 +1,59 @@
-"""The entry point: find the subcommand, run it, turn what it raises into words and an exit code."""
+"""The entry point: find the subcommand, run it, turn what it raises into words and an exit code.
+
+It imports next to nothing: a command's own module is imported once the command is known.
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from lightkit import __version__
-from lightkit.cli import stages
-from lightkit.cli.devices import devices
-from lightkit.cli.joining import told_interruption
-from lightkit.cli.session import OPTIONS
-from lightkit.cli.submit import submit_fit
-from lightkit.config import near
 from lightkit.errors import ConfigError, Interrupted, LightkitError
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["main"]
 
+
+class Command(NamedTuple):
+    """A subcommand.
+
+    Args:
+        says: What it does, for the list of commands.
+        target: Module and function, imported when the command is run. The stages share one, which is told their name.
+    """
+
+    says: str
+    target: str = "lightkit.cli.stages:run"
+
+    @property
+    def is_stage(self) -> bool:
+        """Whether it has a model, data and a trainer, and the keys that belong to them."""
+        return self.target == "lightkit.cli.stages:run"
+
+
+_OWN = "lightkit.cli.commands."
+_SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")
+_TAKE_A_WORD = ("-c", "--config", "--run", "--ckpt_path", "--output")
 COMMANDS = {
-    "fit": "train a model, or resume the run that was interrupted",
-    "validate": "score a run's best checkpoint on the validation split",
-    "test": "score a run's best checkpoint on the test split",
-    "predict": "write a run's predictions for the test split",
-    "fetch": "download the data that a config names",
-    "devices": "print what this machine has to train on",
-    "submit": "put a fit into the queue of a Slurm cluster",
+    "fit": Command("train a model, or resume the run that was interrupted"),
+    "validate": Command("score a run's best checkpoint on the validation split"),
+    "test": Command("score a run's best checkpoint on the test split"),
+    "predict": Command("write a run's predictions for the test split"),
+    "check": Command("tell everything that is wrong with a config", _OWN + "check:check"),
+    "explain": Command("say which layer set a value, and what it replaced", _OWN + "explain:explain"),
+    "diff": Command("print what differs between two runs or two configs", _OWN + "diff:diff"),
+    "fetch": Command("download the data that a config names", _OWN + "fetch:fetch"),
+    "devices": Command("print what this machine has to train on", _OWN + "devices:devices"),
+    "submit": Command("put a fit into the queue of a Slurm cluster", _OWN + "submit:submit_fit"),
+    "schema": Command("print the JSON Schema of a config file, for editors", _OWN + "schema:schema"),
+    "upgrade": Command("rewrite a config of Lightning 1.x in today's words", _OWN + "upgrade:upgrade"),
+    "completion": Command("print the script that completes words in bash or zsh", _OWN + "completion:completion"),
 }
 
 HELP = """\
@@ -37,13 +65,13 @@ commands:
 {commands}
 
   -c FILE            a layer of the config; later ones win over earlier ones
-  --key=value        one value, such as --trainer.max_epochs=3; wins over all files
-  --run RUN          validate, test, predict: a run folder, or latest; needs no -c
+  --key=value        one value, such as --trainer.max_epochs=3; wins over files
+  --run RUN          validate, test, predict: a run or latest; needs no -c
   --quiet            print warnings and errors only
   --output json      print the run's events, one JSON object a line
   --print_config     print the resolved config and stop
   --version          print the version and stop
-  --help             print this, or after a command all of its keys
+  --help             print this, or after a command the keys that it takes
 
 lightkit fit -c configs/flowers.yaml
 """
@@ -58,48 +86,86 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     with SignalWatch() as watch:
         try:
-            return _dispatch(words, watch)
+            code = _dispatch(words, watch)
+            print(end="", flush=True)  # here, where a reader that has left is no news
         except LightkitError as error:
             print(f"error: {error}", file=sys.stderr)
             return error.exit_code
         except Interrupted as interruption:
+            from lightkit.cli.joining import told_interruption  # here: it loads all that launches processes
+
             print(told_interruption(interruption), file=sys.stderr)
             return interruption.exit_code
         except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + 13
+        return code
 
 
 def _dispatch(words: list[str], watch: SignalWatch) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
-        text = HELP.format(commands="\n".join(f"  {name:10}{text}" for name, text in COMMANDS.items()))
+    if words and words[0] in ("-h", "--help", "help") and words[1:] and not words[1].startswith("-"):
+        words = [words[1], "--help", *words[2:]]
+    at = _command_at(words)
+    if not words or words[0] in ("-h", "--help", "help") or (at == len(words) and {"-h", "--help"} & {*words}):
+        text = HELP.format(commands="\n".join(f"  {name:12}{command.says}" for name, command in COMMANDS.items()))
         print(text, end="", file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] in ("-V", "--version"):
         print(f"lightkit {__version__}")
         return 0
-    command, rest = _command_of(words)
+    name, rest = _command_of(words, at)
+    command = COMMANDS[name]
     sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109 (a class_path of the user's own module is found here)
-    if command == "fetch":
-        return stages.fetch(rest)
-    if command == "devices":
-        return devices(rest)
-    if command == "submit":
-        return submit_fit(rest)
-    return stages.run(command, rest, watch)
+    if command.is_stage and (topics := _help_topics(rest)) is not None:
+        from lightkit.cli.help import show_help  # here, for other commands need none of its words
+
+        return show_help(name, command.says, topics, watch)
+    module, _, function = command.target.partition(":")
+    target = getattr(importlib.import_module(module), function)
+    code: int = target(name, rest, watch) if command.is_stage else target(rest)
+    return code
 
 
-def _command_of(words: list[str]) -> tuple[str, list[str]]:
-    """Split off the command; `-c FILE` before it means the same as after it."""
-    before: list[str] = []
+def _help_topics(words: list[str]) -> list[str] | None:
+    """Give what `--help` asks about, `[]` for the command as a whole; None where nobody asks for help."""
+    for at, word in enumerate(words):
+        option, _, topic = word.partition("=")
+        if option in _SECTION_HELP:  # where a class has `--model.help`, which jsonargparse reads
+            return [option[2:].partition(".")[0]]
+        if option in ("-h", "--help"):
+            following = itertools.takewhile(lambda word: word[:1] != "-" and "=" not in word, words[at + 1 :])
+            return [*([topic] if topic else []), *following]
+    return None
+
+
+def _command_at(words: list[str]) -> int:
+    """Find the first word that is no option, nor the value of one."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
-        takes_value = words[at] in ("-c", "--config") or OPTIONS.get(words[at].removeprefix("--")) == "value"
-        before += words[at : at + 1 + takes_value]
-        at += 1 + takes_value
-    if at >= len(words):
-        raise ConfigError(f"No command among {' '.join(words)!r}. Commands: {', '.join(COMMANDS)}.")
+        at += 1 + (words[at] in _TAKE_A_WORD)
+    return min(at, len(words))
+
+
+def _command_of(words: list[str], at: int) -> tuple[str, list[str]]:
+    """Split off the command; `-c FILE` before it means the same as after it."""
+    if at == len(words):
+        says = f"No command among {' '.join(words)!r}{_near_option(words) or '.'}"
+        raise ConfigError(f"{says} Commands: {', '.join(COMMANDS)}.")
     if words[at] not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        raise ConfigError(f"{words[at]!r} is not a command{near(words[at], COMMANDS)}\nCommands: {known}.")
-    return words[at], [*before, *words[at + 1 :]]
+        raise ConfigError(
+            f"{words[at]!r} is not a command{_near(words[at], COMMANDS)}\nCommands: {', '.join(COMMANDS)}."
+        )
+    return words[at], [*words[:at], *words[at + 1 :]]
+
+
+def _near_option(words: list[str]) -> str:
+    """Give the hint for the first word that looks like an option and is none."""
+    options = ["--help", "--version", "--quiet", "--print_config", *_TAKE_A_WORD]
+    given = (word.partition("=")[0] for word in words if word.startswith("--"))
+    return next((_near(option, options, most=1) for option in given if option not in options), "")
+
+
+def _near(word: str, known: Iterable[str], *, most: int = 3) -> str:
+    # By hand: `lightkit.config.near`, which says the same, comes with all that reads configs.
+    close = " or ".join(map(repr, difflib.get_close_matches(word, list(known), n=most)))
+    return f"; did you mean {close}?" if close else ""

@@ -21,10 +21,14 @@ __all__ = [
     "checkpoint_of",
     "choose_start",
     "differences",
+    "existing_checkpoint",
     "named_run",
     "on_this_machine",
     "start_again",
 ]
+
+_CHECKPOINT_STARTS = (b"PK\x03\x04", b"\x80")
+"""How a file that torch.save writes begins: a zip archive, before torch 1.6 a pickle."""
 
 
 @dataclass
@@ -120,7 +124,7 @@ def checkpoint_of(run: runs.Run, choice: str) -> Path:
         ConfigError: If it is not there, or is not what was written.
     """
     if choice not in ("best", "last"):
-        return _existing(choice)
+        return existing_checkpoint(choice)
     path = run.checkpoints / f"{choice}.ckpt"
     there = sorted(other.name for other in run.checkpoints.glob("*.ckpt"))
     if not path.is_file():
@@ -185,7 +189,7 @@ def _new_checkpoint(settings: RunSettings, ckpt_path: str | None) -> tuple[Path 
     if ckpt_path is None:
         return None, None
     if ckpt_path not in ("best", "last"):
-        checkpoint = _existing(ckpt_path)
+        checkpoint = existing_checkpoint(ckpt_path)
         return checkpoint, _run_of(checkpoint)
     parent = next(
         (run for run in runs.list_runs(settings.root, settings.name) if any(run.checkpoints.glob("*.ckpt"))), None
@@ -222,7 +226,12 @@ def named_run(folder: str) -> runs.Run:
         raise ConfigError(f"run.resume: expected auto, never or a run's folder; {error}") from error
 
 
-def _existing(path: str) -> Path:
+def existing_checkpoint(path: str) -> Path:
+    """Give a file that the user names as a checkpoint.
+
+    Raises:
+        ConfigError: If there is none, or it is none.
+    """
     file = Path(path)
     if not file.is_file():
         beside = sorted(other.name for other in file.parent.glob("*.ckpt")) if file.parent.is_dir() else []
@@ -230,6 +239,14 @@ def _existing(path: str) -> Path:
             f"--ckpt_path: {path} is not a file. "
             + (f"Checkpoints beside it: {', '.join(beside)}." if beside else "Expected best, last or a checkpoint.")
         )
+    try:
+        with file.open("rb") as stream:
+            begins = stream.read(4)
+    except OSError as error:
+        raise ConfigError(f"--ckpt_path: {path} cannot be read: {error.strerror or error}.") from error
+    if not begins.startswith(_CHECKPOINT_STARTS):
+        what = "is empty" if not begins else "is not a checkpoint: it is no file that torch.save has written"
+        raise ConfigError(f"--ckpt_path: {path} {what}.")
     return file
 
 

@@ -7,56 +7,25 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lightkit import config, runs
 from lightkit.cli.joining import Seat, seat_of
-from lightkit.cli.resuming import checkpoint_of, on_this_machine
+from lightkit.cli.judging import judge, judge_with_imports
+from lightkit.cli.laying import OPTIONS, STAGES, Laid, lay_words
+from lightkit.cli.resuming import checkpoint_of
 from lightkit.cli.screen import Mode, choose_mode
+from lightkit.cli.settling import settle
 from lightkit.config import Hardware
 from lightkit.errors import ConfigError
-from lightkit.launch import LaunchSettings, check_engine, read_settings, this_rank
-from lightkit.machine import this_machine
+from lightkit.launch import LaunchSettings
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["OPTIONS", "STAGES", "Session", "open_session"]
-
-STAGES = ("fit", "validate", "test", "predict")
-OPTIONS: dict[str, Literal["value", "switch", "optional"]] = {
-    "run": "value",
-    "ckpt_path": "value",
-    "quiet": "switch",
-    "output": "value",
-    "print_config": "optional",
-}
-LIGHTNING = "pytorch_lightning.callbacks."
-NAMED_CLASSES = {
-    "callbacks": {
-        "checkpoint": "lightkit.callbacks.Checkpoint",
-        "device_stats": LIGHTNING + "DeviceStatsMonitor",
-        "early_stopping": LIGHTNING + "EarlyStopping",
-        "ema": LIGHTNING + "EMAWeightAveraging",
-        "gradient_accumulation": LIGHTNING + "GradientAccumulationScheduler",
-        "lr_finder": LIGHTNING + "LearningRateFinder",
-        "lr_monitor": LIGHTNING + "LearningRateMonitor",
-        "pruning": LIGHTNING + "ModelPruning",
-        "scale_lr": "lightkit.distributed.ScaledLearningRate",
-        "swa": LIGHTNING + "StochasticWeightAveraging",
-        "timer": LIGHTNING + "Timer",
-    },
-    "logger": {
-        "comet": "lightkit.loggers.Comet",
-        "csv": "lightkit.loggers.CSV",
-        "mlflow": "lightkit.loggers.MLflow",
-        "tensorboard": "lightkit.loggers.TensorBoard",
-    },
-}
-"""What the name of an entry stands for where the entry has no class_path."""
-_DEFAULT_ENTRIES: dict[str, Any] = {"callbacks": {"checkpoint": {}}, "logger": {"tensorboard": {}}}
+__all__ = ["Session", "open_session"]
 
 
 @dataclass
@@ -74,6 +43,8 @@ class Session:
         passthrough: Arguments that only print help.
         print_config: What to leave out of the config that is printed instead of a run: `skip_default`, `skip_unset`
             or `skip_null`, the first two as in LightningCLI; None runs the stage.
+        has_own_parser: Whether a script's own parser decides which keys there are.
+        only_checks: Whether the invocation ends once its config is known to be right, before anything is built.
         hardware: What the hardware keys came to.
         launch: The config's `launch` block.
         seat: This process's place among several ranks, if it is one of them.
@@ -89,6 +60,8 @@ class Session:
     watch: SignalWatch
     passthrough: list[str]
     print_config: tuple[str, ...] | None = None
+    has_own_parser: bool = False
+    only_checks: bool = False
     hardware: Hardware = field(kw_only=True)
     launch: LaunchSettings = field(default_factory=LaunchSettings)
     seat: Seat | None = None
@@ -126,8 +99,9 @@ def open_session(
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
     default_entries: Sequence[str] = ("callbacks", "logger"),
+    has_own_parser: bool = False,
 ) -> Session:
-    """Read the arguments and lay all layers over one another.
+    """Read the arguments, lay all layers over one another, and tell every mistake in them.
 
     Args:
         command: `fit`, `validate`, `test` or `predict`; empty where a script runs no command.
@@ -136,61 +110,68 @@ def open_session(
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
         default_entries: Sections that get an entry of lightkit's own: the checkpoint, and a logger where there is none.
+        has_own_parser: Whether a script's own parser decides which keys there are.
 
     Raises:
         ConfigError: If anything in them is wrong.
+        DataError: If nothing is but that data is missing.
     """
-    arguments = config.split_arguments(words, options=OPTIONS)
-    options = arguments.options
-
-    def resolve(defaults: dict[str, Any], below: Sequence[Path] = ()) -> config.Resolved:
-        return config.resolve(
-            [*below, *map(Path, arguments.files)],
-            flags=arguments.flags,
-            defaults=defaults,
-            subcommand=command,
-            subcommands=subcommands,
-            class_sections=class_sections,
-            default_classes=NAMED_CLASSES,
-        )
-
-    base = None
-    if "run" in options:
-        base = _base_run(command, str(options["run"]), resolve({}).values.get("run") or {})
-        resolved = resolve({}, [base.config_path])  # it is complete: defaults of this version must not add to it
-    else:
-        defaults = {section: _DEFAULT_ENTRIES[section] for section in default_entries}
-        resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
-        if "logger" in defaults and not _has_logger(resolved.values):
-            resolved = resolve(defaults)
+    problems = config.Problems()
     try:
-        if base is not None:
-            resolved = on_this_machine(resolved, base.config_path)
-        read_settings(resolved)  # a mistake in it is told before anybody reckons with it
-        hardware = config.resolve_hardware(resolved, this_machine(), environ=os.environ)
-        launch = read_settings(hardware.resolved)
-        if command in STAGES and this_rank(os.environ) is None:  # else the launcher has decided
-            check_engine(launch, hardware.resolved, strategy=hardware.strategy)
-    except ConfigError as error:
-        raise ConfigError(resolved.masked(str(error))) from error
-    resolved = hardware.resolved
-    ckpt_path = options.get("ckpt_path", resolved.values.get("ckpt_path"))
-    if ckpt_path is None and base is not None:
-        ckpt_path = "best"
-    return Session(
+        laid = lay_words(
+            command,
+            words,
+            problems,
+            class_sections=class_sections,
+            subcommands=subcommands,
+            default_entries=default_entries,
+        )
+    except ConfigError as error:  # nothing is left to go on with
+        problems.add(error)
+        problems.raise_any()
+        raise
+    session = _session(command, words, watch, laid, problems)
+    session.has_own_parser = has_own_parser
+    if not has_own_parser and not session.passthrough:
+        session.resolved, unjudged = judge(command, laid, session.resolved, problems)
+        if problems and unjudged:
+            judge_with_imports(session, problems)
+    if (told := problems.error()) is not None:
+        raise told.reworded(laid.resolved.masked)
+    return session
+
+
+def _session(command: str, words: Sequence[str], watch: SignalWatch, laid: Laid, problems: config.Problems) -> Session:
+    options, base = laid.arguments.options, laid.base
+    settled = settle(command, laid, problems)
+    resolved = settled.hardware.resolved
+    session = Session(
         command=command,
         words=list(words),
         resolved=resolved,
-        ckpt_path=str(checkpoint_of(base, str(ckpt_path))) if base else (str(ckpt_path) if ckpt_path else None),
+        ckpt_path=None,
         base=base,
-        mode=choose_mode(options, sys.stdout),
+        mode="plain",
         watch=watch,
-        passthrough=arguments.passthrough,
-        print_config=_print_flags(options.get("print_config")),
-        hardware=hardware,
-        launch=launch,
-        seat=seat_of(os.environ, (resolved.values.get("run") or {}).get("root") or "runs") if command else None,
+        passthrough=laid.arguments.passthrough,
+        hardware=settled.hardware,
+        launch=settled.launch,
     )
+    with problems.noted():
+        session.print_config = _print_flags(options.get("print_config"))
+    with problems.noted():
+        session.mode = choose_mode(options, sys.stdout)
+    with problems.noted():
+        session.ckpt_path = _checkpoint(options.get("ckpt_path", resolved.values.get("ckpt_path")), base)
+    if command and not problems:
+        session.seat = seat_of(os.environ, (resolved.values.get("run") or {}).get("root") or "runs")
+    return session
+
+
+def _checkpoint(named: Any, base: runs.Run | None) -> str | None:
+    if base is None:
+        return str(named) if named else None
+    return str(checkpoint_of(base, "best" if named is None else str(named)))
 
 
 def _print_flags(said: str | bool | None) -> tuple[str, ...] | None:
@@ -203,24 +184,7 @@ def _print_flags(said: str | bool | None) -> tuple[str, ...] | None:
     return flags
 
 
-def _base_run(command: str, reference: str, section: Mapping[str, Any]) -> runs.Run:
-    """Find the run that `--run` names, below the root and for the job that the other layers name."""
-    if command == "fit":
-        raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
-    run = runs.find(reference, section.get("root") or "runs", section.get("name"))
-    if not run.config_path.is_file():
-        raise ConfigError(f"--run {reference}: {run.folder} has no {run.config_path.name}; it is not a run of lightkit")
-    return run
-
-
 def _at(values: Any, path: config.KeyPath) -> Any:
     for part in path:
         values = values[part]
     return values
-
-
-def _has_logger(values: dict[str, Any]) -> bool:
-    trainer = values.get("trainer") or {}
-    return bool(values.get("logger")) or (
-        isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
-    )

@@ -12,7 +12,7 @@ from lightkit.cli.explaining import located
 from lightkit.cli.joining import num_threads, seat_of
 from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
 from lightkit.cli.screen import hush_libraries, speak_plainly
-from lightkit.cli.session import STAGES, Session, open_session
+from lightkit.cli.session import Session, open_session
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
 from lightkit.launch import this_rank
 from lightkit.launch.plan import THREADS
@@ -22,15 +22,7 @@ from lightkit.runs.signals import SignalWatch
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
 
-__all__ = ["fetch", "run"]
-
-
-FETCH_HELP = """\
-usage: lightkit fetch -c FILE... [--data.KEY=value]...
-
-Download what the data module of a config needs, into the folder that the config names. A broken download goes on where
-it stopped; a complete one is not repeated.
-"""
+__all__ = ["run"]
 
 
 def run(command: str, words: list[str], watch: SignalWatch) -> int:
@@ -139,33 +131,3 @@ def _check_promises(cli: LightkitCLI) -> None:
         for path in (callback.last_path, callback.last_path.with_name("best.ckpt")):
             if trainer.global_step and not runs.verify(path):
                 raise CheckpointError(f"Training ended, but {path} is missing or is not what was written.")
-
-
-def fetch(words: list[str]) -> int:
-    """Download what the config's data module needs, and return the exit code.
-
-    Raises:
-        ConfigError: If the config names no data module, or one that has nothing to fetch.
-    """
-    session = open_session("fetch", words, SignalWatch(), subcommands=(*STAGES, "fetch"))
-    if session.passthrough:
-        print(FETCH_HELP, end="")
-        return 0
-    speak_plainly(session.mode, session.resolved.masked)
-    section = session.resolved.values.get("data")
-    if section is None:
-        raise ConfigError(
-            "fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml"
-        )
-    from lightkit.cli.lightning import build_data  # here, because it loads torch
-
-    hush_libraries()
-    try:
-        data = build_data(section, session.resolved)
-        download = getattr(data, "fetch", None)
-        if download is None:
-            raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")
-        download()
-    except LightkitError as error:
-        raise located(error, session.resolved) from error
-    return 0

@@ -153,8 +153,9 @@ def _without_secrets(error: BaseException | None, session: Session) -> BaseExcep
     """Give an error of the same name for the records where its words hold what came from the environment."""
     if error is None or not isinstance(error, Exception) or session.resolved.masked(str(error)) == str(error):
         return error
-    base = type(error) if isinstance(error, LightkitError) else Exception
-    stand_in: type[Exception] = type(type(error).__name__, (base,), {})
+    if isinstance(error, LightkitError):
+        return error.reworded(session.resolved.masked)
+    stand_in: type[Exception] = type(type(error).__name__, (Exception,), {})
     return stand_in(session.resolved.masked(str(error)))
 
 

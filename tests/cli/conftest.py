@@ -224,6 +224,14 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         yield house
 
 
+@pytest.fixture
+def both(house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs an example with LightningCLI, and again with lightkit's class."""
+    from tests.cli.superset.compared import Both  # here, because it loads torch and Lightning
+
+    return Both(house.folder, monkeypatch, capsys)
+
+
 class undisturbed:  # noqa: N801 (reads as a function: `with undisturbed():`)
     """Put back what a command changes for the rest of its process."""
 

@@ -10,8 +10,8 @@ from importlib import metadata
 
 import pytest
 
-from lightkit.cli import devices as command
 from lightkit.cli import main
+from lightkit.cli.commands import devices as command
 from lightkit.machine import Gpu, Horovod, Machine, Xla
 
 GPU = Gpu(0, "NVIDIA H200", 139 << 30, "GPU-1")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightkit import runs
+from lightkit.cli.main import COMMANDS
 from tests.cli.conftest import House, read_json
 
 STOPPING = """\
@@ -45,12 +46,12 @@ MISTAKES = [
     Mistake(
         "unknown command",
         "fitt -c small.yaml",
-        "'fitt' is not a command; did you mean 'fit'?\nCommands: fit, validate, test, predict, fetch, devices, submit.",
+        "'fitt' is not a command; did you mean 'fit'?\nCommands: " + ", ".join(COMMANDS) + ".",
     ),
     Mistake(
         "no command",
         "-c small.yaml",
-        "No command among '-c small.yaml'. Commands: fit, validate, test, predict, fetch, devices, submit.",
+        "No command among '-c small.yaml'. Commands: " + ", ".join(COMMANDS) + ".",
     ),
     Mistake(
         "unknown option",
@@ -74,7 +75,10 @@ MISTAKES = [
     Mistake(
         "no YAML",
         "fit -c bad.yaml",
-        "bad.yaml: not valid YAML: while parsing a flow mapping, did not find expected ',' or '}'\n"
+        "bad.yaml: not valid YAML: the { is not closed here, and no comma follows\n"
+        "  --> bad.yaml:1:10\n"
+        "    1 | trainer: {max_epochs: 1\n"
+        "      |          ^\n"
         "  --> bad.yaml:2:6\n"
         "    2 | model: x\n"
         "      |      ^",
@@ -90,7 +94,7 @@ MISTAKES = [
         "  --> bad.yaml:3:3\n"
         "    3 |   max_epochs: 2\n"
         "      |   ^^^^^^^^^^",
-        files={"bad.yaml": "trainer:\n  max_epochs: 1\n  max_epochs: 2\n"},
+        files={"bad.yaml": "trainer:\n  max_epochs: 1\n  max_epochs: 2\nmodel: my_models.Net\n"},
     ),
     # -- keys and values --------------------------------------------------------------------------------------------
     Mistake(
@@ -115,8 +119,8 @@ MISTAKES = [
     Mistake(
         "an abbreviated key",
         SMALL + "--trainer.max_epoch=3",
-        "trainer.max_epoch: no such key; did you mean 'trainer.max_epochs' or 'trainer.min_epochs' or "
-        "'trainer.max_steps'?\n  --> --trainer.max_epoch=3",
+        "trainer.max_epoch: the trainer has no such argument; did you mean 'max_epochs' or 'min_epochs' or "
+        "'max_steps'?\n  --> --trainer.max_epoch=3",
     ),
     Mistake("unknown key", SMALL + "frobnicate=3", "frobnicate: no such key\n  --> frobnicate=3"),
     Mistake(
@@ -146,19 +150,20 @@ MISTAKES = [
     Mistake(
         "missing argument",
         SMALL + "--model=my_models.Needy",
-        "model: Needy needs classes\n  --> --model=my_models.Needy",
+        "model: Needy needs classes, an integer\n  --> --model=my_models.Needy",
     ),
     Mistake(
         "missing argument of a named entry",
         SMALL + "callbacks.early_stopping={}",
-        "callbacks.early_stopping: EarlyStopping needs monitor\n  --> callbacks.early_stopping={}",
+        "callbacks.early_stopping: EarlyStopping needs monitor, text: quantity to be monitored\n"
+        "  --> callbacks.early_stopping={}",
     ),
     Mistake(
         "unknown named entry",
         SMALL + "callbacks.early_stoping={}",
-        "callbacks.early_stoping: no class of that name; did you mean 'early_stopping'?; give it a class_path, or a "
-        "known name: known names are checkpoint, device_stats, early_stopping, ema, gradient_accumulation, lr_finder, "
-        "lr_monitor, pruning, scale_lr, swa, timer\n  --> callbacks.early_stoping={}",
+        "callbacks.early_stoping: there is no class of that name; did you mean 'early_stopping'?\n"
+        "names: checkpoint, device_stats, early_stopping, ema, gradient_accumulation, lr_finder, "
+        "lr_monitor, pruning, scale_lr, swa, timer; any other needs a class_path\n  --> callbacks.early_stoping={}",
     ),
     # -- classes ----------------------------------------------------------------------------------------------------
     Mistake(
@@ -182,7 +187,8 @@ MISTAKES = [
     Mistake(
         "missing module",
         SMALL + "--model=my_modelz.Net",
-        "model.class_path: my_modelz.Net cannot be imported: No module named 'my_modelz'\n  --> --model=my_modelz.Net",
+        "model.class_path: my_modelz.Net cannot be imported: No module named 'my_modelz'; did you mean 'my_models'?\n"
+        "  --> --model=my_modelz.Net",
     ),
     Mistake(
         "missing module inside a module",
@@ -208,7 +214,7 @@ MISTAKES = [
     Mistake(
         "wrong kind of class",
         SMALL + "--model=my_models.Points",
-        "model.class_path: my_models.Points is no LightningModule\n  --> --model=my_models.Points",
+        "model.class_path: Points is no LightningModule; it goes under data\n  --> --model=my_models.Points",
     ),
     # -- what Lightning refuses ---------------------------------------------------------------------------------------
     Mistake(
@@ -300,8 +306,8 @@ def test_a_gpu_that_is_not_there_is_told(house: House, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ("ImageFolder", "nowhere: this data folder does not exist (data.init_args.root, from "),
-        ("Flowers", "nowhere: this data folder does not exist (data.init_args.root, from "),
+        ("ImageFolder", "data.init_args.root: there is no folder nowhere; it is looked for in "),
+        ("Flowers", "data.init_args.root: there is no folder nowhere; it is looked for in "),
     ],
 )
 def test_missing_data_is_code_3_and_shows_where_the_folder_was_set(data: str, says: str, house: House) -> None:
@@ -361,7 +367,7 @@ def test_a_checkpoint_of_another_model_is_told(command: str, house: House) -> No
 def test_a_file_that_is_no_checkpoint_is_told(house: House) -> None:
     done = house("fit", "-c", "small.yaml", "--ckpt_path=my_models.py")
     assert done.code == 2
-    assert "error: the checkpoint cannot be read: " in done.err
+    assert "error: --ckpt_path: my_models.py is not a checkpoint" in done.err
     assert house.runs == []
 
 

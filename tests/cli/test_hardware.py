@@ -20,7 +20,7 @@ def without_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gpus_that_are_not_there_are_told_with_the_line(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("x.yaml").write_text("trainer: {max_epochs: 1}\naccelerator:\n  gpus: 2\n")
+    Path("x.yaml").write_text(f"model: {MODEL}\naccelerator:\n  gpus: 2\n")
     assert main(["fit", "-c", "x.yaml"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "error: accelerator.gpus: 2: this machine shows no GPU (CUDA_VISIBLE_DEVICES is ''); "
@@ -33,7 +33,7 @@ def test_gpus_that_are_not_there_are_told_with_the_line(capsys: pytest.CaptureFi
 
 def test_a_variable_and_a_flag_are_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTKIT_ACCELERATOR__GPUS", "2")
-    assert main(["fit", "--accelerator.tpu_cores=8"]) == 2
+    assert main(["fit", f"--model={MODEL}", "--accelerator.tpu_cores=8"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "error: accelerator.gpus: 2 contradicts accelerator.tpu_cores: 8; "
         "a run is on one kind of device, not on gpu and tpu",

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
-from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
 
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.errors import ConfigError
 from tests.cli.conftest import House, read_json
+from tests.cli.superset.compared import OurFit, TheirFit, built, weights
 
 SMALL = ["--config", "small.yaml"]
 STOPPING = "--trainer.callbacks=EarlyStopping --trainer.callbacks.monitor=val/loss --trainer.callbacks.patience=7"
@@ -102,89 +101,8 @@ def test_a_plain_config_builds_the_same(plain: Plain, script: House) -> None:
     words = ["fit", *SMALL, *plain.words.split()]
     theirs = TheirFit(args=words, save_config_kwargs={"overwrite": True})
     ours = OurFit(args=words)
-    assert _built(ours) == _built(theirs)
-    assert _weights(ours) == _weights(theirs)
-
-
-class FitOnly:
-    """Builds one parser of four, because each takes its time."""
-
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        return {"fit": LightningCLI.subcommands()["fit"]}
-
-
-class TheirFit(FitOnly, LightningCLI): ...
-
-
-class OurFit(FitOnly, LightkitCLI): ...
-
-
-def _built(cli: LightningCLI) -> dict[str, Any]:
-    """What was built, without what lightkit adds: its own callbacks, loggers, and checkpoint folders."""
-    trainer: Any = cli.trainer  # its type leaves out what it sets from another module
-    model = cli.model
-    own = (ModelCheckpoint, SaveConfigCallback, pl.callbacks.ProgressBar, pl.callbacks.ModelSummary)
-    callbacks = [
-        callback
-        for callback in trainer.callbacks
-        if not type(callback).__module__.startswith("lightkit.")
-        and type(callback).__name__ != "LambdaCallback"
-        and not isinstance(callback, own)
-    ]
-    checkpoints = [
-        (callback.monitor, callback.save_top_k)
-        for callback in trainer.checkpoint_callbacks
-        if isinstance(callback, ModelCheckpoint) and callback.monitor not in (None, "val/loss")
-    ]
-    optimizers = trainer.optimizers
-    schedules = [(type(each.scheduler), each.monitor, each.interval) for each in trainer.lr_scheduler_configs]
-    return {
-        "model": (type(model), _plain(model.hparams)),
-        "data": (type(cli.datamodule), _plain(cli.datamodule.hparams)),
-        "callbacks": [(type(each), _settings(each)) for each in callbacks],
-        "checkpoints": checkpoints,
-        "optimizers": [(type(each), each.param_groups[0]["lr"]) for each in optimizers],
-        "schedules": schedules,
-        "loggers": [isinstance(each, (TensorBoardLogger, CSVLogger)) for each in trainer.loggers],
-        "seed": cli._get(cli.config, "seed_everything"),
-        "trainer": {name: getattr(trainer, name) for name in TRAINER},
-        "steps": trainer.global_step,
-    }
-
-
-TRAINER = (
-    "max_epochs",
-    "max_steps",
-    "precision",
-    "fast_dev_run",
-    "gradient_clip_val",
-    "limit_train_batches",
-    "val_check_interval",
-    "accumulate_grad_batches",
-    "num_devices",
-    "world_size",
-    "log_every_n_steps",
-    "check_val_every_n_epoch",
-)
-
-
-def _plain(hparams: Any) -> dict[str, Any]:
-    return {key: value for key, value in dict(hparams).items() if key != "_instantiator"}
-
-
-def _settings(callback: Any) -> Any:
-    if isinstance(callback, EarlyStopping):
-        return callback.monitor, callback.patience, callback.min_delta, callback.mode
-    if isinstance(callback, LearningRateMonitor):
-        return callback.logging_interval, callback.log_momentum
-    return None
-
-
-def _weights(cli: LightningCLI) -> list[list[float]]:
-    if cli._get(cli.config, "seed_everything") is False:
-        return []
-    return [parameter.detach().flatten().tolist() for parameter in cli.model.parameters()]
+    assert built(ours) == built(theirs)
+    assert weights(ours) == weights(theirs)
 
 
 # -- scripts of people's own ---------------------------------------------------------------------------------------
@@ -217,7 +135,14 @@ def test_a_script_can_fit_twice(script: House) -> None:
 
 def test_an_error_of_a_script_says_what_is_wrong(script: House) -> None:
     with pytest.raises(ConfigError, match=r"^model\.hiden: no such key; did you mean 'model\.hidden'"):
+        OurFit(*_classes(), args=["fit", "--model.hiden=2"], parser_kwargs={"exit_on_error": False})
+
+
+def test_an_error_of_a_script_ends_it_as_lightning_does(script: House, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
         OurFit(*_classes(), args=["fit", "--model.hiden=2"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("error: model.hiden: no such key; did you mean 'model.hidden'")
 
 
 def test_run_false_builds_and_leaves_the_rest_to_the_script(script: House) -> None:
@@ -253,7 +178,9 @@ def test_trainer_defaults_hold_until_somebody_sets_another(run: bool, script: Ho
 
 
 def test_a_save_config_callback_is_used_where_it_is_given(script: House) -> None:
-    OurFit(*_classes(), SaveConfigCallback, args=["fit", "--trainer.max_epochs=1", "--trainer.logger=false"])
+    class MySave(SaveConfigCallback): ...
+
+    OurFit(*_classes(), MySave, args=["fit", "--trainer.max_epochs=1", "--trainer.logger=false"])
     assert {path.name for path in script.runs[0].glob("*.yaml")} == {"config.yaml", "lightning_config.yaml"}
 
 

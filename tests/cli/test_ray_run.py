@@ -60,7 +60,7 @@ def test_a_mistake_in_the_data_is_told_once_and_nothing_is_started_again(tmp_pat
     folder = workplace(tmp_path, JOB)
     end = fit(folder)
     assert end.code == 3, end.err
-    assert "error: pictures: this data folder does not exist" in end.err
+    assert "error: data.init_args.root: there is no folder pictures" in end.err
     assert end.err.lower().count("error") == 1
     assert "Traceback" not in end.err
     assert runs_in(folder) == []

@@ -1,0 +1,106 @@
+"""`lightkit check`: all that is wrong with a config, before anything is built or written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lightkit.cli.launching import plan_of
+from lightkit.cli.laying import STAGES
+from lightkit.cli.screen import hush_libraries, speak_plainly
+from lightkit.cli.session import Session, open_session
+from lightkit.config import Problems
+from lightkit.errors import LightkitError
+from lightkit.runs.signals import SignalWatch
+
+if TYPE_CHECKING:
+    from lightkit.cli.deep import Report
+
+__all__ = ["check"]
+
+_HELP = """\
+usage: lightkit check [STAGE] -c FILE... [--deep] [--key=value]... [key=value]...
+
+Tell everything that is wrong with a config, each mistake with its place, and build and write nothing. Every other
+command does the same before it begins. Mistakes in what lightkit's catalogue knows are told without torch; for other
+classes, and where no mistake is found, torch and the classes are imported, which takes seconds.
+
+  STAGE          the stage that the config is for: fit (the default), validate, test, predict; with --run RUN too
+  --deep         also build everything on one CPU and run the first batch of training and of validation (of the stage,
+                 where it is another) from the config's data; find metrics that are monitored and never logged; and
+                 compare what checkpoints and the batch take with the disk and the memory that are free
+  --output json  print what a deep check has seen as one JSON object
+  --quiet        print mistakes and warnings only
+
+A deep check runs the config's own code, its callbacks included: what that code writes or sends, it writes and sends.
+Nothing else is kept: no run folder, no checkpoint, no record of a logger, no download. The values of `accelerator` and
+`launch`, progress bars, profilers and plugins are left out, as are callbacks that train by themselves.
+
+Exit code 0: no mistakes; 2: mistakes.
+
+lightkit check -c configs/flowers.yaml
+lightkit check -c configs/flowers.yaml --deep
+"""
+_MISTAKES = 2
+
+
+def check(words: list[str]) -> int:
+    """Check the config that the words name, and return the exit code.
+
+    Args:
+        words: The command line after the command.
+    """
+    if {"-h", "--help"} & {*words}:
+        print(_HELP, end="")
+        return 0
+    is_deep = "--deep" in words
+    words = [word for word in words if word != "--deep"]
+    stage = words.pop(0) if words and words[0] in STAGES else "fit"
+    try:
+        session = open_session(stage, words, SignalWatch())
+        _check_session(session)
+        _tell(session, _check_deeply(session) if is_deep else None)
+    except LightkitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _MISTAKES
+    return 0
+
+
+def _tell(session: Session, report: Report | None) -> None:
+    if session.mode == "json":
+        fields = {"stage": session.command, "mistakes": []} if report is None else report.fields()
+        print(session.resolved.masked(json.dumps(fields)))
+    elif session.mode != "quiet":
+        lines = [] if report is None else report.lines()
+        hint = "; --deep builds everything and runs a batch, too" if report is None else ""
+        print(session.resolved.masked("\n".join([*lines, f"no mistakes found{hint}"])))
+
+
+def _check_session(session: Session) -> None:
+    speak_plainly(session.mode, session.resolved.masked)
+    for notice in session.hardware.notices:
+        logging.getLogger("lightkit").warning(notice)
+    problems = Problems()
+    with problems.noted():
+        plan_of(session)
+    # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
+    from lightkit.cli.lightning import Checked, LightkitCLI
+
+    hush_libraries()
+    with session.stack, problems.noted(), suppress(Checked):
+        LightkitCLI(session=replace(session, only_checks=True))
+    problems.raise_any()
+
+
+def _check_deeply(session: Session) -> Report:
+    """Build everything and run one batch of each split."""
+    from lightkit.cli.deep import check_deeply  # late as above
+
+    try:
+        return check_deeply(session)
+    except LightkitError as error:
+        raise error.reworded(session.resolved.masked) from error

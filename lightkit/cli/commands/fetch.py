@@ -1,0 +1,50 @@
+"""`lightkit fetch`: download the data that a config names."""
+
+from __future__ import annotations
+
+from lightkit.cli.explaining import located
+from lightkit.cli.laying import STAGES
+from lightkit.cli.screen import hush_libraries, speak_plainly
+from lightkit.cli.session import open_session
+from lightkit.errors import ConfigError, LightkitError
+from lightkit.runs.signals import SignalWatch
+
+__all__ = ["fetch"]
+
+
+_HELP = """\
+usage: lightkit fetch -c FILE... [--data.KEY=value]...
+
+Download what the data module of a config needs, into the folder that the config names. A broken download goes on where
+it stopped; a complete one is not repeated.
+"""
+
+
+def fetch(words: list[str]) -> int:
+    """Download what the config's data module needs, and return the exit code.
+
+    Raises:
+        ConfigError: If the config names no data module, or one that has nothing to fetch.
+    """
+    session = open_session("fetch", words, SignalWatch(), subcommands=(*STAGES, "fetch"))
+    if session.passthrough:
+        print(_HELP, end="")
+        return 0
+    speak_plainly(session.mode, session.resolved.masked)
+    section = session.resolved.values.get("data")
+    if section is None:
+        raise ConfigError(
+            "fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml"
+        )
+    from lightkit.cli.parsing import build_data  # here, because it loads torch
+
+    hush_libraries()
+    try:
+        data = build_data(section, session.resolved)
+        download = getattr(data, "fetch", None)
+        if download is None:
+            raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")
+        download()
+    except LightkitError as error:
+        raise located(error, session.resolved) from error
+    return 0

@@ -1,0 +1,127 @@
+"""`lightkit upgrade`: a config of Lightning 1.x in today's words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from lightkit.config import near, shown_path
+from lightkit.config.upgrade import Upgraded, upgrade_file
+from lightkit.errors import ConfigError
+from lightkit.runs.files import write_text
+
+__all__ = ["upgrade"]
+
+_USAGE = "usage: lightkit upgrade OLD.yaml [-o NEW.yaml] [--force]"
+_HELP = f"""\
+{_USAGE}
+
+Rewrite a config of Lightning 1.x in today's words: gpus and tpu_cores, strategies, precision, arguments that the
+trainer has no more or that stand outside of it, paths and arguments of Lightning's classes. Comments and order stay,
+and so does every line that needs no change. What was changed is listed with the lines of OLD.yaml. A config that holds
+something without an equivalent is refused, with all the reasons, and nothing is written. What is upgraded already is
+left as it is.
+
+  -o NEW.yaml   write there, which may be OLD.yaml itself; default: print it, and list the changes on standard error
+  --force       replace NEW.yaml where it is another file that exists
+
+lightkit upgrade configs/old.yaml -o configs/new.yaml
+"""
+_OPTIONS = ("-o", "--force", "--help")
+
+
+def upgrade(words: list[str]) -> int:
+    """Upgrade one file, and return the exit code.
+
+    Raises:
+        ConfigError: If a word is wrong, the config cannot be read or upgraded, or the new one cannot be written.
+    """
+    if {"-h", "--help"} & {*words}:
+        print(_HELP, end="")
+        return 0
+    old, new, is_forced = _read(words)
+    if new is not None and not is_forced:
+        _check_target(old, new)
+    upgraded = upgrade_file(old)
+    if new is None:
+        print(upgraded.text, end="")
+        sys.stdout.flush()
+    elif upgraded.changes or not _are_one(old, new):
+        _write(new, upgraded.text)
+    for line in _told(old, new, upgraded):
+        print(line, file=sys.stderr if new is None else sys.stdout)
+    return 0
+
+
+def _read(words: list[str]) -> tuple[Path, Path | None, bool]:
+    files: list[str] = []
+    new: str | None = None
+    rest = iter(words)
+    for word in rest:
+        if word == "-o" or word.startswith("-o="):
+            new = word[3:] if word.startswith("-o=") else next(rest, "")
+            if not new:
+                raise ConfigError(f"upgrade: -o takes the name of the new file\n{_USAGE}")
+        elif word.startswith("-") and word != "--force":
+            raise ConfigError(f"upgrade: unexpected argument {word!r}{near(word, _OPTIONS)}\n{_USAGE}")
+        elif word != "--force":
+            files.append(word)
+    if len(files) != 1:
+        found = f"got {', '.join(map(repr, files))}" if files else "got none"
+        raise ConfigError(f"upgrade: expected one config, {found}\n{_USAGE}")
+    return Path(files[0]), None if new is None else Path(new), "--force" in words
+
+
+def _check_target(old: Path, new: Path) -> None:
+    if new.exists() and not new.is_dir() and not _are_one(old, new):
+        raise ConfigError(f"upgrade: {shown_path(new)} exists; say --force to replace it, or -o with another name")
+
+
+def _are_one(old: Path, new: Path) -> bool:
+    return new.exists() and old.exists() and new.samefile(old)
+
+
+def _write(new: Path, text: str) -> None:
+    if new.is_dir():
+        raise ConfigError(f"upgrade: -o takes the name of a file, and {shown_path(new)} is a folder")
+    target = new.resolve()  # a link stays one
+    try:
+        mode = target.stat().st_mode if target.exists() else None
+        write_text(target, text)
+        if mode is not None:
+            target.chmod(mode)
+    except (FileExistsError, NotADirectoryError):
+        says = f"{shown_path(new)} cannot be written: {shown_path(new.parent)} is no folder"
+        raise ConfigError(f"upgrade: {says}") from None
+    except OSError as error:
+        raise ConfigError(f"upgrade: {shown_path(new)} cannot be written: {error.strerror or error}") from None
+
+
+def _told(old: Path, new: Path | None, upgraded: Upgraded) -> Iterator[str]:
+    name = shown_path(old)
+    for change in upgraded.changes:
+        yield f"{name}:{change.line}: {change.says}"
+    if not upgraded.changes:
+        yield f"{name}: nothing to change"
+    elif new is not None:
+        count = len(upgraded.changes)
+        yield f"{count} change{'s' if count > 1 else ''}, written to {shown_path(new)}"
+    for other in _needing(upgraded, {old.resolve()}):
+        yield f"{shown_path(other)} needs it too: lightkit upgrade {shown_path(other)}"
+
+
+def _needing(upgraded: Upgraded, seen: set[Path]) -> Iterator[Path]:
+    """List the files below one that would change too, or cannot be upgraded as they are."""
+    for other in upgraded.extended:
+        if other.resolve() in seen:
+            continue
+        seen.add(other.resolve())
+        try:
+            below = upgrade_file(other)
+        except ConfigError:
+            yield other
+            continue
+        if below.changes:
+            yield other
+        yield from _needing(below, seen)

@@ -1,0 +1,151 @@
+"""What a recorded run adds to the trainer of its config: callbacks, a checkpoint writer, and the parts of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
+from pytorch_lightning.plugins import CheckpointIO
+
+from lightkit import runs
+from lightkit.callbacks import (
+    Checkpoint,
+    PredictionTable,
+    ResumeState,
+    StallWatch,
+    StopOnSignal,
+    VerifiedCheckpointIO,
+    VerifiedXLACheckpointIO,
+    progress_for,
+)
+from lightkit.cli.masking import mask_hyperparameters, masked, without_nulls
+from lightkit.cli.scripted import DataChanged
+from lightkit.cli.session import Session
+from lightkit.cli.showing import Heading
+from lightkit.cli.starting import Stage
+from lightkit.distributed.xla import HushXLA, trains_on_xla
+
+__all__ = ["Equipment", "share_devices"]
+
+
+def share_devices(trainer: Any, session: Session) -> None:
+    """Let the trainer count the ranks as their launcher does; the saved config keeps what the user said."""
+    rank = None if session.seat is None else session.seat.rank
+    if rank is None or rank.engine not in ("torchrun", "slurm", "ray"):
+        return
+    in_ray = rank.engine == "ray"  # it shows each rank one device, and knows the others itself
+    if not isinstance(trainer.get("devices"), list):
+        trainer["devices"] = 1 if in_ray else rank.local_size
+    trainer["num_nodes"] = 1 if in_ray else rank.num_nodes
+    if rank.size > 1 and trainer.get("strategy") in (None, "auto"):
+        trainer["strategy"] = "ddp"
+
+
+class Equipment:
+    """What the trainer of a run gets beside what its config says.
+
+    Args:
+        session: The invocation.
+        stage: The stage that has begun.
+        saved_config: The config as the run folder keeps it.
+    """
+
+    def __init__(self, session: Session, stage: Stage, saved_config: Mapping[str, Any]) -> None:
+        self._session = session
+        self._stage = stage
+        self._saved_config = saved_config
+
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the trainer's arguments that differ from those of the config.
+
+        Args:
+            given: The trainer's arguments, with callbacks and plugins that are built.
+        """
+        callbacks, plugins = self._callbacks(given), self._plugins(given)
+        return {"callbacks": callbacks, "plugins": plugins, **self._parts_of_engine(callbacks, plugins)}
+
+    def _parts_of_engine(self, callbacks: list[Callback], plugins: list[Any] | None) -> dict[str, Any]:
+        """Give the trainer what an engine has for it beside its variables."""
+        engine = None if self._session.seat is None else self._session.seat.rank.engine
+        if engine == "slurm":  # the batch script puts the job into the queue again, with our own checkpoint
+            return {"plugins": [*(plugins or []), SLURMEnvironment(auto_requeue=False)]}
+        if engine != "ray":
+            return {}
+        from lightkit.launch.ray import lightning_parts  # here, because it loads Ray
+
+        strategy, its_plugins, its_callbacks = lightning_parts()
+        return {
+            "strategy": strategy,
+            "plugins": [*(plugins or []), *its_plugins],
+            "callbacks": [*callbacks, *its_callbacks],
+        }
+
+    def _callbacks(self, given: Mapping[str, Any]) -> list[Callback]:
+        own = given.get("callbacks") or []
+        own = list(own) if isinstance(own, list) else [own]
+        if given.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
+            own = [callback for callback in own if not isinstance(callback, Checkpoint)]
+        run, seat = self._stage.start.run, self._session.seat
+        shown: list[Callback] = [Heading(self._session.mode, run)]
+        if given.get("enable_progress_bar") is not False and not any(
+            isinstance(callback, ProgressBar) for callback in own
+        ):
+            shown.append(progress_for(self._session.mode))
+        if self._session.command == "predict":
+            shown.append(PredictionTable(run.folder))
+        stop = StopOnSignal(
+            self._session.watch, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None)
+        )
+        unchanged = LambdaCallback(setup=self._refuse_other_data)
+        began = LambdaCallback(on_fit_start=self._log_config, on_train_start=self._note_beginning)
+        watched = [] if seat is None else [StallWatch(seat.watchdog(self._session.launch.stall_timeout_s))]
+        hush = [HushXLA()] if trains_on_xla(given.get("accelerator"), given.get("strategy")) else []
+        return [*hush, unchanged, *own, self._stage.recorder, ResumeState(), stop, began, *watched, *shown]
+
+    def _refuse_other_data(self, trainer: Trainer, _module: LightningModule, stage: str) -> None:
+        """Do not go on by itself with other data than the interrupted run had."""
+        before = self._stage.data_before
+        describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
+        if stage != "fit" or not self._stage.resumes_by_itself or before is None or not callable(describe):
+            return
+        if describe().get("fingerprint") != before.get("fingerprint"):
+            raise DataChanged(
+                f"begins a new run: the data has changed since {self._stage.start.run.folder} was interrupted; "
+                f"--run.resume={self._stage.start.run.folder} goes on there"
+            )
+
+    def _log_config(self, trainer: Trainer, _module: LightningModule) -> None:
+        """Give trackers the whole config; Lightning gives them the model's and the data's arguments only."""
+        for logger in trainer.loggers:
+            logger.log_hyperparams(without_nulls(self._saved_config))
+
+    def _note_beginning(self, trainer: Trainer, _module: LightningModule) -> None:
+        """From here on the run is worth keeping, and the newest."""
+        if trainer.is_global_zero and not getattr(trainer, "fast_dev_run", False):
+            runs.point_latest(self._stage.start.run)
+        self._stage.worth_keeping.set()
+
+    def _plugins(self, given: Mapping[str, Any]) -> list[Any] | None:
+        own = given.get("plugins")
+        plugins = list(own) if isinstance(own, list) else [] if own is None else [own]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            on_xla = trains_on_xla(given.get("accelerator"), given.get("strategy"))
+            kind = VerifiedXLACheckpointIO if on_xla else VerifiedCheckpointIO
+            plugins.append(kind(mask=partial(masked, self._session.resolved), on_saved=self._note_checkpoint))
+        return plugins
+
+    def _note_checkpoint(self, path: Path, checkpoint: Mapping[str, Any]) -> None:
+        self._stage.recorder.checkpoint_saved(path, checkpoint["epoch"], checkpoint["global_step"], path.stem)
+
+    def attach(self, trainer: Trainer) -> None:
+        """Give people's own checkpoint callbacks their folder, and keep secrets from every logger."""
+        for callback in trainer.checkpoint_callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
+                callback.dirpath = str(self._stage.start.run.checkpoints)
+        for logger in trainer.loggers:
+            mask_hyperparameters(logger, self._session.resolved)

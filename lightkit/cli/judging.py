@@ -1,0 +1,142 @@
+"""What can be told of a config without torch, and the rest where more must be loaded to tell it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lightkit.cli.laying import STAGES, Laid
+from lightkit.cli.places import check_places
+from lightkit.config import KeyPath, Problems, Resolved
+from lightkit.config.catalogue import Catalogue, Findings, check_values, load_catalogue
+from lightkit.config.catalogue.sources import described_by_source
+from lightkit.config.pruning import without
+from lightkit.errors import ConfigError, LightkitError
+
+if TYPE_CHECKING:
+    from lightkit.cli.session import Session
+
+__all__ = ["judge", "judge_with_imports", "judged_by_signatures"]
+
+
+def judge(command: str, laid: Laid, resolved: Resolved, problems: Problems) -> tuple[Resolved, Sequence[KeyPath]]:
+    """Find what is wrong with keys, values, files and folders.
+
+    Args:
+        command: Command that runs.
+        laid: The command line and its config as it was said.
+        resolved: The config with today's hardware keys.
+        problems: Takes the mistakes.
+
+    Returns:
+        The config without what is wrong; and the places of classes that must be imported before they can be judged.
+    """
+    check_places(command, resolved, laid.arguments.options.get("ckpt_path"), problems)
+    catalogue = load_catalogue().with_apart()
+    findings = _findings(laid.resolved, catalogue, problems)
+    for _, problem in findings.problems:
+        problems.add(problem)
+    if command in STAGES and not problems.is_incomplete and laid.resolved.values.get("model") is None:
+        problems.add(_missing_model(laid))
+    unjudged = findings.unjudged
+    if problems and unjudged and _seem_right(laid.resolved, catalogue, findings, problems):
+        unjudged = []
+    return without(resolved, {path for path, _ in findings.problems}), unjudged
+
+
+def _seem_right(resolved: Resolved, catalogue: Catalogue, findings: Findings, problems: Problems) -> bool:
+    """Tell whether the sources of the config's own classes show no mistake, so that importing them can wait."""
+    if resolved.unresolved or _names_folders(resolved):
+        return False
+    bases = {base for bases in catalogue.data["bases"].values() for base in bases}
+    names = {_class_at(resolved, path) or "" for path in findings.unjudged}
+    described = {name: described_by_source(name, bases) for name in names}
+    if not all(described.values()):
+        return False
+    again = _findings(resolved, catalogue.with_imported(described), problems)
+    return not again.unjudged and len(again.problems) == len(findings.problems)
+
+
+def _names_folders(resolved: Resolved) -> bool:
+    """Tell whether the data may be in a folder, of which its class says whether it must be there."""
+    data = resolved.values.get("data")
+    given = data.get("init_args") if isinstance(data, dict) else None
+    return isinstance(given, dict) and any(isinstance(value, str) for value in given.values())
+
+
+def _missing_model(laid: Laid) -> ConfigError:
+    from_files = any(origin.file is not None for origin in laid.resolved.origins.values())
+    empty = "" if from_files or not laid.arguments.files else f"; {', '.join(laid.arguments.files)} sets nothing"
+    return ConfigError(f"model: missing{empty}; set it in a file given with -c, or with --model=VALUE")
+
+
+def judge_with_imports(session: Session, problems: Problems) -> None:
+    """Find what else is wrong, in classes that must be imported for it.
+
+    Args:
+        session: The invocation, with what is left of the config.
+        problems: Takes the mistakes.
+    """
+    # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
+    from lightkit.cli.lightning import Checked, LightkitCLI
+    from lightkit.cli.screen import hush_libraries
+
+    hush_libraries()
+    session = replace(session, resolved=judged_by_signatures(session.resolved, problems))
+    if session.command not in STAGES:  # it builds no trainer and needs no model
+        return
+    with session.stack:
+        try:
+            LightkitCLI(session=replace(session, only_checks=True))
+        except Checked:
+            return
+        except LightkitError as error:
+            problems.add(error)
+
+
+def judged_by_signatures(resolved: Resolved, problems: Problems) -> Resolved:
+    """Judge by the signatures of the config's own classes, too, and give the config without what is wrong.
+
+    jsonargparse finds the same mistakes, but stops at the first of a class.
+
+    Args:
+        resolved: The config.
+        problems: Takes the mistakes.
+    """
+    from lightkit.cli.describing import described_classes  # here: it loads torch, as above
+
+    catalogue, tried = load_catalogue().with_apart(), set[str]()
+    while True:
+        findings = _findings(resolved, catalogue, problems)
+        names = {name for path in findings.unjudged if (name := _class_at(resolved, path)) is not None}
+        if names <= tried:
+            break
+        catalogue = catalogue.with_imported(described_classes(names - tried))
+        tried |= names
+    for _, problem in findings.problems:
+        problems.add(problem)
+    return without(resolved, {path for path, _ in findings.problems})
+
+
+def _findings(resolved: Resolved, catalogue: Catalogue, problems: Problems) -> Findings:
+    return check_values(
+        resolved.tree,
+        catalogue,
+        layering=resolved.layering,
+        unresolved=resolved.unresolved,
+        removed=resolved.removed,
+        subcommand=resolved.subcommand,
+        is_complete=not problems.is_incomplete,
+        are_more_loaded="pytorch_lightning" in sys.modules,
+    )
+
+
+def _class_at(resolved: Resolved, path: KeyPath) -> str | None:
+    """Give the name of the class at a place that could not be judged."""
+    value: Any = resolved.values
+    for part in path:
+        value = value[part]
+    named = value.get("class_path") if isinstance(value, dict) else value
+    return named if isinstance(named, str) else None

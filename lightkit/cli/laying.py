@@ -1,0 +1,130 @@
+"""The layers of a command line, laid over one another. No torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lightkit import config, runs
+from lightkit.errors import ConfigError
+
+__all__ = ["NAMED_CLASSES", "OPTIONS", "STAGES", "Laid", "lay_words"]
+
+STAGES = ("fit", "validate", "test", "predict")
+OPTIONS: dict[str, Literal["value", "switch", "optional"]] = {
+    "run": "value",
+    "ckpt_path": "value",
+    "quiet": "switch",
+    "output": "value",
+    "print_config": "optional",
+}
+LIGHTNING = "pytorch_lightning.callbacks."
+NAMED_CLASSES = {
+    "callbacks": {
+        "checkpoint": "lightkit.callbacks.Checkpoint",
+        "device_stats": LIGHTNING + "DeviceStatsMonitor",
+        "early_stopping": LIGHTNING + "EarlyStopping",
+        "ema": LIGHTNING + "EMAWeightAveraging",
+        "gradient_accumulation": LIGHTNING + "GradientAccumulationScheduler",
+        "lr_finder": LIGHTNING + "LearningRateFinder",
+        "lr_monitor": LIGHTNING + "LearningRateMonitor",
+        "pruning": LIGHTNING + "ModelPruning",
+        "scale_lr": "lightkit.distributed.ScaledLearningRate",
+        "swa": LIGHTNING + "StochasticWeightAveraging",
+        "timer": LIGHTNING + "Timer",
+    },
+    "logger": {
+        "comet": "lightkit.loggers.Comet",
+        "csv": "lightkit.loggers.CSV",
+        "mlflow": "lightkit.loggers.MLflow",
+        "tensorboard": "lightkit.loggers.TensorBoard",
+    },
+}
+"""What the name of an entry stands for where the entry has no class_path."""
+_DEFAULT_ENTRIES: dict[str, Any] = {"callbacks": {"checkpoint": {}}, "logger": {"tensorboard": {}}}
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A command line and its config.
+
+    Args:
+        arguments: The command line, split.
+        resolved: The config, before its hardware keys are turned into the trainer's.
+        base: Run that `--run` names.
+    """
+
+    arguments: config.Arguments
+    resolved: config.Resolved
+    base: runs.Run | None
+
+
+def lay_words(
+    command: str,
+    words: Sequence[str],
+    problems: config.Problems,
+    *,
+    options: Mapping[str, Literal["value", "switch", "optional"]] = OPTIONS,
+    class_sections: Sequence[str] = config.CLASS_SECTIONS,
+    subcommands: Sequence[str] = STAGES,
+    default_entries: Sequence[str] = ("callbacks", "logger"),
+    environ: Mapping[str, str] = os.environ,
+) -> Laid:
+    """Read the words after a command and lay all layers that they name.
+
+    Args:
+        command: `fit`, `validate`, `test` or `predict`, whose block in a file counts; empty where there is none.
+        words: The command line after the command.
+        problems: Takes the mistakes, after which the config is what is left.
+        options: The command's options, and whether each takes a value.
+        class_sections: Top-level keys that hold one class each.
+        subcommands: All commands.
+        default_entries: Sections that get an entry of lightkit's own: the checkpoint, and a logger where there is none.
+        environ: Environment variables.
+
+    Raises:
+        ConfigError: If `--run` names no run.
+    """
+    arguments = config.split_arguments(words, options=options, problems=problems)
+
+    def resolve(defaults: dict[str, Any], below: Sequence[Path] = ()) -> config.Resolved:
+        return config.resolve(
+            [*below, *map(Path, arguments.files)],
+            flags=arguments.flags,
+            environ=environ,
+            defaults=defaults,
+            subcommand=command,
+            subcommands=subcommands,
+            class_sections=class_sections,
+            default_classes=NAMED_CLASSES,
+            problems=problems,
+        )
+
+    if "run" in arguments.options:
+        base = _base_run(command, str(arguments.options["run"]), resolve({}).values.get("run") or {})
+        return Laid(arguments, resolve({}, [base.config_path]), base)  # complete: no defaults of this version to add
+    defaults = {section: _DEFAULT_ENTRIES[section] for section in default_entries}
+    resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
+    if "logger" in defaults and not _has_logger(resolved.values):
+        resolved = resolve(defaults)
+    return Laid(arguments, resolved, None)
+
+
+def _base_run(command: str, reference: str, section: Mapping[str, Any]) -> runs.Run:
+    """Find the run that `--run` names, below the root and for the job that the other layers name."""
+    if command == "fit":
+        raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
+    run = runs.find(reference, section.get("root") or "runs", section.get("name"))
+    if not run.config_path.is_file():
+        raise ConfigError(f"--run {reference}: {run.folder} has no {run.config_path.name}; it is not a run of lightkit")
+    return run
+
+
+def _has_logger(values: dict[str, Any]) -> bool:
+    trainer = values.get("trainer") or {}
+    return bool(values.get("logger")) or (
+        isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
+    )

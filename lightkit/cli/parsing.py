@@ -1,0 +1,74 @@
+"""What jsonargparse makes of a config, its mistakes in the user's words."""
+
+from __future__ import annotations
+
+from argparse import ArgumentError
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytorch_lightning import Callback, LightningDataModule, LightningModule
+from pytorch_lightning.cli import LightningArgumentParser
+from pytorch_lightning.loggers import Logger
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+# The classes of these rooms are known by their short names once they are imported.
+from lightkit import data, loggers, models  # noqa: F401
+from lightkit.cli.explaining import exit_at_import, explained, subclass_names
+from lightkit.cli.refusals import unwrapped_errors
+from lightkit.config import Resolved, dump_yaml
+
+__all__ = ["build_data", "parsed"]
+
+_BASES: tuple[type, ...] = (LightningModule, LightningDataModule, Callback, Logger, Optimizer, LRScheduler)
+
+
+def parsed(
+    parser: LightningArgumentParser,
+    command: Sequence[str],
+    values: Mapping[str, Any],
+    resolved: Resolved,
+    *,
+    known: LightningArgumentParser,
+) -> Any:
+    """Give the namespace of a config.
+
+    Args:
+        parser: The parser.
+        command: The command, if there is one.
+        values: The config as LightningCLI takes it.
+        resolved: The config as the user wrote it.
+        known: The parser that knows the keys: that of the command.
+
+    Raises:
+        ConfigError: At the first mistake.
+    """
+    try:
+        # As a file's text: given as an object, `key+` in init_args would forget the signature's default.
+        return parser.parse_args([*command, "--config", dump_yaml(dict(values))])
+    except ArgumentError as error:
+        keys = {str(action.dest) for action in known._actions} | {"callbacks", "logger"}
+        raise explained(error, resolved, keys=keys, classes=_known_classes()) from error
+    except SystemExit as end:
+        raise exit_at_import(end, resolved) from end
+
+
+def build_data(section: Any, resolved: Resolved) -> LightningDataModule:
+    """Build the data module of a config alone.
+
+    Raises:
+        ConfigError: If the section is wrong.
+    """
+    parser = LightningArgumentParser(exit_on_error=False)
+    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
+    try:
+        with unwrapped_errors():
+            built = parser.instantiate_classes(parser.parse_object({"data": section}))
+    except ArgumentError as error:
+        raise explained(error, resolved, keys=(), classes=_known_classes()) from error
+    module: LightningDataModule = built["data"]
+    return module
+
+
+def _known_classes() -> set[str]:
+    return {name for base in _BASES for name in subclass_names(base)}

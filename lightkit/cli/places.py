@@ -1,0 +1,78 @@
+"""The files and folders that a config names: whether they are there, and can be written. No torch."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+from lightkit import runs
+from lightkit.cli.resuming import existing_checkpoint, named_run
+from lightkit.config import Problems, Resolved, mistake
+from lightkit.errors import ConfigError, LightkitError
+
+__all__ = ["check_places", "unwritable"]
+
+_CHOICES = ("best", "last")
+
+
+def check_places(command: str, resolved: Resolved, option: Any, problems: Problems) -> None:
+    """Check the run root, the run to resume and the checkpoint before anything is built.
+
+    Args:
+        command: Command that runs.
+        resolved: The config.
+        option: What `--ckpt_path` says; None where the config does.
+        problems: Takes what is wrong.
+    """
+    section = resolved.values.get("run")
+    section = section if isinstance(section, dict) else {}
+    if isinstance(name := section.get("name"), str):
+        with problems.noted():
+            _at("run.name", resolved, lambda: runs.check_name(name))
+    if isinstance(root := section.get("root") or "runs", str) and (error := unwritable(root)) is not None:
+        problems.add(mistake(str(error), resolved.origin_of("run.root")))
+    resume = section.get("resume")
+    if command == "fit" and isinstance(resume, str) and resume not in ("auto", "never"):
+        with problems.noted():
+            _at("run.resume", resolved, lambda: _check_run(resume))
+    named = resolved.values.get("ckpt_path") if option is None else option
+    if named is not None and not isinstance(named, str):
+        problems.add(mistake(f"ckpt_path: expected text or null, got {named!r}", resolved.origin_of("ckpt_path")))
+    elif named and named not in _CHOICES:
+        with problems.noted():
+            _at("ckpt_path" if option is None else "", resolved, lambda: existing_checkpoint(named))
+
+
+def unwritable(root: str | Path) -> ConfigError | None:
+    """Say why runs cannot be kept below a folder that may not be there yet; None where they can."""
+    folder = Path(root).absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return _cannot_write(root, errno.ENOTDIR)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        read_only = bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+        return _cannot_write(root, errno.EROFS if read_only else errno.EACCES)
+    return None
+
+
+def _check_run(folder: str) -> None:
+    run = named_run(folder)
+    if not run.config_path.is_file():
+        says = f"expected auto, never or a run's folder; {folder} is not a run: it has no {run.config_path.name}."
+        raise ConfigError(f"run.resume: {says}")
+
+
+def _cannot_write(root: str | Path, number: int) -> ConfigError:
+    says = f"run.root: cannot write {root}: {os.strerror(number)}"
+    return ConfigError(f"{says}. Set run.root to a folder that can be written.")
+
+
+def _at(key: str, resolved: Resolved, check: Any) -> None:
+    try:
+        check()
+    except LightkitError as error:
+        says = str(error).removeprefix("--") if key else str(error)
+        raise mistake(says, resolved.origin_of(key) if key else None) from error

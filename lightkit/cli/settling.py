@@ -1,0 +1,54 @@
+"""What a config comes to on this machine: its launch and its hardware, and all that is wrong with it. No torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+
+from lightkit import config
+from lightkit.cli.laying import STAGES, Laid
+from lightkit.cli.resuming import on_this_machine
+from lightkit.config import Hardware
+from lightkit.config.pruning import checked, without
+from lightkit.launch import LaunchSettings, check_engine, read_settings, this_rank
+from lightkit.machine import this_machine
+
+__all__ = ["Settled", "settle"]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A config on this machine.
+
+    Args:
+        hardware: What the hardware keys came to.
+        launch: The config's `launch` block.
+    """
+
+    hardware: Hardware
+    launch: LaunchSettings
+
+
+def settle(command: str, laid: Laid, problems: config.Problems) -> Settled:
+    """Turn hardware keys into the trainer's and check the launch; what is wrong is told and left out.
+
+    Args:
+        command: `fit`, `validate`, `test` or `predict`; others launch nothing.
+        laid: The command line and its config.
+        problems: Takes the mistakes.
+    """
+    resolved = without(laid.resolved, laid.resolved.unresolved)
+    if laid.base is not None:
+        alone, resolved = checked(resolved, partial(on_this_machine, saved=laid.base.config_path), problems)
+        resolved = alone or resolved
+    _, resolved = checked(resolved, read_settings, problems)  # a mistake in it is told before anybody reckons with it
+    read_hardware = partial(config.resolve_hardware, machine=this_machine(), environ=os.environ)
+    hardware, resolved = checked(resolved, read_hardware, problems)
+    if hardware is None:
+        return Settled(Hardware(resolved), LaunchSettings())
+    launch, _ = checked(hardware.resolved, read_settings, problems)
+    if launch is not None and command in STAGES and this_rank(os.environ) is None:  # else the launcher has decided
+        with problems.noted():
+            check_engine(launch, hardware.resolved, strategy=hardware.strategy)
+    return Settled(hardware, launch or LaunchSettings())

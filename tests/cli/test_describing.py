@@ -1,0 +1,293 @@
+"""The catalogue says what the signatures say, and reports nothing that LightningCLI's parser takes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from argparse import ArgumentError
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit import config
+from lightkit.config.catalogue import Findings, check_values, load_catalogue
+from lightkit.errors import ConfigError
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "catalogue.py"
+STAGES = ("fit", "validate", "test", "predict")
+CATALOGUE = load_catalogue()
+RECORDED: dict[str, str] = CATALOGUE.data["versions"]
+INSTALLED = {name: metadata.version(name).partition("+")[0] for name in RECORDED}
+as_recorded = pytest.mark.skipif(
+    INSTALLED != RECORDED or CATALOGUE.data["python"] != f"{sys.version_info[0]}.{sys.version_info[1]}",
+    reason="the catalogue was written with other versions",
+)
+
+VALUES: list[Any] = [
+    *(None, True, False, 0, 1, -1, 3, 16, 1.0, 1.5, 12345678901234567890, float("inf")),
+    *("", "3", "1.5", "1e3", ".inf", "true", "no", "null", "ten", "min", "16", "simple", "[1,2]", "{a: 1}", "a/b.yaml"),
+    *("01:00:00", "00:01:00:00", "Adam", "Timer", "CSVLogger", "Nope", "torch.float32", "torch.nn.ReLU", "nope.Nope"),
+    *([], [1], ["1"], [1.5], ["a"], [None], [1, "a"], [[1]], [0.9, "0.999"], ["Timer"], ["Nope"], [[]]),
+    *({}, {"a": 1}, {"a": "1"}, {"minutes": 3}, {"minutes": "x"}, {"init_args": {}}, {"class_path": 3}),
+    *({"class_path": "Timer"}, {"class_path": "CSVLogger", "init_args": {"save_dir": "x"}}, {"class_path": "Nope"}),
+    *({"class_path": "Timer", "interval": "x"}, {"class_path": "Timer", "init_args": []}, {"monitor": "x"}),
+    *([{"class_path": "Timer"}], [{"class_path": "Timer", "init_args": {"nope": 3}}], {"class_path": "torch.nn.ReLU"}),
+]
+ARGUMENTS: list[Any] = [
+    *(
+        None,
+        [],
+        3,
+        "x",
+        {},
+        {"nope": 1},
+        {"nope": {}},
+        {"monitor": "x"},
+        {"monitor": None},
+        {"lr": "a"},
+        {"lr": "Tensor"},
+    ),
+    *({"step_size": "2"}, {"step_size": 2, "gamma+": 3}, {"save_dir": 3}, {"params": 3}, {"batch_size": "x"}),
+    *({"hidden+": 3}, {"patience": 2, "monitor": "val"}, {"betas": [0.9, "0.99"]}, {"optimizer": 3}, {"T_max": 3}),
+]
+NAMES = {
+    "model": ["Regressor", "lightkit.models.regressor.Regressor", "Flowers", "LightningModule", "lightkit.models.Nope"],
+    "data": ["Flowers", "lightkit.data.Temperatures", "Regressor", "LightningDataModule", "Nope"],
+    "optimizer": ["Adam", "torch.optim.sgd.SGD", "StepLR", "Optimizer", "torch.optim.Nope", "Nope", "torch.nn.ReLU"],
+    "lr_scheduler": ["StepLR", "ReduceLROnPlateau", "torch.optim.lr_scheduler.ReduceLROnPlateau", "Adam"],
+    "callbacks": ["EarlyStopping", "Timer", "CSVLogger", "Checkpoint", "Callback", "pytorch_lightning.callbacks.Nope"],
+    "logger": ["CSVLogger", "CSV", "Logger", "Timer", "lightkit.loggers.TensorBoard", "Nope"],
+}
+
+
+def _values_of_arguments() -> Iterator[dict[str, Any]]:
+    """Give every value to every argument of every section, and of every class that has a place at the top."""
+    for section in ("trainer", "run"):
+        for name in CATALOGUE.data["sections"][section]["arguments"]:
+            yield from ({section: {name: value}} for value in VALUES)
+            yield from ({section: {f"{name}+": value}} for value in VALUES)
+    for name in CATALOGUE.data["top"]:
+        yield from ({name: value} for value in VALUES)
+    for path, described in CATALOGUE.classes.items():
+        place = CATALOGUE.section_of(path)
+        for name in described["arguments"] if place else ():
+            for value in VALUES:
+                entry = {"class_path": path, "init_args": {name: value}}
+                yield {"trainer": {place: [entry]}} if place in ("callbacks", "logger") else {str(place): entry}
+
+
+def _classes_at_places() -> Iterator[dict[str, Any]]:
+    for section, names in NAMES.items():
+        specs: list[Any] = [*VALUES, *names]
+        for name in names:
+            specs += [{"class_path": name}, {"class_path": name, "dict_kwargs": {"nope": 1, "lr": "a"}}]
+            specs += [{"class_path": name, "init_args": arguments} for arguments in ARGUMENTS]
+        for spec in specs:
+            if section in ("callbacks", "logger"):
+                yield from ({section: {"x": spec}}, {"trainer": {section: spec}}, {"trainer": {f"{section}+": spec}})
+                yield {"trainer": {section: [spec, {"class_path": "Nope2"}][: 1 + (spec == 3)]}}
+            else:
+                yield {section: spec}
+
+
+class _Judges:
+    """lightkit's judgement of a config, and LightningCLI's."""
+
+    def __init__(self, folder: Path) -> None:
+        from lightkit.cli.describing import parsers
+
+        self._file = folder / "config.yaml"
+        self._parser = parsers()["fit"]
+
+    def disagree(self, said: dict[str, Any]) -> Findings | None:
+        """Give what lightkit finds wrong in a config that LightningCLI takes."""
+        self._file.write_text(config.dump_yaml({"model": "Regressor", **said}))
+        named: dict[str, dict[str, str]] = {"callbacks": {}, "logger": {}}
+        try:
+            resolved = config.resolve([self._file], environ={}, subcommands=STAGES, default_classes=named)
+            values = resolved.lightning().values
+        except ConfigError:
+            return None
+        findings = check_values(resolved.tree, CATALOGUE, layering=resolved.layering, subcommand="fit")
+        told_by_parsers = [
+            problem for path, problem in findings.problems if not _is_told_by_constructors(path, problem)
+        ]
+        return findings if told_by_parsers and self._is_taken(values) else None
+
+    def _is_taken(self, values: dict[str, Any]) -> bool:
+        if not isinstance(values.get("trainer", {}) or {}, dict) or not isinstance(values.get("run", {}) or {}, dict):
+            return False  # the parser takes 3 for the trainer, and Lightning crashes over it
+        try:
+            self._parser.parse_args(["--config", config.dump_yaml(values)])
+        except (ArgumentError, ValueError, TypeError, AttributeError):
+            return False
+        return True
+
+
+def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> bool:
+    """Tell whether Lightning's parser takes what crashes when the classes are made."""
+    return ("dict_kwargs" in path and "has no such argument" in str(problem)) or "there is no profiler" in str(problem)
+
+
+@as_recorded
+@pytest.mark.parametrize(
+    ("cases", "num_cases"),
+    [(_values_of_arguments, 1200), (_classes_at_places, 1000)],
+    ids=["values of arguments", "classes at places"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_is_reported_that_lightning_takes(tmp_path: Path, cases: Any, num_cases: int) -> None:
+    judges = _Judges(tmp_path)
+    drawn = random.Random(7).sample(every := list(cases()), min(num_cases, len(every)))
+    wrong = {str(said): findings for said in drawn if (findings := judges.disagree(said)) is not None}
+    assert wrong == {}
+
+
+@as_recorded
+def test_the_catalogue_is_up_to_date() -> None:
+    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_class_of_ones_own_is_described_by_its_signature() -> None:
+    from pytorch_lightning import Callback
+
+    from lightkit.cli.describing import described
+
+    class Counting(Callback):
+        """Counts.
+
+        Args:
+            every: How often, in `steps`.
+        """
+
+        def __init__(self, every: int, names: list[str] | None = None, **kwargs: Any) -> None:
+            super().__init__()
+
+    said = described(Counting)
+    assert said["says"] == "Counts."
+    assert said["bases"] == ["pytorch_lightning.Callback"]
+    assert said["open"] is True
+    assert said["arguments"]["every"] == {
+        "schema": {"type": "integer"},
+        "required": True,
+        "says": "How often, in `steps`.",
+        "shown": "an integer",
+    }
+    assert said["arguments"]["names"]["shown"] == "a list of text or null"
+
+
+OWN = """
+from __future__ import annotations
+from dataclasses import dataclass, field
+from typing import Optional, TypedDict, Union
+from pytorch_lightning import LightningModule
+
+@dataclass
+class Inner:
+    z: int
+    w: str = "a"
+
+@dataclass
+class Required:
+    a: int
+    inner: Inner
+    b: float = 1.0
+
+@dataclass
+class Options:
+    k: int = 3
+
+class Typed(TypedDict):
+    p: int
+
+class Part:
+    def __init__(self, p: int = 1) -> None: ...
+
+class Own(LightningModule):
+    def __init__(
+        self, required: Required, options: Options = Options(), maybe: Optional[Options] = None,
+        typed: Optional[Typed] = None, several: Optional[list[Options]] = None,
+        parts: Optional[list[Union[Part, str]]] = None, either: Union[list[int], list[Part], None] = None, h: int = 3,
+    ) -> None:
+        super().__init__()
+"""
+NEEDED = {"required": {"a": 1, "inner": {"z": 1}}}
+OWN_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "what is needed": NEEDED,
+    "a dataclass as a class": {**NEEDED, "options": {"class_path": "Options", "init_args": {"k": 4}}},
+    "fields in dotted keys": {"required.a": 1, "required.inner": {"z": 1}},
+    "a field of a field": {"required": {"a": 1, "inner": {"z": 1, "w": "b"}}, "options": {"k": 4}},
+    "an optional dataclass": {**NEEDED, "maybe": {"k": 4}, "several": [{"k": 1}], "typed": {"p": 3}},
+    "nothing": {},
+    "null": {"required": None},
+    "a field that is missing": {"required": {"a": 1}},
+    "a field that is none": {**NEEDED, "options": {"nope": 4}},
+    "a list of classes": {**NEEDED, "parts": [{"class_path": "Part", "init_args": {"p": 1}}, "text"]},
+    "a list of either": {**NEEDED, "either": [1, 2]},
+    "a list of the second": {**NEEDED, "either": [{"class_path": "Part", "init_args": {"p": 1}}]},
+    "a wrong class in a list": {**NEEDED, "either": [{"class_path": "Part", "init_args": {"q": 1}}]},
+}
+
+
+def _own_classes(folder: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    (folder / f"{module}.py").write_text(OWN)
+    monkeypatch.syspath_prepend(folder)
+
+
+def _with_module(value: Any, module: str) -> Any:
+    if isinstance(value, list):
+        return [_with_module(child, module) for child in value]
+    if not isinstance(value, dict):
+        return value
+    named = {key: _with_module(child, module) for key, child in value.items()}
+    return {**named, "class_path": f"{module}.{value['class_path']}"} if "class_path" in value else named
+
+
+def _told_of_own(folder: Path, module: str, values: dict[str, Any]) -> list[str]:
+    from lightkit.cli.judging import judged_by_signatures
+
+    file = folder / "own.yaml"
+    file.write_text(config.dump_yaml(_with_module(values, module)))
+    problems = config.Problems()
+    judged_by_signatures(config.resolve([file], environ={}, subcommands=STAGES), problems)
+    return [str(problem).splitlines()[0] for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "number"), list(zip(OWN_ARGUMENTS.values(), range(99), strict=False)), ids=OWN_ARGUMENTS
+)
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_is_reported_of_own_dataclasses_that_lightning_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], number: int
+) -> None:
+    from lightkit.cli.describing import parsers
+
+    module = f"own_dataclasses_{number}"
+    _own_classes(tmp_path, monkeypatch, module)
+    values = {"model": {"class_path": "Own", "init_args": arguments}}
+    told = _told_of_own(tmp_path, module, values)
+    try:
+        parsers()["fit"].parse_args(["--config", config.dump_yaml(_with_module(values, module))])
+    except (ArgumentError, ValueError, TypeError, AttributeError):
+        return
+    assert told == []
+
+
+def test_wrong_arguments_of_own_classes_in_a_list_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _own_classes(tmp_path, monkeypatch, "own_list")
+    parts = [{"class_path": "Part", "init_args": {"q": 3}}]
+    arguments = {"parts": parts, "either": parts, "h": "x"}
+    told = _told_of_own(tmp_path, "own_list", {"model": {"class_path": "Own", "init_args": arguments}})
+    assert set(told) == {
+        "model: Own needs required, a mapping",
+        "model.init_args.h: expected an integer, got 'x'",
+        "model.init_args.parts.0.init_args.q: Part has no such argument",
+        "model.init_args.either.0.init_args.q: Part has no such argument",
+    }
