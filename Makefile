@@ -49,11 +49,11 @@ $(VENV)/bin/python $(TPU)/bin/python:
 	$(PYTHON) -m venv $(@:/bin/python=)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[onnx,delta]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,comet,timm,spark,ray]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,onnx,delta,comet,timm,spark,ray]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.horovod: scripts/build_horovod.py $(VENV)/.installed | $(VENV)/bin/python

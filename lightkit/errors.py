@@ -6,6 +6,7 @@
       ConfigError                2   the config or the command line is wrong
         ConfigErrors             2   so it is in several places
       DataError                  3   the data is wrong or missing
+      ExportError                5   an export does not match its model, or cannot be made of it
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
       RunLocked                 75   another process holds the run; try again later
     Interrupted (BaseException)      SIGINT or SIGTERM arrived
@@ -24,7 +25,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
-__all__ = ["CheckpointError", "ConfigError", "ConfigErrors", "DataError", "Interrupted", "LightkitError", "RunLocked"]
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "ConfigErrors",
+    "DataError",
+    "ExportError",
+    "Interrupted",
+    "LightkitError",
+    "RunLocked",
+]
 
 
 # Control characters but tab and line break, and those that turn the direction of text: a terminal obeys them.
@@ -92,6 +102,12 @@ class DataError(LightkitError):
     """The data is wrong or missing."""
 
     exit_code = 3
+
+
+class ExportError(LightkitError):
+    """An export does not match its model, or the model cannot be exported."""
+
+    exit_code = 5
 
 
 class CheckpointError(LightkitError):

@@ -9,18 +9,38 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightkit import config, runs
+from lightkit.artefacts.metadata import format_of
 from lightkit.errors import ConfigError
 
-__all__ = ["NAMED_CLASSES", "OPTIONS", "STAGES", "Laid", "lay_words"]
+__all__ = ["NAMED_CLASSES", "OPTIONS", "STAGES", "Laid", "lay_words", "options_of", "with_artefact"]
 
+Takes = Literal["value", "switch", "optional"]
 STAGES = ("fit", "validate", "test", "predict")
-OPTIONS: dict[str, Literal["value", "switch", "optional"]] = {
+OPTIONS: dict[str, Takes] = {
     "run": "value",
     "ckpt_path": "value",
     "quiet": "switch",
     "output": "value",
     "print_config": "optional",
+    "trust": "switch",
 }
+"""Options of every stage."""
+_FURTHER: dict[str, dict[str, Takes]] = {
+    "predict": {"artefact": "value", "contact-sheet": "value", "top-k": "value"},
+    "export": {
+        "format": "value",
+        "with-preprocessing": "switch",
+        "input-shape": "value",
+        "opset": "value",
+        "half": "switch",
+        "int8": "switch",
+        "num-samples": "value",
+        "rtol": "value",
+        "atol": "value",
+    },
+}
+"""Options of one command."""
+_TAKE_INPUTS = ("predict",)
 LIGHTNING = "pytorch_lightning.callbacks."
 NAMED_CLASSES = {
     "callbacks": {
@@ -62,12 +82,30 @@ class Laid:
     base: runs.Run | None
 
 
+def options_of(command: str) -> dict[str, Takes]:
+    """Give the options of a command, and whether each takes a value."""
+    return {**OPTIONS, **_FURTHER.get(command, {})}
+
+
+def with_artefact(words: Sequence[str]) -> list[str]:
+    """Write ``--model FILE`` as ``--artefact=FILE`` where FILE is an exported model: elsewhere it names a class."""
+    read: list[str] = []
+    for word in words:
+        if read and read[-1] == "--model" and format_of(word):
+            read[-1] = f"--artefact={word}"
+        elif word.startswith("--model=") and format_of(word):
+            read.append(f"--artefact={word.removeprefix('--model=')}")
+        else:
+            read.append(word)
+    return read
+
+
 def lay_words(
     command: str,
     words: Sequence[str],
     problems: config.Problems,
     *,
-    options: Mapping[str, Literal["value", "switch", "optional"]] = OPTIONS,
+    options: Mapping[str, Takes] | None = None,
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
     default_entries: Sequence[str] = ("callbacks", "logger"),
@@ -79,7 +117,7 @@ def lay_words(
         command: `fit`, `validate`, `test` or `predict`, whose block in a file counts; empty where there is none.
         words: The command line after the command.
         problems: Takes the mistakes, after which the config is what is left.
-        options: The command's options, and whether each takes a value.
+        options: Its options, and whether each takes a value; those of the command if None.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
         default_entries: Sections that get an entry of lightkit's own: the checkpoint, and a logger where there is none.
@@ -88,7 +126,12 @@ def lay_words(
     Raises:
         ConfigError: If `--run` names no run.
     """
-    arguments = config.split_arguments(words, options=options, problems=problems)
+    arguments = config.split_arguments(
+        with_artefact(words) if command == "predict" else words,
+        options=options_of(command) if options is None else options,
+        takes_inputs=command in _TAKE_INPUTS,
+        problems=problems,
+    )
 
     def resolve(defaults: dict[str, Any], below: Sequence[Path] = ()) -> config.Resolved:
         return config.resolve(

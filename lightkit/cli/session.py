@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from lightkit import config, runs
 from lightkit.cli.joining import Seat, seat_of
 from lightkit.cli.judging import judge, judge_with_imports
-from lightkit.cli.laying import OPTIONS, STAGES, Laid, lay_words
+from lightkit.cli.laying import STAGES, Laid, lay_words, options_of
 from lightkit.cli.resuming import checkpoint_of
 from lightkit.cli.screen import Mode, choose_mode
 from lightkit.cli.settling import settle
@@ -47,6 +47,8 @@ class Session:
         only_checks: Whether the invocation ends once its config is known to be right, before anything is built.
         hardware: What the hardware keys came to.
         launch: The config's `launch` block.
+        options: The command's own options, as they were said.
+        inputs: Words that stand alone: the images of `predict`.
         seat: This process's place among several ranks, if it is one of them.
         stack: Closed at the end of the invocation: lock, current run.
     """
@@ -64,6 +66,8 @@ class Session:
     only_checks: bool = False
     hardware: Hardware = field(kw_only=True)
     launch: LaunchSettings = field(default_factory=LaunchSettings)
+    options: Mapping[str, str | bool] = field(default_factory=dict)
+    inputs: Sequence[str] = ()
     seat: Seat | None = None
     stack: ExitStack = field(default_factory=ExitStack)
 
@@ -87,7 +91,7 @@ class Session:
         """Name of the job where the config has none: that of the run in hand, or of the last config file."""
         if self.base is not None:
             return self.base.name
-        files = config.split_arguments(self.words, options=OPTIONS).files
+        files = config.split_arguments(self.words, options=options_of(self.command), takes_inputs=True).files
         return Path(files[-1]).stem if files else "default"
 
 
@@ -156,16 +160,24 @@ def _session(command: str, words: Sequence[str], watch: SignalWatch, laid: Laid,
         passthrough=laid.arguments.passthrough,
         hardware=settled.hardware,
         launch=settled.launch,
+        options=options,
+        inputs=tuple(laid.arguments.inputs),
     )
     with problems.noted():
         session.print_config = _print_flags(options.get("print_config"))
     with problems.noted():
-        session.mode = choose_mode(options, sys.stdout)
+        session.mode = choose_mode(_shown(command, options), sys.stdout)
     with problems.noted():
         session.ckpt_path = _checkpoint(options.get("ckpt_path", resolved.values.get("ckpt_path")), base)
     if command and not problems:
         session.seat = seat_of(os.environ, (resolved.values.get("run") or {}).get("root") or "runs")
     return session
+
+
+def _shown(command: str, options: Mapping[str, str | bool]) -> Mapping[str, str | bool]:
+    """Leave out ``--output`` where it is a place for files."""
+    is_place = command in ("export", "predict") and options.get("output") != "json"
+    return {key: value for key, value in options.items() if key != "output" or not is_place}
 
 
 def _checkpoint(named: Any, base: runs.Run | None) -> str | None:

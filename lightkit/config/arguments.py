@@ -29,12 +29,14 @@ class Arguments:
         options: Values of the options that the caller knows, by name; ``True`` for a switch, and for an option
             with an optional value that has none. The last of two wins.
         passthrough: Arguments that jsonargparse itself reads: ``--help``, ``--model.help Net``, ``--print_config``.
+        inputs: Words that stand alone, such as the images of ``predict``.
     """
 
     files: list[str] = field(default_factory=list)
     flags: list[Flag] = field(default_factory=list)
     options: dict[str, str | bool] = field(default_factory=dict)
     passthrough: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
 
 
 def split_arguments(
@@ -42,6 +44,7 @@ def split_arguments(
     *,
     options: Mapping[str, Literal["value", "switch", "optional"]] | None = None,
     keys: Collection[str] = ("trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler"),
+    takes_inputs: bool = False,
     problems: Problems | None = None,
 ) -> Arguments:
     """Split the arguments that follow the subcommand.
@@ -51,13 +54,14 @@ def split_arguments(
         options: Names of the options that the caller knows, without dashes, and whether each takes a value. An
             ``optional`` value comes after ``=`` only. Names are taken whole: ``--ckpt`` is not ``--ckpt_path``.
         keys: Top-level keys, for hints.
+        takes_inputs: Whether words may stand alone, all of them after a ``--``.
         problems: Takes the mistakes; they are raised where it is None.
 
     Raises:
         ConfigError: If a word is no option and sets no key, or an option lacks its value.
     """
     found = Problems() if problems is None else problems
-    split = _Splitter(arguments, options or {}, keys).split(found)
+    split = _Splitter(arguments, options or {}, keys, takes_inputs=takes_inputs).split(found)
     if problems is None:
         found.raise_any()
     return split
@@ -66,7 +70,10 @@ def split_arguments(
 class _Splitter:
     """Reads words from left to right."""
 
-    def __init__(self, arguments: Sequence[str], options: Mapping[str, str], keys: Collection[str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], options: Mapping[str, str], keys: Collection[str], *, takes_inputs: bool
+    ) -> None:
+        self._takes_inputs = takes_inputs
         self._words = list(arguments)
         self._options = options
         self._keys = keys
@@ -83,11 +90,16 @@ class _Splitter:
             self._result.passthrough.append(word)
         elif word.startswith("-c") and not word.startswith("-config"):
             self._file("-c", word[2:].removeprefix("=") if len(word) > 2 else None)
+        elif word == "--" and self._takes_inputs:
+            self._result.inputs += self._words
+            self._words.clear()
         elif word.startswith("--") and len(word) > 2:
             self._option(word)
         elif match := _OVERRIDE.fullmatch(word):
             key, plus, value = match.groups()
             self._result.flags.append(Flag(key, value, word, append=bool(plus)))
+        elif self._takes_inputs and not word.startswith("-"):
+            self._result.inputs.append(word)
         else:
             following = self._words[:1] if word.startswith("-") else []
             if following and not following[0].startswith("-") and "=" not in following[0]:

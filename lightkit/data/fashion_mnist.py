@@ -17,11 +17,19 @@ from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
 from lightkit.data.fetch import Remote, download
-from lightkit.data.loaders import ResumableLoader, Transformed, eval_loader, predict_loader, train_loader
+from lightkit.data.loaders import (
+    LabelledSource,
+    ResumableLoader,
+    Transformed,
+    eval_loader,
+    predict_loader,
+    train_loader,
+)
 from lightkit.data.sampling import global_seed
 from lightkit.data.splits import Split, check_fractions, split_of
-from lightkit.data.transforms import eval_transform, train_transform
+from lightkit.data.transforms import eval_transform, preprocessing_of, train_transform
 from lightkit.errors import DataError
+from lightkit.images.preprocessing import Preprocessing
 
 __all__ = ["FashionMNIST"]
 
@@ -108,6 +116,15 @@ class FashionMNIST(LightningDataModule):
             except (OSError, EOFError, zlib.error) as error:
                 raise DataError(f"{archive}: cannot unpack this file into {target.parent} ({error}).") from error
             archive.unlink()
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What is done to an image before the model sees it, outside training."""
+        return preprocessing_of(self.image_size)
+
+    def untransformed(self, split: Split) -> LabelledSource:
+        """Give a split's images as they are, in RGB, with their labels; known after `setup`."""
+        return self._splits[split]
 
     def describe(self) -> dict[str, Any]:
         """What a run's manifest says of the data."""

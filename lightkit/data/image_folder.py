@@ -8,12 +8,20 @@ from typing import Any, ClassVar
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from lightkit.data.loaders import ResumableLoader, Transformed, eval_loader, predict_loader, train_loader
+from lightkit.data.loaders import (
+    LabelledSource,
+    ResumableLoader,
+    Transformed,
+    eval_loader,
+    predict_loader,
+    train_loader,
+)
 from lightkit.data.photos import Catalogue, PhotoFiles, catalogue_of
 from lightkit.data.sampling import global_seed
 from lightkit.data.splits import Split, check_fractions
-from lightkit.data.transforms import eval_transform, train_transform
+from lightkit.data.transforms import eval_transform, preprocessing_of, train_transform
 from lightkit.errors import DataError
+from lightkit.images.preprocessing import Preprocessing
 
 __all__ = ["ImageFolder"]
 
@@ -103,6 +111,15 @@ class ImageFolder(LightningDataModule):
     def predict_paths(self) -> list[str]:
         """The files behind `predict_dataloader`, in its order."""
         return [str(photo.path) for photo in self.catalogue.splits[self._predict_split]]
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What is done to an image before the model sees it, outside training."""
+        return preprocessing_of(self.image_size)
+
+    def untransformed(self, split: Split) -> LabelledSource:
+        """Give a split's images as they are, in RGB, with their labels; known after `setup`."""
+        return PhotoFiles(self.catalogue.splits[split])
 
     def describe(self) -> dict[str, Any]:
         """What a run's manifest says of the data."""

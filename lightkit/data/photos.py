@@ -14,9 +14,9 @@ from pathlib import Path
 
 from PIL.Image import Image
 
-from lightkit.data.images import IMAGE_SUFFIXES, defect_of, pillow_warnings, read_rgb
 from lightkit.data.splits import Split, content_digest, split_of
 from lightkit.errors import DataError
+from lightkit.images.reading import IMAGE_SUFFIXES, defect_of, pillow_warnings, read_rgb
 
 __all__ = ["Catalogue", "Photo", "PhotoFiles", "catalogue_of"]
 

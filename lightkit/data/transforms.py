@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torchvision.transforms import v2
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "eval_transform", "train_transform"]
+from lightkit.images.preprocessing import Preprocessing
+
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "eval_transform", "preprocessing_of", "train_transform"]
 
 # Per channel, of the ImageNet training set: what torchvision's and timm's weights were trained with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -49,8 +51,17 @@ def train_transform(
 
 def eval_transform(image_size: int) -> v2.Compose:
     """Resize the shorter side to 256/224 of ``image_size``, crop the centre, normalise; result as in training."""
-    return v2.Compose(
-        [v2.Resize(round(image_size * _RESIZE_RATIO), antialias=True), v2.CenterCrop(image_size), *_normalised()]
+    said = preprocessing_of(image_size)
+    return v2.Compose([v2.Resize(said.resize, antialias=True), v2.CenterCrop(said.crop), *_normalised()])
+
+
+def preprocessing_of(image_size: int) -> Preprocessing:
+    """Say what `eval_transform` does, for whoever does it elsewhere."""
+    return Preprocessing(
+        resize=round(image_size * _RESIZE_RATIO),
+        crop=(image_size, image_size),
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
     )
 
 

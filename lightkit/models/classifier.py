@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pytorch_lightning import LightningModule
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics.classification import MulticlassConfusionMatrix
 
+from lightkit.artefacts.metadata import OutputKind
 from lightkit.errors import ConfigError
 from lightkit.models import pictures, pretrained
 from lightkit.models.backbones import build, check_name, image_size_of, subnetworks_of_head
@@ -43,6 +44,9 @@ class ImageClassifier(LightningModule):
         learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine to zero.
         weight_decay: Of that optimizer, for all but biases and normalisation.
     """
+
+    output_kind: ClassVar[OutputKind] = "logits"
+    """What ``forward`` gives."""
 
     def __init__(
         self,

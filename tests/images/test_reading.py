@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from lightkit.data.image_folder import ImageFolder
-from lightkit.data.images import UnreadableImageError, defect_of, pillow_warnings, read_rgb
+from lightkit.images.reading import UnreadableImageError, defect_of, pillow_warnings, read_rgb
 
 BROKEN = {
     "LICENSE", "badwidth.bmp", "broken_data_stream.png", "decompression_bomb.ico", "png_decompression_dos.png",

@@ -1,0 +1,156 @@
+"""What every exported file carries within itself, as JSON, and how it is read without torch."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lightkit.errors import DataError
+from lightkit.images.preprocessing import Preprocessing
+
+__all__ = ["FILES", "KEY", "Metadata", "OutputKind", "TensorSpec", "format_of", "read_metadata"]
+
+FILES = {
+    "torch_export": "model.pt2",
+    "onnx": "model.onnx",
+    "torchscript": "model.ts",
+    "safetensors": "model.safetensors",
+}
+"""The formats of an export, each with its file's name."""
+KEY = "lightkit"
+"""Name of the metadata in ONNX and safetensors files; in those of torch they are the extra file ``lightkit.json``."""
+OutputKind = Literal["logits", "probabilities", "other"]
+_LONGEST_HEADER = 100_000_000  # bytes; safetensors refuses longer ones itself
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or an output.
+
+    Args:
+        name: Its name: of the argument of ``forward``, or the key of the output.
+        dtype: As numpy names it.
+        shape: Its dimensions; None for one of any length, such as the batch, which comes first.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What an exported model says of itself.
+
+    Args:
+        format: One of `FILES`.
+        model: Class of the module that was exported.
+        inputs: In the order of ``forward``'s arguments. With the preprocessing in the graph, one: ``images``, uint8
+            ``(batch, height, width, 3)`` in RGB, of any height and width.
+        outputs: In the order in which they come.
+        output_kind: What the first output is.
+        class_names: In the order of the outputs' columns, for a classifier.
+        preprocessing: What is done to an image, where the data module tells.
+        in_graph: Whether the exported model does that itself.
+        precision: ``float32``, ``float16`` or ``int8``: of the weights.
+        source: Where the weights come from: ``checkpoint``, ``sha256``, ``run``, as far as they are known.
+        versions: Of lightkit and the packages that wrote the file.
+    """
+
+    format: str
+    model: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    output_kind: OutputKind = "other"
+    class_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | None = None
+    in_graph: bool = False
+    precision: str = "float32"
+    source: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as JSON holds it."""
+        record = asdict(self)
+        record["preprocessing"] = None if self.preprocessing is None else self.preprocessing.as_dict()
+        return {"schema": 1, **record}
+
+    def dumps(self) -> str:
+        """Give it as the JSON text that a file carries."""
+        return json.dumps(self.as_dict())
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Metadata:
+        """Give what `as_dict` wrote; fields that this version does not know are left out.
+
+        Raises:
+            KeyError: If a field that each file has is missing.
+            TypeError: If one is of another type.
+        """
+        known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
+        for name in ("inputs", "outputs"):
+            known[name] = tuple(
+                TensorSpec(str(spec["name"]), str(spec["dtype"]), tuple(spec["shape"])) for spec in record[name]
+            )
+        names, preprocessing = record.get("class_names"), record.get("preprocessing")
+        known["class_names"] = None if names is None else tuple(map(str, names))
+        known["preprocessing"] = None if preprocessing is None else Preprocessing.of(preprocessing)
+        return cls(**known)
+
+
+def format_of(path: Path | str) -> str | None:
+    """Tell a file's format by the end of its name; None where it is that of no export."""
+    endings = {Path(name).suffix: format_ for format_, name in FILES.items()}
+    return endings.get(Path(path).suffix.lower())
+
+
+def read_metadata(path: Path) -> Metadata:
+    """Read what an exported file says of itself, without torch and without running anything in it.
+
+    ONNX files need onnx or onnxruntime, whose caller has them; see `lightkit.export`.
+
+    Raises:
+        DataError: If it is no file, is damaged or cut short, or is no export of lightkit.
+    """
+    try:
+        text = _text(path)
+        return Metadata.of(json.loads(text))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: there is no such file. `lightkit export` writes it.") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, struct.error) as error:
+        says = error.strerror if isinstance(error, OSError) else str(error) or type(error).__name__
+        raise DataError(
+            f"{path}: this is no export of lightkit, or it is damaged or cut short ({says}). Export it again."
+        ) from error
+
+
+def _text(path: Path) -> str:
+    kind = format_of(path)
+    if kind == "safetensors":
+        return str(_safetensors_header(path)["__metadata__"][KEY])
+    if kind in ("torch_export", "torchscript"):
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith("extra/lightkit.json")]
+            if not names:
+                raise ValueError("it has no extra file lightkit.json")
+            return archive.read(names[0]).decode()
+    if kind == "onnx":
+        from onnxruntime import InferenceSession  # an extra, and 0.2 s
+
+        session = InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        return str(session.get_modelmeta().custom_metadata_map[KEY])
+    raise ValueError(f"expected a file that ends in {', '.join(Path(name).suffix for name in FILES.values())}")
+
+
+def _safetensors_header(path: Path) -> Mapping[str, Any]:
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > _LONGEST_HEADER:
+            raise ValueError("its header is too long")
+        header: Mapping[str, Any] = json.loads(file.read(length))
+    return header

@@ -1,0 +1,1 @@
+"""Models under a name: registered in MLflow, with the way back to their run."""
