@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lightkit.errors import DataError
+from lightkit.errors import ConfigError, DataError
 from lightkit.images.preprocessing import Preprocessing
 
 __all__ = ["FILES", "KEY", "Metadata", "OutputKind", "TensorSpec", "format_of", "read_metadata"]
@@ -112,9 +112,8 @@ def format_of(path: Path | str) -> str | None:
 def read_metadata(path: Path) -> Metadata:
     """Read what an exported file says of itself, without torch and without running anything in it.
 
-    ONNX files need onnx or onnxruntime, whose caller has them; see `lightkit.export`.
-
     Raises:
+        ConfigError: If it is an ONNX file, and onnxruntime is not installed.
         DataError: If it is no file, is damaged or cut short, or is no export of lightkit.
     """
     try:
@@ -123,7 +122,8 @@ def read_metadata(path: Path) -> Metadata:
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file. `lightkit export` writes it.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, struct.error) as error:
-        says = error.strerror if isinstance(error, OSError) else str(error) or type(error).__name__
+        says = f"it lacks {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        says = (error.strerror if isinstance(error, OSError) else None) or says
         raise DataError(
             f"{path}: this is no export of lightkit, or it is damaged or cut short ({says}). Export it again."
         ) from error
@@ -140,11 +140,25 @@ def _text(path: Path) -> str:
                 raise ValueError("it has no extra file lightkit.json")
             return archive.read(names[0]).decode()
     if kind == "onnx":
-        from onnxruntime import InferenceSession  # an extra, and 0.2 s
-
-        session = InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return str(session.get_modelmeta().custom_metadata_map[KEY])
+        return _onnx_text(path)
     raise ValueError(f"expected a file that ends in {', '.join(Path(name).suffix for name in FILES.values())}")
+
+
+def _onnx_text(path: Path) -> str:
+    try:
+        from onnxruntime import InferenceSession, SessionOptions  # an extra, and 0.2 s
+        from onnxruntime.capi import onnxruntime_pybind11_state as refusals
+    except ImportError as error:
+        raise ConfigError(f"{path}: ONNX files need onnxruntime: pip install 'lightkit[onnx]'.") from error
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    options = SessionOptions()
+    options.log_severity_level = 4  # what is wrong is raised
+    try:
+        session = InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except (refusals.Fail, refusals.InvalidArgument, refusals.InvalidGraph, refusals.InvalidProtobuf) as error:
+        raise ValueError(str(error).rpartition(" failed:")[2] or str(error)) from error
+    return str(session.get_modelmeta().custom_metadata_map[KEY])
 
 
 def _safetensors_header(path: Path) -> Mapping[str, Any]:
