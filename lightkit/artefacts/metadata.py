@@ -60,6 +60,7 @@ class Metadata:
         precision: ``float32``, ``float16`` or ``int8``: of the weights.
         source: Where the weights come from: ``checkpoint``, ``sha256``, ``run``, as far as they are known.
         versions: Of lightkit and the packages that wrote the file.
+        how: How the format was made of the module, where there are several ways: ``script`` or ``trace``, and why.
     """
 
     format: str
@@ -73,6 +74,7 @@ class Metadata:
     precision: str = "float32"
     source: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    how: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Give it as JSON holds it."""

@@ -47,7 +47,7 @@ class Preprocessing:
         import numpy as np  # here, for what says a preprocessing need not do it
 
         pixels = np.asarray(self.cropped(image), dtype=np.float32).transpose(2, 0, 1)
-        scaled = pixels / np.float32(255)
+        scaled = pixels * np.float32(1 / 255)  # torchvision multiplies; a division differs in the last bit
         mean, std = (np.asarray(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std))
         normalised: np.ndarray[Any, np.dtype[np.float32]] = np.ascontiguousarray((scaled - mean) / std)
         return normalised
@@ -61,7 +61,7 @@ class Preprocessing:
         size = (self.resize * width // shorter, self.resize * height // shorter)
         if size != image.size:
             image = image.resize(size, Image.Resampling.BILINEAR)
-        top, left = (round((have - want) / 2) for have, want in zip(reversed(size), self.crop, strict=True))
+        top, left = (_start(have, want) for have, want in zip(reversed(size), self.crop, strict=True))
         return image.crop((left, top, left + self.crop[1], top + self.crop[0]))
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,3 +74,8 @@ class Preprocessing:
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         lists = {name: tuple(known[name]) for name in ("crop", "mean", "std")}
         return cls(**{**known, **lists})
+
+
+def _start(have: int, want: int) -> int:
+    """Tell where a crop starts; below zero where there is less than it wants, which is black (torchvision's rule)."""
+    return -((want - have) // 2) if want > have else round((have - want) / 2)
