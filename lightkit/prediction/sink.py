@@ -1,0 +1,149 @@
+"""Where predictions go: tables and a page of thumbnails, which appear once they are complete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightkit.errors import ConfigError
+from lightkit.prediction.contact_sheet import ContactSheet
+from lightkit.prediction.rows import Columns, Prediction
+from lightkit.prediction.tables import STANDARD_OUTPUT, Table, open_table
+from lightkit.runs.files import aside_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
+
+__all__ = ["Sink"]
+
+_MOST_TOLD = 5
+
+
+class Sink:
+    """Take predictions in the order of the images, and write them to each output.
+
+    The files are written aside. They get their names at the end of the ``with`` block, and none does if it ends in an
+    exception. Standard output gets each row at once.
+
+    Args:
+        outputs: Tables, in the format that each name ends in; see `tables.checked_output`.
+        class_names: In the order of the values; None for a model without classes.
+        top_k: How many classes of each image are told; 3 if None.
+        contact_sheet: An HTML page to write besides.
+
+    Attributes:
+        num: Images so far.
+        num_bad: Those among them without a prediction.
+        bad: The first few of these.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Path],
+        *,
+        class_names: Sequence[str] | None,
+        top_k: int | None = None,
+        contact_sheet: Path | None = None,
+    ) -> None:
+        self.num, self.num_bad = 0, 0
+        self.bad: list[Prediction] = []
+        self._outputs = list(dict.fromkeys(outputs))
+        self._class_names, self._top_k = class_names, top_k
+        self._columns: Columns | None = None
+        self._tables: list[Table] = []
+        self._waiting: list[Prediction] = []  # bad ones, before the first good one tells the columns
+        self._sheet = None if contact_sheet is None else ContactSheet(class_names, top_k)
+        places = [*self._outputs, *([contact_sheet] if contact_sheet else [])]
+        self._asides = {path: aside_of(path) for path in places if path != STANDARD_OUTPUT}
+        self._sheet_path = contact_sheet
+        self._closing = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Begin the files, so that one that cannot be written is known before anything is predicted.
+
+        Raises:
+            ConfigError: If one cannot.
+        """
+        try:
+            for aside in self._asides.values():
+                aside.touch()
+        except OSError as error:
+            self._remove()
+            raise ConfigError(f"{aside.parent}: no file can be written there ({error.strerror})") from error
+        if self._class_names is not None:
+            self._begin(Columns(self._class_names, self._top_k))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the files their names, or remove them after an exception."""
+        try:
+            if kind is None:
+                self._finish()
+            self._closing.close()
+            if kind is None:
+                for path, aside in self._asides.items():
+                    aside.replace(path)
+        finally:
+            self._closing.close()
+            self._remove()
+
+    def add(self, prediction: Prediction) -> None:
+        """Write what became of the next image.
+
+        Raises:
+            DataError: If it has more or fewer values than there are classes.
+        """
+        prediction = _finite(prediction) if self._class_names is not None else prediction
+        self.num += 1
+        if prediction.values is None:
+            self.num_bad += 1
+            self.bad += [prediction] if len(self.bad) < _MOST_TOLD else []
+        if self._sheet is not None:
+            self._sheet.add(prediction)
+        if self._columns is None and prediction.values is not None:
+            self._begin(Columns(None, num_values=prediction.values.size))
+        self._write(prediction)
+
+    def _begin(self, columns: Columns) -> None:
+        self._columns = columns
+        for path in self._outputs:
+            suffix = ".csv" if path == STANDARD_OUTPUT else path.suffix
+            table = open_table(self._asides.get(path, path), columns, suffix=suffix)
+            self._closing.callback(table.close)
+            self._tables.append(table)
+        waiting, self._waiting = self._waiting, []
+        for prediction in waiting:
+            self._write(prediction)
+
+    def _write(self, prediction: Prediction) -> None:
+        if self._columns is None:
+            self._waiting.append(prediction)
+            return
+        row = self._columns.row(prediction)
+        for table in self._tables:
+            table.add(row)
+
+    def _finish(self) -> None:
+        if self._columns is None:
+            self._begin(Columns(None))
+        if self._sheet is not None and self._sheet_path is not None:
+            self._asides[self._sheet_path].write_text(self._sheet.page(), encoding="utf-8")
+
+    def _remove(self) -> None:
+        for aside in self._asides.values():
+            aside.unlink(missing_ok=True)
+
+
+def _finite(prediction: Prediction) -> Prediction:
+    """A probability that is no number ranks nothing: such an image has no prediction."""
+    if prediction.values is None or np.isfinite(prediction.values).all():
+        return prediction
+    says = prediction.defect or "the model's output has values that are no finite numbers"
+    return Prediction(prediction.index, prediction.path, None, says)
