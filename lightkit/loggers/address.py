@@ -13,6 +13,8 @@ from lightkit.errors import ConfigError
 
 __all__ = ["Address", "find_address", "without_secret"]
 
+_BARE = ("databricks", "databricks-uc")  # whole URIs: the workspace of the default profile
+
 
 @dataclass(frozen=True)
 class Address:
@@ -34,21 +36,25 @@ class Address:
         return without_secret(self.uri)
 
 
-def find_address(tracking_uri: str | None) -> Address:
+def find_address(tracking_uri: str | None, *, origin: str = "tracking_uri of the logger MLflow") -> Address:
     """Decide where to track: the argument, else ``MLFLOW_TRACKING_URI``, else SQLite in the run root.
+
+    Args:
+        tracking_uri: What the user says.
+        origin: Where the user says so.
 
     Raises:
         ConfigError: If the URI names a folder.
     """
     run = runs.current()
     if tracking_uri:
-        uri, origin = tracking_uri, "tracking_uri of the logger MLflow"
+        uri = tracking_uri
     elif from_environment := os.environ.get("MLFLOW_TRACKING_URI"):
         uri, origin = from_environment, "the environment variable MLFLOW_TRACKING_URI"
     else:
         path = (run.root if run else Path()) / "mlflow.db"
-        uri, origin = f"sqlite:///{path}", "the default of the logger MLflow"
-    scheme = urlsplit(uri).scheme
+        uri, origin = f"sqlite:///{path}", "the default, mlflow.db in the run root"
+    scheme = uri if uri in _BARE else urlsplit(uri).scheme
     if scheme in ("", "file") or len(scheme) == 1:  # one letter is a drive
         raise ConfigError(
             f"{origin} is {without_secret(uri)!r}, a folder. MLflow 3.13 and later keep no runs in folders: "

@@ -57,3 +57,15 @@ def test_a_folder_is_refused_when_the_logger_is_made(uri: str, monkeypatch: pyte
 )
 def test_secrets_are_masked(text: str, shown: str) -> None:
     assert without_secret(text) == shown
+
+
+@pytest.mark.parametrize("uri", ["databricks", "databricks://work"])
+def test_databricks_is_no_folder(uri: str) -> None:
+    assert find_address(uri).uri == uri
+    assert find_address(uri).artifacts is None
+
+
+def test_who_names_the_address_is_told() -> None:
+    assert find_address("http://tracker", origin="--tracking-uri").origin == "--tracking-uri"
+    with pytest.raises(ConfigError, match=r"^--tracking-uri is 'mlruns', a folder"):
+        find_address("mlruns", origin="--tracking-uri")

@@ -1,0 +1,125 @@
+"""MLflow as the place where models are registered: the connection, and its failures in words."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lightkit.errors import LightkitError
+from lightkit.loggers.address import Address, without_secret
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+__all__ = ["Store", "is_catalog", "open_store", "telling"]
+
+# MLflow's own patience is seven tries over two minutes. The first answer should come soon; an upload is answered
+# when the whole file is stored.
+_FIRST = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+_LATER = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "600"}
+_LONGEST = 300
+
+
+@dataclass(frozen=True)
+class Store:
+    """MLflow's tracking store and its registry.
+
+    Args:
+        address: Of the tracking store.
+        client: Talks to both. The registry is where ``MLFLOW_REGISTRY_URI`` says, else at the same address; of
+            Databricks it is Unity Catalog.
+        patience: MLflow's variables for uploads, but for those that the user has set.
+    """
+
+    address: Address
+    client: MlflowClient
+    patience: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def registry_uri(self) -> str:
+        """Address of the registry; may hold a password."""
+        return str(self.client._registry_uri)
+
+    @contextmanager
+    def busy(self, doing: str) -> Iterator[None]:
+        """Within it, give uploads their time, and tell failures in words: see `telling`."""
+        with telling(self.address, doing), _set(self.patience):
+            yield
+
+
+def is_catalog(uri: str) -> bool:
+    """Tell whether a registry is Databricks' Unity Catalog, where names have three levels."""
+    return uri.startswith(("databricks-uc", "uc:"))
+
+
+@contextmanager
+def open_store(address: Address) -> Iterator[Store]:
+    """Connect, and ask for something, so that a server that is away is told before anything is built.
+
+    Raises:
+        LightkitError: If it does not answer.
+    """
+    from mlflow.tracking import MlflowClient  # mlflow takes 2 s to import
+
+    for chatty in ("mlflow.store.db.utils", "alembic"):  # a page of lines about tables that are made
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    patience = {name: value for name, value in _LATER.items() if name not in os.environ}
+    with _set({name: value for name, value in _FIRST.items() if name not in os.environ}):
+        with telling(address, "open the registry"):
+            if address.artifacts is not None:
+                address.artifacts.parent.mkdir(parents=True, exist_ok=True)
+            client = MlflowClient(address.uri)
+            client.search_experiments(max_results=1)
+        yield Store(address, client, patience)
+
+
+@contextmanager
+def telling(address: Address, doing: str) -> Iterator[None]:
+    """Turn what MLflow and its connection raise into one line without secrets.
+
+    Args:
+        address: Where MLflow is.
+        doing: What is tried, as in "MLflow at … cannot …".
+
+    Raises:
+        LightkitError: Then.
+    """
+    from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+        raise LightkitError(
+            f"MLflow at {address.shown} cannot {doing}: {_words(error)}. The address comes from {address.origin}; "
+            f"start the server, or name another with --tracking-uri."
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    words = without_secret(" ".join(str(error).split())) or type(error).__name__
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}…"
+
+
+@contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Within it, environment variables have these values."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
