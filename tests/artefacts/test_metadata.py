@@ -68,7 +68,7 @@ def test_a_file_that_is_no_export_is_told_in_one_line(suffix: str, spoil, tmp_pa
     path = WRITERS[suffix](tmp_path / f"model{suffix}", SAID.dumps())
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(
-        DataError, match=r"no export of lightkit, or it is damaged or cut short \(.+\)\. Export"
+        DataError, match=r"no export of lightkit, or it is damaged or cut short \(.+\)"
     ) as told:
         read_metadata(path)
     assert str(path) in str(told.value)
