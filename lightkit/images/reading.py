@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import struct
 import warnings
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from lightkit.errors import DataError
 
-__all__ = ["IMAGE_SUFFIXES", "UnreadableImageError", "defect_of", "pillow_warnings", "read_rgb"]
+__all__ = ["IMAGE_SUFFIXES", "UnreadableImageError", "decoded", "defect_of", "pillow_warnings", "read_rgb"]
 
 IMAGE_SUFFIXES = frozenset(
     {
@@ -92,6 +93,22 @@ def read_rgb(path: Path) -> Image.Image:
         raise UnreadableImageError(
             f"{path}: this image cannot be decoded ({_reason(error)}). Replace the file or take it out of the data."
         ) from error
+
+
+def decoded(path: str) -> tuple[Image.Image | None, str | None]:
+    """Give the image as `read_rgb` does, or in its place why there is none, in a few words without the path.
+
+    It may run in threads, and leaves the filters of warnings alone: that is for the caller's `pillow_warnings`.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+        if not stat.S_ISREG(mode):  # reading from a pipe might never end
+            return None, "Is a directory" if path and stat.S_ISDIR(mode) else "no file"
+        with Image.open(path) as image:
+            image.load()
+            return _over_white(_upright(image)), None
+    except _DECODE_ERRORS as error:
+        return None, _reason(error)
 
 
 def defect_of(path: Path) -> str | None:
