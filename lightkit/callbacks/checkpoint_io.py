@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning_fabric.plugins.io.xla import XLACheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 
 from lightkit import runs
+from lightkit.callbacks.checkpoint_reading import CheckpointReader, classes_beside_tensors
+from lightkit.callbacks.plain_values import plain, without_numpy_scalars
 from lightkit.errors import CheckpointError
 
 __all__ = ["VerifiedCheckpointIO", "VerifiedXLACheckpointIO"]
 
 
-class VerifiedCheckpointIO(TorchCheckpointIO):
+_log = logging.getLogger("lightkit")
+_HPARAMS = ("hyper_parameters", "datamodule_hyper_parameters")
+
+
+class VerifiedCheckpointIO(CheckpointReader):
     """Write a checkpoint so that a kill, a full disk or a missing permission never costs the one before.
 
-    Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run.
+    Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run. What is
+    written loads as tensors and plain values: hyper-parameters such as paths are written as a config writes them.
 
     Args:
         mask: Applied to the hyper-parameters before they are written; the command line puts references in the place
@@ -38,6 +45,7 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
         super().__init__()
         self._mask = mask
         self._on_saved = on_saved
+        self._told: set[str] = set()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Write, read back and rename.
@@ -45,9 +53,12 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
         Raises:
             CheckpointError: If the file cannot be written, or is not what was written.
         """
-        for key in ("hyper_parameters", "datamodule_hyper_parameters"):
-            if self._mask is not None and key in checkpoint:
-                checkpoint[key] = self._mask(checkpoint[key])
+        for key in _HPARAMS:
+            if key in checkpoint:
+                values = plain(checkpoint[key])
+                checkpoint[key] = values if self._mask is None else self._mask(values)
+        checkpoint.pop("hparams_type", None)  # a class of OmegaConf's, into which Lightning would turn them back
+        checkpoint |= {key: without_numpy_scalars(value) for key, value in checkpoint.items() if key != "state_dict"}
         if "://" in str(path):  # an object store has no rename; Lightning's own writer knows it
             super().save_checkpoint(checkpoint, path, storage_options)
             return
@@ -59,8 +70,20 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
                 f"The checkpoint {path} cannot be written: {error}. The one before it, if any, is untouched. "
                 f"Free space or change the folder's permissions, then run the same command to resume."
             ) from error
+        self._tell_classes(Path(path))
         if self._on_saved is not None:
             self._on_saved(Path(path), checkpoint)
+
+    def _tell_classes(self, path: Path) -> None:
+        """Say it while the training runs, not when it is to go on: what somebody's code keeps is left as it is."""
+        if new := set(classes_beside_tensors(path)) - self._told:
+            self._told |= new
+            _log.warning(
+                "%s holds %s beside tensors and plain values: to go on from it needs --trust. Hyper-parameters, and "
+                "what callbacks keep in a checkpoint, are best texts, numbers, lists and dicts of these.",
+                path,
+                ", ".join(sorted(new)),
+            )
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a checkpoint and its digest."""

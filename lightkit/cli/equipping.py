@@ -23,6 +23,7 @@ from lightkit.callbacks import (
     VerifiedXLACheckpointIO,
     progress_for,
 )
+from lightkit.callbacks.checkpoint_reading import CheckpointReader, check_content, read_checkpoint
 from lightkit.cli.masking import mask_hyperparameters, masked, without_nulls
 from lightkit.cli.scripted import DataChanged
 from lightkit.cli.session import Session
@@ -143,7 +144,15 @@ class Equipment:
         self._stage.recorder.checkpoint_saved(path, checkpoint["epoch"], checkpoint["global_step"], path.stem)
 
     def attach(self, trainer: Trainer) -> None:
-        """Give people's own checkpoint callbacks their folder, and keep secrets from every logger."""
+        """Judge the checkpoint, give people's own checkpoint callbacks their folder, and keep secrets from loggers.
+
+        Raises:
+            ConfigError: If the checkpoint is none, needs code, or is not enough to go on from.
+        """
+        checkpoint = self._stage.start.checkpoint
+        if checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
+            content = read_checkpoint(checkpoint, mmap=True)  # here, before data are prepared
+            check_content(content, checkpoint, goes_on=self._session.command == "fit")
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
                 callback.dirpath = str(self._stage.start.run.checkpoints)

@@ -1,39 +1,44 @@
 """The hyper-parameters of a checkpoint that the user names, below all that the user says.
 
 LightningCLI 2.6 lays them over the user's words. Without them a checkpoint fits no model of other than default size.
+A class that they name is imported only where the user names it too: see `unnamed`.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pickle
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from pytorch_lightning.cli import LightningArgumentParser
+
+from lightkit.callbacks.checkpoint_reading import read_checkpoint
+from lightkit.cli.unnamed import class_of, is_one_class, refuse_unnamed
+from lightkit.errors import ConfigError
 
 __all__ = ["hyper_parameters", "model_filled"]
 
 
 def hyper_parameters(checkpoint: str | None) -> dict[str, Any]:
-    """Read what a checkpoint says of its model; nothing where it is no file that can be read without running code.
+    """Read what a checkpoint says of its model; nothing where it cannot be read.
 
-    `begin` tells what is wrong with such a checkpoint.
+    `Equipment.attach` tells what is wrong with such a checkpoint.
     """
     if checkpoint is None or not Path(checkpoint).is_file():
         return {}
     try:
-        content = torch.load(checkpoint, weights_only=True, map_location="cpu", mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError):
+        said = read_checkpoint(checkpoint, mmap=True).get("hyper_parameters")
+    except ConfigError:
         return {}
-    said = content.get("hyper_parameters") if isinstance(content, dict) else None
-    return {str(key): value for key, value in said.items() if key != "_instantiator"} if said else {}
+    if not isinstance(said, Mapping):
+        return {}
+    return {str(key): value for key, value in said.items() if key != "_instantiator"}
 
 
-def model_filled(model: Any, below: Mapping[str, Any], parser: LightningArgumentParser, *, is_chosen: bool) -> Any:
+def model_filled(
+    model: Any, below: Mapping[str, Any], parser: LightningArgumentParser, *, is_chosen: bool, checkpoint: str
+) -> Any:
     """Give the config's `model` section with the arguments that only a checkpoint gives.
 
     Args:
@@ -41,50 +46,72 @@ def model_filled(model: Any, below: Mapping[str, Any], parser: LightningArgument
         below: Hyper-parameters of the checkpoint.
         parser: The command's parser: it knows the arguments of a fixed class, and which are linked to others.
         is_chosen: Whether the config chooses the class.
+        checkpoint: The checkpoint's file, for the error.
+
+    Raises:
+        UnnamedClass: If the checkpoint names a class or a function that the config does not.
     """
     linked = {link.target[0] for link in getattr(getattr(parser, "_links_group", None), "_group_actions", ())}
     below = {key: value for key, value in below.items() if not {f"model.{key}", f"model.init_args.{key}"} & linked}
     if not is_chosen:
-        known = {str(action.dest) for action in parser._actions}
-        taken = {key: value for key, value in below.items() if f"model.{key}" in known}
-        return _over(taken, model) if taken else model
+        types = {str(action.dest): getattr(action, "_typehint", None) for action in parser._actions}
+        taken = {key: value for key, value in below.items() if f"model.{key}" in types}
+        filled = _over(taken, model) if taken else model
+        annotations = {key: types[f"model.{key}"] for key in taken}
+        refuse_unnamed({key: filled[key] for key in taken}, model, annotations, checkpoint=checkpoint)
+        return filled
+    return _chosen_filled(model, below, checkpoint)
+
+
+def _chosen_filled(model: Any, below: dict[str, Any], checkpoint: str) -> Any:
     class_path = below.pop("_class_path", None)
     if not isinstance(model, Mapping):
         model = {} if model is None else {"class_path": model}
-    said = model.get("class_path", class_path)
-    if said is None or (class_path is not None and not _is_one_class(said, class_path)):
-        return model or None
-    if class_path is None:
-        below = {key: value for key, value in below.items() if key in _arguments_of(said)}
-    given = model.get("init_args") or {}
-    missing = {key: value for key, value in below.items() if key not in given}
-    if not missing:
+    said = model.get("class_path")
+    if class_path is not None and said is not None and not is_one_class(said, class_path):
         return model
+    given = model.get("init_args") or {}
+    types = {} if said is None else _types_of(said)
+    if class_path is None:
+        below = {key: value for key, value in below.items() if key in types}
+    if said is None and class_path is None:
+        return model or None
+    shared = {key: _over(value, given[key]) for key, value in below.items() if _is_same_entry(value, given.get(key))}
+    missing = {key: value for key, value in below.items() if key not in given}
+    unnamed = class_path if said is None else None
+    refuse_unnamed({**missing, **shared}, given, types, checkpoint=checkpoint, of=unnamed)
+    if not missing and not shared:
+        return model
+    filled = {**model, "init_args": {**given, **shared}} if shared else model
     # jsonargparse moves from here into init_args what the signature names.
-    return {"class_path": said, **model, "dict_kwargs": {**missing, **(model.get("dict_kwargs") or {})}}
+    return {**filled, "dict_kwargs": {**missing, **(model.get("dict_kwargs") or {})}} if missing else filled
+
+
+def _is_same_entry(lower: Any, upper: Any) -> bool:
+    """Tell whether the user names the very class that the checkpoint names there, whose arguments then count."""
+    named = upper.get("class_path") if isinstance(upper, Mapping) else upper
+    return isinstance(lower, Mapping) and isinstance(named, str) and is_one_class(named, lower.get("class_path"))
 
 
 def _over(lower: Mapping[str, Any], upper: Any) -> Any:
     """Lay a section over another one; the arguments of one class are not laid over another's."""
     if not isinstance(upper, Mapping):
-        return lower if upper is None else upper
+        return lower if upper is None or _is_same_entry(lower, upper) else upper
     said, before = upper.get("class_path"), lower.get("class_path")
-    if said and before and not _is_one_class(said, before):
+    if said and before and not is_one_class(said, before):
         return upper
     merged = dict(lower)
     for key, value in upper.items():
         below = lower.get(key)
-        merged[key] = _over(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = _over(below, value) if isinstance(below, Mapping) else value
     return merged
 
 
-def _is_one_class(said: str, full: str) -> bool:
-    return said in (full, full.rpartition(".")[2])
-
-
-def _arguments_of(class_path: str) -> Collection[str]:
-    module, _, name = str(class_path).rpartition(".")
+def _types_of(class_path: str) -> dict[str, Any]:
+    """Map the arguments of a class that the user names to their types."""
+    found = class_of(class_path)
     try:
-        return inspect.signature(getattr(importlib.import_module(module), name)).parameters
-    except (ImportError, AttributeError, TypeError, ValueError):
-        return ()
+        parameters = inspect.signature(found).parameters if found is not None else {}
+    except (TypeError, ValueError):
+        return {}
+    return {name: parameter.annotation for name, parameter in parameters.items()}

@@ -27,6 +27,7 @@ from lightkit.cli.judging import judged_by_signatures
 from lightkit.cli.masking import mask_tags
 from lightkit.cli.parsing import parsed
 from lightkit.cli.refusals import refused, unwrapped_errors
+from lightkit.cli.restricting import with_loading_restricted
 from lightkit.cli.resuming import RunSettings
 from lightkit.cli.scripted import (
     Checked,
@@ -40,6 +41,7 @@ from lightkit.cli.scripted import (
 )
 from lightkit.cli.session import Session, open_session
 from lightkit.cli.starting import Stage, begin
+from lightkit.cli.unnamed import UnnamedClass
 from lightkit.config.pruning import checked
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings
@@ -157,6 +159,8 @@ class LightkitCLI(LightningCLI):
         if self.session is None:
             self._parse_values(parser, args)
             return
+        if self.session.options.get("trust"):
+            self.session.stack.enter_context(runs.trusting())
         command = [self.session.command] if self.session.command else []
         if self.session.passthrough:
             try:
@@ -165,6 +169,8 @@ class LightkitCLI(LightningCLI):
                 raise ConfigError(str(error)) from error
         try:
             self.config = self._parsed(parser, command, self.session.resolved)
+        except UnnamedClass:  # no mistake of the config's
+            raise
         except ConfigError:  # now all mistakes
             problems, resolved = config.Problems(), self.session.resolved
             if not self.session.has_own_parser:
@@ -197,16 +203,31 @@ class LightkitCLI(LightningCLI):
         assert self.session is not None
         if self.session.base is not None:  # the run that is the base has said it all
             return
-        if below := hyper_parameters(self.session.ckpt_path):
-            filled = model_filled(values.get("model"), below, parser, is_chosen=self.subclass_mode_model)
+        self._fill_from(self.session.ckpt_path, values, parser)
+
+    def _fill_from(self, checkpoint: str | None, values: dict[str, Any], parser: LightningArgumentParser) -> None:
+        """Fill the `model` section."""
+        if below := hyper_parameters(checkpoint):
+            chosen = self.subclass_mode_model
+            filled = model_filled(values.get("model"), below, parser, is_chosen=chosen, checkpoint=str(checkpoint))
             values |= {} if filled is None else {"model": filled}
 
     def _parse_ckpt_path(self) -> None:
-        """Fill in what a checkpoint says; the user's words win also where they are a dict or a namespace."""
-        before = self.config
-        super()._parse_ckpt_path()
-        if self.config is not before and self._given_values is not None:
-            self.config = self.parser.parse_object(self._given_values, self.config)
+        """Fill in what a checkpoint says below a dict or a namespace; words have been filled where they were laid.
+
+        LightningCLI 2.6 lets the checkpoint win, and imports whatever class it names.
+        """
+        command = self.config.get("subcommand")
+        if not command or self._given_values is None or not (named := self.config[command].get("ckpt_path")):
+            return
+        given = self._given_values
+        said = given.as_dict() if isinstance(given, Namespace) else given
+        section = said.get(command) or {}
+        section = section.as_dict() if isinstance(section, Namespace) else dict(section)
+        before = section.get("model")
+        self._fill_from(str(named), section, self._subcommand_parsers[command])
+        if section.get("model") != before:
+            self._parse_values(self.parser, {**said, command: section})
 
     def _parse_values(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Check a dict or a namespace as LightningCLI does."""
@@ -282,6 +303,11 @@ class LightkitCLI(LightningCLI):
         else:
             self.save_config_callback = None
         self.session.stack.enter_context(runs.activate(start.run))
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Let strategies and checkpoint plugins of anybody's load tensors and plain values only, unless `--trust`."""
+        given: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
+        return given if self.session is None else with_loading_restricted(given)
 
     def _trainer_arguments(self) -> set[str]:
         """Name what the trainer takes: a script may have a function for it that takes little."""

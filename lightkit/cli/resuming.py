@@ -27,9 +27,6 @@ __all__ = [
     "start_again",
 ]
 
-_CHECKPOINT_STARTS = (b"PK\x03\x04", b"\x80")
-"""How a file that torch.save writes begins: a zip archive, before torch 1.6 a pickle."""
-
 
 @dataclass
 class RunSettings:
@@ -234,20 +231,24 @@ def existing_checkpoint(path: str) -> Path:
     """
     file = Path(path)
     if not file.is_file():
-        beside = sorted(other.name for other in file.parent.glob("*.ckpt")) if file.parent.is_dir() else []
-        raise ConfigError(
-            f"--ckpt_path: {path} is not a file. "
-            + (f"Checkpoints beside it: {', '.join(beside)}." if beside else "Expected best, last or a checkpoint.")
-        )
+        raise ConfigError(f"--ckpt_path: {path} is {'a folder' if file.is_dir() else 'not a file'}. {_there(file)}")
     try:
-        with file.open("rb") as stream:
-            begins = stream.read(4)
+        fault = runs.fault_of_checkpoint(file)
     except OSError as error:
         raise ConfigError(f"--ckpt_path: {path} cannot be read: {error.strerror or error}.") from error
-    if not begins.startswith(_CHECKPOINT_STARTS):
-        what = "is empty" if not begins else "is not a checkpoint: it is no file that torch.save has written"
-        raise ConfigError(f"--ckpt_path: {path} {what}.")
+    if fault is not None:
+        says = fault if fault.startswith("is ") else f"is damaged, or not what was written: {fault}"
+        raise ConfigError(f"--ckpt_path: {path} {says}.")
     return file
+
+
+def _there(file: Path) -> str:
+    """Say which checkpoints there are where a file is not."""
+    folder = file if file.is_dir() else file.parent
+    found = sorted(str(other.relative_to(folder)) for other in (*folder.glob("*.ckpt"), *folder.glob("checkpoints/*")))
+    found = [name for name in found if name.endswith(".ckpt")]
+    where = "in it" if file.is_dir() else "beside it"
+    return f"Checkpoints {where}: {', '.join(found)}." if found else "Expected best, last or a checkpoint."
 
 
 def _saved(run: runs.Run) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lightkit.runs.checkpoint_files import fault_of_checkpoint
     from lightkit.runs.events import FIELDS, EventStream, read_events
     from lightkit.runs.files import read_json, write_json, write_text
     from lightkit.runs.folder import check_name, create, find, list_runs, newest_interrupted, open_run, point_latest
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from lightkit.runs.metrics import MetricsTable
     from lightkit.runs.run import Run, activate, current
     from lightkit.runs.summary import STATUSES, Summary, relative
+    from lightkit.runs.trust import classes_named, is_first_trusted, is_trusting, refusal, trusting
     from lightkit.runs.warned import WarningWatch
 
 __all__ = [
@@ -30,13 +32,17 @@ __all__ = [
     "activate",
     "build_manifest",
     "check_name",
+    "classes_named",
     "create",
     "current",
     "describe_git",
     "describe_hardware",
     "describe_packages",
     "digest",
+    "fault_of_checkpoint",
     "find",
+    "is_first_trusted",
+    "is_trusting",
     "last_good",
     "list_runs",
     "newest_interrupted",
@@ -44,9 +50,11 @@ __all__ = [
     "point_latest",
     "read_events",
     "read_json",
+    "refusal",
     "relative",
     "remove_leftovers",
     "sidecar",
+    "trusting",
     "verify",
     "write_aside",
     "write_json",
@@ -54,6 +62,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "checkpoint_files": ("fault_of_checkpoint",),
     "events": ("FIELDS", "EventStream", "read_events"),
     "files": ("read_json", "write_json", "write_text"),
     "folder": ("check_name", "create", "find", "list_runs", "newest_interrupted", "open_run", "point_latest"),
@@ -63,6 +72,7 @@ _NAMES = {
     "metrics": ("MetricsTable",),
     "run": ("Run", "activate", "current"),
     "summary": ("STATUSES", "Summary", "relative"),
+    "trust": ("classes_named", "is_first_trusted", "is_trusting", "refusal", "trusting"),
     "warned": ("WarningWatch",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

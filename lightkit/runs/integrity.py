@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from lightkit.runs.files import aside_of, flush, write_text
 
-__all__ = ["digest", "last_good", "remove_leftovers", "sidecar", "verify", "write_aside"]
+__all__ = ["digest", "fault_of", "last_good", "remove_leftovers", "sidecar", "verify", "write_aside"]
 
 _log = logging.getLogger(__name__)
 _PREFERRED = ("last.ckpt", "best.ckpt")
@@ -81,7 +82,7 @@ def last_good(checkpoints: Path | str, *, report: Callable[[str], object] = _log
         report: Gets one sentence for each checkpoint that was passed over, with the reason.
     """
     for path in _by_age(Path(checkpoints)):
-        fault = _fault(path)
+        fault = fault_of(path)
         if fault is None:
             return path
         report(f"{path} is not used: {fault}.")
@@ -124,13 +125,19 @@ def _by_age(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("*.ckpt") if path.is_file()), key=rank)
 
 
-def _fault(path: Path) -> str | None:
+def fault_of(path: Path, *, is_archive: bool = True) -> str | None:
+    """Say how a checkpoint is not what was written: by its digest, or by the checksums in its archive.
+
+    Args:
+        path: The file.
+        is_archive: Whether it is a zip archive, as torch has written since 1.6; anything else has no checksums.
+    """
     promised = _promised(path)
     if promised:
         return None if digest(path) in promised else f"its content is not what {sidecar(path).name} promises"
     if sidecar(path).exists():
         return f"{sidecar(path).name} cannot be read"
-    return _archive_fault(path)
+    return _archive_fault(path) if is_archive else None
 
 
 def _archive_fault(path: Path) -> str | None:
@@ -138,6 +145,6 @@ def _archive_fault(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
         return f"it has no {sidecar(path).name}, and its archive cannot be read ({error})"
     return None if damaged is None else f"it has no {sidecar(path).name}, and {damaged} in its archive is damaged"

@@ -18,6 +18,7 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from lightkit.callbacks import Checkpoint
 from lightkit.cli.deep.crashes import crashes_told
 from lightkit.cli.lightning import LightkitCLI
+from lightkit.cli.restricting import with_loading_restricted
 from lightkit.cli.session import Session
 from lightkit.config import KeyPath, Problems, Resolved, dotted, mistake
 from lightkit.errors import LightkitError
@@ -109,7 +110,7 @@ class _PartByPart(LightkitCLI):
         names = self._subcommand_method_arguments[str(self.subcommand)]
         given = {name: section[name] for name in names}
         quiet = {"verbose": False, "return_predictions": False}
-        return {name: quiet.get(name, value) for name, value in given.items()}
+        return with_loading_restricted({name: quiet.get(name, value) for name, value in given.items()})
 
     def _leave_weights_out(self, model: Any) -> None:
         """Do not download weights: they change no shape, and training itself fetches them."""

@@ -62,7 +62,7 @@ class Probe(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the checkpoint's weights into the model; its loops would be at their end."""
         if self._checkpoint is not None:
-            content = trainer.strategy.load_checkpoint(self._checkpoint, weights_only=False)
+            content = trainer.strategy.load_checkpoint(self._checkpoint, weights_only=True)
             trainer.strategy.load_model_state_dict(content, strict=pl_module.strict_loading)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

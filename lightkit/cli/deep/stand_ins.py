@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.loggers.logger import DummyLogger
 
+from lightkit.callbacks.checkpoint_reading import CheckpointReader
 from lightkit.errors import CheckpointError
 
 __all__ = ["MeasuredCheckpoints", "NoLogger", "size_of"]
@@ -35,7 +35,7 @@ class NoLogger(DummyLogger):
         return self._folder
 
 
-class MeasuredCheckpoints(TorchCheckpointIO):
+class MeasuredCheckpoints(CheckpointReader):
     """Measures checkpoints; small ones are written too, for code that reads them again, but only where they go away.
 
     Args:
