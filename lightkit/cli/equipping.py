@@ -24,6 +24,7 @@ from lightkit.callbacks import (
     progress_for,
 )
 from lightkit.callbacks.checkpoint_reading import CheckpointReader, check_content, read_checkpoint
+from lightkit.cli.labelling import writer_of
 from lightkit.cli.masking import mask_hyperparameters, masked, without_nulls
 from lightkit.cli.scripted import DataChanged
 from lightkit.cli.session import Session
@@ -98,7 +99,7 @@ class Equipment:
         ):
             shown.append(progress_for(self._session.mode))
         if self._session.command == "predict":
-            shown.append(PredictionTable(run.folder))
+            shown.append(writer_of(self._session) if self._session.inputs else PredictionTable(run.folder))
         stop = StopOnSignal(
             self._session.watch, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None)
         )

@@ -146,6 +146,8 @@ def lay_words(
             problems=problems,
         )
 
+    if command == "predict" and not (arguments.files or "run" in arguments.options):
+        arguments.options |= _run_of_weights(arguments)
     if "run" in arguments.options:
         base = _base_run(command, str(arguments.options["run"]), resolve({}).values.get("run") or {})
         return Laid(arguments, resolve({}, [base.config_path]), base)  # complete: no defaults of this version to add
@@ -154,6 +156,23 @@ def lay_words(
     if "logger" in defaults and not _has_logger(resolved.values):
         resolved = resolve(defaults)
     return Laid(arguments, resolved, None)
+
+
+def _run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
+    """Name the run in whose ``export/`` the weights of ``--model`` are: by their place, never by what they say.
+
+    Raises:
+        ConfigError: If they are elsewhere, and no key says which module they are for.
+    """
+    artefact = str(arguments.options.get("artefact", ""))
+    if format_of(artefact) != "safetensors":
+        return {}
+    folder = Path(artefact).resolve().parent
+    if folder.name == "export" and (folder.parent / "config.yaml").is_file():
+        return {"run": str(folder.parent)}
+    if any(flag.key.partition(".")[0] == "model" for flag in arguments.flags):
+        return {}
+    raise ConfigError(f"--model {artefact}: this file has weights alone; say which module they are for: --run or -c.")
 
 
 def _base_run(command: str, reference: str, section: Mapping[str, Any]) -> runs.Run:

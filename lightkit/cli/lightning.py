@@ -24,6 +24,7 @@ from lightkit.cli.equipping import Equipment, share_devices
 from lightkit.cli.filling import hyper_parameters, model_filled
 from lightkit.cli.folders import check_input_folders
 from lightkit.cli.judging import judged_by_signatures
+from lightkit.cli.labelling import images_of, lift_limits
 from lightkit.cli.masking import mask_tags
 from lightkit.cli.parsing import parsed
 from lightkit.cli.refusals import refused, unwrapped_errors
@@ -275,7 +276,7 @@ class LightkitCLI(LightningCLI):
         section = self.config[self.subcommand]
         section["run"]["name"] = section["run"]["name"] or self.session.default_name
         self.saved_config = self._config_to_save()
-        if self.session.print_config is None:
+        if self.session.print_config is None and not self.session.inputs:  # which need none of the data
             check_input_folders(section.get("data"), self.session.resolved)
         if self.session.only_checks:
             raise Checked
@@ -298,6 +299,8 @@ class LightkitCLI(LightningCLI):
             section["verbose"] = bool(self.session.resolved.values.get("verbose", False))
         if not self._is_script and self.subcommand == "predict":  # they are written; kept, they would fill memory
             section["return_predictions"] = False
+        if self.session.inputs:
+            lift_limits(section["trainer"])
         if self.save_config_callback and keeps_own_file(self.save_config_callback, self.save_config_kwargs):
             self.save_config_kwargs = with_file_name(self.save_config_callback, self.save_config_kwargs)
         else:
@@ -347,6 +350,8 @@ class LightkitCLI(LightningCLI):
             self._tell_what_a_logger_raised(error)
             raise
         self.auto_configure_optimizers = automatic
+        if self.session is not None and self.session.inputs and self.stage is not None:
+            self.datamodule = images_of(self.session, self.model, self.datamodule, self.stage.start)
         on_xla = isinstance(self.trainer.accelerator, XLAAccelerator)
         if not on_xla and not is_overridden("configure_model", self.model):
             self._add_configure_optimizers_method_to_model(self.subcommand)

@@ -20,6 +20,7 @@ from lightkit.cli.laying import STAGES, Laid, lay_words, options_of
 from lightkit.cli.resuming import checkpoint_of
 from lightkit.cli.screen import Mode, choose_mode
 from lightkit.cli.settling import settle
+from lightkit.cli.targets import check_places_of_images
 from lightkit.config import Hardware
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings
@@ -85,6 +86,11 @@ class Session:
     def tell(self, text: str) -> None:
         """Say something on standard error that the user did not ask for but should know."""
         logging.getLogger("lightkit").info(text)
+
+    @property
+    def weights(self) -> Path | None:
+        """Exported weights in the place of a checkpoint."""
+        return Path(str(self.options["artefact"])) if "artefact" in self.options else None
 
     @property
     def default_name(self) -> str:
@@ -165,10 +171,15 @@ def _session(command: str, words: Sequence[str], watch: SignalWatch, laid: Laid,
     )
     with problems.noted():
         session.print_config = _print_flags(options.get("print_config"))
+    if command == "predict":
+        with problems.noted():
+            check_places_of_images(options, session.inputs)
     with problems.noted():
         session.mode = choose_mode(_shown(command, options), sys.stdout)
     with problems.noted():
-        session.ckpt_path = _checkpoint(options.get("ckpt_path", resolved.values.get("ckpt_path")), base)
+        session.ckpt_path = (
+            None if session.weights else _checkpoint(options.get("ckpt_path", resolved.values.get("ckpt_path")), base)
+        )
     if command and not problems:
         session.seat = seat_of(os.environ, (resolved.values.get("run") or {}).get("root") or "runs")
     return session

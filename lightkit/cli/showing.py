@@ -49,6 +49,8 @@ class Heading(Callback):
 def show_end(cli: LightkitCLI, session: Session) -> None:
     """Say where everything is and what to type next."""
     assert cli.stage is not None
+    if session.inputs:  # told when they were written
+        return
     if session.mode not in ("terminal", "plain") or not cli.trainer.is_global_zero:
         return
     run = cli.stage.start.run

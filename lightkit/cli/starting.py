@@ -66,7 +66,9 @@ def begin(session: Session, settings: RunSettings, *, saved: dict[str, Any], see
         return Stage(start, RunRecorder(start.run, events=events))
     if session.base is not None:
         stage = _stage(
-            session, Start(session.base, checkpoint=Path(session.ckpt_path or ""), is_old=True), manifest=None
+            session,
+            Start(session.base, checkpoint=Path(session.ckpt_path) if session.ckpt_path else None, is_old=True),
+            manifest=None,
         )
     elif session.command == "fit":
         stage = _begin_fit(session, settings, saved=saved, seed=seed, fresh=fresh)
@@ -116,7 +118,7 @@ def _begin_fit(
 def _begin_alone(session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None) -> Stage:
     """A stage of no run: with a checkpoint that is named, or an untrained model."""
     start = choose_start(settings, config=saved, ckpt_path=session.ckpt_path, fresh=True)
-    if start.checkpoint is None:
+    if start.checkpoint is None and session.weights is None:
         session.tell("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
     return _written(session, start, saved=saved, seed=seed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -34,7 +35,8 @@ class ImageClassifier(LightningModule):
         backbone: ``small_cnn`` (100,000 parameters, for quick runs on a CPU), any classification model of
             torchvision, or ``timm/NAME`` with the timm extra.
         weights: Where training starts: null for random weights, ``default`` for torchvision's (downloaded once), or
-            the path of a state dict. A head for other classes is dropped; anything else must fit.
+            the path of a state dict, by torch.save or as safetensors. A head for other classes is dropped; anything
+            else must fit.
         freeze: ``backbone`` trains the head alone; all else keeps its weights and its BatchNorm statistics, and
             drops nothing out.
         num_classes: Number of classes, where the data does not tell.
@@ -95,6 +97,21 @@ class ImageClassifier(LightningModule):
         if names is not None and self.network is None:
             self._build(usable(names, self.num_classes))
         self._set_example()
+
+    def build_for(self, class_names: Sequence[str]) -> None:
+        """Build the network for weights that come from elsewhere than ``weights`` and a checkpoint.
+
+        Args:
+            class_names: The classes that those weights know.
+
+        Raises:
+            ConfigError: If the model was told others.
+        """
+        names = list(class_names)
+        if self.class_names is not None:
+            names = agree(names, self.class_names, by="the weights")
+        self._build(usable(names, self.num_classes))
+        self._has_weights = True
 
     def _build(self, class_names: list[str]) -> None:
         self.class_names = class_names

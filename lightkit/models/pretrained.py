@@ -9,13 +9,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision import models
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, timm_pretrained
 
-__all__ = ["differences", "load_into", "read"]
+__all__ = ["differences", "load_into", "read", "read_safetensors"]
 
 _KEY = "model.init_args.weights"
 _AUXILIARY = re.compile(r"^(aux1|aux2|AuxLogits)\.")
@@ -28,7 +30,8 @@ def read(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
     """Read the tensors of pretrained weights.
 
     Args:
-        weights: ``default``, or the path of a state dict or of a Lightning checkpoint of an ImageClassifier.
+        weights: ``default``, or the path of a state dict, as `.safetensors` or by torch.save, or of a Lightning
+            checkpoint of an ImageClassifier.
         backbone: Name of the network that they are for.
 
     Raises:
@@ -61,6 +64,8 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
         near = difflib.get_close_matches(path.name, siblings)
         hint = f"; did you mean {', '.join(near)} beside it?" if near else "."
         raise ConfigError(f"{_KEY}: there is no file {path}{hint} Expected null, default, or a path to a state dict.")
+    if path.suffix.lower() == ".safetensors":
+        return _of_network(read_safetensors(path, key=_KEY))
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError) as error:
@@ -75,6 +80,36 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
             f"Expected a mapping from names to tensors, as torch.save(network.state_dict(), path) writes it."
         )
     return state
+
+
+def read_safetensors(path: Path, *, key: str = "--model") -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file.
+
+    Args:
+        path: The file.
+        key: Where the user has named it, for the error.
+
+    Raises:
+        ConfigError: If it cannot be read, is cut short, or is something else.
+    """
+    try:
+        state = load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ConfigError(
+            f"{key}: {path} cannot be read as safetensors (cut short, damaged, or something else): "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
+    if not state:
+        raise ConfigError(f"{key}: {path} holds no tensors.")
+    return state
+
+
+def _of_network(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Take the network out of an exported ImageClassifier; a network's own state dict is returned as it is."""
+    prefix = "network."
+    if not all(name.startswith(prefix) for name in state):
+        return state
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items()}
 
 
 def _of_checkpoint(content: object) -> object:

@@ -1,0 +1,132 @@
+"""Predictions for images that somebody names, as a table and a page of thumbnails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch import Tensor
+
+from lightkit.errors import ConfigError, DataError
+from lightkit.prediction.joining import ShareWriter, joined
+from lightkit.prediction.rows import Prediction
+from lightkit.prediction.sink import Sink
+
+__all__ = ["ListedPredictions"]
+
+
+class ListedPredictions(Callback):
+    """Write what `predict_step` returns for each image of a `ListedImages`, in their order.
+
+    Several processes write a share each, which that of rank zero joins. The files appear once they are complete.
+
+    Args:
+        output: The table, in the format that its name ends in.
+        top_k: How many classes of each image are told; None for what is usual.
+        contact_sheet: An HTML page to write besides.
+        on_written: Is told, on the process of rank zero, once the files are there.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        *,
+        top_k: int | None = None,
+        contact_sheet: Path | None = None,
+        on_written: Callable[[Sink], None] = lambda _: None,
+    ) -> None:
+        self._new_sink = partial(Sink, [output], top_k=top_k, contact_sheet=contact_sheet)
+        self._on_written = on_written
+        self._share: ShareWriter | None = None
+        self._sink: Sink | None = None
+        self._share_open, self._sink_open = ExitStack(), ExitStack()
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin this process's share, where there are several."""
+        if trainer.world_size > 1:
+            share = ShareWriter(_images(trainer).scratch, trainer.global_rank)
+            self._share = self._share_open.enter_context(share)
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Append a row for each image of the batch.
+
+        Raises:
+            ConfigError: If what `predict_step` gives is not one row of numbers for each image.
+            DataError: If the model gives more or fewer numbers than it names classes.
+        """
+        entries: list[Prediction] = _images(trainer).take_entries()
+        values = _values(outputs, pl_module, num_images=len(batch))
+        if trainer.is_global_zero and self._sink is None:
+            self._begin(trainer, pl_module, width=values.shape[1])
+        taker, rows = self._share or self._sink, iter(values.numpy())
+        assert taker is not None
+        for entry in entries:
+            taker.add(entry if entry.defect is not None else replace(entry, values=next(rows)))
+
+    def _begin(self, trainer: Trainer, module: LightningModule, *, width: int) -> None:
+        """Begin the files once the number of classes is known: if they cannot be written, little was done in vain."""
+        names = getattr(module, "class_names", None)
+        if names is None:  # those of the data mean nothing where the model's output is something else
+            names = _images(trainer).names_of_data()
+            names = names if names is not None and len(names) == width else None
+        elif len(names) != width:
+            raise DataError(f"The model gives {width} values an image, but it names {len(names)} classes.")
+        self._sink = self._sink_open.enter_context(self._new_sink(class_names=names))
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Complete the files; where there are several processes, rank 0 does once all have written their shares."""
+        self._share_open.close()
+        if self._share is not None:
+            trainer.strategy.barrier("predictions of all ranks")
+        if self._sink is None:
+            return
+        if self._share is not None:
+            for prediction in joined(_images(trainer).scratch, trainer.world_size):
+                self._sink.add(prediction)
+        self._sink_open.close()
+        _images(trainer).remove_scratch()
+        self._on_written(self._sink)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Remove what was written so far: half a table looks like a whole one."""
+        for stack in (self._share_open, self._sink_open):
+            stack.__exit__(type(exception), exception, exception.__traceback__)
+        if (images := _images(trainer)) is not None:
+            images.remove_scratch()
+
+
+def _images(trainer: Trainer) -> Any:
+    """The `ListedImages`; data modules are in a room beside this one."""
+    return trainer.datamodule  # type: ignore[attr-defined]
+
+
+def _values(outputs: Any, module: LightningModule, *, num_images: int) -> Tensor:
+    """Give float32 ``(num_images, num_values)``: probabilities, where the module says how to come to them.
+
+    Raises:
+        ConfigError: If the module gives something else.
+    """
+    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != num_images:
+        shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else ""
+        raise ConfigError(
+            f"model: {type(module).__name__}.predict_step gives a {type(outputs).__name__}{shape} for a batch of "
+            f"{num_images} images; expected a tensor ({num_images}, classes). It is given the images alone, "
+            "(batch, channels, height, width)."
+        )
+    values = outputs.detach().float().cpu().reshape(num_images, -1)
+    is_forward = not is_overridden("predict_step", module, LightningModule)  # then Lightning's gives what forward does
+    return values.softmax(dim=1) if is_forward and getattr(module, "output_kind", None) == "logits" else values
