@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.laying import STAGES, Laid
+from lightkit.cli.laying import WITH_MODEL, Laid
 from lightkit.cli.places import check_places
 from lightkit.config import KeyPath, Problems, Resolved
 from lightkit.config.catalogue import Catalogue, Findings, check_values, load_catalogue
@@ -38,7 +38,7 @@ def judge(command: str, laid: Laid, resolved: Resolved, problems: Problems) -> t
     findings = _findings(laid.resolved, catalogue, problems)
     for _, problem in findings.problems:
         problems.add(problem)
-    if command in STAGES and not problems.is_incomplete and laid.resolved.values.get("model") is None:
+    if command in WITH_MODEL and not problems.is_incomplete and laid.resolved.values.get("model") is None:
         problems.add(_missing_model(laid))
     unjudged = findings.unjudged
     if problems and unjudged and _seem_right(laid.resolved, catalogue, findings, problems):
@@ -85,7 +85,7 @@ def judge_with_imports(session: Session, problems: Problems) -> None:
 
     hush_libraries()
     session = replace(session, resolved=judged_by_signatures(session.resolved, problems))
-    if session.command not in STAGES:  # it builds no trainer and needs no model
+    if session.command not in WITH_MODEL:  # it builds none
         return
     with session.stack:
         try:

@@ -12,10 +12,12 @@ from lightkit import config, runs
 from lightkit.artefacts.metadata import format_of
 from lightkit.errors import ConfigError
 
-__all__ = ["NAMED_CLASSES", "OPTIONS", "STAGES", "Laid", "lay_words", "options_of", "with_artefact"]
+__all__ = ["NAMED_CLASSES", "OPTIONS", "STAGES", "WITH_MODEL", "Laid", "lay_words", "options_of", "with_artefact"]
 
 Takes = Literal["value", "switch", "optional"]
 STAGES = ("fit", "validate", "test", "predict")
+WITH_MODEL = (*STAGES, "export")
+"""Commands that build a config's model."""
 OPTIONS: dict[str, Takes] = {
     "run": "value",
     "ckpt_path": "value",

@@ -28,6 +28,7 @@ from lightkit.cli.labelling import images_of, lift_limits
 from lightkit.cli.masking import mask_tags
 from lightkit.cli.parsing import parsed
 from lightkit.cli.refusals import refused, unwrapped_errors
+from lightkit.cli.restoring import bare_trainer, trained_anywhere, with_export
 from lightkit.cli.restricting import with_loading_restricted
 from lightkit.cli.resuming import RunSettings
 from lightkit.cli.scripted import (
@@ -54,6 +55,7 @@ __all__ = ["Checked", "ConfigPrinted", "DataChanged", "LightkitCLI"]
 # number, and the default of Timer, which is an enumeration's where the argument is text, not at all.
 set_dumper("yaml", config.dump_yaml)
 _NOT_SAVED = ("ckpt_path", "weights_only", "verbose", "return_predictions", "config")
+_EXPORT = "export"
 _TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 
 
@@ -114,10 +116,15 @@ class LightkitCLI(LightningCLI):
         stages = list(self.subcommands())
         given: dict[str, Any] = parser_kwargs or {}
         to_parsers = {**given, "exit_on_error": False}
-        if session is not None:  # only the parser that is asked for: each takes a third of a second
-            stages = [session.command]
+        self._exports = self._is_export(args, stages, run=run)
+        if session is not None:
             to_parsers["prog"] = "lightkit"  # not `__main__.py`
-            self.subcommands = lambda: {session.command: LightningCLI.subcommands()[session.command]}  # type: ignore[method-assign]
+        if session is not None or self._exports:  # only the parser that is asked for: each takes a third of a second
+            stages = [_EXPORT if session is None else session.command]
+            known = {**LightningCLI.subcommands(), _EXPORT: {"model", "datamodule"}}
+            self.subcommands = lambda: {stages[0]: known[stages[0]]}  # type: ignore[method-assign]
+        if self._exports:
+            trainer_class = with_export(trainer_class)
         if run:
             to_parsers |= {stage: {**given.get(stage, {}), "exit_on_error": False} for stage in stages}
         ends = self._is_script and given.get("exit_on_error", True)
@@ -139,6 +146,13 @@ class LightkitCLI(LightningCLI):
                 auto_configure_optimizers=auto_configure_optimizers,
                 load_from_checkpoint_support=load_from_checkpoint_support,
             )
+
+    def _is_export(self, args: ArgsType, stages: list[str], *, run: bool) -> bool:
+        """Tell whether the command is lightkit's own `export`: one of that name of a script's own class wins."""
+        if self.session is not None or not run or _EXPORT in stages or isinstance(args, (dict, Namespace)):
+            return self.session is not None and self.session.command == _EXPORT
+        words = sys.argv[1:] if args is None else list(args)
+        return next((word for word in words if word in (*stages, _EXPORT)), None) == _EXPORT
 
     # -- parsing -----------------------------------------------------------------------------------------------
 
@@ -195,6 +209,7 @@ class LightkitCLI(LightningCLI):
         """
         values = resolved.lightning().values
         values.pop("ckpt_path", None)  # `begin` decides; Lightning would let its hyper-parameters win
+        values = trained_anywhere(values) if self._exports else values
         known = self._subcommand_parsers[command[0]] if command else parser
         self._fill(values, known)
         return parsed(parser, command, values, resolved, known=known)
@@ -259,7 +274,7 @@ class LightkitCLI(LightningCLI):
             [*below, *words],
             SignalWatch(),
             class_sections=sections,
-            subcommands=names,
+            subcommands=[*LightningCLI.subcommands(), *names],
             default_entries=[section for section in ("callbacks", "logger") if section not in given],
             has_own_parser=True,
         )
@@ -281,6 +296,8 @@ class LightkitCLI(LightningCLI):
         if self.session.only_checks:
             raise Checked
         self._print_config()
+        if self._exports:  # which leaves a run as it is
+            return
         self.stage = begin(
             self.session,
             RunSettings(**section["run"].as_dict()),
@@ -350,6 +367,8 @@ class LightkitCLI(LightningCLI):
             self._tell_what_a_logger_raised(error)
             raise
         self.auto_configure_optimizers = automatic
+        if self._exports:  # nothing is trained
+            return
         if self.session is not None and self.session.inputs and self.stage is not None:
             self.datamodule = images_of(self.session, self.model, self.datamodule, self.stage.start)
         on_xla = isinstance(self.trainer.accelerator, XLAAccelerator)
@@ -389,6 +408,8 @@ class LightkitCLI(LightningCLI):
         Raises:
             ConfigError: If the trainer refuses its arguments.
         """
+        if self._exports:
+            return bare_trainer()
         asked = set(kwargs)
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         equipment = None
@@ -406,3 +427,13 @@ class LightkitCLI(LightningCLI):
         if equipment is not None:
             equipment.attach(trainer)
         return trainer
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run the trainer's method of that name, or the export."""
+        if not self._exports:
+            super()._run_subcommand(subcommand)
+            return
+        from lightkit.cli.exporting import export_built  # here: it loads what writes and proves exports
+
+        assert self.session is not None
+        export_built(self.session, self.model, self.datamodule)

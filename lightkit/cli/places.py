@@ -31,7 +31,8 @@ def check_places(command: str, resolved: Resolved, option: Any, problems: Proble
     if isinstance(name := section.get("name"), str):
         with problems.noted():
             _at("run.name", resolved, lambda: runs.check_name(name))
-    if isinstance(root := section.get("root") or "runs", str) and (error := unwritable(root)) is not None:
+    root = section.get("root") or "runs"
+    if command != "export" and isinstance(root, str) and (error := unwritable(root)) is not None:  # it makes no run
         problems.add(mistake(str(error), resolved.origin_of("run.root")))
     resume = section.get("resume")
     if command == "fit" and isinstance(resume, str) and resume not in ("auto", "never"):
@@ -45,16 +46,21 @@ def check_places(command: str, resolved: Resolved, option: Any, problems: Proble
             _at("ckpt_path" if option is None else "", resolved, lambda: existing_checkpoint(named))
 
 
-def unwritable(root: str | Path) -> ConfigError | None:
-    """Say why runs cannot be kept below a folder that may not be there yet; None where they can."""
+def unwritable(root: str | Path, *, setting: str = "run.root") -> ConfigError | None:
+    """Say why nothing can be kept below a folder that may not be there yet; None where it can.
+
+    Args:
+        root: The folder.
+        setting: Key or option that names it.
+    """
     folder = Path(root).absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
-        return _cannot_write(root, errno.ENOTDIR)
+        return _cannot_write(root, errno.ENOTDIR, setting)
     if not os.access(folder, os.W_OK | os.X_OK):
         read_only = bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
-        return _cannot_write(root, errno.EROFS if read_only else errno.EACCES)
+        return _cannot_write(root, errno.EROFS if read_only else errno.EACCES, setting)
     return None
 
 
@@ -65,9 +71,9 @@ def _check_run(folder: str) -> None:
         raise ConfigError(f"run.resume: {says}")
 
 
-def _cannot_write(root: str | Path, number: int) -> ConfigError:
-    says = f"run.root: cannot write {root}: {os.strerror(number)}"
-    return ConfigError(f"{says}. Set run.root to a folder that can be written.")
+def _cannot_write(root: str | Path, number: int, setting: str) -> ConfigError:
+    says = f"{setting}: cannot write {root}: {os.strerror(number)}"
+    return ConfigError(f"{says}. Set {setting} to a folder that can be written.")
 
 
 def _at(key: str, resolved: Resolved, check: Any) -> None:

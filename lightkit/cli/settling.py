@@ -43,7 +43,8 @@ def settle(command: str, laid: Laid, problems: config.Problems) -> Settled:
         alone, resolved = checked(resolved, partial(on_this_machine, saved=laid.base.config_path), problems)
         resolved = alone or resolved
     _, resolved = checked(resolved, read_settings, problems)  # a mistake in it is told before anybody reckons with it
-    read_hardware = partial(config.resolve_hardware, machine=this_machine(), environ=os.environ)
+    machine = None if command == "export" else this_machine()  # it runs on one CPU, wherever the model was trained
+    read_hardware = partial(config.resolve_hardware, machine=machine, environ=os.environ)
     hardware, resolved = checked(resolved, read_hardware, problems)
     if hardware is None:
         return Settled(Hardware(resolved), LaunchSettings())

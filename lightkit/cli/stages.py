@@ -9,8 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightkit.cli.explaining import located
+from lightkit.cli.export_options import options_in
 from lightkit.cli.joining import num_threads, seat_of
 from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
+from lightkit.cli.predicting import predict_by_file, takes_exported_file
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import Session, open_session
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
@@ -26,7 +28,11 @@ __all__ = ["run"]
 
 
 def run(command: str, words: list[str], watch: SignalWatch) -> int:
-    """Run fit, validate, test or predict, and return the exit code."""
+    """Run fit, validate, test, predict or export, and return the exit code."""
+    if takes_exported_file(command, words):  # which needs no config, no run, and for ONNX no torch
+        return predict_by_file(words)
+    if command == "export":
+        return _run_export(words, watch)
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
         note_preemption(watch)
     seat = seat_of(os.environ)
@@ -48,6 +54,18 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
     os.environ.update(_threads(session))
     if session.seat is not None:
         return session.seat.run(partial(_run_session, session, words))
+    return _run_session(session, words)
+
+
+def _run_export(words: list[str], watch: SignalWatch) -> int:
+    """Export in this one process, whatever the config's hardware is."""
+    options, said = options_in(words)
+    if options is not None and options.logged is not None:
+        from lightkit.cli.exporting import export_logged  # here: it loads torch
+
+        return export_logged(options, said)
+    session = open_session("export", words, watch)
+    session.seat = None
     return _run_session(session, words)
 
 
@@ -109,7 +127,8 @@ def _run(session: Session) -> int:
             raise located(error, session.resolved) from error
         if session.command == "fit":
             _check_promises(cli)
-        show_end(cli, session)
+        if session.command != "export":  # which has told its own end
+            show_end(cli, session)
     return 0
 
 

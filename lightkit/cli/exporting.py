@@ -1,0 +1,133 @@
+"""`lightkit export`: a run's model, or one that is logged in MLflow, to files that are proved equal to it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytorch_lightning import LightningDataModule, LightningModule
+
+from lightkit.cli.export_options import ExportOptions
+from lightkit.cli.export_screen import begun, steps, told
+from lightkit.cli.export_subject import Exportable, subject_of, write_options
+from lightkit.cli.places import unwritable
+from lightkit.cli.screen import Mode, choose_mode, hush_libraries, speak_plainly
+from lightkit.config import shown_path
+from lightkit.errors import ConfigError, ExportError
+from lightkit.export.exporting import ExportsFailed, export
+from lightkit.export.parity import Tolerance
+from lightkit.export.sampling import Drawn
+from lightkit.export.subject import Subject
+from lightkit.export.writing import check_options
+
+if TYPE_CHECKING:
+    from lightkit.cli.session import Session
+
+__all__ = ["export_built", "export_logged"]
+
+_LEAST_SPACE_BYTES = 20_000_000
+"""Besides the weights: the graph, the samples that are proved on, and export.json."""
+
+
+def export_built(session: Session, module: LightningModule, data: LightningDataModule | None) -> None:
+    """Export what a config, a run or a script has built.
+
+    Args:
+        session: The invocation.
+        module: The model, without its weights.
+        data: The data, if there is any.
+
+    Raises:
+        ConfigError: If the options do not fit the model, or its inputs cannot be found.
+        DataError: If data is missing.
+        ExportError: If a file cannot be made, or is no match.
+    """
+    options = ExportOptions.of(session.options)
+    folder = _folder_of(session, options)
+    _check_early(options, folder)
+    ready = subject_of(session, module, data, options)
+    _export_ready(ready, folder, options, session.mode)
+
+
+def export_logged(options: ExportOptions, said: Mapping[str, str | bool]) -> int:
+    """Export a model that is logged in MLflow, and return the exit code.
+
+    Args:
+        options: With the model's address.
+        said: The options as they were said.
+    """
+    from lightkit.registry.logged import load_logged  # here: it loads MLflow
+
+    mode = choose_mode({key: value for key, value in said.items() if key != "output" or value == "json"}, sys.stdout)
+    speak_plainly(mode)
+    hush_libraries()
+    folder = options.output or Path("export")
+    _check_early(options, folder)
+    if options.with_preprocessing or options.input_shapes:
+        flag = "--with-preprocessing" if options.with_preprocessing else "--input-shape"
+        raise ConfigError(f"{flag}: a logged model is exported as it was logged, with the inputs of its signature.")
+    uri = str(options.logged)
+    logged = load_logged(uri, trust=bool(said.get("trust")), num_samples=options.num_samples)
+    subject = Subject(logged.model, logged.example, logged.metadata, plain=logged.model)
+    drawn = Drawn(logged.samples, "input example that is logged with it, and inputs like it")
+    _export_ready(Exportable(subject, drawn, write_options(options), uri), folder, options, mode)
+    return 0
+
+
+def _folder_of(session: Session, options: ExportOptions) -> Path:
+    if options.output is not None:
+        return options.output
+    return Path("export") if session.base is None else session.base.folder / "export"
+
+
+def _check_early(options: ExportOptions, folder: Path) -> None:
+    """Find what makes an export impossible before a model is built."""
+    check_options(options.formats, write_options(options))
+    if (error := unwritable(folder, setting="--output")) is not None:
+        raise error
+
+
+def _check_space(subject: Subject, folder: Path, options: ExportOptions) -> None:
+    """Refuse a disk that cannot take the files.
+
+    Raises:
+        ConfigError: Then.
+    """
+    weights = [*subject.plain.parameters(), *subject.plain.buffers()]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights)
+    needed = size * (len(options.formats) + options.half + options.int8) + _LEAST_SPACE_BYTES
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise ConfigError(
+            f"--output: {shown_path(folder)} has {free / 1e6:.0f} MB left, and the files take about "
+            f"{needed / 1e6:.0f} MB. Make room, or name another folder."
+        )
+
+
+def _export_ready(ready: Exportable, folder: Path, options: ExportOptions, mode: Mode) -> None:
+    """Write and prove the files, and tell what came of them."""
+    _check_space(ready.subject, folder, options)
+    begun(ready, folder, mode)
+    tolerance = None if options.rtol is None and options.atol is None else Tolerance(options.rtol, options.atol)
+    try:
+        with steps(mode) as on_step:
+            report = export(
+                ready.subject,
+                options.formats,
+                folder,
+                ready.drawn.samples,
+                options=ready.options,
+                tolerance=tolerance,
+                on_step=on_step,
+            )
+    except ExportsFailed as error:
+        if error.report is not None and error.report.artefacts:
+            told(error.report, mode)
+        raise ExportError(str(error)) from error
+    told(report, mode)

@@ -1,0 +1,140 @@
+"""A config's model with its weights, on one CPU process, wherever it was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from pytorch_lightning import LightningDataModule, LightningModule, Trainer
+from pytorch_lightning.trainer.states import RunningStage, TrainerFn
+
+from lightkit import runs
+from lightkit.callbacks import VerifiedCheckpointIO
+
+__all__ = ["Restored", "bare_trainer", "restore", "trained_anywhere", "with_export"]
+
+_ELSEWHERE = (
+    *("accelerator", "devices", "num_nodes", "strategy", "precision", "plugins", "sync_batchnorm"),
+    *("callbacks", "logger", "profiler", "model_registry"),
+)
+"""Keys of the trainer that say how and where a model was trained, none of which counts for what it has become."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A model as it was trained, and its data.
+
+    Args:
+        module: In eval mode, in float32, with no trainer.
+        data: Set up; None where there is none.
+        epoch: Of the checkpoint, where it says.
+    """
+
+    module: LightningModule
+    data: LightningDataModule | None
+    epoch: int | None
+
+
+def with_export(trainer_class: Any) -> Any:
+    """Give a trainer class a method `export`, from whose arguments LightningCLI makes the command's parser.
+
+    Args:
+        trainer_class: A class, or a function that builds a trainer.
+    """
+    from jsonargparse import class_from_function  # here, because only a function needs it
+
+    base = trainer_class if isinstance(trainer_class, type) else class_from_function(trainer_class)
+    return type(
+        base.__name__, (base,), {"export": _Exports.export, "__module__": base.__module__, "__doc__": base.__doc__}
+    )
+
+
+class _Exports:
+    """Has the method that trainers lack."""
+
+    def export(
+        self,
+        model: LightningModule | None = None,
+        datamodule: LightningDataModule | None = None,
+        ckpt_path: str | None = None,
+    ) -> None:
+        """Write a model as a file that is proved equal to it.
+
+        Args:
+            model: The model.
+            datamodule: Gives the samples of the proof.
+            ckpt_path: Checkpoint with the weights: a path, `last` or `best`.
+        """
+
+
+def trained_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out of LightningCLI's config how and where a model was trained."""
+    trainer = values.get("trainer")
+    if not isinstance(trainer, Mapping):
+        return dict(values)
+    return {**values, "trainer": {key: value for key, value in trainer.items() if key not in _ELSEWHERE}}
+
+
+def bare_trainer() -> Trainer:
+    """Give a trainer of one CPU process that writes and shows nothing, whatever has launched this process."""
+    return Trainer(
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        plugins=[LightningEnvironment(), VerifiedCheckpointIO()],
+    )
+
+
+def restore(module: LightningModule, data: LightningDataModule | None, checkpoint: Path | None) -> Restored:
+    """Build and load a model as Lightning does before it validates, and set its data up.
+
+    The data is set up as for `fit`, which by Lightning's contract is the training and the validation split.
+
+    Args:
+        module: As its class makes it.
+        data: As its class makes it.
+        checkpoint: With the weights; None leaves the model untrained.
+
+    Raises:
+        LightkitError: If the checkpoint cannot be read or does not fit, or the data is missing.
+    """
+    trainer = bare_trainer()
+    trainer.strategy.connect(module)
+    module.trainer = trainer
+    trainer.state.fn, trainer.state.stage = TrainerFn.VALIDATING, RunningStage.VALIDATING
+    if data is not None:
+        trainer._data_connector.attach_datamodule(module, data)
+        data.prepare_data()
+        data.setup("fit")
+    module.prepare_data()
+    module.setup("validate")
+    module.configure_model()
+    epoch = _load(trainer, checkpoint)
+    module.eval()
+    if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in module.parameters()):
+        module.float()
+    return Restored(module, data, epoch)
+
+
+def _load(trainer: Trainer, checkpoint: Path | None) -> int | None:
+    module = trainer.lightning_module
+    if checkpoint is None:
+        load_weights = getattr(module, "load_weights", None)  # of our models: what training would start from
+        if callable(load_weights):
+            load_weights()
+        return None
+    connector = trainer._checkpoint_connector
+    connector.resume_start(checkpoint, weights_only=not runs.is_trusting())
+    content: Mapping[str, Any] = connector._loaded_checkpoint
+    connector.restore_model()
+    connector.restore_datamodule()
+    connector._loaded_checkpoint = {}
+    epoch = content.get("epoch")
+    return epoch if isinstance(epoch, int) else None
