@@ -9,10 +9,12 @@ import decimal
 import logging
 import pathlib
 import pickle
+import re
 import struct
 import uuid
+import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import jsonargparse
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning_fabric.utilities.data import AttributeDict
+from packaging.version import InvalidVersion, Version
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch import Tensor, serialization
 
@@ -29,6 +32,7 @@ from lightkit.errors import ConfigError
 
 __all__ = ["CheckpointReader", "check_content", "classes_beside_tensors", "harmless_allowed", "read_checkpoint"]
 
+_REASON = re.compile(r"WeightsUnpickler error: *(\\S.*)")
 _log = logging.getLogger("lightkit")
 
 _HARMLESS = (
@@ -44,6 +48,14 @@ _NOT_READ = (
     *(ImportError, OverflowError, MemoryError, struct.error, zipfile.BadZipFile),
 )
 """What torch 2.15 raises for files that are cut short, damaged or something else."""
+_FORMS: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(
+        ("state_dict", "callbacks", "loops", "hyper_parameters", "lightkit_resume"), (Mapping, "a mapping")
+    ),
+    **dict.fromkeys(("optimizer_states", "lr_schedulers"), (Sequence, "a list")),
+    "pytorch-lightning_version": (str, "text"),
+}
+_LOOPS = ("fit_loop", "validate_loop", "test_loop", "predict_loop")
 _TO_GO_ON = ("optimizer_states", "lr_schedulers", "loops")
 
 
@@ -108,14 +120,26 @@ def check_content(content: Any, path: str | Path, *, goes_on: bool = False) -> N
     if missing := [key for key in needed if key not in content]:
         has = ", ".join(sorted(map(str, content))[:10]) or "nothing"
         raise ConfigError(f"{path} is no checkpoint of Lightning: it lacks {' and '.join(missing)}; it has {has}.")
-    if not isinstance(content["state_dict"], Mapping):
-        found = type(content["state_dict"]).__name__
-        raise ConfigError(f"{path} is no checkpoint of Lightning: its state_dict is a {found}, not a mapping.")
+    if fault := _fault_of(content):
+        raise ConfigError(f"{path} is no checkpoint of Lightning, or it was altered: {fault}.")
     if goes_on and (missing := [key for key in _TO_GO_ON if key not in content]):
         raise ConfigError(
             f"{path} has the model only (it lacks {', '.join(missing)}), so that no training can go on from it. "
             f"validate, test, predict and export take it."
         )
+
+
+def _fault_of(content: Mapping[str, Any]) -> str | None:
+    """Say which part of a checkpoint has another form than Lightning gives it."""
+    for key, (kind, said) in _FORMS.items():
+        if key in content and not isinstance(content[key], kind):
+            return f"expected {said} for {key}, got a {type(content[key]).__name__}"
+    try:
+        Version(content["pytorch-lightning_version"])
+    except InvalidVersion:
+        return f"its pytorch-lightning_version is {content['pytorch-lightning_version']!r}"
+    missing = [name for name in _LOOPS if name not in content.get("loops", _LOOPS)]
+    return f"its loops lack {', '.join(missing)}" if missing else None
 
 
 def classes_beside_tensors(path: str | Path) -> list[str]:
@@ -134,7 +158,9 @@ def harmless_allowed() -> Iterator[None]:
 
 def _loaded(path: str | Path, *, map_location: Any, mmap: bool) -> Any:
     def load(*, weights_only: bool) -> Any:
-        return torch.load(path, map_location=map_location, mmap=mmap, weights_only=weights_only)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected pickle protocol")  # what comes of it is told below
+            return torch.load(path, map_location=map_location, mmap=mmap, weights_only=weights_only)
 
     try:
         with harmless_allowed():
@@ -167,15 +193,14 @@ def _refused(path: str | Path, error: Exception) -> list[str]:
 
 
 def _unreadable(path: str | Path, error: Exception) -> str:
-    says = str(error).splitlines()[0] if str(error) else type(error).__name__
+    reason = _REASON.search(str(error))  # in the midst of advice on weights_only, which is not for a command line
+    says = reason[1] if reason else (str(error) or type(error).__name__).splitlines()[0]
+    if not reason and isinstance(error, pickle.UnpicklingError):
+        says = "a pickle that torch.save has not written"
     return f"{path} cannot be read as a checkpoint: it is damaged, cut short, or something else ({says})."
 
 
 @rank_zero_only
 def _tell_trust(path: str | Path, names: list[str]) -> None:
     if runs.is_first_trusted(path):
-        _log.warning("--trust: %s holds %s beside tensors, which may run code while it is loaded", path, _some(names))
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") or "objects"
+        _log.warning(runs.allowance(path, names))

@@ -10,6 +10,7 @@ from typing import Any
 
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 
+from lightkit import runs
 from lightkit.config import KeyPath, Resolved, dotted, mistake
 from lightkit.errors import ConfigError, LightkitError
 
@@ -18,6 +19,7 @@ __all__ = ["refusals_told", "refused", "unwrapped_errors"]
 _SECTIONS = ("trainer", "callbacks", "logger", "lr_scheduler", "optimizer")
 _NO_METRIC = "Early stopping conditioned on metric"  # EarlyStopping of Lightning 2.6.6, a RuntimeError
 _OTHER_WEIGHTS = "Error(s) in loading state_dict"  # torch
+_OTHER_OPTIMIZER = "loaded state dict "  # torch's optimizers, of their groups of parameters
 _NO_PACKAGE = "Requirement '"  # lightning_utilities, of loggers whose package is not installed
 _WRAPPINGS = ("Does not validate against any of the Union", "Parser key ", "Problem with given class_path")
 
@@ -33,12 +35,16 @@ def refusals_told(resolved: Resolved) -> Iterator[None]:
         yield
     except MisconfigurationException as error:
         raise refused(error, resolved) from error
-    except pickle.UnpicklingError as error:
-        raise ConfigError(f"the checkpoint cannot be read: {str(error).splitlines()[0]}") from error
-    except (RuntimeError, ImportError) as error:
+    except pickle.UnpicklingError as error:  # of a strategy or a plugin that reads files by itself
+        names = runs.classes_named(str(error))
+        told = runs.refusal("the checkpoint", names) if names else f"the checkpoint cannot be read: {_first(error)}"
+        raise ConfigError(told) from error
+    except (RuntimeError, ImportError, ValueError) as error:
         says = str(error)
         if says.startswith(_OTHER_WEIGHTS):
             raise ConfigError(f"the checkpoint does not fit the model: {' '.join(says.split())}") from error
+        if says.startswith(_OTHER_OPTIMIZER):
+            raise ConfigError(f"the checkpoint does not fit the optimizer: {says}") from error
         if not says.startswith((_NO_METRIC, _NO_PACKAGE)):
             raise
         raise refused(error, resolved) from error
@@ -66,6 +72,10 @@ def refused(error: Exception, resolved: Resolved) -> ConfigError:
     if path is None:
         return ConfigError(says)
     return mistake(f"{dotted(path)}: {says}", resolved.origin_of(path))
+
+
+def _first(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _meant(message: str, resolved: Resolved) -> KeyPath | None:

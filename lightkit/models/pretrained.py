@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import pickle
 import re
 from collections.abc import Collection, Mapping
@@ -14,11 +15,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision import models
 
+from lightkit import runs
 from lightkit.errors import ConfigError, DataError
 from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, timm_pretrained
 
 __all__ = ["differences", "load_into", "read", "read_safetensors"]
 
+_log = logging.getLogger("lightkit")
 _KEY = "model.init_args.weights"
 _AUXILIARY = re.compile(r"^(aux1|aux2|AuxLogits)\.")
 # torchvision's DenseNet files keep names with dots that modules may no longer have: densenet._load_state_dict
@@ -67,7 +70,7 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
     if path.suffix.lower() == ".safetensors":
         return _of_network(read_safetensors(path, key=_KEY))
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _loaded(path)
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(
             f"{_KEY}: {path} cannot be read as a state dict (cut short, or not saved by torch.save of tensors alone): "
@@ -110,6 +113,20 @@ def _of_network(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     if not all(name.startswith(prefix) for name in state):
         return state
     return {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+
+
+def _loaded(path: Path) -> object:
+    """Read a file as tensors and plain values, or as whatever it holds where ``--trust`` allows that."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if not (names := runs.classes_named(str(error))):
+            raise
+        if not runs.is_trusting():
+            raise ConfigError(f"{_KEY}: {runs.refusal(path, names)}") from error
+    if runs.is_first_trusted(path):
+        _log.warning(runs.allowance(path, names))
+    return torch.load(path, map_location="cpu", weights_only=False)
 
 
 def _of_checkpoint(content: object) -> object:

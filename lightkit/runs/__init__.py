@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lightkit.runs.metrics import MetricsTable
     from lightkit.runs.run import Run, activate, current
     from lightkit.runs.summary import STATUSES, Summary, relative
-    from lightkit.runs.trust import classes_named, is_first_trusted, is_trusting, refusal, trusting
+    from lightkit.runs.trust import allowance, classes_named, is_first_trusted, is_trusting, refusal, trusting
     from lightkit.runs.warned import WarningWatch
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Summary",
     "WarningWatch",
     "activate",
+    "allowance",
     "build_manifest",
     "check_name",
     "classes_named",
@@ -72,7 +73,7 @@ _NAMES = {
     "metrics": ("MetricsTable",),
     "run": ("Run", "activate", "current"),
     "summary": ("STATUSES", "Summary", "relative"),
-    "trust": ("classes_named", "is_first_trusted", "is_trusting", "refusal", "trusting"),
+    "trust": ("allowance", "classes_named", "is_first_trusted", "is_trusting", "refusal", "trusting"),
     "warned": ("WarningWatch",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

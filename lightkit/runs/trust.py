@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["classes_named", "is_first_trusted", "is_trusting", "refusal", "trusting"]
+__all__ = ["allowance", "classes_named", "is_first_trusted", "is_trusting", "refusal", "trusting"]
 
 _told: list[set[str]] = []
 _NAMED = re.compile(r"(?:GLOBAL|global:?|class|function|REDUCE|NEWOBJ|BUILD for)\s+`?([A-Za-z_][\w.]*\.[\w.]*\w)")
@@ -53,13 +53,17 @@ def refusal(path: Path | str, names: Collection[str]) -> str:
         names: Classes and functions that loading it would call; none where they are not known.
     """
     return (
-        f"{path} holds {listed(names)} beside tensors and plain values. Loading that can run code, so nothing of it "
+        f"{path} holds {_listed(names)} beside tensors and plain values. Loading that can run code, so nothing of it "
         f"was loaded. If you know who made the file, --trust on the command line allows it."
     )
 
 
-def listed(names: Collection[str]) -> str:
-    """Name the first few."""
+def allowance(path: Path | str, names: Collection[str]) -> str:
+    """Say what ``--trust`` has allowed, for a warning."""
+    return f"--trust: {path} holds {_listed(names)} beside tensors and plain values; loading it may run code"
+
+
+def _listed(names: Collection[str]) -> str:
     shown = sorted(names)[:_MOST_SHOWN]
     more = len(names) - len(shown)
     return (", ".join(shown) + (f" and {more} more" if more else "")) or "objects"
