@@ -72,4 +72,6 @@ def _one(path: str, prepare: Callable[[Image.Image], T]) -> Prepared[T]:
     try:
         return Prepared(path, prepare(image), None)
     except (MemoryError, OverflowError, ValueError) as error:  # of one that is a thousand times as long as wide
-        return Prepared(path, None, f"{image.width} x {image.height} pixels cannot be prepared ({error or 'memory'})")
+        return Prepared(
+            path, None, f"{image.width} x {image.height} pixels cannot be prepared ({str(error) or 'too much memory'})"
+        )

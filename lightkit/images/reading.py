@@ -100,10 +100,12 @@ def decoded(path: str) -> tuple[Image.Image | None, str | None]:
 
     It may run in threads, and leaves the filters of warnings alone: that is for the caller's `pillow_warnings`.
     """
+    if not path:
+        return None, "no path is given"
     try:
         mode = Path(path).stat().st_mode
         if not stat.S_ISREG(mode):  # reading from a pipe might never end
-            return None, "Is a directory" if path and stat.S_ISDIR(mode) else "no file"
+            return None, "Is a directory" if stat.S_ISDIR(mode) else "neither a file nor a folder"
         with Image.open(path) as image:
             image.load()
             return _over_white(_upright(image)), None

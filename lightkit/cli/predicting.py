@@ -1,0 +1,129 @@
+"""`lightkit predict --model FILE IMAGES`: labels by an exported model, without a run, a config or, for ONNX, torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TextIO
+
+from lightkit import runs
+from lightkit.artefacts.metadata import Metadata, format_of, read_metadata
+from lightkit.cli.laying import options_of, with_artefact
+from lightkit.cli.screen import Mode, choose_mode, speak_plainly
+from lightkit.cli.targets import Targets, check_words, end_of, targets_of
+from lightkit.config import Arguments, split_arguments
+from lightkit.errors import ConfigError, DataError
+from lightkit.export.fresh.runtimes import Runner, open_model
+from lightkit.images.listing import Listing, listed
+from lightkit.images.reading import pillow_warnings
+from lightkit.prediction.inference import check_takes_images, class_names_of, predictions
+from lightkit.prediction.progress import shown
+from lightkit.prediction.sink import Sink
+from lightkit.prediction.tables import STANDARD_OUTPUT
+
+__all__ = ["predict_by_file", "takes_exported_file"]
+
+
+def takes_exported_file(command: str, words: Sequence[str]) -> bool:
+    """Tell whether the words ask for predictions by a file that runs without the classes it was made of.
+
+    Weights alone (`.safetensors`) do not: their module is built from a config.
+    """
+    if command != "predict" or {"-h", "--help"} & {*words}:
+        return False
+    files = [word.partition("=")[2] for word in with_artefact(words) if word.startswith("--artefact=")]
+    return bool(files) and format_of(files[-1]) != "safetensors"
+
+
+def predict_by_file(words: Sequence[str]) -> int:
+    """Label the images that the words name, and return the exit code.
+
+    Raises:
+        ConfigError: If an option is wrong, or the file's runtime is not installed.
+        DataError: If the file is damaged or takes no images, what the words name is not there, or no image can be read.
+    """
+    arguments = split_arguments(with_artefact(words), options=options_of("predict"), takes_inputs=True)
+    options = arguments.options
+    _refuse_what_has_no_effect(arguments)
+    check_words(options, arguments.inputs)
+    targets, listing = targets_of(options), listed(arguments.inputs)
+    is_json = options.get("output") == "json"
+    mode = choose_mode({"output": "json"} if is_json else {"quiet": bool(options.get("quiet"))}, sys.stdout)
+    speak_plainly(mode)
+    file = _found(str(options["artefact"]), options.get("run"))
+    metadata = read_metadata(file)
+    check_takes_images(metadata, str(file))
+    sink = _predicted(_opened(file), metadata, listing, targets, mode)
+    if not sink.num:
+        raise DataError(f"{' '.join(arguments.inputs)}: there is no image; {targets.output} has no rows.")
+    says = end_of(sink, targets)
+    if mode in ("terminal", "plain"):
+        print(says, file=_people(targets), flush=True)
+    elif mode == "json":
+        print(_result(sink, targets))
+    return 0
+
+
+def _predicted(run: Runner, metadata: Metadata, listing: Listing, targets: Targets, mode: Mode) -> Sink:
+    names = class_names_of(metadata)
+    sink = Sink([targets.output], class_names=names, top_k=targets.top_k, contact_sheet=targets.contact_sheet)
+    with pillow_warnings(), sink:
+        found = predictions(run, metadata, listing)
+        if mode in ("terminal", "plain"):
+            stream = _people(targets)
+            found = shown(found, listing.count(), stream=stream, is_terminal=stream.isatty())
+        for prediction in found:
+            sink.add(prediction)
+    return sink
+
+
+def _people(targets: Targets) -> TextIO:
+    """Where people read, which is not where the table goes."""
+    return sys.stderr if targets.output == STANDARD_OUTPUT else sys.stdout
+
+
+def _refuse_what_has_no_effect(arguments: Arguments) -> None:
+    said = [f"-c {file}" for file in arguments.files] + [flag.text for flag in arguments.flags]
+    said += [f"--ckpt_path {arguments.options['ckpt_path']}"] if "ckpt_path" in arguments.options else []
+    said += ["--print_config"] if "print_config" in arguments.options else []
+    said += arguments.passthrough
+    if said:
+        raise ConfigError(
+            f"{said[0]}: this has no effect on an exported model, which --model {arguments.options['artefact']} names. "
+            "Leave one of the two out."
+        )
+
+
+def _found(word: str, run: Any) -> Path:
+    """Find the file: where the word says, or else in the folder ``export`` of the run that ``--run`` names."""
+    path = Path(word).expanduser()
+    if path.is_file() or run is None:
+        return path
+    inside = runs.find(str(run), "runs").folder / "export" / word
+    return inside if inside.is_file() else path
+
+
+def _opened(file: Path) -> Runner:
+    try:
+        return open_model(file)
+    except ValueError as error:  # its words begin with the path
+        raise DataError(f"{error}. Export it again.") from error
+    except ImportError as error:
+        raise ConfigError(f"{file}: what runs it is not installed ({error}): pip install 'lightkit[onnx]'") from error
+
+
+def _result(sink: Sink, targets: Targets) -> str:
+    """Give the line that `--output json` prints: an event, as a run has them."""
+    metrics = {"images": sink.num, "bad_images": sink.num_bad}
+    record = {
+        "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        "event": "result",
+        "stage": "predict",
+        "metrics": metrics,
+        "table": str(targets.output),
+        "contact_sheet": None if targets.contact_sheet is None else str(targets.contact_sheet),
+    }
+    return json.dumps(record)

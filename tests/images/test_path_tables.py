@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from lightkit.errors import ConfigError, DataError
+from lightkit.images.path_tables import path_table
+
+PATHS = ["a.jpg", "deep/b.jpg"]
+
+
+def write(path: Path, columns: Mapping[str, Sequence[Any]]) -> Path:
+    """Write a table of the kind that its name ends in; without a suffix a Delta table."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".csv":
+        rows = [columns.keys(), *zip(*columns.values(), strict=True)]
+        path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    elif path.suffix == ".parquet":
+        parquet.write_table(pa.table(dict(columns)), path)
+    else:
+        deltalake = pytest.importorskip("deltalake", reason="needs the extra lightkit[delta]")
+        deltalake.write_deltalake(path, pa.table(dict(columns)))
+    return path
+
+
+@pytest.fixture(params=["list.csv", "list.parquet", "delta"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"label": ["x", "y"], "path": PATHS, "image": ["no", "no"]},
+        {"label": ["x", "y"], "image": PATHS},
+        {"file": PATHS, "filename": ["no", "no"], "text": ["x", "y"]},
+        {"Filename": PATHS, "text": ["x", "y"]},
+        {"number": [1, 2], "picture": PATHS, "share": [0.5, 1.5]},
+    ],
+    ids=["path", "image", "file", "capital", "only text"],
+)
+def test_the_column_of_paths_is_found_in_each_kind_of_table(tmp_path: Path, name: str, columns: Any) -> None:
+    assert list(path_table(write(tmp_path / name, columns)).cells()) == PATHS
+
+
+def test_a_table_without_a_column_of_paths_says_which_columns_it_has(tmp_path: Path, name: str) -> None:
+    table = write(tmp_path / name, {"pth": ["a"], "note": ["b"]})
+    with pytest.raises(
+        DataError, match=r"path, image, file or filename.*; it has 'pth', 'note'; did you mean 'path'\?"
+    ):
+        path_table(table)
+
+
+def test_relative_paths_count_from_the_folder_of_the_table(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tables").mkdir()
+    for place in ("tables/a.jpg", "a.jpg", "b.jpg"):
+        (tmp_path / place).touch()
+    table = write(tmp_path / "tables" / name, {"path": ["a.jpg", "b.jpg", "c.jpg", "/d.jpg", "file:///e%20f.jpg"]})
+    folder = tmp_path / "tables"
+    assert list(path_table(table)) == [f"{folder}/a.jpg", "b.jpg", f"{folder}/c.jpg", "/d.jpg", "/e f.jpg"]
+
+
+def test_a_row_without_a_path_is_kept(tmp_path: Path) -> None:
+    table = write(tmp_path / "list.parquet", {"path": ["a.jpg", None, ""]})
+    assert list(path_table(table).cells()) == ["a.jpg", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        (b"a.jpg\nb.jpg\n", ["a.jpg", "b.jpg"]),
+        (b"\xef\xbb\xbfpath\na.jpg\n", ["a.jpg"]),
+        (b"n;path\n1;a,b.jpg\n", ["a,b.jpg"]),
+        (b"n\tpath\n1\ta b.jpg\n", ["a b.jpg"]),
+        (b'path,n\n"a, ""b""\n.jpg",1\n', ['a, "b"\n.jpg']),
+        (b"n,path\n1\n\n2,b.jpg\n", ["", "b.jpg"]),
+        (b"path\n\xff.jpg\n", ["\udcff.jpg"]),
+    ],
+    ids=["without head", "byte order mark", "semicolons", "tabs", "quoted", "short and empty rows", "no text"],
+)
+def test_csv_files_of_many_habits_are_read(tmp_path: Path, text: bytes, cells: list[str]) -> None:
+    (tmp_path / "list.csv").write_bytes(text)
+    assert list(path_table(tmp_path / "list.csv").cells()) == cells
+
+
+def test_a_delta_table_gives_the_rows_of_its_newest_version(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="needs the extra lightkit[delta]")
+    table = write(tmp_path / "delta", {"path": ["old.jpg"]})
+    deltalake.write_deltalake(table, pa.table({"path": ["a.jpg"]}), mode="overwrite")
+    deltalake.write_deltalake(table, pa.table({"path": ["b.jpg"]}), mode="append")
+    assert sorted(path_table(table).cells()) == ["a.jpg", "b.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("list.parquet", b"PAR1 no"), ("list.parquet", b""), ("delta/_delta_log/00000000000000000000.json", b"{no")],
+    ids=["parquet", "empty", "delta"],
+)
+def test_a_damaged_table_is_told_in_a_line(tmp_path: Path, name: str, content: bytes) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    if name.startswith("delta"):
+        pytest.importorskip("deltalake", reason="needs the extra lightkit[delta]")
+    with pytest.raises(DataError, match=r"this table cannot be read \(.+\)\.$") as caught:
+        path_table(tmp_path / name.partition("/")[0])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_quotation_mark_that_is_never_closed_does_not_fill_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text('path,n\n"a.jpg,1\n' + "b.jpg,1\n" * 200_000)
+    with pytest.raises(DataError, match="field larger than field limit"):
+        path_table(tmp_path / "list.csv")
+
+
+def test_without_deltalake_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
+    importing = builtins.__import__
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "deltalake":
+            raise ImportError(name)
+        return importing(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ConfigError, match=r"pip install 'lightkit\[delta\]'"):
+        path_table(tmp_path / "delta")

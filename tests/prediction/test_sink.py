@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightkit.errors import ConfigError, DataError
+from lightkit.prediction.rows import Prediction
+from lightkit.prediction.sink import Sink
+
+
+def good(index: int, *values: float) -> Prediction:
+    return Prediction(index, f"{index}.jpg", np.array(values or (0.2, 0.8), dtype=np.float32), None)
+
+
+def bad(index: int) -> Prediction:
+    return Prediction(index, f"{index}.jpg", None, f"defect {index}")
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))  # noqa: PTH208
+
+
+def test_files_appear_together_when_all_is_written(tmp_path: Path) -> None:
+    outputs = [tmp_path / name for name in ("t.csv", "t.parquet", "t.jsonl")]
+    with Sink(outputs, class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as sink:
+        sink.add(good(0))
+        assert not {"t.csv", "t.parquet", "t.jsonl", "s.html"} & {*names_in(tmp_path)}
+    assert names_in(tmp_path) == ["s.html", "t.csv", "t.jsonl", "t.parquet"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, DataError])
+def test_an_exception_leaves_what_was_there_before(tmp_path: Path, kind: type[BaseException]) -> None:
+    (tmp_path / "t.csv").write_text("before")
+    outputs = [tmp_path / "t.csv", tmp_path / "t.parquet"]
+
+    def ended() -> None:
+        with Sink(outputs, class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as sink:
+            sink.add(good(0))
+            raise kind
+
+    with pytest.raises(kind):
+        ended()
+    assert names_in(tmp_path) == ["t.csv"]
+    assert (tmp_path / "t.csv").read_text() == "before"
+
+
+def test_bad_images_are_rows_and_counted_and_the_first_few_kept(tmp_path: Path) -> None:
+    with Sink([tmp_path / "t.csv"], class_names=["x", "y"]) as sink:
+        for index in range(20):
+            sink.add(bad(index) if index % 2 else good(index))
+    assert (sink.num, sink.num_bad) == (20, 10)
+    assert [prediction.index for prediction in sink.bad] == [1, 3, 5, 7, 9]
+    rows = rows_of(tmp_path / "t.csv")
+    assert [row["path"] for row in rows] == [f"{index}.jpg" for index in range(20)]
+    assert [row["error"] for row in rows[:4]] == ["", "defect 1", "", "defect 3"]
+    assert [row["label"] for row in rows[:2]] == ["y", ""]
+
+
+def test_a_probability_that_is_no_number_is_no_prediction(tmp_path: Path) -> None:
+    with Sink([tmp_path / "t.csv"], class_names=["x", "y"]) as sink:
+        sink.add(good(0, np.nan, 0.5))
+    assert sink.num_bad == 1
+    (row,) = rows_of(tmp_path / "t.csv")
+    assert (row["label"], row["error"]) == ("", "the model's output has values that are no finite numbers")
+
+
+def test_bad_images_before_the_first_good_one_of_a_model_without_classes_keep_their_place(tmp_path: Path) -> None:
+    with Sink([tmp_path / "t.csv"], class_names=None) as sink:
+        for prediction in (bad(0), bad(1), good(2), bad(3)):
+            sink.add(prediction)
+    rows = rows_of(tmp_path / "t.csv")
+    assert list(rows[0]) == ["path", "prediction_0", "prediction_1", "error"]
+    assert [row["path"] for row in rows] == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"]
+
+
+def test_a_table_of_bad_images_alone_is_written(tmp_path: Path) -> None:
+    with Sink([tmp_path / "t.csv"], class_names=None) as sink:
+        sink.add(bad(0))
+    assert rows_of(tmp_path / "t.csv") == [{"path": "0.jpg", "error": "defect 0"}]
+
+
+def test_standard_output_gets_csv_and_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with Sink([Path("-"), tmp_path / "t.csv"], class_names=["x", "y"], top_k=1) as sink:
+        sink.add(good(0))
+    printed = capsys.readouterr().out
+    assert printed == "path,label,probability,error\n0.jpg,y,0.800000,\n" == (tmp_path / "t.csv").read_text()
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_is_predicted(tmp_path: Path) -> None:
+    outputs = [tmp_path / "t.csv", tmp_path / "gone" / "t.csv"]
+    with pytest.raises(ConfigError, match="gone: no file can be written there"), Sink(outputs, class_names=None):
+        pytest.fail("it began")
+    assert names_in(tmp_path) == []
