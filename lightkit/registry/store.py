@@ -24,7 +24,11 @@ _FIRST = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-_LATER = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "600"}
+_LATER = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "600",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
 _LONGEST = 300
 
 
@@ -78,7 +82,8 @@ def open_store(address: Address) -> Iterator[Store]:
                 address.artifacts.parent.mkdir(parents=True, exist_ok=True)
             client = MlflowClient(address.uri)
             client.search_experiments(max_results=1)
-        yield Store(address, client, patience)
+        with _everywhere(address.uri):
+            yield Store(address, client, patience)
 
 
 @contextmanager
@@ -108,6 +113,20 @@ def telling(address: Address, doing: str) -> Iterator[None]:
 def _words(error: Exception) -> str:
     words = without_secret(" ".join(str(error).split())) or type(error).__name__
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}…"
+
+
+@contextmanager
+def _everywhere(uri: str) -> Iterator[None]:
+    """Within it, MLflow's own functions speak to this address: a client of 3.17 looks up ``models:/`` through them."""
+    import mlflow  # mlflow takes 2 s to import
+
+    before = mlflow.get_tracking_uri() if mlflow.tracking.is_tracking_uri_set() else ""
+    with _set({"MLFLOW_TRACKING_URI": uri}):
+        mlflow.set_tracking_uri(uri)
+        try:
+            yield
+        finally:
+            mlflow.set_tracking_uri(before)
 
 
 @contextmanager

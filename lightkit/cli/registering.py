@@ -1,0 +1,138 @@
+"""From a run to a version in MLflow's registry: the model is built and loaded as for an export."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from lightkit import runs
+from lightkit.cli.commands.register import RegisterOptions
+from lightkit.cli.explaining import located
+from lightkit.cli.export_options import ExportOptions
+from lightkit.cli.export_screen import steps
+from lightkit.cli.export_subject import subject_of
+from lightkit.cli.lightning import LightkitCLI
+from lightkit.cli.refusals import refusals_told
+from lightkit.cli.screen import Mode, hush_libraries, say, speak_plainly
+from lightkit.config import Resolved, shown_path
+from lightkit.distributed.process_group import process_group_left
+from lightkit.errors import ConfigError, LightkitError
+from lightkit.export.subject import Subject
+from lightkit.loggers.address import Address, find_address
+from lightkit.registry.lineage import training_of
+from lightkit.registry.names import check_name
+from lightkit.registry.packaging import Way, servable
+from lightkit.registry.registering import Registered, register
+from lightkit.registry.served import as_served
+from lightkit.registry.store import Store, is_catalog, open_store
+
+if TYPE_CHECKING:
+    from lightkit.cli.session import Session
+
+__all__ = ["register_run"]
+
+_FEW_SAMPLES = 2  # for an example; the proof on many is that of an export
+
+
+class _Built(LightkitCLI):
+    """Builds the model and the data as `lightkit export` does, and leaves it at that."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Do nothing."""
+
+
+def register_run(session: Session, options: RegisterOptions) -> int:
+    """Register the model of the session's run, and return the exit code.
+
+    Args:
+        session: As `lightkit export` has it.
+        options: Name, aliases and format.
+
+    Raises:
+        ConfigError: If the config is wrong, or the run has no checkpoint.
+        ExportError: If the model cannot be written so that it gives the same answers.
+        LightkitError: If MLflow does not answer, or refuses.
+    """
+    run, checkpoint = session.base, session.ckpt_path
+    if run is None or checkpoint is None:  # the command asks for --run, which names both
+        raise ConfigError("register: expected a run with a checkpoint. Say --run latest.")
+    speak_plainly(session.mode, session.resolved.masked)
+    hush_libraries()
+    address = _address(options, run, session.resolved)
+    with open_store(address) as store:
+        check_name(options.name, in_catalog=is_catalog(store.registry_uri))
+        subject = as_served(_subject(session))
+        say(f"model {subject.metadata.model}", session.mode)
+        say(f"from  {shown_path(Path(checkpoint))}", session.mode)
+        with steps(session.mode) as on_step:
+            done = register(
+                subject,
+                store,
+                name=options.name,
+                aliases=options.aliases,
+                way=cast("Way", options.format),
+                run=run,
+                checkpoint=Path(checkpoint),
+                on_step=on_step,
+            )
+        _tell(done, store, subject, run, session.mode)
+    return 0
+
+
+def _subject(session: Session) -> Subject:
+    """Build the model, load its weights, and find what it takes."""
+    with session.stack, process_group_left():
+        try:
+            with refusals_told(session.resolved):
+                built = _Built(session=session)
+                read = ExportOptions.of({**session.options, "num-samples": str(_FEW_SAMPLES)})
+                return subject_of(session, built.model, built.datamodule, read).subject
+        except LightkitError as error:
+            raise located(error, session.resolved) from error
+
+
+def _address(options: RegisterOptions, run: runs.Run, resolved: Resolved) -> Address:
+    """Find MLflow: as said, else where the run's config says, else by the environment, else where it was tracked."""
+    named, origin = options.tracking_uri, "--tracking-uri"
+    if not named and (named := _configured(resolved.values)):
+        origin = "the logger MLflow of the run's config"
+    if not named and not os.environ.get("MLFLOW_TRACKING_URI") and (named := training_of(run).get("tracking_uri")):
+        origin = shown_path(run.folder / "mlflow.json")
+    with runs.activate(run):  # whose root says where the default database is
+        return find_address(named, origin=origin)
+
+
+def _configured(values: Mapping[str, Any]) -> str | None:
+    loggers = values.get("logger")
+    for entry in loggers.values() if isinstance(loggers, Mapping) else []:
+        if isinstance(entry, Mapping) and str(entry.get("class_path", "")).endswith(("loggers.MLflow", "MLFlowLogger")):
+            uri = (entry.get("init_args") or {}).get("tracking_uri")
+            if uri and not str(uri).startswith("file:"):  # which MLflow refuses by now
+                return str(uri)
+    return None
+
+
+def _tell(done: Registered, store: Store, subject: Subject, run: runs.Run, mode: Mode) -> None:
+    """Say what is there now, and what to type next."""
+    pointing = f" ({', '.join(done.aliases)})" if done.aliases else ""
+    say(f"made  version {done.version} of {done.name}{pointing} in MLflow at {store.address.shown}", mode)
+    for spec in subject.metadata.inputs:
+        say(f"takes {spec.name}: {spec.dtype} {_sizes(spec.shape)}", mode)
+    for spec in subject.metadata.outputs:
+        say(f"gives {spec.name}: {spec.dtype} {_sizes(spec.shape)}", mode)
+    if done.exports is None:
+        say(f"      without exports; lightkit export --run {shlex.quote(shown_path(run.folder))} makes them", mode)
+    if not servable(subject):
+        say("      MLflow's server takes models of one tensor in and one out; this one is for load_model", mode)
+        return
+    reference = f"models:/{done.name}@{done.aliases[0]}" if done.aliases else f"models:/{done.name}/{done.version}"
+    serve = shlex.join(["mlflow", "models", "serve", "-m", reference, "--env-manager", "local"])
+    where = "" if "***@" in store.address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(store.address.uri)} "
+    say(f"next  {where}{serve}", mode)
+
+
+def _sizes(shape: tuple[int | None, ...]) -> str:
+    return f"({', '.join('any' if size is None else str(size) for size in shape)})"

@@ -1,0 +1,98 @@
+"""The module of a model that MLflow keeps: what can be loaded without running its code is, the rest asks for trust."""
+
+from __future__ import annotations
+
+import logging
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lightkit.errors import CheckpointError, ConfigError
+from lightkit.registry.graphs import plain_graph
+
+__all__ = ["load_module"]
+
+_ALLOW = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
+
+
+def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bool) -> nn.Module:
+    """Load the module of a model in MLflow's PyTorch flavour, in eval mode, on the CPU.
+
+    Args:
+        uri: Where it is from, for errors.
+        folder: Its files.
+        flavors: Of its ``MLmodel``.
+        trust: Whether code that comes with it may run. A graph (``pt2``) whose tensors are plain, and TorchScript,
+            need none; pickled modules and models with code of their own do.
+
+    Raises:
+        ConfigError: If it has no PyTorch flavour, or needs trust.
+        CheckpointError: If its file is damaged, or of a class that is not to be found here.
+    """
+    flavor = flavors.get("pytorch")
+    if flavor is None:
+        raise ConfigError(f"{uri} is no PyTorch model: it has the flavours {', '.join(sorted(flavors))}.")
+    file = _file(folder / str(flavor.get("model_data", "data")))
+    if not trust and (flavor.get("code") or not _is_plain(file)):
+        raise ConfigError(
+            f"{uri} holds {'code of its own' if flavor.get('code') else 'a pickled module'}, and to load it is to run "
+            f"what it says. Say --trust if you know who logged it; lightkit register writes models that need no trust."
+        )
+    try:
+        return _read(file, folder, trust=trust)
+    except (ImportError, AttributeError) as error:
+        raise CheckpointError(
+            f"{uri} cannot be loaded: {error}. Its class must be where it was when the model was logged: run in that "
+            f"folder, or install its package."
+        ) from error
+    except Exception as error:  # whatever torch and a damaged file raise
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise CheckpointError(f"{uri} cannot be loaded: {reason[:300]}. Log it again.") from error
+
+
+def _file(data: Path) -> Path:
+    graph = data / "model.pt2"
+    return graph if graph.exists() else data / "model.pth"
+
+
+def _is_plain(file: Path) -> bool:
+    return file.name.endswith(".pt2") or _is_torchscript(file)
+
+
+def _is_torchscript(file: Path) -> bool:
+    """Tell whether a file is an archive of TorchScript, whose reader makes no objects but its own."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def _read(file: Path, folder: Path, *, trust: bool) -> nn.Module:
+    import mlflow.pytorch  # mlflow takes 2 s to import
+
+    if _is_torchscript(file):
+        scripted: nn.Module = torch.jit.load(file, map_location="cpu")  # type: ignore[no-untyped-call]
+        return scripted.eval()
+    before = os.environ.get(_ALLOW)
+    os.environ[_ALLOW] = "true" if trust else "false"  # so that MLflow looks whether a graph holds pickled objects
+    log = logging.getLogger("mlflow.pytorch")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        loaded: nn.Module = mlflow.pytorch.load_model(str(folder), **({} if file.suffix == ".pt2" else _ON_CPU))
+    finally:
+        log.setLevel(level)
+        if before is None:
+            del os.environ[_ALLOW]
+        else:
+            os.environ[_ALLOW] = before
+    return plain_graph(loaded) if isinstance(loaded, torch.fx.GraphModule) else loaded.eval()
+
+
+_ON_CPU = {"map_location": "cpu"}

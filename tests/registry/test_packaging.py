@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightkit.artefacts.metadata import Metadata
+from lightkit.errors import ExportError
+from lightkit.export.describing import plain_subject
+from lightkit.images.preprocessing import Preprocessing
+from lightkit.registry.packaging import WAYS, Way, package, servable
+from lightkit.registry.served import as_served
+
+pytestmark = [
+    pytest.mark.slow,
+    # 2026-11: mlflow 3.17 to itself while it is imported, and torch 2.15 on TorchScript and pickled pt2 archives.
+    pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The TorchScript type system:UserWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+PREPARED = Preprocessing(32, (28, 28), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+
+
+@pytest.fixture
+def classifier(resnet: Callable[[int], nn.Module]) -> nn.Module:
+    """Gives logits of ten classes."""
+    module = resnet(3)
+    module.output_kind = "logits"  # type: ignore[assignment]
+    return module
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_classifier_takes_images_of_any_number_and_size_where_lightkit_is_not_installed(
+    classifier: nn.Module, tmp_path: Path, without_lightkit: Callable[[str], str], way: Way
+) -> None:
+    plain = plain_subject(
+        classifier, (torch.rand(2, 3, 28, 28),), class_names=list("abcdefghij"), preprocessing=PREPARED, source={}
+    )
+    subject = as_served(plain)
+    package(subject, tmp_path / "model", way=way)
+    images = np.random.default_rng(0).integers(256, size=(3, 40, 90, 3), dtype=np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    said = without_lightkit(
+        "import mlflow, numpy\n"
+        "model = mlflow.pyfunc.load_model('model')\n"
+        "answers = model.predict(numpy.load('images.npy'))\n"
+        "one = model.predict(numpy.load('images.npy')[:1, :30, :31])\n"
+        "numpy.save('answers.npy', answers)\n"
+        "print(answers.dtype, answers.shape, one.shape, model.metadata.metadata['lightkit']['class_names'][9])\n"
+    )
+    assert said.strip() == "float32 (3, 10) (1, 10) j"
+    with torch.no_grad():
+        expected = subject.model(torch.from_numpy(images)).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "answers.npy"), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(expected.sum(1), 1, rtol=1e-5)
+    requirements = (tmp_path / "model" / "requirements.txt").read_text()
+    assert "lightkit" not in requirements
+    assert f"torch=={torch.__version__.partition('+')[0]}" in requirements
+
+
+class TwoIn(nn.Module):
+    """Takes two inputs, and gives a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, left: Tensor, right: Tensor) -> dict[str, Tensor]:
+        return {"sum": self.layer(left + right), "gap": left - right}
+
+
+class ByLength(nn.Module):
+    """Gives other answers for long batches; both ways of writing keep one of the two."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if len(x) > 4 else x - 1
+
+
+def described(module: nn.Module, *example: Tensor) -> Any:
+    torch.manual_seed(2)
+    return plain_subject(module.eval(), example, class_names=None, preprocessing=None, source={})
+
+
+def test_a_model_with_two_inputs_and_a_dictionary_is_written_but_cannot_be_served(tmp_path: Path) -> None:
+    subject = described(TwoIn(), torch.rand(2, 3), torch.rand(2, 3))
+    package(subject, tmp_path / "model", way="torch_export")
+    import mlflow.pytorch  # late: 2 s
+
+    loaded = mlflow.pytorch.load_model(str(tmp_path / "model"))
+    inputs = torch.rand(5, 3), torch.rand(5, 3)
+    torch.testing.assert_close(loaded(*inputs)["gap"], inputs[0] - inputs[1])
+    assert not servable(subject)
+
+
+def test_a_model_that_depends_on_the_batch_size_is_refused_in_one_line(tmp_path: Path) -> None:
+    subject = described(ByLength(), torch.rand(2, 3))
+    with pytest.raises(ExportError, match=r"^register: .*ByLength.*--format torchscript\.$") as raised:
+        package(subject, tmp_path / "model", way="torch_export")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_regressor_is_served_as_it_is() -> None:
+    subject = described(nn.Linear(3, 1), torch.rand(2, 3))
+    assert as_served(subject) is subject
+    assert isinstance(subject.metadata, Metadata)
+    assert servable(subject)
