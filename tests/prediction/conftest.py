@@ -51,7 +51,7 @@ def make_onnx(tmp_path: Path) -> MakeOnnx:
         nodes.append(helper.make_node(last, ["means"], ["output"]))
         if in_graph:
             nodes.insert(0, helper.make_node("Cast", ["images"], ["pixels"], to=TensorProto.FLOAT))
-        shape = ["batch", "height", "width", 3] if in_graph else ["batch", 3, 8, 8]
+        shape: list[str | int | None] = ["batch", "height", "width", 3] if in_graph else ["batch", 3, 8, 8]
         kind = TensorProto.UINT8 if in_graph else TensorProto.FLOAT
         graph = helper.make_graph(
             nodes,
