@@ -72,7 +72,7 @@ def _chosen_filled(model: Any, below: dict[str, Any], checkpoint: str) -> Any:
         return model
     given = model.get("init_args") or {}
     types = {} if said is None else _types_of(said)
-    if class_path is None:
+    if class_path is None or (types and not _takes_any(said)):  # what else it keeps are no arguments
         below = {key: value for key, value in below.items() if key in types}
     if said is None and class_path is None:
         return model or None
@@ -109,9 +109,17 @@ def _over(lower: Mapping[str, Any], upper: Any) -> Any:
 
 def _types_of(class_path: str) -> dict[str, Any]:
     """Map the arguments of a class that the user names to their types."""
+    return {name: parameter.annotation for name, parameter in _parameters_of(class_path).items()}
+
+
+def _takes_any(class_path: str | None) -> bool:
+    """Tell whether a class takes arguments that its own signature does not name."""
+    return class_path is None or any(each.kind is each.VAR_KEYWORD for each in _parameters_of(class_path).values())
+
+
+def _parameters_of(class_path: str) -> Mapping[str, inspect.Parameter]:
     found = class_of(class_path)
     try:
-        parameters = inspect.signature(found).parameters if found is not None else {}
+        return inspect.signature(found).parameters if found is not None else {}
     except (TypeError, ValueError):
         return {}
-    return {name: parameter.annotation for name, parameter in parameters.items()}
