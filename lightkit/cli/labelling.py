@@ -83,8 +83,10 @@ def _names_of(data: LightningDataModule) -> Any:
 def lift_limits(trainer: Namespace) -> None:
     """Take out of the trainer's section what would leave out images that were asked for."""
     for name, free in _LIMITS.items():
-        if trainer.get(name) not in (None, False, 1.0):
-            _log.warning("trainer.%s: %s does not hold for IMAGES; all are predicted", name, trainer[name])
+        value = trainer.get(name)
+        is_all = isinstance(value, float) and value == 1  # as a whole number, 1 is one batch
+        if not (value is None or value is False or is_all):
+            _log.warning("trainer.%s: %s does not hold for IMAGES; all are predicted", name, value)
         if name in trainer:
             trainer[name] = free
 
