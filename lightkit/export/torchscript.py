@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from pytorch_lightning import LightningModule
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -56,28 +59,33 @@ def write(subject: Subject, metadata: Metadata, path: Path, _: WriteOptions) -> 
 
 def _scripted(subject: Subject) -> tuple[Any, str]:
     """Give the scripted model and no words, or None and why it cannot be scripted."""
-    with quiet(), torch.no_grad():
+    with quiet(), torch.no_grad(), _without_trainer():
         try:
-            program = torch.jit.script(_without_trainer(subject.model))
+            program = torch.jit.script(subject.model)
             program(*subject.example)  # TorchScript finds some faults of types only when it runs
         except Exception as error:  # noqa: BLE001 - the compiler raises what the model's own properties raise
             return None, reasoned(error)
     return program, ""
 
 
-def _without_trainer(model: nn.Module) -> nn.Module:
-    """Give the model with no trainer attached: the compiler would read it."""
-    if getattr(model, "_trainer", None) is None:
-        return model
-    model = copy.copy(model)
-    model._trainer = None  # type: ignore[assignment]
-    return model
+@contextmanager
+def _without_trainer() -> Iterator[None]:
+    """Let LightningModules say that they have no trainer, which the compiler asks for; else that is an error.
+
+    It is what Lightning's own ``to_torchscript`` does, which goes with Lightning 2.8.
+    """
+    before = LightningModule._jit_is_scripting
+    LightningModule._jit_is_scripting = True
+    try:
+        yield
+    finally:
+        LightningModule._jit_is_scripting = before
 
 
 def _traced(subject: Subject, metadata: Metadata, why_not: str) -> Any:
     model, decisions = _with_scripted_preprocessing(subject.model), _Decisions()
     file = file_name(metadata)
-    with quiet(), torch.no_grad():
+    with quiet(), torch.no_grad(), _without_trainer():
         with decisions:
             subject.model(*subject.example)
         with warnings.catch_warnings(record=True) as told:
