@@ -1,0 +1,188 @@
+"""Scoring: the module's own validation, with the exported outputs in the place of its forward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pytorch_lightning import LightningModule
+from torch import Tensor
+
+from lightkit.artefacts.metadata import TensorSpec
+from lightkit.export.parity import Arrays, Tolerance
+from lightkit.export.reference import Reference
+from lightkit.export.scoring import Scorer
+from tests.export.planted import LineOfThree, samples_of, subject_of
+
+
+def reference_of(model: torch.nn.Module, **changes: Any) -> Reference:
+    samples = samples_of(LineOfThree() if not isinstance(model, LineOfThree) else model)
+    return Reference(subject_of(model), replace(samples, **changes), in_graph=False)
+
+
+def outputs_of(reference: Reference, change: Callable[[Any], Any] = lambda x: x) -> dict[int, list[Arrays]]:
+    return {
+        size: [[change(output) for output in batch.expected] for batch in batches]
+        for size, batches in reference.batches.items()
+    }
+
+
+def swapped(output: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return output[:, [1, 0, 2]]
+
+
+def test_equal_outputs_score_the_same() -> None:
+    reference = reference_of(LineOfThree())
+
+    score = Scorer(reference).score(outputs_of(reference), precision="float32")
+
+    assert (score.outside, score.reason) == ([], None)
+    assert score.eager["val/accuracy"] == score.exported["val/accuracy"] == 1.0
+    assert reference.subject.plain.layer.weight.requires_grad  # nothing of the module has changed
+    assert "forward" not in reference.subject.plain.__dict__
+
+
+def test_classes_in_another_order_are_a_drop() -> None:
+    reference = reference_of(LineOfThree())
+
+    score = Scorer(reference).score(outputs_of(reference, swapped), precision="float32")
+
+    assert score.outside == ["val/loss", "val/accuracy"]
+    assert score.exported["val/accuracy"] < 0.8
+
+
+def test_a_metric_that_turns_nan_is_a_drop() -> None:
+    reference = reference_of(LineOfThree())
+
+    score = Scorer(reference).score(outputs_of(reference, lambda x: x * np.float32(math.nan)), precision="int8")
+
+    assert "val/loss" in score.outside
+
+
+@pytest.mark.parametrize(
+    ("precision", "tolerance", "allowed"),
+    [
+        ("float32", None, 1e-3),
+        ("float16", None, 1e-2 + 1 / 20),
+        ("int8", None, 2e-2 + 2 / 20),
+        ("float32", Tolerance(atol=0.5), 0.5),
+        ("float32", Tolerance(rtol=0.5), 1e-3),
+    ],
+    ids=["float32", "one sample in float16", "two in int8", "the user's atol", "not their rtol"],
+)
+def test_how_far_a_metric_may_be_off(precision: str, tolerance: Tolerance | None, allowed: float) -> None:
+    reference = reference_of(LineOfThree())
+
+    score = Scorer(reference).score(outputs_of(reference), precision=precision, tolerance=tolerance)
+
+    assert score.tolerance == pytest.approx(allowed)
+
+
+class AsideOfForward(LineOfThree):
+    """Its validation does not call forward."""
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        self.log("val/mean", self.layer(batch[0]).mean())
+
+
+class OtherInput(LineOfThree):
+    """Its validation changes the input."""
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        self.log("val/mean", self(batch[0] * 2).mean())
+
+
+class NeedsItsTrainer(LineOfThree):
+    """Its validation needs what a bare trainer has not."""
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        self.log("val/mean", self.trainer.datamodule.factor * self(batch[0]).mean())  # type: ignore[attr-defined]
+
+
+class Silent(LineOfThree):
+    """Its validation logs nothing."""
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        self(batch[0])
+
+
+class Unvalidated(LineOfThree):
+    """It has no validation_step."""
+
+    validation_step = LightningModule.validation_step  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (AsideOfForward(), "validation_step does not call forward"),
+        (OtherInput(), "validation_step gives forward something else than the samples"),
+        (NeedsItsTrainer(), "its validation fails on a Trainer of its own (AttributeError: 'NoneType' object"),
+        (Silent(), "validation_step logs no metric"),
+        (Unvalidated(), "Unvalidated has no validation_step"),
+    ],
+    ids=["no forward", "other input", "fails", "no metric", "no step"],
+)
+def test_what_cannot_be_scored_is_told(model: LineOfThree, says: str) -> None:
+    reference = reference_of(model)
+
+    score = Scorer(reference).score(outputs_of(reference), precision="float32")
+
+    assert score.reason is not None
+    assert score.reason.startswith(says)
+    assert score.outside == []
+    assert score.as_dict() == {"scored": False, "reason": score.reason}
+
+
+def test_without_batches_there_is_no_score() -> None:
+    reference = reference_of(LineOfThree(), batches=())
+
+    assert Scorer(reference).score({}, precision="float32").reason == "the data gives no batches of a validation split"
+
+
+class PartlyRandom(LineOfThree):
+    """One of its metrics is another each time."""
+
+    count = 0
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        super().validation_step(batch, index)
+        PartlyRandom.count += 1
+        self.log("val/calls", float(PartlyRandom.count))
+
+
+def test_a_metric_that_forward_does_not_decide_is_left_out() -> None:
+    reference = reference_of(PartlyRandom())
+
+    score = Scorer(reference).score(outputs_of(reference), precision="float32")
+
+    assert set(score.eager) == {"val/loss", "val/accuracy"}
+
+
+class InMapping(LineOfThree):
+    """Its forward gives a mapping, and is called twice for a batch."""
+
+    def forward(self, x: Tensor) -> Any:
+        return {"logits": self.layer(x), "norm": x.norm(dim=1)}
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        assert self(batch[0])["norm"].shape == batch[1].shape
+        logits = self(batch[0])["logits"]
+        self.log("val/accuracy", (logits.argmax(1) == batch[1]).float().mean())
+
+
+def test_outputs_in_a_mapping_are_given_back_in_it() -> None:
+    model = InMapping()
+    subject = subject_of(model)
+    outputs = (TensorSpec("norm", "float32", (None,)), *subject.metadata.outputs)  # in another order
+    subject = replace(subject, metadata=replace(subject.metadata, outputs=outputs))
+    reference = Reference(subject, samples_of(LineOfThree()), in_graph=False)
+
+    score = Scorer(reference).score(outputs_of(reference), precision="float32")
+
+    assert score.exported == {"val/accuracy": 1.0}
