@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.laying import WITH_MODEL, Laid
@@ -39,7 +40,7 @@ def judge(command: str, laid: Laid, resolved: Resolved, problems: Problems) -> t
     for _, problem in findings.problems:
         problems.add(problem)
     if command in WITH_MODEL and not problems.is_incomplete and laid.resolved.values.get("model") is None:
-        problems.add(_missing_model(laid))
+        problems.add(_missing_model(laid, command))
     unjudged = findings.unjudged
     if problems and unjudged and _seem_right(laid.resolved, catalogue, findings, problems):
         unjudged = []
@@ -66,10 +67,29 @@ def _names_folders(resolved: Resolved) -> bool:
     return isinstance(given, dict) and any(isinstance(value, str) for value in given.values())
 
 
-def _missing_model(laid: Laid) -> ConfigError:
+def _missing_model(laid: Laid, command: str) -> ConfigError:
+    if (unnamed := _named_by_checkpoint(laid)) is not None:
+        return unnamed
     from_files = any(origin.file is not None for origin in laid.resolved.origins.values())
     empty = "" if from_files or not laid.arguments.files else f"; {', '.join(laid.arguments.files)} sets nothing"
-    return ConfigError(f"model: missing{empty}; set it in a file given with -c, or with --model=VALUE")
+    by_run = "name a run with --run, or " if command == "export" else ""
+    return ConfigError(f"model: missing{empty}; {by_run}set it in a file given with -c, or with --model=VALUE")
+
+
+def _named_by_checkpoint(laid: Laid) -> ConfigError | None:
+    """Say what to type where the checkpoint names the model that the config does not."""
+    named = laid.arguments.options.get("ckpt_path", laid.resolved.values.get("ckpt_path"))
+    if not isinstance(named, str) or not Path(named).is_file():
+        return None
+    from lightkit.cli.filling import hyper_parameters  # here: it loads torch
+
+    class_path = hyper_parameters(named).get("_class_path")
+    if not isinstance(class_path, str):
+        return None
+    return ConfigError(
+        f"model: missing; {named} names {class_path}, but what only a checkpoint names is not imported. "
+        f"If you want it, say --model={class_path}"
+    )
 
 
 def judge_with_imports(session: Session, problems: Problems) -> None:
