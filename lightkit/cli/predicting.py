@@ -57,8 +57,6 @@ def predict_by_file(words: Sequence[str]) -> int:
     metadata = read_metadata(file)
     check_takes_images(metadata, str(file))
     sink = _predicted(_opened(file), metadata, listing, targets, mode)
-    if not sink.num:
-        raise DataError(f"{' '.join(arguments.inputs)}: there is no image; {targets.output} has no rows.")
     says = end_of(sink, targets)
     if mode in ("terminal", "plain"):
         print(says, file=_people(targets), flush=True)
@@ -77,6 +75,8 @@ def _predicted(run: Runner, metadata: Metadata, listing: Listing, targets: Targe
             found = shown(found, listing.count(), stream=stream, is_terminal=stream.isatty())
         for prediction in found:
             sink.add(prediction)
+        if not sink.num:  # all else that has no image is known before
+            raise DataError("-: standard input has no paths")
     return sink
 
 

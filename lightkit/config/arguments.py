@@ -98,7 +98,7 @@ class _Splitter:
         elif match := _OVERRIDE.fullmatch(word):
             key, plus, value = match.groups()
             self._result.flags.append(Flag(key, value, word, append=bool(plus)))
-        elif self._takes_inputs and not word.startswith("-"):
+        elif self._takes_inputs and (word == "-" or not word.startswith("-")):
             self._result.inputs.append(word)
         else:
             following = self._words[:1] if word.startswith("-") else []

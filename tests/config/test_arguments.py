@@ -96,3 +96,9 @@ def test_a_wrong_word_is_told(line: str, says: str) -> None:
     with pytest.raises(ConfigError) as error:
         split_arguments(line.split(), options=OPTIONS)
     assert str(error.value) == says
+
+
+def test_a_dash_alone_is_an_input_where_there_are_inputs() -> None:
+    assert split_arguments(["-", "a.jpg"], takes_inputs=True).inputs == ["-", "a.jpg"]
+    with pytest.raises(ConfigError, match="unexpected argument '-'"):
+        split_arguments(["-"])
