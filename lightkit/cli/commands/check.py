@@ -33,6 +33,7 @@ classes, and where no mistake is found, torch and the classes are imported, whic
   --deep         also build everything on one CPU and run the first batch of training and of validation (of the stage,
                  where it is another) from the config's data; find metrics that are monitored and never logged; and
                  compare what checkpoints and the batch take with the disk and the memory that are free
+  --trust        let checkpoints and weights run code as they load
   --output json  print what a deep check has seen as one JSON object
   --quiet        print mistakes and warnings only
 

@@ -103,6 +103,8 @@ class _Check:
 
     def _elsewhere(self, key: str) -> str:
         """Say in which section a key stands."""
+        if key == "trust":
+            return "; --trust is said on the command line, and by no config"
         sections: Mapping[str, Any] = self.catalogue.data["sections"]
         found = [f"{section}.{key}" for section, said in sections.items() if key in said["arguments"]]
         return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
