@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightkit.cli.laying import OPTIONS, STAGES
+from lightkit.artefacts.metadata import FILES as FORMATS
+from lightkit.cli.laying import OPTIONS, STAGES, options_of
 from lightkit.cli.main import COMMANDS
 from lightkit.cli.offered import FILES, FOLDERS, keys, topics, values
 
@@ -23,6 +24,8 @@ _AFTER = {
     "--ckpt_path": ["last", "best", FILES],
     "--output": ["json"],
 }
+_AFTER_OF = {"export": {"--format": [*FORMATS, "all"], "--output": ["json", FOLDERS]}}
+"""What stands after an option of one command."""
 _POSITIONAL = {"diff": ["latest", FILES], "upgrade": [FILES]}
 """What stands by itself after a command that takes no keys."""
 
@@ -68,12 +71,15 @@ def _candidates(before: Sequence[str], current: str) -> list[str]:
     is_stage = COMMANDS[command].is_stage
     if is_stage and "--help" in before:
         return topics(before[[*before].index("--help") + 1 :])
-    options = ["-c", "--help", *(f"--{name}" for name in OPTIONS)] if is_stage else _options_of(command)
-    option, equals, _ = current.partition("=")
-    if previous in _AFTER and (previous in options or "-c" in options):
-        return _AFTER[previous]
-    if equals and option.startswith("-") and option in _AFTER:
-        return _with(f"{option}=", _AFTER[option])
+    options = ["-c", "--help", *(f"--{name}" for name in options_of(command))] if is_stage else _options_of(command)
+    option, equals, value = current.partition("=")
+    after = {**_AFTER, **_AFTER_OF.get(command, {})}
+    if previous in after and (previous in options or "-c" in options):
+        return _listed(after[previous], current)
+    if is_stage and previous.startswith("--") and options_of(command).get(previous[2:]) == "value":
+        return [FILES]  # what it takes cannot be listed
+    if equals and option.startswith("-") and option in after:
+        return _with(f"{option}=", _listed(after[option], value))
     if "-c" not in options:
         return options if current.startswith("-") else _POSITIONAL.get(command, options)
     return _beside_a_config(command, before, current, options)
@@ -94,6 +100,13 @@ def _beside_a_config(command: str, before: Sequence[str], current: str, options:
         below = [word.removesuffix("=") for word in below]
     takes_stage = command in ("check", "explain") and previous == command
     return [*(STAGES if takes_stage else ()), *options, *(f"{dashes}{word}" for word in below)]
+
+
+def _listed(choices: Sequence[str], current: str) -> list[str]:
+    """Let one more value stand after a comma, where values can."""
+    before, comma, _ = current.rpartition(",")
+    said = {*before.split(",")} if comma else set()
+    return [*choices] if not said or FILES in choices else [f"{before},{word}" for word in choices if word not in said]
 
 
 def _with(prefix: str, choices: Sequence[str]) -> list[str]:

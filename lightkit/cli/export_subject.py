@@ -84,7 +84,8 @@ def subject_of(
         calibration=calibration_of(module, data, in_graph=options.with_preprocessing) if options.int8 else None,
     )
     epoch = "" if restored.epoch is None else f" (epoch {restored.epoch + 1})"
-    return Exportable(subject, drawn, written, f"{checkpoint}{epoch}" if checkpoint else "an untrained model")
+    origin = "an untrained model" if checkpoint is None else f"{shown_path(checkpoint)}{epoch}"
+    return Exportable(subject, drawn, written, origin)
 
 
 def _inputs(restored: Restored, options: ExportOptions) -> tuple[Any, Drawn]:

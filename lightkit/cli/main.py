@@ -39,13 +39,13 @@ class Command(NamedTuple):
 
 _OWN = "lightkit.cli.commands."
 _SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")
-_TAKE_A_WORD = ("-c", "--config", "--run", "--ckpt_path", "--output")
+_TAKE_A_WORD = ("-c", "--config", "--run", "--ckpt_path", "--output", "--format")
 COMMANDS = {
     "fit": Command("train a model, or resume the run that was interrupted"),
     "validate": Command("score a run's best checkpoint on the validation split"),
     "test": Command("score a run's best checkpoint on the test split"),
     "predict": Command("label images, or write a run's predictions for the test split"),
-    "export": Command("write a model as a file that is proved equal to it, for use elsewhere"),
+    "export": Command("write a model to files that are proved equal to it"),
     "register": Command("put a run's model into MLflow's registry", _OWN + "register:register"),
     "check": Command("tell everything that is wrong with a config", _OWN + "check:check"),
     "explain": Command("say which layer set a value, and what it replaced", _OWN + "explain:explain"),
@@ -68,7 +68,7 @@ commands:
 
   -c FILE            a layer of the config; later ones win over earlier ones
   --key=value        one value, such as --trainer.max_epochs=3; wins over files
-  --run RUN          validate, test, predict: a run or latest; needs no -c
+  --run RUN          validate, test, predict, export: a run; needs no -c
   --quiet            print warnings and errors only
   --output json      print the run's events, one JSON object a line
   --print_config     print the resolved config and stop

@@ -153,7 +153,7 @@ def calibration_of(
         if source is not None and isinstance(preprocessing, Preprocessing):
             for index in _spread(source):
                 image = source[index][0]
-                yield ((np.asarray(image)[None] if in_graph else preprocessing(image)[None]),)
+                yield ((np.array(image)[None] if in_graph else preprocessing(image)[None]),)
             return
         yield from _first_of_training(module, data)
 
@@ -252,7 +252,7 @@ def _names(data: LightningDataModule | None, split: str, source: Any, count: int
 
 
 def _pixels(source: Any, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.asarray(source[index][0], dtype=np.uint8)
+    return np.array(source[index][0], dtype=np.uint8)  # a copy: torch wants one that it could write to
 
 
 def _spread(source: Any) -> list[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from lightkit.cli.help.own_options import OWN_OPTIONS
+
 __all__ = ["KEYS", "NO_DEFAULT", "Key", "screen"]
 
 NO_DEFAULT = object()
@@ -67,6 +69,12 @@ _DEEPER = """\
 """
 
 
+_WITH_OWN_RUN = ("fit", "export")
+_OF_A_RUN = "the run's events"
+_EVENTS = {"export": "each step and the proof"}
+_OF_AN_EXPORT = ("model", "data", "model.KEY, data.KEY", "run.root", "seed_everything")
+
+
 def screen(command: str, does: str) -> str:
     """Give the help of a stage.
 
@@ -74,12 +82,15 @@ def screen(command: str, does: str) -> str:
         command: Its name.
         does: What it does.
     """
+    own = OWN_OPTIONS.get(command, ())
     options = [
+        *own,
         ("-c FILE", "a layer of the config; later ones win over earlier ones"),
-        *([] if command == "fit" else [("--run RUN", "a run folder, or latest; needs no -c")]),
+        *([] if command in _WITH_OWN_RUN else [("--run RUN", "a run folder, or latest; needs no -c")]),
         ("--print_config", "print the resolved config and stop"),
+        ("--trust", "let checkpoints and weights run code as they load"),
         ("--quiet", "print warnings and errors only"),
-        ("--output json", "print the run's events, one JSON object a line"),
+        ("--output json", f"print {_EVENTS.get(command, _OF_A_RUN)}, one JSON object a line"),
     ]
     lines = [f"  {words:21}  {says}" for words, says in options]
     keys = [f"  {_typed(key):{_WORDS_WIDTH}}{key.says}" for key in KEYS if _applies(key, command)]
@@ -91,6 +102,8 @@ def screen(command: str, does: str) -> str:
 def _applies(key: Key, command: str) -> bool:
     """Tell whether a key does anything in a stage."""
     training = ("trainer.", "callbacks", "optimizer", "run.resume")
+    if command == "export":
+        return key.name in _OF_AN_EXPORT
     return command == "fit" or not key.name.startswith(training) or key.name == "trainer.fast_dev_run"
 
 

@@ -1,0 +1,25 @@
+"""The options that one stage has and others have not, for its help and for completion. No torch."""
+
+from __future__ import annotations
+
+__all__ = ["OWN_OPTIONS"]
+
+OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
+    "export": (
+        ("--format NAMES", "torch_export (model.pt2, the default), onnx,"),
+        ("", "torchscript, safetensors, with commas between; or all"),
+        ("--run RUN", "a run folder or latest, without -c; or an address"),
+        ("", "in MLflow, such as models:/flowers@champion"),
+        ("--ckpt_path WHICH", "best (the default of a run), last, or a file"),
+        ("--output DIR", "where the files go; default RUN/export, else ./export"),
+        ("--with-preprocessing", "uint8 images in, probabilities out"),
+        ("--input-shape SHAPE", "batch first: 1,3,224,224; several as a:1,3;b:1,8;"),
+        ("", "else example_input_array, or a batch of the data"),
+        ("--num-samples N", "validation samples that prove it; default 64"),
+        ("--rtol, --atol X", "how far outputs may be off; default by precision"),
+        ("--opset N", "of ONNX; default the newest that is tested"),
+        ("--half, --int8", "also model.half.onnx; model.int8.onnx, quantised"),
+        ("--trust", "load a checkpoint or model that can run code"),
+    )
+}
+"""By stage: what is typed, and what it does; a line without the first goes on with the one above."""

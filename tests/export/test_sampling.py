@@ -1,0 +1,200 @@
+"""The samples that prove an export: which, in which order, under which names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pytorch_lightning import LightningDataModule, LightningModule
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightkit.errors import ConfigError
+from lightkit.export.sampling import calibration_of, drawn_from, imagined, loader_of, misprepared
+from lightkit.images.preprocessing import Preprocessing
+
+PREPARED = Preprocessing(resize=6, crop=(4, 4), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+
+def _loader(first: int, count: int, batch_size: int = 4) -> DataLoader[Any]:
+    values = torch.arange(first, first + count, dtype=torch.float32)
+    return DataLoader(TensorDataset(values[:, None].repeat(1, 3), values.long()), batch_size=batch_size)
+
+
+class Summing(LightningModule):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(1)
+
+
+class ValidatedData(LightningDataModule):
+    def train_dataloader(self) -> DataLoader[Any]:
+        return _loader(100, 300)
+
+    def val_dataloader(self) -> Any:
+        return [_loader(0, 10), _loader(50, 10)]
+
+
+class TrainingData(LightningDataModule):
+    def train_dataloader(self) -> DataLoader[Any]:
+        return _loader(100, 6)
+
+
+class NormalisedData(ValidatedData):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return [batch[0] * 10, batch[1]]
+
+
+class OwnLoaders(Summing):
+    def val_dataloader(self) -> DataLoader[Any]:
+        return _loader(7, 3)
+
+
+class _Pictures:
+    """Pictures of two classes, three of one for each of the other."""
+
+    labels = [0, 0, 0, 1] * 64
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.new("RGB", (9, 7), (index % 256, 0, 0)), self.labels[index]
+
+
+class PictureData(LightningDataModule):
+    preprocessing = PREPARED
+
+    def untransformed(self, _: str) -> _Pictures:
+        return _Pictures()
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        images = [torch.from_numpy(PREPARED(_Pictures()[index][0])) for index in range(8)]
+        return DataLoader([(image, 0) for image in images], batch_size=3)  # type: ignore[arg-type]
+
+
+def _drawn(module: LightningModule, data: LightningDataModule | None, num: int, **kwargs: Any) -> Any:
+    found = loader_of(module, data)
+    assert found is not None
+    return drawn_from(module, data, num, found=found, **kwargs)
+
+
+def test_samples_are_the_first_of_the_first_validation_loader_in_order() -> None:
+    drawn = _drawn(Summing(), ValidatedData(), 6)
+    assert drawn.source == "validation split"
+    assert drawn.samples.inputs[0][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert list(drawn.samples.names) == [f"val/{index:05d}" for index in range(6)]
+
+
+def test_batches_for_scoring_hold_the_same_samples() -> None:
+    samples = _drawn(Summing(), ValidatedData(), 6).samples
+    assert [batch[1].tolist() for batch in samples.batches] == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_fewer_samples_are_taken_where_the_data_has_fewer() -> None:
+    assert len(_drawn(Summing(), ValidatedData(), 64).samples.names) == 10
+
+
+def test_without_validation_another_split_is_taken_and_named() -> None:
+    drawn = _drawn(Summing(), TrainingData(), 4)
+    assert drawn.source == "training split"
+    assert drawn.samples.inputs[0][0, 0] == 100
+
+
+def test_a_module_can_have_the_loaders_itself() -> None:
+    assert _drawn(OwnLoaders(), None, 64).samples.inputs[0][:, 0].tolist() == [7, 8, 9]
+
+
+def test_there_is_no_loader_where_nobody_has_one() -> None:
+    assert loader_of(Summing(), None) is None
+
+
+def test_what_the_data_does_on_the_way_to_the_device_is_done() -> None:
+    samples = _drawn(Summing(), NormalisedData(), 3).samples
+    assert samples.inputs[0][:, 0].tolist() == [0, 10, 20]
+    assert samples.batches[0][0][:, 0].tolist() == [0, 10, 20]
+
+
+def test_batches_that_are_padded_otherwise_are_left_out() -> None:
+    class Padded(LightningDataModule):
+        def val_dataloader(self) -> Any:
+            return DataLoader(
+                [torch.zeros(5), torch.zeros(5), torch.zeros(9)], batch_size=None, collate_fn=lambda x: x[None]
+            )
+
+    assert _drawn(Summing(), Padded(), 64).samples.inputs[0].shape == (2, 5)
+
+
+def test_an_empty_loader_is_a_mistake() -> None:
+    class Empty(LightningDataModule):
+        def val_dataloader(self) -> Any:
+            return DataLoader([])  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match="The validation split gives no batch"):
+        _drawn(Summing(), Empty(), 4)
+
+
+def test_images_are_those_behind_the_samples() -> None:
+    samples = _drawn(Summing(), PictureData(), 5, with_images=True).samples
+    assert samples.images is not None
+    assert [image[0, 0, 0] for image in samples.images] == [0, 1, 2, 3, 4]
+    assert misprepared(samples, PREPARED) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        (Preprocessing(6, (4, 4), (0.4, 0.5, 0.5), (0.5, 0.5, 0.5)), r"val/00000 differs by up to 0\.2 between"),
+        (
+            Preprocessing(6, (5, 5), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+            r"is \(3, 4, 4\) in the loader's batch, and \(3, 5, 5\)",
+        ),
+    ],
+    ids=["mean", "crop"],
+)
+def test_a_preprocessing_that_the_loader_does_not_do_is_seen(said: Preprocessing, says: str) -> None:
+    samples = _drawn(Summing(), PictureData(), 2, with_images=True).samples
+    found = misprepared(samples, said)
+    assert found is not None
+    assert re.search(says, found)
+
+
+def test_samples_without_data_are_noise_for_floats_and_the_example_for_whole_numbers() -> None:
+    example = (torch.zeros(2, 3), torch.tensor([[5], [6]]))
+    first, again = imagined(example, 5, source="--input-shape"), imagined(example, 5, source="--input-shape")
+    floats, tokens = first.samples.inputs
+    assert floats.shape == (5, 3)
+    assert torch.equal(floats[:2], example[0])
+    assert len(floats[2:].unique()) == 9
+    assert tokens.flatten().tolist() == [5, 6, 5, 6, 5]
+    assert torch.equal(floats, again.samples.inputs[0])
+    assert first.samples.batches == ()
+    assert first.source == "random inputs shaped like --input-shape"
+
+
+def test_calibration_takes_training_images_evenly_over_the_classes() -> None:
+    seen = [inputs[0] for inputs in calibration_of(Summing(), PictureData(), in_graph=True)()]
+    indices = [int(image[0, 0, 0, 0]) for image in seen]
+    assert {image.dtype for image in seen} == {np.dtype(np.uint8)}
+    assert {image.shape for image in seen} == {(1, 7, 9, 3)}
+    assert len(set(indices)) == 128
+    assert sum(_Pictures.labels[index] for index in indices) == 64
+
+
+def test_calibration_prepares_images_as_for_evaluation() -> None:
+    image = next(iter(calibration_of(Summing(), PictureData(), in_graph=False)()))[0]
+    assert (image.shape, image.dtype) == ((1, 3, 4, 4), np.dtype(np.float32))
+
+
+def test_calibration_without_images_takes_the_first_training_batches() -> None:
+    batches = list(calibration_of(Summing(), ValidatedData(), in_graph=False)())
+    assert sum(len(batch[0]) for batch in batches) == 128
+    assert batches[0][0][0, 0] == 100
+
+
+def test_calibration_without_training_data_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="--int8 is calibrated on training samples"):
+        list(calibration_of(Summing(), None, in_graph=False)())
