@@ -59,6 +59,7 @@ def test_a_model_that_prepares_images_itself_gets_those_of_one_size_together(ima
     found = list(predictions(model, metadata_of(in_graph=True), images))
     assert [prediction.path for prediction in found] == images
     for prediction in found:
+        assert prediction.values is not None
         with Image.open(prediction.path) as image:
             np.testing.assert_allclose(prediction.values, np.asarray(image).mean(axis=(0, 1)), rtol=1e-5)
     assert sorted(model.given) == [
