@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import datetime as dt
 import decimal
 import logging
@@ -22,7 +21,6 @@ from typing import Any
 import jsonargparse
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning_fabric.utilities.data import AttributeDict
 from packaging.version import InvalidVersion, Version
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch import Tensor, serialization
@@ -38,7 +36,7 @@ _log = logging.getLogger("lightkit")
 _HARMLESS = (
     *(pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
     *(dt.timedelta, dt.datetime, dt.date, dt.time, dt.timezone),
-    *(decimal.Decimal, uuid.UUID, collections.deque, collections.defaultdict, AttributeDict),
+    *(decimal.Decimal, uuid.UUID),
     *(argparse.Namespace, jsonargparse.Namespace, list, dict, tuple, frozenset, str, int, float, bool, range, slice),
 )
 """Classes that people's callbacks keep values in, beside those that torch allows: to build one runs nothing but its own

@@ -72,7 +72,7 @@ def _chosen_filled(model: Any, below: dict[str, Any], checkpoint: str) -> Any:
         return model
     given = model.get("init_args") or {}
     types = {} if said is None else _types_of(said)
-    if class_path is None or (types and not _takes_any(said)):  # what else it keeps are no arguments
+    if class_path is None or (said is not None and not _takes_others(said)):  # what else it keeps are no arguments
         below = {key: value for key, value in below.items() if key in types}
     if said is None and class_path is None:
         return model or None
@@ -109,17 +109,18 @@ def _over(lower: Mapping[str, Any], upper: Any) -> Any:
 
 def _types_of(class_path: str) -> dict[str, Any]:
     """Map the arguments of a class that the user names to their types."""
-    return {name: parameter.annotation for name, parameter in _parameters_of(class_path).items()}
+    return {name: parameter.annotation for name, parameter in (_parameters_of(class_path) or {}).items()}
 
 
-def _takes_any(class_path: str | None) -> bool:
-    """Tell whether a class takes arguments that its own signature does not name."""
-    return class_path is None or any(each.kind is each.VAR_KEYWORD for each in _parameters_of(class_path).values())
+def _takes_others(class_path: str) -> bool:
+    """Tell whether a class may take arguments that its own signature does not name."""
+    parameters = _parameters_of(class_path)
+    return parameters is None or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
-def _parameters_of(class_path: str) -> Mapping[str, inspect.Parameter]:
+def _parameters_of(class_path: str) -> Mapping[str, inspect.Parameter] | None:
     found = class_of(class_path)
     try:
-        return inspect.signature(found).parameters if found is not None else {}
+        return None if found is None else inspect.signature(found).parameters
     except (TypeError, ValueError):
-        return {}
+        return None

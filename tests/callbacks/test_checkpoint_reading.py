@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import decimal
+import logging
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit import runs
+from lightkit.callbacks import VerifiedCheckpointIO
+from lightkit.callbacks.checkpoint_reading import CheckpointReader, check_content, read_checkpoint
+from lightkit.errors import ConfigError
+
+LOOPS: dict[str, Any] = {name: {} for name in ("fit_loop", "validate_loop", "test_loop", "predict_loop")}
+CONTENT: dict[str, Any] = {
+    "state_dict": {"weight": torch.arange(3.0)},
+    "pytorch-lightning_version": "2.6.6",
+    "loops": LOOPS,
+    "optimizer_states": [],
+    "lr_schedulers": [],
+}
+
+
+class Touches:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["archive", "before torch 1.6"])
+def test_a_file_that_runs_code_is_refused_and_does_not_run_it(is_zip: bool, tmp_path: Path) -> None:
+    torch.save({**CONTENT, "a": Touches(tmp_path / "ran")}, tmp_path / "a.ckpt", _use_new_zipfile_serialization=is_zip)
+    with pytest.raises(ConfigError, match=r"a\.ckpt holds posix\.system beside tensors .* --trust"):
+        read_checkpoint(tmp_path / "a.ckpt")
+    with pytest.raises(ConfigError, match="--trust"):
+        CheckpointReader().load_checkpoint(tmp_path / "a.ckpt", weights_only=False)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_pickle_is_refused_and_does_not_run(protocol: int, tmp_path: Path) -> None:
+    (tmp_path / "a.ckpt").write_bytes(pickle.dumps(Touches(tmp_path / "ran"), protocol))
+    with pytest.raises(ConfigError, match=r"a\.ckpt (holds posix\.system|cannot be read as a checkpoint)"):
+        read_checkpoint(tmp_path / "a.ckpt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_variable_allows_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    torch.save({**CONTENT, "a": Touches(tmp_path / "ran")}, tmp_path / "a.ckpt")
+    with pytest.raises(ConfigError, match="--trust"):
+        read_checkpoint(tmp_path / "a.ckpt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_trust_loads_it_and_one_warning_says_what(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch.save({**CONTENT, "a": Touches(tmp_path / "ran")}, tmp_path / "a.ckpt")
+    with caplog.at_level(logging.WARNING, "lightkit"), runs.trusting():
+        for _ in range(2):
+            assert read_checkpoint(tmp_path / "a.ckpt")["a"] == 0
+    assert (tmp_path / "ran").exists()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"--trust: {tmp_path / 'a.ckpt'} holds posix.system beside tensors and plain values; loading it may run code"
+    ]
+
+
+def test_trust_says_nothing_of_a_file_that_needs_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch.save(CONTENT, tmp_path / "a.ckpt")
+    with runs.trusting():
+        read_checkpoint(tmp_path / "a.ckpt")
+    assert not caplog.records
+
+
+def test_classes_that_only_hold_values_need_no_trust(tmp_path: Path) -> None:
+    kept = {"a": Path("x"), "b": dt.timedelta(1), "c": decimal.Decimal("1.5"), "d": argparse.Namespace(e=range(3))}
+    allowed = torch.serialization.get_safe_globals()
+    torch.save({**CONTENT, "callbacks": kept}, tmp_path / "a.ckpt")
+    assert read_checkpoint(tmp_path / "a.ckpt")["callbacks"] == kept
+    assert torch.serialization.get_safe_globals() == allowed
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ([1, 2], "holds a list, not a checkpoint of Lightning"),
+        ({"weight": torch.ones(1)}, "is a state dict, tensors alone"),
+        ({"epoch": 3}, "it lacks state_dict and pytorch-lightning_version; it has epoch"),
+        ({**CONTENT, "state_dict": [1]}, "expected a mapping for state_dict, got a list"),
+        ({**CONTENT, "callbacks": 5}, "expected a mapping for callbacks, got a int"),
+        ({**CONTENT, "optimizer_states": 5}, "expected a list for optimizer_states, got a int"),
+        ({**CONTENT, "loops": {}}, "its loops lack fit_loop, validate_loop"),
+        ({**CONTENT, "pytorch-lightning_version": "new"}, "its pytorch-lightning_version is 'new'"),
+    ],
+    ids=["list", "state dict", "keys", "state_dict", "callbacks", "optimizers", "loops", "version"],
+)
+def test_a_file_that_holds_something_else_is_told(change: Any, says: str, tmp_path: Path) -> None:
+    torch.save(change, tmp_path / "a.ckpt")
+    with pytest.raises(ConfigError, match=says):
+        read_checkpoint(tmp_path / "a.ckpt")
+
+
+def test_a_checkpoint_of_the_model_only_does_not_go_on() -> None:
+    content = {key: value for key, value in CONTENT.items() if key != "optimizer_states"}
+    check_content(content, "a.ckpt")
+    with pytest.raises(ConfigError, match=r"a\.ckpt has the model only \(it lacks optimizer_states\)"):
+        check_content(content, "a.ckpt", goes_on=True)
+
+
+@pytest.mark.parametrize("size", [100, 1000], ids=["start", "more"])
+def test_a_file_that_is_cut_short_is_told(size: int, tmp_path: Path) -> None:
+    torch.save(CONTENT, tmp_path / "a.ckpt")
+    (tmp_path / "a.ckpt").write_bytes((tmp_path / "a.ckpt").read_bytes()[:size])
+    with pytest.raises(ConfigError, match="cannot be read as a checkpoint: it is damaged, cut short"):
+        read_checkpoint(tmp_path / "a.ckpt")
+
+
+def test_what_is_written_tells_at_once_that_it_will_need_trust(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    io = VerifiedCheckpointIO()
+    for name in ("a.ckpt", "b.ckpt"):
+        io.save_checkpoint({**CONTENT, "hyper_parameters": {"layer": torch.nn.ReLU()}}, tmp_path / name)
+    (told,) = caplog.records
+    assert "a.ckpt holds torch.nn.modules.activation.ReLU beside tensors" in told.getMessage()
+
+
+def test_hyper_parameters_are_written_as_plain_values(tmp_path: Path) -> None:
+    given = {"where": Path("a"), "every": dt.timedelta(seconds=3)}
+    VerifiedCheckpointIO().save_checkpoint({**CONTENT, "hyper_parameters": given}, tmp_path / "a.ckpt")
+    content = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    assert content["hyper_parameters"] == {"where": "a", "every": "0:00:03"}

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightkit import runs
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    path = tmp_path / "a.ckpt"
+    torch.save({"state_dict": {"weight": torch.arange(1000.0)}}, path)
+    return path
+
+
+def test_a_whole_file_has_no_fault(whole: Path) -> None:
+    assert runs.fault_of_checkpoint(whole) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"epoch: 3\n", "is not a checkpoint: it is no file that torch.save has written"),
+        (b"\x89PNG\r\n\x1a\n", "is not a checkpoint: it is no file that torch.save has written"),
+        (pickle.dumps({"a": 1}, protocol=0), "is not a checkpoint: it is no file that torch.save has written"),
+    ],
+    ids=["empty", "text", "picture", "old pickle"],
+)
+def test_another_kind_of_file_is_told(content: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.ckpt").write_bytes(content)
+    assert runs.fault_of_checkpoint(tmp_path / "a.ckpt") == says
+
+
+@pytest.mark.parametrize(
+    ("member", "says"),
+    [
+        ("notes.txt", "a zip archive that torch.save has not written"),
+        ("model/constants.pkl", "a TorchScript model"),
+        ("model/archive_format", "a model that torch.export has written"),
+    ],
+    ids=["zip", "torchscript", "torch_export"],
+)
+def test_another_archive_is_told(member: str, says: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.ckpt", "w") as archive:
+        archive.writestr(member, "x")
+    assert runs.fault_of_checkpoint(tmp_path / "a.ckpt") == f"is not a checkpoint: it is {says}"
+
+
+def test_a_file_that_is_cut_short_is_told(whole: Path) -> None:
+    whole.write_bytes(whole.read_bytes()[:3000])
+    assert "its archive cannot be read" in str(runs.fault_of_checkpoint(whole))
+
+
+def test_a_byte_that_has_changed_is_told(whole: Path) -> None:
+    content = bytearray(whole.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    whole.write_bytes(content)
+    assert str(runs.fault_of_checkpoint(whole)).endswith("data/0 in its archive is damaged")
+
+
+@pytest.mark.parametrize(
+    ("digest", "says"),
+    [(b"0" * 64, "its content is not what a.ckpt.sha256 promises"), (b"\xff\xfe", "a.ckpt.sha256 cannot be read")],
+    ids=["another", "no text"],
+)
+def test_a_digest_beside_it_that_does_not_agree_is_told(digest: bytes, says: str, whole: Path) -> None:
+    runs.sidecar(whole).write_bytes(digest)
+    assert runs.fault_of_checkpoint(whole) == says
