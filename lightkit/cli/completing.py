@@ -24,7 +24,15 @@ _AFTER = {
     "--ckpt_path": ["last", "best", FILES],
     "--output": ["json"],
 }
-_AFTER_OF = {"export": {"--format": [*FORMATS, "all"], "--output": ["json", FOLDERS]}}
+_AFTER_OF: dict[str, dict[str, list[str]]] = {
+    "export": {"--format": [*FORMATS, "all"], "--output": ["json", FOLDERS]},
+    "register": {
+        "--format": ["torch_export", "torchscript"],
+        "--alias": ["challenger", "champion", "none"],
+        "--name": [],
+        "--tracking-uri": ["databricks"],
+    },
+}
 """What stands after an option of one command."""
 _POSITIONAL = {"diff": ["latest", FILES], "upgrade": [FILES]}
 """What stands by itself after a command that takes no keys."""

@@ -39,8 +39,10 @@ Exit code 0: registered; 2: wrong arguments; 5: the model cannot be written so t
 away, or refuses.
 
 lightkit register --run latest --name flowers
-mlflow models serve -m models:/flowers@challenger --env-manager local
 """
+_NEXT = (
+    "mlflow models serve -m models:/flowers@challenger --env-manager local\n"  # not lightkit's options: see completing
+)
 _FORMATS = ("torch_export", "torchscript")
 _OWN = ("--name", "--alias", "--format", "--tracking-uri")
 _SHARED = ("--run", "--ckpt_path", "--input-shape", "--trust", "--quiet", "-c", "--config")
@@ -75,7 +77,7 @@ def register(words: list[str]) -> int:
         LightkitError: If MLflow does not answer, or refuses.
     """
     if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
+        print(_HELP + _NEXT, end="")
         return 0
     options, rest = _parted(words)
     session = open_session("export", rest, SignalWatch())
