@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,24 +22,38 @@ class Tolerance:
     Args:
         rtol: Relative; that of the artefact's precision if None.
         atol: Absolute, in the units of the output; likewise.
+        of_largest: In relation to the largest value of that output over all samples, on top of the others. The
+            error of rounded weights grows with what flows through the layers, whatever comes out at the end.
     """
 
     rtol: float | None = None
     atol: float | None = None
+    of_largest: float = 0.0
 
     def over(self, default: Tolerance) -> Tolerance:
         """Give this one, with what it leaves open from another."""
         return Tolerance(
-            rtol=default.rtol if self.rtol is None else self.rtol, atol=default.atol if self.atol is None else self.atol
+            rtol=default.rtol if self.rtol is None else self.rtol,
+            atol=default.atol if self.atol is None else self.atol,
+            of_largest=default.of_largest if self.atol is None else self.of_largest,
         )
+
+    def __str__(self) -> str:
+        largest = f", {self.of_largest:g} of the largest" if self.of_largest else ""
+        return f"rtol={self.rtol:g}, atol={self.atol:g}{largest}"
 
 
 TOLERANCES = {
     "float32": Tolerance(1e-4, 1e-5),
-    "float16": Tolerance(1e-2, 1e-2),
-    "int8": Tolerance(0.0, 2.0),
+    "float16": Tolerance(1e-2, 1e-5, of_largest=0.02),
+    "int8": Tolerance(1e-2, 1e-5, of_largest=0.5),
 }
-"""By the precision of the weights."""
+"""By the precision of the weights.
+
+Those of float32 allow for fused kernels. The others are two to three times what a MobileNetV2 of five kinds of flowers
+gives on 64 real photos, with logits up to 3.4: float16 is off by 0.02 at most (0.006 of the largest), int8 by 0.75
+(0.22, with the same class on 63 photos). What that does to the task, the metrics tell.
+"""
 
 
 @dataclass(frozen=True)
@@ -128,6 +142,7 @@ def compare(
         tolerance: With both numbers; whole numbers and booleans are compared exactly.
     """
     parity = Parity(batch_size)
+    scales = [max(map(_largest, ofs)) for ofs in zip(*(batch.expected for batch in batches), strict=True)]
     for batch, outputs in zip(batches, exported, strict=True):
         if len(outputs) != len(batch.expected):
             says = f"it gives {len(outputs)} outputs, expected {len(batch.expected)}"
@@ -136,8 +151,9 @@ def compare(
             continue
         for place, (expected, output) in enumerate(zip(batch.expected, outputs, strict=True)):
             name = specs[place].name if place < len(specs) else f"output {place}"
-            _compare_one(parity, batch, place, expected, np.asarray(output), name=name, tolerance=tolerance)
-    scale = max((_largest(expected) for batch in batches for expected in batch.expected), default=0.0)
+            wider = replace(tolerance, atol=(tolerance.atol or 0.0) + tolerance.of_largest * scales[place])
+            _compare_one(parity, batch, place, expected, np.asarray(output), name=name, tolerance=wider)
+    scale = max(scales, default=0.0)
     parity.max_rel = parity.max_abs / scale if scale else 0.0
     return parity
 

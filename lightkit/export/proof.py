@@ -100,7 +100,7 @@ def _check_parity(
     far = max(found.max_abs for found in off)
     raise Mismatch(
         f"{name} does not match its model: {first.num_outside} of {first.num_outputs} outputs differ at batch size "
-        f"{first.batch_size}{also}, by up to {far:.2e} (rtol={tolerance.rtol:g}, atol={tolerance.atol:g}); first "
+        f"{first.batch_size}{also}, by up to {far:.2e} ({tolerance}); first "
         f"{_where(first.first, metadata, names)}."
     )
 

@@ -19,7 +19,7 @@ preprocessing      what is done to an image; null if unknown
 source             ``checkpoint``, its ``sha256``, ``run``, as far as they are known
 versions           of Python, lightkit and the packages that wrote and ran the file, and ``opset``
 samples            number of real samples that it was proved on
-tolerance          ``rtol``, ``atol`` of the comparison
+tolerance          ``rtol``, ``atol`` of the comparison, and ``of_largest``: in relation to the largest output
 parity             by batch size: ``max_abs``, ``max_rel`` (of the largest output), ``outputs`` compared, ``outside``
 metrics            ``scored``; then ``eager``, ``exported`` (metric -> value) and ``tolerance``, else the ``reason``
 loaded             which of torch, lightkit, pytorch_lightning, torchvision, onnxruntime the proof's process had loaded
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ class Artefact:
         proof = self.proof
         return {
             "samples": proof.num_samples,
-            "tolerance": {"rtol": proof.tolerance.rtol, "atol": proof.tolerance.atol},
+            "tolerance": asdict(proof.tolerance),
             "parity": {str(size): found.as_dict() for size, found in proof.parity.items()},
             "metrics": proof.score.as_dict(),
             "loaded": list(proof.loaded),

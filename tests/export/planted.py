@@ -63,7 +63,7 @@ def samples_of(model: torch.nn.Module, num: int = NUM) -> Samples:
     x[min(MARKED, num - 1), 0] = 100.0
     with torch.no_grad():
         labels = model(x).argmax(1)
-    batches = list(zip(x.split(8), labels.split(8), strict=True))
+    batches = list(zip(torch.split(x, 8), torch.split(labels, 8), strict=True))
     return Samples((x,), [f"photos/{row:02}.jpg" for row in range(num)], batches)
 
 

@@ -111,3 +111,11 @@ def test_an_output_without_a_batch_has_no_sample() -> None:
 
 def test_a_tolerance_leaves_open_what_was_not_said() -> None:
     assert Tolerance(atol=0.5).over(Tolerance(rtol=0.1, atol=0.2)) == Tolerance(rtol=0.1, atol=0.5)
+
+
+def test_rounded_weights_are_off_in_relation_to_the_largest_output() -> None:
+    tolerance = Tolerance(0.0, 0.0, of_largest=0.1)
+
+    assert compared(floats(0, 1, 2, 10), floats(0.9, 1, 2, 10), tolerance=tolerance).num_outside == 0
+    assert compared(floats(0, 1, 2, 10), floats(1.1, 1, 2, 10), tolerance=tolerance).num_outside == 1
+    assert Tolerance(atol=0.2).over(tolerance) == Tolerance(0.0, 0.2)
