@@ -29,7 +29,8 @@ _LATER = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "600",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-_LONGEST = 300
+_LONGEST = 300  # characters of what MLflow says
+_SERVER_ERRORS = 500
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,15 @@ def telling(address: Address, doing: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+        is_refusal = isinstance(error, MlflowException) and error.get_http_status_code() < _SERVER_ERRORS
+        advice = f"The address comes from {address.origin}; start the server, or name another with --tracking-uri."
         raise LightkitError(
-            f"MLflow at {address.shown} cannot {doing}: {_words(error)}. The address comes from {address.origin}; "
-            f"start the server, or name another with --tracking-uri."
+            f"MLflow at {address.shown} cannot {doing}: {_words(error)}.{'' if is_refusal else f' {advice}'}"
         ) from error
 
 
 def _words(error: Exception) -> str:
-    words = without_secret(" ".join(str(error).split())) or type(error).__name__
+    words = without_secret(" ".join(str(error).split())).rstrip(".") or type(error).__name__
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}…"
 
 

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lightkit import __version__, runs
+from lightkit.artefacts.metadata import Metadata
+from lightkit.registry.lineage import best_metrics, exports_of, origin_tags, training_of
+
+METADATA = Metadata("torch_export", "Net", (), (), "probabilities", ("daisy", "roses"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> runs.Run:
+    """A run with a checkpoint and what is said of it."""
+    folder = tmp_path / "runs" / "daisies" / "20261120-101112-ab12"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "best.ckpt").write_bytes(b"weights")
+    manifest = {"git": {"commit": "ab12cd", "dirty": False}, "data": {"fingerprint": "f00d", "source": "photos"}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    summary = {"best": {"monitor": "val/loss", "value": 0.25}, "metrics": {"best": {"val/loss": 0.25, "note": "x"}}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return runs.open_run(folder)
+
+
+def test_tags_lead_back_to_the_run(run: runs.Run) -> None:
+    checkpoint = run.checkpoints / "best.ckpt"
+    assert origin_tags(run, checkpoint, METADATA) == {
+        "run": f"daisies/{run.id}",
+        "run_folder": str(run.folder),
+        "git_commit": "ab12cd",
+        "git_dirty": "False",
+        "data_fingerprint": "f00d",
+        "data_source": "photos",
+        "checkpoint": "checkpoints/best.ckpt",
+        "checkpoint_sha256": runs.digest(checkpoint),
+        "lightkit": __version__,
+        "output_kind": "probabilities",
+        "best.val/loss": "0.25",
+        "class_names": '["daisy", "roses"]',
+    }
+
+
+def test_a_checkpoint_from_elsewhere_has_its_whole_path_and_no_score(run: runs.Run, tmp_path: Path) -> None:
+    (tmp_path / "other.ckpt").write_bytes(b"others")
+    tags = origin_tags(run, tmp_path / "other.ckpt", METADATA)
+    assert tags["checkpoint"] == str(tmp_path / "other.ckpt")
+    assert "best.val/loss" not in tags
+
+
+def test_class_names_that_are_too_long_for_a_tag_are_left_to_the_metadata(run: runs.Run) -> None:
+    many = replace(METADATA, class_names=tuple(f"class {number}" for number in range(1000)))
+    assert "class_names" not in origin_tags(run, run.checkpoints / "best.ckpt", many)
+
+
+def test_metrics_are_the_numbers_of_the_best_epoch(run: runs.Run) -> None:
+    assert best_metrics(run) == {"val/loss": 0.25}
+
+
+def test_exports_of_another_checkpoint_are_left_out_and_told(run: runs.Run) -> None:
+    assert exports_of(run, "abc") == (None, None)
+    (run.folder / "export").mkdir()
+    (run.folder / "export" / "export.json").write_text(json.dumps({"source": {"sha256": "abc"}}))
+    assert exports_of(run, "abc") == (run.folder / "export", None)
+    folder, told = exports_of(run, "def")
+    assert folder is None
+    assert told is not None
+    assert "exports of another checkpoint" in told
+
+
+@pytest.mark.parametrize(
+    ("noted", "known"),
+    [
+        ({"tracking_uri": "http://host", "run_id": "r1"}, {"tracking_uri": "http://host", "run_id": "r1"}),
+        ({"tracking_uri": "http://***@host", "run_id": "r1"}, {"run_id": "r1"}),
+        (None, {}),
+    ],
+    ids=["noted", "masked", "not tracked"],
+)
+def test_the_mlflow_run_of_the_training_is_found(
+    run: runs.Run, noted: dict[str, str] | None, known: dict[str, str]
+) -> None:
+    if noted is not None:
+        (run.folder / "mlflow.json").write_text(json.dumps(noted))
+    assert training_of(run) == known
