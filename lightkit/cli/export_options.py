@@ -104,7 +104,7 @@ def _formats(name: str, said: str | bool) -> tuple[str, ...]:
 
 
 def _shapes(name: str, said: str | bool) -> tuple[tuple[str | None, tuple[int, ...]], ...]:
-    read = [_SHAPE.fullmatch(part) for part in str(said).split(";")]
+    read = [_SHAPE.fullmatch(part.strip()) for part in str(said).split(";")]
     shapes = [] if None in read else [(found[1], re.split(r"\s*[,x]\s*", found[2])) for found in read if found]
     found = tuple((argument, tuple(map(int, sizes))) for argument, sizes in shapes)
     if not found or any(0 in sizes for _, sizes in found):
