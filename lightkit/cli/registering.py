@@ -123,7 +123,9 @@ def _tell(done: Registered, store: Store, subject: Subject, run: runs.Run, mode:
         say(f"takes {spec.name}: {spec.dtype} {_sizes(spec.shape)}", mode)
     for spec in subject.metadata.outputs:
         say(f"gives {spec.name}: {spec.dtype} {_sizes(spec.shape)}", mode)
-    if done.exports is None:
+    if done.exports is not None:
+        say(f"files {done.exports} in the artifacts of MLflow's run {done.run_id}", mode)
+    else:
         say(f"      without exports; lightkit export --run {shlex.quote(shown_path(run.folder))} makes them", mode)
     if not servable(subject):
         say("      MLflow's server takes models of one tensor in and one out; this one is for load_model", mode)
