@@ -11,8 +11,10 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lightkit.artefacts.metadata import read_metadata
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, DataError
 from lightkit.models.pretrained import differences, read_safetensors
+from lightkit.runs.files import read_json
+from lightkit.runs.integrity import digest
 
 __all__ = ["load_exported"]
 
@@ -28,9 +30,11 @@ def load_exported(module: LightningModule, path: Path) -> None:
 
     Raises:
         ConfigError: If the weights are not exactly those of this module.
-        DataError: If the file is missing or damaged, or is no export of lightkit.
+        DataError: If the file is missing or damaged, is no export of lightkit, or is not what its export.json says.
     """
-    metadata, state = read_metadata(path), read_safetensors(path)
+    metadata = read_metadata(path)
+    _refuse_altered(path)
+    state = read_safetensors(path)
     build = getattr(module, "build_for", None)
     if callable(build) and metadata.class_names:
         build(metadata.class_names)
@@ -43,6 +47,16 @@ def load_exported(module: LightningModule, path: Path) -> None:
     module.load_state_dict({**own, **whole})
 
 
+def _refuse_altered(path: Path) -> None:
+    """Compare the file with the digest that its export has written beside it, where there is one."""
+    entry = ((read_json(path.with_name("export.json")) or {}).get("artefacts") or {}).get(path.name) or {}
+    promised = entry.get("sha256")
+    if promised and digest(path) != promised:
+        raise DataError(
+            f"{path}: this is not what was exported: its digest is not that in export.json. Export it again."
+        )
+
+
 def _shared(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Give tensors that a file keeps once, because the module uses them under several names."""
     names_by_place: dict[tuple[object, ...], list[str]] = defaultdict(list)
@@ -50,6 +64,5 @@ def _shared(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str,
         if tensor.numel():
             place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
             names_by_place[place].append(name)
-    kept = {name: next((other for other in names if other in given), None) for names in names_by_place.values()
-            for name in names}  # fmt: skip
-    return {name: given[other] for name, other in kept.items() if other is not None}
+    groups = [[name for name in names if name in given] + names for names in names_by_place.values()]
+    return {name: given[first] for first, *others in groups if first in given for name in others}
