@@ -13,16 +13,16 @@ __all__ = ["plain_graph"]
 
 def smaller(one: int, other: int) -> int:
     """Give the smaller of two sizes, where they are known as well as where they are symbols."""
-    if torch.jit.is_scripting():
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
         return min(one, other)
-    return torch.sym_min(one, other)  # type: ignore[no-any-return]
+    return torch.sym_min(one, other)  # type: ignore[return-value]
 
 
 def larger(one: int, other: int) -> int:
     """Give the larger of two sizes, likewise."""
-    if torch.jit.is_scripting():
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
         return max(one, other)
-    return torch.sym_max(one, other)  # type: ignore[no-any-return]
+    return torch.sym_max(one, other)  # type: ignore[return-value]
 
 
 _PLAIN = {torch.sym_min: smaller, torch.sym_max: larger}
@@ -57,7 +57,12 @@ def _is_flat(module: fx.GraphModule) -> bool:
     """Tell whether the inputs are tensors by position, and the output is one tensor."""
     in_spec, out_spec = module._in_spec, module._out_spec
     arguments, keywords = in_spec.children()
-    return bool(out_spec.is_leaf() and not keywords.num_leaves and all(one.is_leaf() for one in arguments.children()))
+    return bool(
+        out_spec is not None
+        and out_spec.is_leaf()
+        and not keywords.num_leaves
+        and all(one.is_leaf() for one in arguments.children())
+    )
 
 
 def _make_plain(node: fx.Node) -> None:

@@ -116,7 +116,7 @@ def _example(uri: str, module: nn.Module, described: Model, folder: Path) -> tup
         ConfigError: If there is none of them.
     """
     if described.saved_input_example_info is not None:
-        kept = described.load_input_example(str(folder))
+        kept: Any = described.load_input_example(str(folder))
         parts = kept.values() if isinstance(kept, dict) else kept if isinstance(kept, (list, tuple)) else [kept]
         arrays = [part.to_numpy() if hasattr(part, "to_numpy") else np.asarray(part) for part in parts]
         return tuple(_fitting(torch.from_numpy(np.ascontiguousarray(array)), module) for array in arrays)

@@ -204,7 +204,9 @@ def _version(client: MlflowClient, name: str, *, model_id: str, run_id: str, tag
 def _log_exports(client: MlflowClient, exports: Path, run_id: str, *, name: str, version: str) -> str:
     """Send the exports to a folder of this version in the run, so that a later one does not replace them."""
     place = f"export/{name}-{version}"
-    client.log_artifacts(run_id, str(exports), place)
+    for file in sorted(exports.iterdir()):
+        if file.is_file() and not file.name.startswith("."):  # nor the lock, and what is being written
+            client.log_artifact(run_id, str(file), place)
     client.set_model_version_tag(name, version, "exports", f"runs:/{run_id}/{place}")
     return place
 

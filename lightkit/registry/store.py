@@ -105,7 +105,8 @@ def telling(address: Address, doing: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
-        is_refusal = isinstance(error, MlflowException) and error.get_http_status_code() < _SERVER_ERRORS
+        status = error.get_http_status_code() if isinstance(error, MlflowException) else _SERVER_ERRORS  # type: ignore[no-untyped-call]
+        is_refusal = int(status) < _SERVER_ERRORS
         advice = f"The address comes from {address.origin}; start the server, or name another with --tracking-uri."
         raise LightkitError(
             f"MLflow at {address.shown} cannot {doing}: {_words(error)}.{'' if is_refusal else f' {advice}'}"
@@ -122,7 +123,7 @@ def _everywhere(uri: str) -> Iterator[None]:
     """Within it, MLflow's own functions speak to this address: a client of 3.17 looks up ``models:/`` through them."""
     import mlflow  # mlflow takes 2 s to import
 
-    before = mlflow.get_tracking_uri() if mlflow.tracking.is_tracking_uri_set() else ""
+    before = mlflow.get_tracking_uri() if mlflow.tracking.is_tracking_uri_set() else ""  # type: ignore[no-untyped-call]
     with _set({"MLFLOW_TRACKING_URI": uri}):
         mlflow.set_tracking_uri(uri)
         try:

@@ -28,7 +28,7 @@ class Pair(nn.Module):
 
 def exported(module: nn.Module, example: Tensor) -> torch.fx.GraphModule:
     shapes = ({axis: Dim(name, min=1) for axis, name in enumerate(["batch", "height", "width"][: example.ndim])},)
-    return torch.export.export(module, (example,), dynamic_shapes=shapes).module()  # type: ignore[return-value]
+    return torch.export.export(module, (example,), dynamic_shapes=shapes).module()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
