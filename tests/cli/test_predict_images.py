@@ -126,8 +126,9 @@ from lightkit.data.listed import ListedImages
 from pytorch_lightning import LightningModule, Trainer
 
 class Means(LightningModule):
+    class_names = [str(number) for number in range(1200)]
     def predict_step(self, batch):
-        return batch.mean(dim=(2, 3)).repeat(1, 40)
+        return batch.mean(dim=(2, 3)).repeat(1, 400)
 
 def predict(words):
     writer = ListedPredictions(Path("out.csv"), contact_sheet=Path("out.html"))
@@ -148,7 +149,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, sum(1 for _ i
 
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
     Image.new("RGB", (16, 16), "red").save(tmp_path / "one.png")
-    for name, number in (("few", 1_000), ("many", 12_000)):
+    for name, number in (("few", 500), ("many", 4_000)):
         (tmp_path / name).mkdir()
         for at in range(number):
             (tmp_path / name / f"{at:05}-{'of a name that takes memory ' * 4}.png").hardlink_to(tmp_path / "one.png")
@@ -158,6 +159,6 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "many")
     assert done.returncode == 0, done.stderr
     growth_kib, num_lines = map(int, done.stdout.split())
-    assert num_lines == 12_001
-    values = 12_000 * 120 * 4 / 1024  # KiB, of the numbers alone if all rows were kept
+    assert num_lines == 4_001
+    values = 4_000 * 1_200 * 4 / 1024  # KiB, of the numbers alone if all rows were kept
     assert growth_kib < values / 2

@@ -20,6 +20,15 @@ OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("--opset N", "of ONNX; default the newest that is tested"),
         ("--half, --int8", "also model.half.onnx; model.int8.onnx, quantised"),
         ("--trust", "load a checkpoint or model that can run code"),
-    )
+    ),
+    "predict": (
+        ("IMAGES", "folders, files, 'globs', a table of paths; or -"),
+        ("--model FILE", "an exported model: .onnx, .pt2, .ts; .safetensors"),
+        ("", "with the config or run that its module is from"),
+        ("--output FILE", "predictions.csv, .parquet or .jsonl; - for CSV here"),
+        ("--contact-sheet FILE", "an HTML page of thumbnails, least certain first"),
+        ("--top-k N", "classes told of each image; default 3"),
+        ("--ckpt_path WHICH", "best (the default of a run), last, or a file"),
+    ),
 }
 """By stage: what is typed, and what it does; a line without the first goes on with the one above."""

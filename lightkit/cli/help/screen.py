@@ -55,7 +55,7 @@ KEYS = (
 """What the screen shows, in its order; a test holds names and defaults against the classes themselves."""
 
 _USAGE = """\
-usage: lightkit {command} [-c FILE]... [--KEY=VALUE]... [KEY=VALUE]...
+usage: lightkit {command} {inputs}[-c FILE]... [--KEY=VALUE]... [KEY=VALUE]...
 
 {does}.
 
@@ -69,6 +69,7 @@ _DEEPER = """\
 """
 
 
+_INPUTS = {"predict": "[IMAGES]... "}
 _WITH_OWN_RUN = ("fit", "export")
 _OF_A_RUN = "the run's events"
 _EVENTS = {"export": "each step and the proof"}
@@ -95,7 +96,7 @@ def screen(command: str, does: str) -> str:
     lines = [f"  {words:21}  {says}" for words, says in options]
     keys = [f"  {_typed(key):{_WORDS_WIDTH}}{key.says}" for key in KEYS if _applies(key, command)]
     heading = "keys and defaults; --KEY=VALUE or KEY=VALUE, in a file trainer: {max_epochs: 3}"
-    usage = _USAGE.format(command=command, does=f"{does[0].upper()}{does[1:]}")
+    usage = _USAGE.format(command=command, inputs=_INPUTS.get(command, ""), does=f"{does[0].upper()}{does[1:]}")
     return f"{usage}options:\n" + "\n".join([*lines, _DEEPER.rstrip(), "", heading, *keys]) + "\n"
 
 
