@@ -21,8 +21,8 @@ from typing import Any
 import jsonargparse
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning_utilities.core.rank_zero import rank_zero_only
 from packaging.version import InvalidVersion, Version
-from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch import Tensor, serialization
 
 from lightkit import runs

@@ -55,7 +55,8 @@ def _plain_sequence(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, _AS_TEXT):
         return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-    for kind in (str, bytes, bool, int, float, complex):  # of a class of somebody's own
+    kinds: tuple[type[Any], ...] = (str, bytes, bool, int, float, complex)
+    for kind in kinds:  # of a class of somebody's own
         if isinstance(value, kind):
             return kind(value)
     if callable(value) and hasattr(value, "__qualname__") and hasattr(value, "__module__"):

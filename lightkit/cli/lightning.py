@@ -236,7 +236,7 @@ class LightkitCLI(LightningCLI):
         command = self.config.get("subcommand")
         if not command or self._given_values is None or not (named := self.config[command].get("ckpt_path")):
             return
-        given = self._given_values
+        given: Any = self._given_values
         said = given.as_dict() if isinstance(given, Namespace) else given
         section = said.get(command) or {}
         section = section.as_dict() if isinstance(section, Namespace) else dict(section)

@@ -73,7 +73,7 @@ def class_of(class_path: str) -> type | None:
     return found if isinstance(found, type) else None
 
 
-def _subclasses(kind: type) -> Iterator[type]:
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     for child in kind.__subclasses__():
         yield child
         yield from _subclasses(child)

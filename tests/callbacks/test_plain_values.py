@@ -17,6 +17,8 @@ from omegaconf import OmegaConf
 
 from lightkit.callbacks.plain_values import plain, without_numpy_scalars
 
+NESTED: Any = vars(jsonargparse)["Namespace"](a=argparse.Namespace(b=Path("c")))
+
 
 class Kind(enum.Enum):
     ROUND = "r"
@@ -48,7 +50,7 @@ def loaded_again(value: Any) -> Any:
         (dt.timedelta(days=1, seconds=2), "1 day, 0:00:02"),
         (dt.date(2026, 1, 2), "2026-01-02"),
         (Options(), {"width": 3, "where": "a/b"}),
-        (jsonargparse.Namespace(a=jsonargparse.Namespace(b=Path("c"))), {"a": {"b": "c"}}),
+        (NESTED, {"a": {"b": "c"}}),
         (argparse.Namespace(a=1), {"a": 1}),
         (np.float32(1.5), 1.5),
         (np.int64(3), 3),
