@@ -103,8 +103,8 @@ def end_of(sink: Sink, targets: Targets) -> str:
     if sink.num_bad > len(bad):
         bad.append(f"bad    and {sink.num_bad - len(bad)} more")
     if sink.num and sink.num == sink.num_bad:
-        which = "The image has" if sink.num == 1 else f"None of the {sink.num} images has"
-        raise DataError("\n".join([f"{which} a prediction; {where} says why.", *bad]))
+        which = "The image has no" if sink.num == 1 else f"None of the {sink.num} images has a"
+        raise DataError("\n".join([f"{which} prediction; {where} says why.", *bad]))
     count = f"images {sink.num}" + (f", {sink.num_bad} of them bad" if sink.num_bad else "")
     sheet = [] if targets.contact_sheet is None else [f"sheet  {shown_path(targets.contact_sheet)}"]
     return "\n".join([count, *bad, f"table  {where}", *sheet])

@@ -31,7 +31,8 @@ class SmallNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Give logits (batch, classes)."""
-        return self.head(torch.relu(self.features(x)).flatten(1))
+        logits: Tensor = self.head(torch.relu(self.features(x)).flatten(1))
+        return logits
 
 
 @pytest.fixture
