@@ -45,7 +45,7 @@ def with_export(trainer_class: Any) -> Any:
     Args:
         trainer_class: A class, or a function that builds a trainer.
     """
-    from jsonargparse import class_from_function  # here, because only a function needs it
+    from jsonargparse import class_from_function  # type: ignore[attr-defined]  # here, because only a function needs it
 
     base = trainer_class if isinstance(trainer_class, type) else class_from_function(trainer_class)
     return type(

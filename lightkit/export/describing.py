@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,7 @@ def plain_subject(
     example = at_least_two(example)
     names = arguments_of(module).named(len(example))
     outputs = _outputs(module, example)
-    kind = getattr(module, "output_kind", "other")
+    kind: Any = getattr(module, "output_kind", "other")
     has_classes = class_names is not None and outputs[0].shape[-1:] == (len(class_names),)
     metadata = Metadata(
         format="",
@@ -57,7 +57,7 @@ def plain_subject(
             for name, tensor in zip(names, example, strict=True)
         ),
         outputs=outputs,
-        output_kind=kind if kind in get_args(OutputKind) else "other",
+        output_kind=cast("OutputKind", kind if kind in get_args(OutputKind) else "other"),
         class_names=tuple(map(str, class_names)) if has_classes and class_names is not None else None,
         preprocessing=preprocessing if _is_prepared_so(example, preprocessing) else None,
         source=dict(source),

@@ -114,7 +114,7 @@ def inputs_of(module: nn.Module, batch: Any) -> tuple[Tensor, ...]:
         ConfigError: If they are not there.
     """
     arguments = arguments_of(module)
-    own = getattr(module, "forward_inputs", None)
+    own: Any = getattr(module, "forward_inputs", None)
     has_own = callable(own)
     said = own(batch) if has_own else batch
     found = _taken(said, arguments, is_exact=has_own)
@@ -178,7 +178,7 @@ def described(value: Any) -> str:
     if isinstance(value, Mapping):
         shown = [f"{key}: {described(item)}" for key, item in list(value.items())[:_MOST_KEYS]]
         return f"a {type(value).__name__} with {', '.join(shown) or 'no keys'}"
-    if isinstance(value, (tuple, list)) and not isinstance(value, str):
+    if isinstance(value, (tuple, list)):
         shown = [described(item) for item in value[:_MOST_KEYS]]
         return f"a {type(value).__name__} of {' and '.join(shown) or 'nothing'}"
     return f"a {type(value).__name__}"
@@ -194,8 +194,10 @@ def _taken(value: Any, arguments: Arguments, *, is_exact: bool) -> tuple[Tensor,
     """
     if isinstance(value, Tensor):
         return (value,) if arguments.num_taken == 1 and (arguments.names or arguments.takes_any) else None
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):  # a named tuple
-        value = value._asdict() if set(arguments.names[: arguments.num_taken]) <= {*value._fields} else tuple(value)
+    fields: Any = getattr(value, "_fields", None)  # of a named tuple
+    if isinstance(value, tuple) and fields is not None:
+        is_named = {*arguments.names[: arguments.num_taken]} <= {*fields}
+        value = dict(zip(fields, value, strict=True)) if is_named else tuple(value)
     if isinstance(value, Mapping):
         return _tensors(_by_name(value, arguments))
     if not isinstance(value, (tuple, list)) or not value:

@@ -86,7 +86,8 @@ def drawn_from(
         ConfigError: If a batch is not what ``forward`` takes, or the loader has none.
     """
     split, loader = found
-    batches, inputs = [], []
+    batches: list[Any] = []
+    inputs: list[tuple[Tensor, ...]] = []
     missing = num_samples
     for batch in _transferred(loader, data):
         taken = inputs_of(module, _after_transfer(batch, module, data))
@@ -257,7 +258,7 @@ def _pixels(source: Any, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def _spread(source: Any) -> list[int]:
     """Choose samples by a fixed seed, evenly over the classes where labels are known without decoding."""
-    order = np.random.default_rng(_SEED).permutation(len(source)).tolist()
+    order: list[int] = np.random.default_rng(_SEED).permutation(len(source)).tolist()
     photos = getattr(source, "photos", None)
     labels = [photo.label for photo in photos] if photos is not None else getattr(source, "labels", None)
     if labels is None:

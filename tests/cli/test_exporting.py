@@ -138,7 +138,7 @@ def test_a_script_of_ones_own_can_export(house: House) -> None:
             ["--model=my_two.Failing"],
             5,
             r"error: Failing.forward fails on float32 (2, 3) and float32 (2, 2): ValueError: images are out of stock "
-            r"(my_two.py:33)",
+            r"(my_two.py:32)",
         ),
         (["--model=my_two.Texts"], 5, "error: Texts.forward gives a str; an export has a tensor"),
         (
