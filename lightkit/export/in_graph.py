@@ -21,7 +21,8 @@ class Prepare(nn.Module):
     """Resize, crop and normalise a batch of images, to the last bit as `Preprocessing` does it with Pillow.
 
     Each pass of the resize is a product with Pillow's own weights, whole numbers below 2 ** 23. In float64 such sums
-    are exact in any order, so that every runtime gives the same pixels. It exports and scripts with dynamic sizes.
+    are exact in any order, so that every runtime gives the same pixels. It exports and scripts with dynamic sizes;
+    TorchScript takes comments after ``type: ignore`` for types, and reads no annotations of buffers.
 
     Args:
         preprocessing: What to do.
@@ -47,7 +48,7 @@ class Prepare(nn.Module):
             float32 ``(batch, 3, crop height, crop width)``.
         """
         height, width = images.shape[1], images.shape[2]
-        shorter = min(height, width) if torch.jit.is_scripting() else torch.sym_min(height, width)
+        shorter = self.shorter(height, width)
         pixels = images.permute(0, 3, 1, 2).to(torch.float64)
         across = self.weights(width, shorter, self.crop_width).transpose(0, 1)
         down = self.weights(height, shorter, self.crop_height)
@@ -58,7 +59,13 @@ class Prepare(nn.Module):
         else:
             pixels = across_first
         scaled = pixels.to(torch.float32) * (1.0 / 255.0)  # the order of torchvision's v2.ToDtype and v2.Normalize
-        return (scaled - self.mean) / self.std
+        return (scaled - self.mean) / self.std  # type: ignore[operator]
+
+    def shorter(self, height: int, width: int) -> int:
+        """Give the shorter side, without fixing which one that is."""
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            return min(height, width)
+        return torch.sym_min(height, width)  # type: ignore[return-value]
 
     def weights(self, length: int, shorter: int, crop: int) -> Tensor:
         """Give what each pixel along an axis adds to each one of the crop, as Pillow's ``precompute_coeffs`` does.
@@ -122,7 +129,7 @@ class Prepared(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Give the class probabilities, ``(batch, classes)``, of uint8 images ``(batch, height, width, 3)`` in RGB."""
         scores = self.network(self.prepare(images))
-        if not torch.jit.is_scripting():
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
             scores = _first(scores)
         return torch.softmax(scores, dim=1) if self.is_logits else scores
 

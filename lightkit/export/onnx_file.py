@@ -78,7 +78,22 @@ def _converted(subject: Subject, metadata: Metadata, opset: int, *, is_half: boo
         except Exception as error:  # the exporter's errors have no base of their own
             raise refused(file, subject.plain, reasoned(error)) from error
     assert converted is not None  # it is None where the exporter writes the file itself
+    _name_open_sizes(converted.model, metadata)
     return converted.model
+
+
+def _name_open_sizes(model: ir.Model, metadata: Metadata) -> None:
+    """Call sizes that are open by what they are, and not ``s77``, in the inputs and outputs."""
+    names = {}
+    for spec, value in zip(metadata.inputs, model.graph.inputs, strict=True):
+        for axis, size in enumerate(value.shape or ()):
+            if not isinstance(size, int):
+                names[str(size)] = "batch" if axis == 0 else f"{spec.name}_{axis}"
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.shape is not None:
+            value.shape = ir.Shape(
+                [size if isinstance(size, int) else names.get(str(size), size) for size in value.shape]
+            )
 
 
 class _Half(nn.Module):

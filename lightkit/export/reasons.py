@@ -94,7 +94,7 @@ def reasoned(error: BaseException) -> str:
     first = _origin(error)
     lines = [line.strip().removeprefix("- ") for line in str(first).splitlines()]
     told = [line for line in lines if line and not _ADVICE.match(line)] or [type(first).__name__]
-    text = re.split(r" If you're using mark_dynamic| \(unhinted: ", told[0])[0].strip().rstrip(":")
+    text = re.split(r" If you're using mark_dynamic| \(unhinted: ", told[0])[0].strip().rstrip(":").removesuffix(" at")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 

@@ -53,7 +53,7 @@ def write(subject: Subject, metadata: Metadata, path: Path, _: WriteOptions) -> 
     _log.info("%s: %s", file_name(metadata), how)
     metadata = replace(metadata, how=how)
     with quiet():
-        torch.jit.save(program, str(path), _extra_files={"lightkit.json": metadata.dumps()})  # type: ignore[no-untyped-call]
+        torch.jit.save(program, str(path), _extra_files={"lightkit.json": metadata.dumps()})
     return metadata
 
 
@@ -83,16 +83,16 @@ def _without_trainer() -> Iterator[None]:
 
 
 def _traced(subject: Subject, metadata: Metadata, why_not: str) -> Any:
-    model, decisions = _with_scripted_preprocessing(subject.model), _Decisions()
-    file = file_name(metadata)
+    decisions, file = _Decisions(), file_name(metadata)
     with quiet(), torch.no_grad(), _without_trainer():
         with decisions:
             subject.model(*subject.example)
+        model = _with_scripted_preprocessing(subject.model)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("ignore")
-            warnings.simplefilter("always", torch.jit.TracerWarning)
+            warnings.simplefilter("always", torch.jit.TracerWarning)  # type: ignore[attr-defined]
             try:
-                program = torch.jit.trace(model, subject.example, strict=False, check_trace=False)
+                program = torch.jit.trace(model, subject.example, strict=False, check_trace=False)  # type: ignore[no-untyped-call]
             except Exception as error:  # whatever the tracer or the model's own code raises
                 raise refused(file, subject.plain, reasoned(error), line=code_line(error)) from error
     if decisions.line and told:
@@ -111,14 +111,14 @@ def _with_scripted_preprocessing(model: nn.Module) -> nn.Module:
     return mixed
 
 
-class _Decisions(TorchFunctionMode):  # type: ignore[misc]
+class _Decisions(TorchFunctionMode):
     """Notes the line of the model's code where the values of a tensor were looked at.
 
     Sizes are plain numbers outside of a trace, so that only values count, which `TracerWarning` cannot tell apart.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.line: str | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,0 +1,60 @@
+"""safetensors files hold the weights, shared ones once, and say what they are of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_model
+from torch import Tensor, nn
+
+from lightkit.artefacts.metadata import read_metadata
+from lightkit.errors import ExportError
+from lightkit.export.subject import WriteOptions
+from lightkit.export.writing import write
+from tests.export import specimens
+
+
+@pytest.mark.parametrize(
+    ("subject", "fresh"),
+    [(specimens.classifier, specimens.TinyConvNet), (specimens.tied_words, specimens.TiedWords)],
+    ids=["conv", "tied"],
+)
+def test_the_weights_come_back(tmp_path: Path, subject: specimens.MakeSubject, fresh: type[nn.Module]) -> None:
+    made, model = subject(), fresh().eval()
+    write("safetensors", made, tmp_path / "model.safetensors", WriteOptions())
+    load_model(model, tmp_path / "model.safetensors")
+    assert torch.equal(model(*made.example), made.model(*made.example))
+
+
+def test_shared_weights_are_written_once(tmp_path: Path) -> None:
+    write("safetensors", specimens.tied_words(), tmp_path / "model.safetensors", WriteOptions())
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        assert sorted(file.keys()) == ["embedding.weight", "offset"]
+
+
+def test_preprocessing_is_told_and_never_in_the_weights(tmp_path: Path) -> None:
+    subject = specimens.classifier_of_images()
+    write("safetensors", subject, tmp_path / "model.safetensors", WriteOptions())
+    said = read_metadata(tmp_path / "model.safetensors")
+    assert not said.in_graph
+    assert (said.preprocessing, said.class_names) == (specimens.PREPROCESSING, tuple("abcde"))
+    assert (said.output_kind, said.inputs[0].dtype, said.inputs[0].shape) == ("logits", "float32", (None, 3, 16, 16))
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        assert set(file.keys()) == set(subject.plain.state_dict())
+
+
+class WithExtraState(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return values
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": 3}
+
+
+def test_a_state_that_is_no_tensor_is_named(tmp_path: Path) -> None:
+    says = r"WithExtraState cannot be exported: safetensors files hold tensors only, .* has _extra_state\.$"
+    with pytest.raises(ExportError, match=says):
+        write("safetensors", specimens.odd_subject(WithExtraState()), tmp_path / "model.safetensors", WriteOptions())
