@@ -81,7 +81,12 @@ def _names_of(data: LightningDataModule) -> Any:
 
 
 def lift_limits(trainer: Namespace) -> None:
-    """Take out of the trainer's section what would leave out images that were asked for."""
+    """Take out of the trainer's section what would leave out images that were asked for, and what tracks the training.
+
+    A logger would open the training's run again, wherever it is tracked, and give it a new end.
+    """
+    if "logger" in trainer:
+        trainer["logger"] = False
     for name, free in _LIMITS.items():
         value = trainer.get(name)
         is_all = isinstance(value, float) and value == 1  # as a whole number, 1 is one batch

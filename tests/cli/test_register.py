@@ -183,8 +183,10 @@ def test_mlflow_serves_a_registered_classifier_and_answers_as_predict_does(flowe
     uri = f"sqlite:///{flowers.folder}/runs/mlflow.db"
     _check_version(client(uri), folder)
     photos = sorted((flowers.folder / "photos").glob("*/*.jpg"))[:32]
+    ended = _end_of_training(client(uri))
     predicted = flowers("predict", "--run", "latest", "--output", "p.jsonl", "--top-k", "1", *map(str, photos))
     assert predicted.code == 0, predicted.err
+    assert _end_of_training(client(uri)) == ended
     rows = [json.loads(line) for line in (flowers.folder / "p.jsonl").read_text().splitlines()]
     serve = ("models", "serve", "-m", "models:/flowers@champion", "--env-manager", "local")
     with started(flowers.folder, *serve, healthy="/ping", environment={"MLFLOW_TRACKING_URI": uri}) as address:
@@ -199,6 +201,11 @@ def test_mlflow_serves_a_registered_classifier_and_answers_as_predict_does(flowe
         assert np.shape(answer["predictions"]) == (3, 5)
         for wrong in ([[1, 2, 3]], np.zeros((1, 4, 4, 4), int).tolist(), np.full((1, 4, 4, 3), 300).tolist()):
             assert _post(address, wrong)[0] == 400
+
+
+def _end_of_training(registry: Any) -> int:
+    run_id = registry.get_model_version_by_alias("flowers", "champion").run_id
+    return int(registry.get_run(run_id).info.end_time)
 
 
 def _check_version(registry: Any, folder: Path) -> None:
