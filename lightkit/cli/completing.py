@@ -79,7 +79,8 @@ def _candidates(before: Sequence[str], current: str) -> list[str]:
     is_stage = COMMANDS[command].is_stage
     if is_stage and "--help" in before:
         return topics(before[[*before].index("--help") + 1 :])
-    options = ["-c", "--help", *(f"--{name}" for name in options_of(command))] if is_stage else _options_of(command)
+    said = [f"--{name}" for name in options_of(command) if name != "artefact"]  # which is written --model
+    options = ["-c", "--help", *said] if is_stage else _options_of(command)
     option, equals, value = current.partition("=")
     after = {**_AFTER, **_AFTER_OF.get(command, {})}
     if previous in after and (previous in options or "-c" in options):
@@ -97,8 +98,9 @@ def _beside_a_config(command: str, before: Sequence[str], current: str, options:
     """List what stands after a command whose words set keys of a config."""
     previous = before[-1]
     is_option = previous in options or previous[2:] in OPTIONS
+    images = [FILES] if command == "predict" else []
     if previous.startswith("--") and "=" not in previous and not is_option and current[:1] != "-":
-        return values(previous[2:], before)
+        return [*values(previous[2:], before), *(images if previous == "--model" else ())]
     dashes = "--" if current.startswith("-") else ""
     key, equals, _ = current.removeprefix("--").partition("=")
     if equals:
@@ -107,7 +109,8 @@ def _beside_a_config(command: str, before: Sequence[str], current: str, options:
     if command == "explain" and not dashes:  # whose keys stand alone
         below = [word.removesuffix("=") for word in below]
     takes_stage = command in ("check", "explain") and previous == command
-    return [*(STAGES if takes_stage else ()), *options, *(f"{dashes}{word}" for word in below)]
+    stages = STAGES if takes_stage else ()
+    return [*stages, *options, *(f"{dashes}{word}" for word in below), *([] if dashes else images)]
 
 
 def _listed(choices: Sequence[str], current: str) -> list[str]:

@@ -71,7 +71,7 @@ def _number(data: object, name: str) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _names_of(data: LightningDataModule) -> Any:
+def _names_of(data: LightningDataModule | None) -> Any:
     """Give the class names of the data, for a model that has none: the data may have to be there for it."""
     try:
         return getattr(data, "class_names", None)

@@ -91,6 +91,8 @@ def test_every_command_has_the_options_that_its_help_names(command: str, house: 
         (["explain", "model=Regressor", "model.hid"], ["model.hidden"]),
         (["explain", "va"], ["validate"]),
         (["check", "pre"], ["predict"]),
+        (["predict", "--contact"], ["--contact-sheet"]),
+        (["predict", "--art"], []),
         (["check", "trainer.max_e"], ["trainer.max_epochs="]),
         (["fit", "--data", "Flowers", "--data.init_args.b"], ["--data.init_args.batch_size="]),
         (

@@ -139,7 +139,8 @@ def probabilities_of(run: Path, paths: Sequence[Path]) -> torch.Tensor:
     model.load_state_dict(saved["state_dict"])
     images = torch.stack([eval_transform(16)(Image.open(path).convert("RGB")) for path in paths])
     with torch.inference_mode():
-        return model.eval()(images).softmax(1)
+        probabilities: torch.Tensor = model.eval()(images).softmax(1)
+    return probabilities
 
 
 @pytest.mark.slow
