@@ -13,6 +13,8 @@ from lightkit import runs
 from lightkit.errors import ConfigError
 from tests.cli.conftest import MY_MODELS, House
 
+pytestmark = pytest.mark.slow  # each runs a stage
+
 MARKED = """\
 import pathlib
 from typing import Callable, Optional
@@ -325,3 +327,27 @@ def test_paths_are_read_as_they_were_written(house: House) -> None:
     words = ["-c", "small.yaml", "--model=my_kept.Kept", f"--ckpt_path={run}/checkpoints/last.ckpt"]
     done = house("fit", *words, "--trainer.max_epochs=2")
     assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [
+            "swa.swa_lrs=0.01",
+            "swa.swa_epoch_start=1",
+            "swa.device=null",
+            "early_stopping.monitor=val/loss",
+            "timer.duration=00:01:00:00",
+        ],
+        ["ema.decay=0.9", "lr_monitor={}"],
+        ["pruning.pruning_fn=l1_unstructured", "pruning.amount=0.3"],
+    ],
+    ids=["swa, early stopping, timer", "ema", "pruning"],
+)
+def test_a_fit_goes_on_with_what_its_callbacks_keep(words: list[str], house: House) -> None:
+    said = ["-c", "small.yaml", *(f"--callbacks.{word}" for word in words), "--run.name=kept"]
+    run = house.fit(*said, "--trainer.max_epochs=2")
+    assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["callbacks"]
+    done = house("fit", *said, "--trainer.max_epochs=3", f"--run.resume={run}")
+    assert done.code == 0, done.err
+    assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] == 2
