@@ -12,7 +12,6 @@ from lightkit.cli.explaining import located
 from lightkit.cli.export_options import options_in
 from lightkit.cli.joining import num_threads, seat_of
 from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
-from lightkit.cli.predicting import predict_by_file, takes_exported_file
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import Session, open_session
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
@@ -29,8 +28,11 @@ __all__ = ["run"]
 
 def run(command: str, words: list[str], watch: SignalWatch) -> int:
     """Run fit, validate, test, predict or export, and return the exit code."""
-    if takes_exported_file(command, words):  # which needs no config, no run, and for ONNX no torch
-        return predict_by_file(words)
+    if command == "predict":
+        from lightkit.cli.predicting import predict_by_file, takes_exported_file  # here: it loads numpy
+
+        if takes_exported_file(command, words):  # which needs no config, no run, and for ONNX no torch
+            return predict_by_file(words)
     if command == "export":
         return _run_export(words, watch)
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
