@@ -19,7 +19,6 @@ OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("--rtol, --atol X", "how far outputs may be off; default by precision"),
         ("--opset N", "of ONNX; default the newest that is tested"),
         ("--half, --int8", "also model.half.onnx; model.int8.onnx, quantised"),
-        ("--trust", "load a checkpoint or model that can run code"),
     ),
     "predict": (
         ("IMAGES", "folders, files, 'globs', a table of paths; or -"),
