@@ -1,0 +1,28 @@
+"""Trainings start from safetensors files as from those of torch.save."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lightkit.errors import ConfigError
+from lightkit.models import pretrained
+
+
+@pytest.mark.parametrize("prefix", ["network.", ""], ids=["exported", "of-the-network"])
+def test_the_network_is_read_with_and_without_its_prefix(tmp_path: Path, prefix: str) -> None:
+    file = tmp_path / "x.safetensors"
+    save_file({f"{prefix}0.weight": torch.eye(2)}, file)
+    state = pretrained.read(str(file), backbone="small_cnn")
+    assert list(state) == ["0.weight"]
+    assert torch.equal(state["0.weight"], torch.eye(2))
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x00" * 100], ids=["empty", "text", "zeros"])
+def test_what_is_no_safetensors_file_is_told_with_its_key(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.safetensors").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"model\.init_args\.weights: .*x\.safetensors"):
+        pretrained.read(str(tmp_path / "x.safetensors"), backbone="small_cnn")
