@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lightkit import config
 from lightkit.artefacts.metadata import FILES
@@ -61,7 +62,7 @@ class ExportOptions:
             ConfigError: If one has a value that it does not take, naming every such option.
         """
         problems = config.Problems()
-        read = {}
+        read: dict[str, Any] = {}
         for name, take in _READ.items():
             if name in said:
                 with problems.noted():
@@ -71,7 +72,7 @@ class ExportOptions:
             del read["output"]
         if not str(read.get("logged", "")).startswith(("models:/", "runs:/")):
             read.pop("logged", None)
-        return cls(**read)  # type: ignore[arg-type]
+        return cls(**read)
 
 
 def options_in(words: Sequence[str]) -> tuple[ExportOptions | None, Mapping[str, str | bool]]:
@@ -139,17 +140,25 @@ def _folder(name: str, said: str | bool) -> Path:
     return Path(str(said)).expanduser()
 
 
-_READ = {
+def _switch(_: str, said: str | bool) -> bool:
+    return bool(said)
+
+
+def _reference(_: str, said: str | bool) -> str:
+    return str(said)
+
+
+_READ: Mapping[str, Callable[[str, str | bool], Any]] = {
     "format": _formats,
     "output": _folder,
-    "with-preprocessing": lambda _, said: bool(said),
+    "with-preprocessing": _switch,
     "input-shape": _shapes,
     "opset": _whole,
-    "half": lambda _, said: bool(said),
-    "int8": lambda _, said: bool(said),
+    "half": _switch,
+    "int8": _switch,
     "num-samples": _whole,
     "rtol": _distance,
     "atol": _distance,
-    "run": lambda _, said: str(said),
+    "run": _reference,
 }
 _FIELDS = {"format": "formats", "input-shape": "input_shapes", "run": "logged"}
