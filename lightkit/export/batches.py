@@ -10,12 +10,16 @@ from torch import Tensor
 
 from lightkit.export.fresh.runtimes import flatten
 from lightkit.export.reasons import code_line, quiet, reasoned, refused
-from lightkit.export.subject import Subject
+from lightkit.export.subject import Subject, own
 
 __all__ = ["check_batches"]
 
 _SIZES = (1, 3)
 """Exporters look at one batch of two or more; one alone is what they most often treat apart."""
+_NEVER_THE_SAME = (
+    "called twice on the same inputs, its forward gives different outputs: it keeps state, or draws random numbers in "
+    "eval mode too"
+)
 
 
 def check_batches(program: Callable[..., Any], subject: Subject, file: str) -> None:
@@ -30,9 +34,12 @@ def check_batches(program: Callable[..., Any], subject: Subject, file: str) -> N
 
     Raises:
         ExportError: If the model or the program fails at another size, gives outputs of another shape, or values that
-            differ from the model's at that size only.
+            differ from the model's at that size only; or if the model gives something else at each call.
     """
-    is_alike = _is_close(*(_given(run, subject.example, subject, file) for run in (subject.model, program)))
+    expected, again, found = (_given(run, subject.example, subject, file) for run in (*[subject.model] * 2, program))
+    if not _is_close(expected, again):
+        raise refused(file, subject.plain, _NEVER_THE_SAME)
+    is_alike = _is_close(expected, found)
     for size in _SIZES:
         inputs = tuple(_resized(value, size) for value in subject.example)
         expected, found = (_given(run, inputs, subject, file) for run in (subject.model, program))
@@ -46,7 +53,7 @@ def check_batches(program: Callable[..., Any], subject: Subject, file: str) -> N
 def _given(run: Callable[..., Any], inputs: tuple[Tensor, ...], subject: Subject, file: str) -> list[Tensor]:
     with quiet(), torch.no_grad():
         try:
-            return flatten(run(*inputs))
+            return flatten(run(*own(inputs)))
         except Exception as error:  # whatever the model's own code raises
             reason = f"it depends on the batch size, and fails at {len(inputs[0])}: {reasoned(error)}"
             raise refused(file, subject.plain, reason, line=code_line(error)) from error

@@ -13,7 +13,7 @@ from torch.export import Dim, ExportedProgram
 from lightkit.artefacts.metadata import TensorSpec
 from lightkit.export.batches import check_batches
 from lightkit.export.reasons import code_line, quiet, reasoned, refused
-from lightkit.export.subject import Subject
+from lightkit.export.subject import Subject, own
 
 __all__ = ["captured"]
 
@@ -36,7 +36,7 @@ def captured(subject: Subject, file: str, *, model: nn.Module | None = None) -> 
     shapes = _as_arguments(_dynamic(subject.metadata.inputs), model)
     with quiet() as guards, torch.no_grad():
         try:
-            program = torch.export.export(model, subject.example, dynamic_shapes=shapes)
+            program = torch.export.export(model, own(subject.example), dynamic_shapes=shapes)
         except Exception as error:  # whatever the model's own code raises while it is captured
             line = code_line(error) or guards.line
             raise refused(file, subject.plain, reasoned(error), line=line) from error

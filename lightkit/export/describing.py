@@ -15,7 +15,7 @@ from lightkit.artefacts.metadata import Metadata, OutputKind, TensorSpec
 from lightkit.errors import ConfigError, ExportError
 from lightkit.export.in_graph import with_preprocessing
 from lightkit.export.inputs import arguments_of, at_least_two, described
-from lightkit.export.subject import Subject
+from lightkit.export.subject import Subject, own
 from lightkit.images.preprocessing import Preprocessing
 
 __all__ = ["given_by", "graph_subject", "plain_subject"]
@@ -105,7 +105,7 @@ def given_by(module: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
     name = type(module).__name__
     try:
         with torch.no_grad():
-            given = module(*inputs)
+            given = module(*own(inputs))
     except Exception as error:  # whatever the user's forward raises is told
         shapes = " and ".join(map(described, inputs))
         says = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_LETTERS]

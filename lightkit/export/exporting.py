@@ -104,8 +104,8 @@ class _Grounds:
     def __init__(self, reference: Reference, inputs: Path, threads: int) -> None:
         self.reference = reference
         self.inputs = inputs
-        self.latency: Mapping[int, Mapping[str, float]] = eager_latency(reference, threads=threads)
         lay_inputs(reference.batches, inputs)
+        self.latency: Mapping[int, Mapping[str, float]] = eager_latency(reference, threads=threads)
 
     @cached_property
     def scorer(self) -> Scorer:

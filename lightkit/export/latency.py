@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from lightkit.export.fresh.run import measure
+from lightkit.export.parity import Batch
 from lightkit.export.process import TIMED
 from lightkit.export.reference import Reference
 
@@ -27,9 +29,14 @@ def eager_latency(reference: Reference, *, threads: int) -> dict[int, Mapping[st
     """
     with _limited(threads):
         return {
-            size: measure(lambda batch=reference.batches[size][0]: reference.timed(batch))  # type: ignore[misc]
+            size: measure(lambda batch=_copied(reference.batches[size][0]): reference.timed(batch))  # type: ignore[misc]
             for size in TIMED
         }
+
+
+def _copied(batch: Batch) -> Batch:
+    """Give one whose inputs a forward may change; a copy at each call would be timed too."""
+    return replace(batch, inputs=[array.copy() for array in batch.inputs])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import ExportError
 from lightkit.export.fresh.runtimes import flatten
 from lightkit.export.parity import Batch
-from lightkit.export.subject import Samples, Subject
+from lightkit.export.subject import Samples, Subject, own
 from lightkit.images.preprocessing import Preprocessing
 
 __all__ = ["BATCH_SIZES", "Reference"]
@@ -101,7 +101,7 @@ class Reference:
     def _run(self, inputs: Sequence[Tensor]) -> Any:
         try:
             with torch.no_grad():
-                return self.subject.plain(*inputs)
+                return self.subject.plain(*own(inputs))
         except Exception as error:  # whatever the user's forward raises is told
             lines = str(error).strip().splitlines() or [""]
             raise ExportError(

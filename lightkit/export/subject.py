@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightkit.artefacts.metadata import Metadata
 
-__all__ = ["Samples", "Subject", "WriteOptions"]
+__all__ = ["Samples", "Subject", "WriteOptions", "own"]
 
 
 @dataclass(frozen=True)
@@ -66,3 +66,8 @@ class WriteOptions:
     half: bool = False
     int8: bool = False
     calibration: Callable[[], Iterable[tuple[np.ndarray[Any, Any], ...]]] | None = None
+
+
+def own(inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Give copies of a batch's inputs, for a forward may change in place what it is given."""
+    return tuple(value.clone() for value in inputs)

@@ -21,7 +21,7 @@ from lightkit.export.batches import check_batches
 from lightkit.export.in_graph import Prepared
 from lightkit.export.naming import file_name
 from lightkit.export.reasons import caller_line, code_line, quiet, reasoned, refused
-from lightkit.export.subject import Subject, WriteOptions
+from lightkit.export.subject import Subject, WriteOptions, own
 
 __all__ = ["write"]
 
@@ -62,7 +62,7 @@ def _scripted(subject: Subject) -> tuple[Any, str]:
     with quiet(), torch.no_grad(), _without_trainer():
         try:
             program = torch.jit.script(subject.model)
-            program(*subject.example)  # TorchScript finds some faults of types only when it runs
+            program(*own(subject.example))  # TorchScript finds some faults of types only when it runs
         except Exception as error:  # noqa: BLE001 - the compiler raises what the model's own properties raise
             return None, reasoned(error)
     return program, ""
@@ -86,13 +86,13 @@ def _traced(subject: Subject, metadata: Metadata, why_not: str) -> Any:
     decisions, file = _Decisions(), file_name(metadata)
     with quiet(), torch.no_grad(), _without_trainer():
         with decisions:
-            subject.model(*subject.example)
+            subject.model(*own(subject.example))
         model = _with_scripted_preprocessing(subject.model)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", torch.jit.TracerWarning)  # type: ignore[attr-defined]
             try:
-                program = torch.jit.trace(model, subject.example, strict=False, check_trace=False)  # type: ignore[no-untyped-call]
+                program = torch.jit.trace(model, own(subject.example), strict=False, check_trace=False)  # type: ignore[no-untyped-call]
             except Exception as error:  # whatever the tracer or the model's own code raises
                 raise refused(file, subject.plain, reasoned(error), line=code_line(error)) from error
     if decisions.line and told:

@@ -17,7 +17,7 @@ from lightkit.errors import ConfigError
 from lightkit.export.naming import file_name
 from lightkit.export.opsets import check_opset
 from lightkit.export.reasons import code_line, quiet, reasoned, refused
-from lightkit.export.subject import Subject, WriteOptions
+from lightkit.export.subject import Subject, WriteOptions, own
 from lightkit.machine.packages import describe_packages
 
 __all__ = ["check_options", "write"]
@@ -116,7 +116,7 @@ def _check_forward(subject: Subject, file: str) -> Any:
     """Run the model on its example, so that its own mistakes are not told as an exporter's."""
     with quiet(), torch.no_grad():
         try:
-            return subject.model(*subject.example)
+            return subject.model(*own(subject.example))
         except Exception as error:  # whatever the model's own code raises
             reason = f"its forward fails on the example inputs: {reasoned(error)}"
             raise refused(file, subject.plain, reason, line=code_line(error)) from error

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lightkit.artefacts.metadata import Metadata, TensorSpec
 from lightkit.export.describing import graph_subject, plain_subject
 from lightkit.export.fresh.runtimes import flatten, open_model
-from lightkit.export.subject import Subject
+from lightkit.export.subject import Subject, own
 from lightkit.images.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(resize=20, crop=(16, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -137,6 +137,19 @@ class LambdaThatDecides(nn.Module):
         return double(values) if values.sum() > 0 else values  # type: ignore[no-untyped-call]
 
 
+class DoublesInPlace(nn.Module):
+    """Changes what it is given."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values.mul_(2) + 1
+
+
+class LambdaInPlace(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        double = lambda tensor: tensor.mul_(2)  # noqa: E731
+        return double(values) + 1  # type: ignore[no-any-return, no-untyped-call]
+
+
 class Eigenvalues(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         return torch.linalg.eigvals(values[:, None] * values[:, :, None]).real  # type: ignore[no-any-return]
@@ -224,8 +237,8 @@ def largest_gap(subject: Subject, path: Any, *, sizes: Sequence[int] = (1, 7)) -
     for size in sizes:
         inputs = tuple(value[torch.arange(size) % len(value)] for value in subject.example)
         with torch.no_grad():
-            expected = [value.numpy() for value in flatten(subject.model(*inputs), names)]
-        found = run([value.numpy() for value in inputs])
+            expected = [value.numpy() for value in flatten(subject.model(*own(inputs)), names)]
+        found = run([value.numpy() for value in own(inputs)])
         assert [(value.shape, value.dtype) for value in found] == [(value.shape, value.dtype) for value in expected]
         gaps += [float(np.abs(one - two).max()) for one, two in zip(found, expected, strict=True)]
     return max(gaps)

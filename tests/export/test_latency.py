@@ -33,3 +33,24 @@ def test_both_batch_sizes_are_timed_after_a_warm_up_with_the_threads_asked_for()
         assert 0 < figures["median_s"] <= figures["p95_s"]
         assert model.seen.count((size, before + 1)) == figures["repetitions"] + 2
     assert torch.get_num_threads() == before
+
+
+class ClearsItsInput(LineOfThree):
+    """It changes in place what it is given."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(x)
+        x.zero_()
+        return logits
+
+
+def test_what_is_timed_leaves_the_samples_as_they_are() -> None:
+    samples = samples_of(LineOfThree())
+    before = samples.inputs[0].clone()
+    reference = Reference(subject_of(ClearsItsInput()), samples, in_graph=False)
+
+    eager_latency(reference, threads=1)
+
+    assert torch.equal(samples.inputs[0], before)
+    for size in (1, 32):
+        assert torch.equal(torch.from_numpy(reference.batches[size][0].inputs[0])[0], before[0])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lightkit.artefacts.metadata import FILES, read_metadata
 from lightkit.errors import ConfigError, ExportError
@@ -36,6 +37,16 @@ def test_onnx_gives_what_the_model_gives(tmp_path: Path, name: str) -> None:
     written = write("onnx", subject, tmp_path / "model.onnx", PLAIN)
     assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
     assert read_metadata(tmp_path / "model.onnx") == written
+
+
+@pytest.mark.parametrize("kind", ["torch_export", "onnx", "torchscript"])
+@pytest.mark.parametrize("model", [specimens.DoublesInPlace, specimens.LambdaInPlace], ids=["script", "trace"])
+def test_a_forward_that_changes_its_input_gives_what_it_gives(tmp_path: Path, model: Any, kind: str) -> None:
+    subject = odd_subject(model())
+    before = subject.example[0].clone()
+    write(kind, subject, tmp_path / FILES[kind], PLAIN)
+    assert torch.equal(subject.example[0], before)
+    assert largest_gap(subject, tmp_path / FILES[kind]) == 0
 
 
 def test_writing_leaves_one_file_and_a_quiet_screen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
