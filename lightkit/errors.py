@@ -34,15 +34,23 @@ __all__ = [
     "Interrupted",
     "LightkitError",
     "RunLocked",
+    "visible",
 ]
 
 
-# Control characters but tab and line break, and those that turn the direction of text: a terminal obeys them.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# Control characters but tab and line break, those that turn the direction of text, and bytes that are no text: a
+# terminal obeys them, or cannot print them.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def _visible(text: str) -> str:
-    """Write characters that a terminal would obey as escape sequences of Python."""
+def visible(text: str, *, in_line: bool = False) -> str:
+    """Write characters that a terminal would obey, and bytes that are no text, as escape sequences of Python.
+
+    Args:
+        text: What is to be read by people, such as the name of a file.
+        in_line: Whether tabs and line breaks are escaped as well, so that a name cannot look like a line of its own.
+    """
+    text = text.replace("\t", r"\t").replace("\n", r"\n") if in_line else text
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -57,7 +65,7 @@ class LightkitError(Exception):
     exit_code = 1
 
     def __init__(self, says: object = "", *, places: Iterable[object] = ()) -> None:
-        super().__init__(_visible(says) if isinstance(says, str) else says)
+        super().__init__(visible(says) if isinstance(says, str) else says)
         self.places = tuple(places)
 
     def reworded(self, rewrite: Callable[[str], str]) -> Self:

@@ -13,7 +13,7 @@ from lightkit import runs
 from lightkit.artefacts.metadata import Metadata, format_of, read_metadata
 from lightkit.cli.laying import options_of, with_artefact
 from lightkit.cli.screen import Mode, choose_mode, speak_plainly
-from lightkit.cli.targets import Targets, check_words, end_of, targets_of
+from lightkit.cli.targets import Targets, check_words, end_of, refuse_overwriting, targets_of
 from lightkit.config import Arguments, split_arguments
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.fresh.runtimes import Runner, open_model
@@ -49,7 +49,9 @@ def predict_by_file(words: Sequence[str]) -> int:
     options = arguments.options
     _refuse_what_has_no_effect(arguments)
     check_words(options, arguments.inputs)
-    targets, listing = targets_of(options), listed(arguments.inputs)
+    targets = targets_of(options)
+    refuse_overwriting(targets, options, arguments.inputs)
+    listing = listed(arguments.inputs)
     is_json = options.get("output") == "json"
     mode = choose_mode({"output": "json"} if is_json else {"quiet": bool(options.get("quiet"))}, sys.stdout)
     speak_plainly(mode)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, visible
 
 if TYPE_CHECKING:
     from lightkit.prediction.sink import Sink
 
-__all__ = ["DEFAULT_OUTPUT", "Targets", "check_places_of_images", "check_words", "end_of", "targets_of"]
+__all__ = [
+    "DEFAULT_OUTPUT",
+    "Targets",
+    "check_places_of_images",
+    "check_words",
+    "end_of",
+    "refuse_overwriting",
+    "targets_of",
+]
 
 DEFAULT_OUTPUT = "predictions.csv"
 """In the working directory: the images need not have anything to do with the run."""
@@ -66,8 +76,49 @@ def check_places_of_images(options: Mapping[str, str | bool], inputs: Sequence[s
 
     check_words(options, inputs)
     if inputs:
-        targets_of(options)
+        refuse_overwriting(targets_of(options), options, inputs)
         listed(inputs)
+
+
+def refuse_overwriting(targets: Targets, options: Mapping[str, str | bool], inputs: Sequence[str]) -> None:
+    """Refuse to write predictions over the table that names the images, or over the model.
+
+    Args:
+        targets: Where they would go.
+        options: Those of the command line.
+        inputs: What names the images.
+
+    Raises:
+        ConfigError: If a place is a file that is read, by whatever name or link.
+    """
+    from lightkit.images.listing import named_files  # as above
+
+    named = {word: Path(str(options[word])).expanduser() for word in ("artefact", "ckpt_path") if word in options}
+    for option, place in (("output", targets.output), ("contact-sheet", targets.contact_sheet)):
+        if place is None or not place.is_file():
+            continue
+        read = next((file for file in (*named_files(inputs), *named.values()) if _is_same(file, place)), None)
+        read = read or ("standard input" if "-" in inputs and _is_standard_input(place) else None)
+        if read is not None:
+            raise ConfigError(
+                f"--{option} {place}: the predictions would replace {read}, which is read for them. "
+                f"Name another file with --{option}."
+            )
+
+
+def _is_same(file: Path, place: Path) -> bool:
+    return file.is_file() and file.samefile(place)
+
+
+def _is_standard_input(place: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(sys.stdin.fileno()), place.stat())
+    except (OSError, ValueError, AttributeError):  # it is closed, or no file of the system
+        return False
+
+
+def _shown(path: Path) -> str:
+    return visible(shown_path(path), in_line=True)
 
 
 def targets_of(options: Mapping[str, str | bool]) -> Targets:
@@ -98,17 +149,13 @@ def end_of(sink: Sink, targets: Targets) -> str:
     """
     from lightkit.prediction.tables import STANDARD_OUTPUT  # as above
 
-    where = "standard output" if targets.output == STANDARD_OUTPUT else shown_path(targets.output)
-    bad = [f"bad    {_shown(prediction.path)}: {prediction.defect}" for prediction in sink.bad]
+    where = "standard output" if targets.output == STANDARD_OUTPUT else _shown(targets.output)
+    bad = [f"bad    {visible(f'{each.path}: {each.defect}', in_line=True)}" for each in sink.bad]
     if sink.num_bad > len(bad):
         bad.append(f"bad    and {sink.num_bad - len(bad)} more")
     if sink.num and sink.num == sink.num_bad:
         which = "The image has no" if sink.num == 1 else f"None of the {sink.num} images has a"
         raise DataError("\n".join([f"{which} prediction; {where} says why.", *bad]))
     count = f"images {sink.num}" + (f", {sink.num_bad} of them bad" if sink.num_bad else "")
-    sheet = [] if targets.contact_sheet is None else [f"sheet  {shown_path(targets.contact_sheet)}"]
+    sheet = [] if targets.contact_sheet is None else [f"sheet  {_shown(targets.contact_sheet)}"]
     return "\n".join([count, *bad, f"table  {where}", *sheet])
-
-
-def _shown(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

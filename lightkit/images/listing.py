@@ -15,7 +15,7 @@ from lightkit.errors import DataError
 from lightkit.images.path_tables import TABLE_SUFFIXES, is_delta, path_table
 from lightkit.images.reading import IMAGE_SUFFIXES
 
-__all__ = ["Listing", "listed"]
+__all__ = ["Listing", "listed", "named_files"]
 
 _MAGIC = frozenset("*?[")
 _Source = Callable[[], Iterable[str]]
@@ -66,6 +66,16 @@ def listed(words: Sequence[str]) -> Listing:
     """
     is_countable = "-" not in words
     return Listing([_source(word) for word in words], is_countable=is_countable)
+
+
+def named_files(words: Sequence[str]) -> Iterator[Path]:
+    """Give the files that words name themselves, and the tables that patterns find; nothing of what is in them."""
+    for word in words:
+        path = Path(word).expanduser()
+        if os.path.lexists(path):
+            yield path
+        elif _MAGIC & {*word} and path.suffix.lower() in TABLE_SUFFIXES:
+            yield from map(Path, _matches_of(path)())
 
 
 def _source(word: str) -> _Source:
@@ -131,9 +141,8 @@ def _entries(folder: str) -> list[tuple[str, bool]]:
 def _glob(pattern: str) -> _Source:
     path = Path(pattern).expanduser()
     suffix = path.suffix.lower()
-    root = path.anchor
-    parts = _without_doubles(path.parts[1:] if root else path.parts)
-    matches = partial(_matches, root, parts)
+    root, parts = _parts_of(path)
+    matches = _matches_of(path)
     if suffix in TABLE_SUFFIXES:
         tables = [path_table(Path(match)) for match in matches()]
         source: _Source = partial(chain.from_iterable, tables)
@@ -155,6 +164,15 @@ def _images_among(matches: Callable[[], Iterable[str]], *, any_file: bool, with_
             yield from _walked_or_itself(match, ()) if with_folders else ()
         elif any_file or os.path.splitext(match)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
             yield match
+
+
+def _matches_of(pattern: Path) -> Callable[[], Iterator[str]]:
+    return partial(_matches, *_parts_of(pattern))
+
+
+def _parts_of(pattern: Path) -> tuple[str, tuple[str, ...]]:
+    root = pattern.anchor
+    return root, _without_doubles(pattern.parts[1:] if root else pattern.parts)
 
 
 def _without_doubles(parts: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from html import escape
 from io import BytesIO
 from pathlib import Path
 
-from lightkit.errors import DataError
+from lightkit.errors import DataError, visible
 from lightkit.images.reading import read_rgb
 from lightkit.prediction.rows import Columns, Prediction
 
@@ -112,7 +112,7 @@ class ContactSheet:
         return f"The {first} {num_shown} of {_count(self._num)}{which}."
 
     def _figure(self, prediction: Prediction) -> str:
-        path, lines = escape(_shown(prediction.path)), "".join(self._lines(prediction))
+        path, lines = escape(visible(prediction.path, in_line=True)), "".join(self._lines(prediction))
         caption = f"<figcaption>{lines}<small>{path}</small></figcaption>"
         return f'<figure title="{path}">{_picture(prediction.path)}{caption}</figure>'
 
@@ -122,13 +122,16 @@ class ContactSheet:
             values = [f"{value:.4g}" for value in prediction.values[:4]]
             return [f"<div>{' '.join([*values, *(['…'] if prediction.values.size > 4 else [])])}</div>"]
         ranked = self._columns.ranked(prediction.values)
-        return [f"<div><span>{escape(_shown(name))}</span><span>{value:.1%}</span></div>" for name, value in ranked]
+        return [
+            f"<div><span>{escape(visible(name, in_line=True))}</span><span>{value:.1%}</span></div>"
+            for name, value in ranked
+        ]
 
     def _bad_list(self) -> str:
         if not self._num_bad:
             return ""
         items = "\n".join(
-            f"<li>{escape(_shown(bad.path))}<br><span>{escape(_shown(bad.defect or ''))}</span></li>"
+            f"<li>{escape(visible(bad.path, in_line=True))}<br><span>{escape(visible(bad.defect or ''))}</span></li>"
             for bad in self._bad
         )
         more = f"\n<p>The first {len(self._bad)} are listed.</p>" if self._num_bad > len(self._bad) else ""
@@ -145,10 +148,6 @@ def _picture(path: str) -> str:
     written = BytesIO()
     image.save(written, "JPEG", quality=80)
     return f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(written.getvalue()).decode()}">'
-
-
-def _shown(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _count(num: int) -> str:

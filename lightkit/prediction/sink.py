@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -59,7 +60,8 @@ class Sink:
         self._waiting: list[Prediction] = []  # bad ones, before the first good one tells the columns
         self._sheet = None if contact_sheet is None else ContactSheet(class_names, top_k)
         places = [*self._outputs, *([contact_sheet] if contact_sheet else [])]
-        self._asides = {path: aside_of(path) for path in places if path != STANDARD_OUTPUT}
+        self._files = {path: _behind_links(path) for path in places if path != STANDARD_OUTPUT}
+        self._asides = {path: aside_of(file) for path, file in self._files.items()}
         self._sheet_path = contact_sheet
         self._closing = ExitStack()
 
@@ -71,6 +73,7 @@ class Sink:
         """
         try:
             for aside in self._asides.values():
+                aside.parent.mkdir(parents=True, exist_ok=True)
                 aside.touch()
         except OSError as error:
             self._remove()
@@ -89,7 +92,7 @@ class Sink:
             self._closing.close()
             if kind is None:
                 for path, aside in self._asides.items():
-                    aside.replace(path)
+                    aside.replace(self._files[path])
         finally:
             self._closing.close()
             self._remove()
@@ -139,6 +142,11 @@ class Sink:
     def _remove(self) -> None:
         for aside in self._asides.values():
             aside.unlink(missing_ok=True)
+
+
+def _behind_links(path: Path) -> Path:
+    """A link stays one: what it leads to is replaced."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _finite(prediction: Prediction) -> Prediction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -98,7 +99,7 @@ TABLE_SUFFIXES = tuple(_TABLES)
 
 
 def checked_output(word: str, *, option: str = "--output", suffixes: Sequence[str] = TABLE_SUFFIXES) -> Path:
-    """Give the file that an option names, once it is known that it can be written.
+    """Give the file that an option names; nothing is made, for what else was asked for may be wrong.
 
     Args:
         word: What was said: a path, or ``-`` for CSV on standard output.
@@ -106,7 +107,7 @@ def checked_output(word: str, *, option: str = "--output", suffixes: Sequence[st
         suffixes: Those that are allowed; ``-`` is, where CSV is.
 
     Raises:
-        ConfigError: If it ends otherwise, is a folder, or its folder cannot be made.
+        ConfigError: If it ends otherwise, is a folder, or no file can be written there.
     """
     path = Path(word).expanduser()
     if path == STANDARD_OUTPUT and ".csv" in suffixes:
@@ -117,10 +118,10 @@ def checked_output(word: str, *, option: str = "--output", suffixes: Sequence[st
         raise ConfigError(f"{option} {word}: expected a file that ends in {expected}")
     if path.is_dir():
         raise ConfigError(f"{option} {word}: this is a folder; expected a file, such as {path / ('all' + suffixes[0])}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{option} {word}: its folder cannot be made ({error.strerror})") from error
+    above = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), path)
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        says = "cannot be written to" if above.is_dir() else "is no folder"
+        raise ConfigError(f"{option} {word}: no file can be written there, because {above} {says}")
     return path
 
 

@@ -95,8 +95,25 @@ def test_standard_output_gets_csv_and_no_file(capsys: pytest.CaptureFixture[str]
     assert printed == "path,label,probability,error\n0.jpg,y,0.800000,\n" == (tmp_path / "t.csv").read_text()
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_is_predicted(tmp_path: Path) -> None:
-    outputs = [tmp_path / "t.csv", tmp_path / "gone" / "t.csv"]
-    with pytest.raises(ConfigError, match="gone: no file can be written there"), Sink(outputs, class_names=None):
+def test_a_folder_that_cannot_be_is_told_before_anything_is_predicted(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    outputs = [tmp_path / "t.csv", tmp_path / "file" / "t.csv"]
+    with pytest.raises(ConfigError, match="file: no file can be written there"), Sink(outputs, class_names=None):
         pytest.fail("it began")
-    assert names_in(tmp_path) == []
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_the_folder_of_an_output_is_made(tmp_path: Path) -> None:
+    with Sink([tmp_path / "a" / "b" / "t.csv"], class_names=None):
+        pass
+    assert names_in(tmp_path / "a" / "b") == ["t.csv"]
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "t.csv").symlink_to("there/real.csv")
+    with Sink([tmp_path / "t.csv"], class_names=["x", "y"]) as sink:
+        sink.add(good(0))
+    assert (tmp_path / "t.csv").is_symlink()
+    assert len(rows_of(tmp_path / "there" / "real.csv")) == 1
+    assert names_in(tmp_path) == ["t.csv", "there"]

@@ -93,7 +93,7 @@ def test_parquet_is_written_in_pieces_of_a_few_thousand_rows(tmp_path: Path) -> 
         ("t.xlsx", {}, r"--output t.xlsx: expected a file that ends in .csv, .parquet or .jsonl"),
         ("t", {}, r"--output t: expected a file that ends in"),
         ("folder.csv", {}, r"--output folder.csv: this is a folder"),
-        ("file/t.csv", {}, r"--output file/t.csv: its folder cannot be made"),
+        ("file/t.csv", {}, r"--output file/t.csv: no file can be written there, because .*file is no folder"),
         ("s.pdf", {"option": "--sheet", "suffixes": (".html",)}, r"--sheet s.pdf: expected a file that ends in .html"),
         ("-", {"option": "--sheet", "suffixes": (".html",)}, r"--sheet -: expected a file that ends in .html"),
     ],
@@ -109,6 +109,7 @@ def test_a_place_that_cannot_be_one_is_refused(
         checked_output(word, **options)
 
 
-def test_the_folder_of_a_place_is_made(tmp_path: Path) -> None:
-    assert checked_output(str(tmp_path / "a" / "b" / "t.JSONL")).parent.is_dir()
+def test_a_place_is_found_right_before_its_folder_is_made(tmp_path: Path) -> None:
+    assert checked_output(str(tmp_path / "a" / "b" / "t.JSONL")).name == "t.JSONL"
+    assert not (tmp_path / "a").exists()
     assert checked_output("-") == STANDARD_OUTPUT
