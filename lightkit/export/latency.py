@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -28,10 +29,7 @@ def eager_latency(reference: Reference, *, threads: int) -> dict[int, Mapping[st
         By batch size: ``median_s``, ``p95_s``, ``repetitions``; see `measure`.
     """
     with _limited(threads):
-        return {
-            size: measure(lambda batch=_copied(reference.batches[size][0]): reference.timed(batch))  # type: ignore[misc]
-            for size in TIMED
-        }
+        return {size: measure(partial(reference.timed, _copied(reference.batches[size][0]))) for size in TIMED}
 
 
 def _copied(batch: Batch) -> Batch:

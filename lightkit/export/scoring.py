@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import warnings
@@ -16,7 +17,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.export.parity import Arrays, Tolerance
+from lightkit.export.parity import Arrays, Batch, Tolerance
 from lightkit.export.reference import Reference
 
 __all__ = ["METRIC_TOLERANCES", "Score", "Scorer"]
@@ -123,7 +124,7 @@ class Scorer:
         control = Score(eager, {name: again.get(name, math.nan) for name in eager}, METRIC_TOLERANCES["float32"][0])
         unlike = control.outside
         self._eager = {name: value for name, value in eager.items() if name not in unlike}
-        return None if self._eager else f"{', '.join(unlike)} do not come from what forward gives alone"
+        return None if self._eager else f"{', '.join(unlike)} do not come from what forward gives for each sample alone"
 
     def _validate(self, replay: _Replay | None) -> tuple[dict[str, float], str | None]:
         """The metrics, or why there are none; ``forward`` is the module's own if there is nothing to replay."""
@@ -159,9 +160,10 @@ class _Replay:
     def __init__(self, reference: Reference, outputs: Sequence[Arrays]) -> None:
         self._inputs = reference.samples.inputs
         self._template = reference.template
-        self._rows = _rows(outputs, reference.num)
+        self._has_rows = [all(have_rows) for have_rows in zip(*map(_have_rows, _flat(reference)), strict=False)]
+        self._outputs = [_joined(outputs, at, reference.num, has_rows) for at, has_rows in enumerate(self._has_rows)]
         if reference.is_softened:
-            self._rows[0] = self._rows[0].clamp_min(torch.finfo(torch.float32).tiny).log()
+            self._outputs[0] = self._outputs[0].clamp_min(torch.finfo(torch.float32).tiny).log()
         self._start = self._end = 0
         self.is_used = False
 
@@ -173,13 +175,28 @@ class _Replay:
             end = start + len(given[0])
             if all(torch.equal(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
                 self._start, self._end, self.is_used = start, end, True
-                return _formed(self._template, iter([rows[start:end] for rows in self._rows]))
+                return _formed(self._template, iter(self._cut(start, end)))
         raise _UnlikeSamplesError(_FORWARD)
 
+    def _cut(self, start: int, end: int) -> list[Tensor]:
+        pairs = zip(self._outputs, self._has_rows, strict=True)
+        return [output[start:end] if has_rows else output for output, has_rows in pairs]
 
-def _rows(outputs: Sequence[Arrays], num: int) -> list[Tensor]:
-    """Outputs of all batches in a row, without what filled the last one up."""
-    return [torch.from_numpy(np.concatenate([batch[at] for batch in outputs])[:num]) for at in range(len(outputs[0]))]
+
+def _have_rows(batch: Batch) -> list[bool]:
+    """Which of the outputs have a row for each sample; a parameter that is given beside them has none."""
+    return [output.shape[:1] == (len(batch.rows),) for output in batch.expected]
+
+
+def _flat(reference: Reference) -> list[Batch]:
+    return [batch for of_size in reference.batches.values() for batch in of_size]
+
+
+def _joined(outputs: Sequence[Arrays], at: int, num: int, has_rows: bool) -> Tensor:
+    """One output of all batches, without what filled the last one up; where it has no rows, that of the first one."""
+    if not has_rows:
+        return torch.from_numpy(np.asarray(outputs[0][at]))
+    return torch.from_numpy(np.concatenate([batch[at] for batch in outputs])[:num])
 
 
 def _formed(template: Any, leaves: Iterator[Tensor]) -> Any:
@@ -207,7 +224,7 @@ class _Batches(Dataset[Any]):
         return len(self._batches)
 
     def __getitem__(self, index: int) -> Any:
-        return self._batches[index]
+        return copy.deepcopy(self._batches[index])  # the module may change it in place
 
 
 def _as_it_is(batch: Any) -> Any:

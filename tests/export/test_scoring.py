@@ -186,3 +186,59 @@ def test_outputs_in_a_mapping_are_given_back_in_it() -> None:
     score = Scorer(reference).score(outputs_of(reference), precision="float32")
 
     assert score.exported == {"val/accuracy": 1.0}
+
+
+class WithItsTemperature(LineOfThree):
+    """Gives what has no row for each sample beside its logits: a parameter, and one with as many rows as classes."""
+
+    def forward(self, x: Tensor) -> Any:
+        return {"temperature": self.layer.bias[0] * 1, "weight": self.layer.weight * 1, "logits": self.layer(x)}
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        outputs = self(batch[0])
+        assert (outputs["temperature"].shape, outputs["weight"].shape) == ((), (3, 4))
+        self.log("val/accuracy", (outputs["logits"].argmax(1) == batch[1]).float().mean())
+
+
+def test_outputs_that_are_the_same_for_any_batch_are_given_back_whole() -> None:
+    reference = Reference(subject_of(WithItsTemperature()), samples_of(LineOfThree()), in_graph=False)
+
+    score = Scorer(reference).score(outputs_of(reference), precision="float32")
+
+    assert (score.reason, score.exported) == (None, {"val/accuracy": 1.0})
+
+
+class OverTheBatch(LineOfThree):
+    """Gives one number for the batch, which no other batch tells."""
+
+    def forward(self, x: Tensor) -> Any:
+        return {"logits": self.layer(x), "mean": self.layer(x).mean()}
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        self.log("val/mean", self(batch[0])["mean"])
+
+
+def test_an_output_that_sums_a_batch_up_is_not_scored() -> None:
+    reference = Reference(subject_of(OverTheBatch()), samples_of(LineOfThree()), in_graph=False)
+
+    score = Scorer(reference).score(outputs_of(reference), precision="float32")
+
+    assert score.reason == "val/mean do not come from what forward gives for each sample alone"
+
+
+class HalvesInPlace(LineOfThree):
+    """Its forward changes what it is given, in a way that shows when it is given the same again."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x.mul_(0.5))
+
+
+def test_a_forward_that_changes_its_input_is_scored_on_the_samples_as_they_are() -> None:
+    samples = samples_of(LineOfThree())
+    before = samples.inputs[0].clone()
+    reference = Reference(subject_of(HalvesInPlace()), samples, in_graph=False)
+
+    score = Scorer(reference).score(outputs_of(reference), precision="float32")
+
+    assert (score.reason, score.outside, score.eager) == (None, [], score.exported)
+    assert torch.equal(samples.inputs[0], before)
