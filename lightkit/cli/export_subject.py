@@ -149,11 +149,9 @@ def _imagined_images(plain: Subject, drawn: Drawn, options: ExportOptions) -> Dr
 
 
 def _check_preparation(plain: Subject, drawn: Drawn) -> None:
-    """Hold what the data module says of its preprocessing against what its loader does."""
+    """Hold what the data module says of its preprocessing, which every file repeats, against what its loader does."""
     preprocessing = plain.metadata.preprocessing
-    if preprocessing is None or not drawn.samples.images:
-        return
-    if (says := misprepared(drawn.samples, preprocessing)) is not None:
+    if preprocessing is not None and (says := misprepared(drawn, preprocessing)) is not None:
         raise ConfigError(f"data: its `preprocessing` is not what its loader does: {says}. Make the two agree.")
 
 

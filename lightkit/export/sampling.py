@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.export.inputs import inputs_of
+from lightkit.export.spreading import chosen_batches, labels_of, spread
 from lightkit.export.subject import Samples
 from lightkit.images.preprocessing import Preprocessing
 
@@ -27,6 +28,7 @@ _MOST_APART = 1e-3
 """Between what a loader gives for an image and what the preprocessing does: in units of the normalised input."""
 
 Array = np.ndarray[Any, Any]
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,13 @@ class Drawn:
     Args:
         samples: The samples.
         source: In words, such as ``validation split``.
+        image_at: Gives the image behind a sample as it is, uint8 ``(height, width, 3)``; None where the data has none,
+            or prepares it at random, as for training.
     """
 
     samples: Samples
     source: str
+    image_at: Callable[[int], Pixels] | None = None
 
 
 def loader_of(module: LightningModule, data: LightningDataModule | None) -> tuple[str, Any] | None:
@@ -71,9 +76,12 @@ def drawn_from(
     found: tuple[str, Any],
     with_images: bool = False,
 ) -> Drawn:
-    """Take the first samples of a loader, in its order.
+    """Take samples of a loader that are spread over its split, in the split's order.
 
-    Where batches differ in more than their length, as padded texts do, only those like the first are taken.
+    Of every class alike where the data module tells labels, otherwise evenly over the order: most splits are sorted by
+    class, and on one class alone a file that always says this class would pass. Only of a stream, and of a loader
+    with a batch sampler or a sampler of its own, the first samples are taken. Where batches differ in more than their
+    length, as padded texts do, only those like the first are taken.
 
     Args:
         module: Tells what of a batch are its inputs.
@@ -86,10 +94,12 @@ def drawn_from(
         ConfigError: If a batch is not what ``forward`` takes, or the loader has none.
     """
     split, loader = found
+    behind = _source(data, split)
+    chosen = chosen_batches(loader, num_samples, None if behind is None else labels_of(behind))
     batches: list[Any] = []
     inputs: list[tuple[Tensor, ...]] = []
     missing = num_samples
-    for batch in _transferred(loader, data):
+    for batch in _transferred(loader if chosen is None else chosen[0], data):
         taken = inputs_of(module, _after_transfer(batch, module, data))
         if inputs and [t.shape[1:] for t in taken] != [t.shape[1:] for t in inputs[0]]:
             break
@@ -103,14 +113,17 @@ def drawn_from(
     if not inputs:
         raise ConfigError(f"The {source} gives no batch, so there is nothing to prove an export on. {_INSTEAD}")
     together = tuple(torch.cat(parts) for parts in zip(*inputs, strict=True))
-    behind = _source(data, split, len(together[0]))
+    places = list(range(len(together[0]))) if chosen is None else chosen[1][: len(together[0])]
+    if (chosen is None and split == "train") or (behind is not None and len(behind) <= max(places, default=0)):
+        behind = None  # shuffled, so nobody knows which they are; or the images of something else
     samples = Samples(
         together,
-        _names(data, split, behind, len(together[0])),
+        _names(data, split, behind, places),
         batches if split in ("val", "test", "train") else (),
-        [_pixels(behind, at) for at in range(len(together[0]))] if with_images and behind is not None else None,
+        [_pixels(behind, place) for place in places] if with_images and behind is not None else None,
     )
-    return Drawn(samples, source)
+    is_random = behind is None or split == "train"
+    return Drawn(samples, source, None if is_random else lambda at: _pixels(behind, places[at]))
 
 
 def imagined(example: Sequence[Tensor], num_samples: int, *, source: str) -> Drawn:
@@ -150,9 +163,9 @@ def calibration_of(
 
     def samples() -> Iterator[tuple[Array, ...]]:
         preprocessing = getattr(data, "preprocessing", None)
-        source = _source(data, "train", 1)
+        source = _source(data, "train")
         if source is not None and isinstance(preprocessing, Preprocessing):
-            for index in _spread(source):
+            for index in spread(len(source), _NUM_CALIBRATION, labels_of(source)):
                 image = source[index][0]
                 yield ((np.array(image)[None] if in_graph else preprocessing(image)[None]),)
             return
@@ -161,17 +174,19 @@ def calibration_of(
     return samples
 
 
-def misprepared(drawn: Samples, preprocessing: Preprocessing) -> str | None:
+def misprepared(drawn: Drawn, preprocessing: Preprocessing) -> str | None:
     """Say in words where the loader prepares an image in another way than the preprocessing says; None where not.
 
     Args:
-        drawn: With images.
+        drawn: The samples; where the images behind them are unknown, nothing can be said.
         preprocessing: What the data module says.
     """
+    if drawn.image_at is None:
+        return None
     from PIL import Image  # here, for only exports of images have it
 
-    for name, image, given in zip(drawn.names, drawn.images or (), drawn.inputs[0], strict=False):
-        said = preprocessing(Image.fromarray(image))
+    for at, (name, given) in enumerate(zip(drawn.samples.names, drawn.samples.inputs[0], strict=False)):
+        said = preprocessing(Image.fromarray(drawn.image_at(at)))
         if said.shape != tuple(given.shape):
             return f"{name} is {tuple(given.shape)} in the loader's batch, and {said.shape} by the preprocessing"
         apart = float(np.abs(said - given.numpy()).max())
@@ -230,8 +245,8 @@ def _cut(value: Any, length: int, size: int) -> Any:
     return value
 
 
-def _source(data: LightningDataModule | None, split: str, least: int) -> Any:
-    """Give a split's images before any preprocessing, in its loader's order; None where the data has none."""
+def _source(data: LightningDataModule | None, split: str) -> Any:
+    """Give a split's images before any preprocessing, in its dataset's order; None where the data has none."""
     give = getattr(data, "untransformed", None)
     if not callable(give) or split == "predict":
         return None
@@ -239,37 +254,21 @@ def _source(data: LightningDataModule | None, split: str, least: int) -> Any:
         source = give(split)
     except (KeyError, LightkitError):
         return None
-    return source if len(source) >= least else None
+    return source if len(source) else None
 
 
-def _names(data: LightningDataModule | None, split: str, source: Any, count: int) -> list[str]:
+def _names(data: LightningDataModule | None, split: str, source: Any, places: Sequence[int]) -> list[str]:
     photos = getattr(source, "photos", None)
     if photos is not None:
-        return [str(photo.path) for photo in photos[:count]]
+        return [str(photos[place].path) for place in places]
     paths = getattr(data, "predict_paths", None) if split == "predict" else None
-    if isinstance(paths, Sequence) and len(paths) >= count:
-        return [str(path) for path in paths[:count]]
-    return [f"{split}/{index:05d}" for index in range(count)]
+    if isinstance(paths, Sequence) and len(paths) > max(places, default=0):
+        return [str(paths[place]) for place in places]
+    return [f"{split}/{place:05d}" for place in places]
 
 
-def _pixels(source: Any, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _pixels(source: Any, index: int) -> Pixels:
     return np.array(source[index][0], dtype=np.uint8)  # a copy: torch wants one that it could write to
-
-
-def _spread(source: Any) -> list[int]:
-    """Choose samples by a fixed seed, evenly over the classes where labels are known without decoding."""
-    order: list[int] = np.random.default_rng(_SEED).permutation(len(source)).tolist()
-    photos = getattr(source, "photos", None)
-    labels = [photo.label for photo in photos] if photos is not None else getattr(source, "labels", None)
-    if labels is None:
-        return order[:_NUM_CALIBRATION]
-    turns: dict[int, int] = {}
-    ranked = []
-    for index in order:
-        label = int(labels[index])
-        turns[label] = turns.get(label, 0) + 1
-        ranked.append((turns[label], index))
-    return [index for _, index in sorted(ranked, key=lambda pair: pair[0])[:_NUM_CALIBRATION]]
 
 
 def _first_of_training(module: LightningModule, data: LightningDataModule | None) -> Iterable[tuple[Array, ...]]:

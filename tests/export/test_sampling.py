@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from pytorch_lightning import LightningDataModule, LightningModule
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lightkit.errors import ConfigError
 from lightkit.export.sampling import calibration_of, drawn_from, imagined, loader_of, misprepared
@@ -54,9 +54,9 @@ class OwnLoaders(Summing):
 
 
 class _Pictures:
-    """Pictures of two classes, three of one for each of the other."""
+    """Pictures of two classes, sorted by class, three of one for each of the other."""
 
-    labels = [0, 0, 0, 1] * 64
+    labels = [0] * 192 + [1] * 64
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -72,8 +72,19 @@ class PictureData(LightningDataModule):
         return _Pictures()
 
     def val_dataloader(self) -> DataLoader[Any]:
-        images = [torch.from_numpy(PREPARED(_Pictures()[index][0])) for index in range(8)]
-        return DataLoader([(image, 0) for image in images], batch_size=3)  # type: ignore[arg-type]
+        pictures = _Pictures()
+        rows: Any = [(torch.from_numpy(PREPARED(pictures[at][0])), pictures.labels[at]) for at in range(256)]
+        return DataLoader(rows, batch_size=3)
+
+
+class AugmentedPictures(PictureData):
+    """Has training data alone, which is prepared at random."""
+
+    val_dataloader = LightningDataModule.val_dataloader
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        rows: Any = [(torch.rand(3, 4, 4), label) for label in _Pictures.labels]
+        return DataLoader(rows, batch_size=3, shuffle=True)
 
 
 def _drawn(module: LightningModule, data: LightningDataModule | None, num: int, **kwargs: Any) -> Any:
@@ -82,16 +93,35 @@ def _drawn(module: LightningModule, data: LightningDataModule | None, num: int, 
     return drawn_from(module, data, num, found=found, **kwargs)
 
 
-def test_samples_are_the_first_of_the_first_validation_loader_in_order() -> None:
-    drawn = _drawn(Summing(), ValidatedData(), 6)
+def test_samples_are_spread_over_the_first_validation_loader_in_its_order() -> None:
+    drawn = _drawn(Summing(), ValidatedData(), 5)
     assert drawn.source == "validation split"
-    assert drawn.samples.inputs[0][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
-    assert list(drawn.samples.names) == [f"val/{index:05d}" for index in range(6)]
+    assert drawn.samples.inputs[0][:, 0].tolist() == [1, 3, 5, 7, 9]
+    assert list(drawn.samples.names) == [f"val/{index:05d}" for index in (1, 3, 5, 7, 9)]
+
+
+def test_a_split_that_is_sorted_by_class_gives_samples_of_every_class() -> None:
+    samples = _drawn(Summing(), PictureData(), 8).samples
+    labels = torch.cat([batch[1] for batch in samples.batches]).tolist()
+    assert labels == [0] * 4 + [1] * 4
+    assert [_Pictures.labels[int(name.removeprefix("val/"))] for name in samples.names] == labels
+
+
+def test_a_stream_gives_its_first_samples() -> None:
+    class Rows(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(torch.arange(10.0)[:, None])
+
+    class Streamed(LightningDataModule):
+        def val_dataloader(self) -> Any:
+            return DataLoader(Rows(), batch_size=4)
+
+    assert _drawn(Summing(), Streamed(), 6).samples.inputs[0][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_batches_for_scoring_hold_the_same_samples() -> None:
-    samples = _drawn(Summing(), ValidatedData(), 6).samples
-    assert [batch[1].tolist() for batch in samples.batches] == [[0, 1, 2, 3], [4, 5]]
+    samples = _drawn(Summing(), ValidatedData(), 5).samples
+    assert [batch[1].tolist() for batch in samples.batches] == [[1, 3, 5, 7], [9]]
 
 
 def test_fewer_samples_are_taken_where_the_data_has_fewer() -> None:
@@ -101,7 +131,7 @@ def test_fewer_samples_are_taken_where_the_data_has_fewer() -> None:
 def test_without_validation_another_split_is_taken_and_named() -> None:
     drawn = _drawn(Summing(), TrainingData(), 4)
     assert drawn.source == "training split"
-    assert drawn.samples.inputs[0][0, 0] == 100
+    assert drawn.samples.inputs[0][:, 0].tolist() == [100, 102, 103, 105]
 
 
 def test_a_module_can_have_the_loaders_itself() -> None:
@@ -113,9 +143,9 @@ def test_there_is_no_loader_where_nobody_has_one() -> None:
 
 
 def test_what_the_data_does_on_the_way_to_the_device_is_done() -> None:
-    samples = _drawn(Summing(), NormalisedData(), 3).samples
-    assert samples.inputs[0][:, 0].tolist() == [0, 10, 20]
-    assert samples.batches[0][0][:, 0].tolist() == [0, 10, 20]
+    samples = _drawn(Summing(), NormalisedData(), 2).samples
+    assert samples.inputs[0][:, 0].tolist() == [20, 70]
+    assert samples.batches[0][0][:, 0].tolist() == [20, 70]
 
 
 def test_batches_that_are_padded_otherwise_are_left_out() -> None:
@@ -137,16 +167,23 @@ def test_an_empty_loader_is_a_mistake() -> None:
 
 
 def test_images_are_those_behind_the_samples() -> None:
-    samples = _drawn(Summing(), PictureData(), 5, with_images=True).samples
-    assert samples.images is not None
-    assert [image[0, 0, 0] for image in samples.images] == [0, 1, 2, 3, 4]
-    assert misprepared(samples, PREPARED) is None
+    drawn = _drawn(Summing(), PictureData(), 5, with_images=True)
+    places = [int(name.removeprefix("val/")) for name in drawn.samples.names]
+    assert [image[0, 0, 0] for image in drawn.samples.images] == places
+    assert [drawn.image_at(at)[0, 0, 0] for at in range(5)] == places
+    assert misprepared(drawn, PREPARED) is None
+
+
+def test_training_data_that_is_prepared_at_random_is_held_against_nothing() -> None:
+    drawn = _drawn(Summing(), AugmentedPictures(), 4)
+    assert drawn.source == "training split"
+    assert misprepared(drawn, PREPARED) is None
 
 
 @pytest.mark.parametrize(
     ("said", "says"),
     [
-        (Preprocessing(6, (4, 4), (0.4, 0.5, 0.5), (0.5, 0.5, 0.5)), r"val/00000 differs by up to 0\.2 between"),
+        (Preprocessing(6, (4, 4), (0.4, 0.5, 0.5), (0.5, 0.5, 0.5)), r"val/\d{5} differs by up to 0\.2 between"),
         (
             Preprocessing(6, (5, 5), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
             r"is \(3, 4, 4\) in the loader's batch, and \(3, 5, 5\)",
@@ -155,8 +192,7 @@ def test_images_are_those_behind_the_samples() -> None:
     ids=["mean", "crop"],
 )
 def test_a_preprocessing_that_the_loader_does_not_do_is_seen(said: Preprocessing, says: str) -> None:
-    samples = _drawn(Summing(), PictureData(), 2, with_images=True).samples
-    found = misprepared(samples, said)
+    found = misprepared(_drawn(Summing(), PictureData(), 2), said)
     assert found is not None
     assert re.search(says, found)
 

@@ -15,7 +15,7 @@ OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("--with-preprocessing", "uint8 images in, probabilities out"),
         ("--input-shape SHAPE", "batch first: 1,3,224,224; several as a:1,3;b:1,8;"),
         ("", "else example_input_array, or a batch of the data"),
-        ("--num-samples N", "validation samples that prove it; default 64"),
+        ("--num-samples N", "validation samples of all classes that prove it; default 64"),
         ("--rtol, --atol X", "how far outputs may be off; default by precision"),
         ("--opset N", "of ONNX; default the newest that is tested"),
         ("--half, --int8", "also model.half.onnx; model.int8.onnx, quantised"),
