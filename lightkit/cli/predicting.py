@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
 from lightkit import runs
+from lightkit.artefacts.digests import refuse_altered
 from lightkit.artefacts.metadata import Metadata, format_of, read_metadata
 from lightkit.cli.laying import options_of, with_artefact
 from lightkit.cli.screen import Mode, choose_mode, speak_plainly
@@ -42,7 +44,7 @@ def predict_by_file(words: Sequence[str]) -> int:
     """Label the images that the words name, and return the exit code.
 
     Raises:
-        ConfigError: If an option is wrong, or the file's runtime is not installed.
+        ConfigError: If an option is wrong, the file's runtime is not installed, or the file could run code.
         DataError: If the file is damaged or takes no images, what the words name is not there, or no image can be read.
     """
     arguments = split_arguments(with_artefact(words), options=options_of("predict"), takes_inputs=True)
@@ -57,8 +59,11 @@ def predict_by_file(words: Sequence[str]) -> int:
     speak_plainly(mode)
     file = _found(str(options["artefact"]), options.get("run"))
     metadata = read_metadata(file)
+    refuse_altered(file)
     check_takes_images(metadata, str(file))
-    sink = _predicted(_opened(file), metadata, listing, targets, mode)
+    with runs.trusting() if options.get("trust") else nullcontext():
+        run = _opened(file)
+    sink = _predicted(run, metadata, listing, targets, mode)
     says = end_of(sink, targets)
     if mode in ("terminal", "plain"):
         print(says, file=_people(targets), flush=True)

@@ -93,15 +93,15 @@ def refuse_overwriting(targets: Targets, options: Mapping[str, str | bool], inpu
     """
     from lightkit.images.listing import named_files  # as above
 
-    named = {word: Path(str(options[word])).expanduser() for word in ("artefact", "ckpt_path") if word in options}
+    models = [Path(str(options[word])).expanduser() for word in ("artefact", "ckpt_path") if word in options]
     for option, place in (("output", targets.output), ("contact-sheet", targets.contact_sheet)):
         if place is None or not place.is_file():
             continue
-        read = next((file for file in (*named_files(inputs), *named.values()) if _is_same(file, place)), None)
-        read = read or ("standard input" if "-" in inputs and _is_standard_input(place) else None)
-        if read is not None:
+        same = [str(file) for file in (*named_files(inputs), *models) if _is_same(file, place)]
+        same += ["standard input"] if "-" in inputs and _is_standard_input(place) else []
+        if same:
             raise ConfigError(
-                f"--{option} {place}: the predictions would replace {read}, which is read for them. "
+                f"--{option} {place}: the predictions would replace {same[0]}, which is read for them. "
                 f"Name another file with --{option}."
             )
 

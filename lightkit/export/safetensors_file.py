@@ -8,6 +8,7 @@ from pathlib import Path
 from safetensors.torch import save_model
 from torch import Tensor
 
+from lightkit.artefacts.digests import SEAL, UNSEALED, seal
 from lightkit.artefacts.metadata import KEY, Metadata, TensorSpec
 from lightkit.export.in_graph import Prepared
 from lightkit.export.naming import file_name
@@ -36,7 +37,8 @@ def write(subject: Subject, metadata: Metadata, path: Path, _: WriteOptions) -> 
         reason = f"safetensors files hold tensors only, and its state dict has {', '.join(others)}"
         raise refused(file_name(metadata), subject.plain, reason)
     metadata = replace(_of_plain(subject, metadata), how="state dict")
-    save_model(subject.plain, str(path), metadata={KEY: metadata.dumps()})
+    save_model(subject.plain, str(path), metadata={KEY: metadata.dumps(), SEAL: UNSEALED})
+    seal(path)
     return metadata
 
 

@@ -10,11 +10,10 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from lightkit.artefacts.digests import refuse_altered
 from lightkit.artefacts.metadata import read_metadata
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError
 from lightkit.models.pretrained import differences, read_safetensors
-from lightkit.runs.files import read_json
-from lightkit.runs.integrity import digest
 
 __all__ = ["load_exported"]
 
@@ -30,10 +29,10 @@ def load_exported(module: LightningModule, path: Path) -> None:
 
     Raises:
         ConfigError: If the weights are not exactly those of this module.
-        DataError: If the file is missing or damaged, is no export of lightkit, or is not what its export.json says.
+        DataError: If the file is missing or damaged, is no export of lightkit, or is not what was exported.
     """
     metadata = read_metadata(path)
-    _refuse_altered(path)
+    refuse_altered(path)
     state = read_safetensors(path)
     build = getattr(module, "build_for", None)
     if callable(build) and metadata.class_names:
@@ -45,16 +44,6 @@ def load_exported(module: LightningModule, path: Path) -> None:
     if found := differences(own, whole):
         raise ConfigError(f"--model {path}: these weights are not of this {type(module).__name__}. {found}")
     module.load_state_dict({**own, **whole})
-
-
-def _refuse_altered(path: Path) -> None:
-    """Compare the file with the digest that its export has written beside it, where there is one."""
-    entry = ((read_json(path.with_name("export.json")) or {}).get("artefacts") or {}).get(path.name) or {}
-    promised = entry.get("sha256")
-    if promised and digest(path) != promised:
-        raise DataError(
-            f"{path}: this is not what was exported: its digest is not that in export.json. Export it again."
-        )
 
 
 def _shared(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:

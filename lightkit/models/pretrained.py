@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchvision import models
 
 from lightkit import runs
+from lightkit.artefacts.digests import fault_of_seal
 from lightkit.errors import ConfigError, DataError
 from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, timm_pretrained
 
@@ -93,15 +94,18 @@ def read_safetensors(path: Path, *, key: str = "--model") -> dict[str, Tensor]:
         key: Where the user has named it, for the error.
 
     Raises:
-        ConfigError: If it cannot be read, is cut short, or is something else.
+        ConfigError: If it cannot be read, is cut short, is something else, or is no longer what was exported.
     """
     try:
         state = load_file(path)
+        fault = fault_of_seal(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(
             f"{key}: {path} cannot be read as safetensors (cut short, damaged, or something else): "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from error
+    if fault is not None:
+        raise ConfigError(f"{key}: {path}: {fault}. Export it again.")
     if not state:
         raise ConfigError(f"{key}: {path} holds no tensors.")
     return state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -141,7 +141,8 @@ class Sink:
 
     def _remove(self) -> None:
         for aside in self._asides.values():
-            aside.unlink(missing_ok=True)
+            with suppress(OSError):  # where its folder is none, or the disk is gone
+                aside.unlink()
 
 
 def _behind_links(path: Path) -> Path:

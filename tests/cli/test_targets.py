@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -83,3 +84,12 @@ def test_standard_input_is_no_file_that_could_be_replaced(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"colours/noise.png\n")))
     house.write("predictions.csv", "of the last time\n")
     assert house("predict", "--model", str(make_onnx()), "-").code == 0
+
+
+def test_a_file_that_is_not_what_was_exported_labels_nothing(house: House, make_onnx: MakeOnnx, colours: Path) -> None:
+    model = make_onnx()
+    record = {"artefacts": {model.name: {"sha256": "0" * 64}}}
+    model.with_name("export.json").write_text(json.dumps(record))
+    done = house("predict", "--model", str(model), "colours")
+    assert done.code == 3
+    assert "model.onnx: this is not what was exported" in done.err

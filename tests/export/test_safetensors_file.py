@@ -10,8 +10,9 @@ from safetensors import safe_open
 from safetensors.torch import load_model
 from torch import Tensor, nn
 
+from lightkit.artefacts.digests import refuse_altered
 from lightkit.artefacts.metadata import read_metadata
-from lightkit.errors import ExportError
+from lightkit.errors import DataError, ExportError
 from lightkit.export.subject import WriteOptions
 from lightkit.export.writing import write
 from tests.export import specimens
@@ -33,6 +34,15 @@ def test_shared_weights_are_written_once(tmp_path: Path) -> None:
     write("safetensors", specimens.tied_words(), tmp_path / "model.safetensors", WriteOptions())
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         assert sorted(file.keys()) == ["embedding.weight", "offset"]
+
+
+def test_a_weight_that_was_changed_in_the_file_is_known_without_the_record_of_the_export(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    write("safetensors", specimens.classifier(), file, WriteOptions())
+    refuse_altered(file)
+    file.write_bytes(file.read_bytes()[:-1] + b"\xee")
+    with pytest.raises(DataError, match="this is not what was exported"):
+        refuse_altered(file)
 
 
 def test_preprocessing_is_told_and_never_in_the_weights(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from lightkit.artefacts.digests import SEAL, UNSEALED, seal
 from lightkit.errors import ConfigError
 from lightkit.models import pretrained
 
@@ -26,3 +27,13 @@ def test_what_is_no_safetensors_file_is_told_with_its_key(tmp_path: Path, conten
     (tmp_path / "x.safetensors").write_bytes(content)
     with pytest.raises(ConfigError, match=r"model\.init_args\.weights: .*x\.safetensors"):
         pretrained.read(str(tmp_path / "x.safetensors"), backbone="small_cnn")
+
+
+def test_weights_that_were_altered_since_their_export_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    save_file({"0.weight": torch.eye(2)}, file, metadata={SEAL: UNSEALED})
+    seal(file)
+    assert list(pretrained.read(str(file), backbone="small_cnn")) == ["0.weight"]
+    file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(ConfigError, match=r"model\.init_args\.weights: .*: this is not what was exported"):
+        pretrained.read(str(file), backbone="small_cnn")
