@@ -29,26 +29,31 @@ from typing import Any
 import numpy as np
 
 WATCHED = ("torch", "lightkit", "pytorch_lightning", "torchvision", "onnxruntime")
-_WARM_UP = 2
 _NUM_REPETITIONS = 40
-_LONGEST_S = 3.0
-_FEWEST = 5
+_LONGEST_S = 4.0
+_SLOW_S = 0.5
 
 
-def measure(call: Callable[[], object]) -> dict[str, float]:
-    """Time a call after a warm-up.
+def measure(call: Callable[[], object], *, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+    """Time a call after a warm-up of two calls, or of one that takes longer than half a second.
+
+    Args:
+        call: What is timed.
+        clock: Gives the time in seconds.
 
     Returns:
-        ``median_s`` and ``p95_s`` over ``repetitions`` calls: 40, or as many as start within three seconds, at least 5.
+        ``median_s`` and ``p95_s`` over ``repetitions`` calls: 40, or as many as start within four seconds of the first
+        call of the warm-up, at least one.
     """
-    for _ in range(_WARM_UP):
+    begin = clock()
+    call()
+    if clock() - begin <= _SLOW_S:
         call()
     times: list[float] = []
-    begin = time.perf_counter()
-    while len(times) < _FEWEST or (len(times) < _NUM_REPETITIONS and time.perf_counter() - begin < _LONGEST_S):
-        start = time.perf_counter()
+    while not times or (len(times) < _NUM_REPETITIONS and clock() - begin < _LONGEST_S):
+        start = clock()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     median, p95 = np.percentile(times, [50, 95])
     return {"median_s": float(median), "p95_s": float(p95), "repetitions": len(times)}
 
