@@ -49,10 +49,10 @@ def test_so_is_one_whose_external_data_are_not_or_are_gone(tmp_path: Path) -> No
     recorded(file, data={"file": data.name, "sha256": digest(data)})
     refuse_altered(file)
     data.write_bytes(b"Weights")
-    with pytest.raises(DataError, match="model.onnx.data: this is not what was exported"):
+    with pytest.raises(DataError, match=r"model\.onnx\.data: this is not what was exported"):
         refuse_altered(file)
     data.unlink()
-    with pytest.raises(DataError, match="model.onnx.data is missing"):
+    with pytest.raises(DataError, match=r"model\.onnx\.data is missing"):
         refuse_altered(file)
 
 
