@@ -6,13 +6,16 @@ import logging
 import os
 import zipfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from lightkit.errors import CheckpointError, ConfigError
+from lightkit import runs
+from lightkit.errors import CheckpointError, ConfigError, LightkitError
+from lightkit.export.archives import check_archive
 from lightkit.registry.graphs import plain_graph
 
 __all__ = ["load_module"]
@@ -31,20 +34,25 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
             need none; pickled modules and models with code of their own do.
 
     Raises:
-        ConfigError: If it has no PyTorch flavour, or needs trust.
+        ConfigError: If it has no PyTorch flavour, two files of which either could be meant, or needs trust.
         CheckpointError: If its file is damaged, or of a class that is not to be found here.
     """
     flavor = flavors.get("pytorch")
     if flavor is None:
         raise ConfigError(f"{uri} is no PyTorch model: it has the flavours {', '.join(sorted(flavors))}.")
-    file = _file(folder / str(flavor.get("model_data", "data")))
+    file = _file(uri, folder / str(flavor.get("model_data", "data")))
     if not trust and (flavor.get("code") or not _is_plain(file)):
         raise ConfigError(
             f"{uri} holds {'code of its own' if flavor.get('code') else 'a pickled module'}, and to load it is to run "
             f"what it says. Say --trust if you know who logged it; lightkit register writes models that need no trust."
         )
     try:
+        if file.suffix == ".pt2":
+            with runs.trusting() if trust else nullcontext():
+                check_archive(file, shown=uri)
         return _read(file, folder, trust=trust)
+    except LightkitError:
+        raise
     except (ImportError, AttributeError) as error:
         raise CheckpointError(
             f"{uri} cannot be loaded: {error}. Its class must be where it was when the model was logged: run in that "
@@ -55,13 +63,17 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
         raise CheckpointError(f"{uri} cannot be loaded: {reason[:300]}. Log it again.") from error
 
 
-def _file(data: Path) -> Path:
-    graph = data / "model.pt2"
-    return graph if graph.exists() else data / "model.pth"
+def _file(uri: str, data: Path) -> Path:
+    graph, module = data / "model.pt2", data / "model.pth"
+    if graph.exists() and module.exists():  # of which MLflow loads the one, and others the other
+        raise ConfigError(
+            f"{uri} holds both model.pt2 and model.pth, so that which one is meant is not known. Log it anew."
+        )
+    return graph if graph.exists() else module
 
 
 def _is_plain(file: Path) -> bool:
-    return file.name.endswith(".pt2") or _is_torchscript(file)
+    return file.suffix == ".pt2" or _is_torchscript(file)
 
 
 def _is_torchscript(file: Path) -> bool:
@@ -74,13 +86,19 @@ def _is_torchscript(file: Path) -> bool:
 
 
 def _read(file: Path, folder: Path, *, trust: bool) -> nn.Module:
-    import mlflow.pytorch  # mlflow takes 2 s to import
-
+    """Load a file; MLflow, which runs what it is told to, has a hand in it only with trust."""
     if _is_torchscript(file):
         scripted: nn.Module = torch.jit.load(file, map_location="cpu")  # type: ignore[no-untyped-call]
         return scripted.eval()
+    loaded = _read_by_mlflow(file, folder) if trust else torch.export.load(file).module()
+    return plain_graph(loaded) if isinstance(loaded, torch.fx.GraphModule) else loaded.eval()
+
+
+def _read_by_mlflow(file: Path, folder: Path) -> nn.Module:
+    import mlflow.pytorch  # mlflow takes 2 s to import
+
     before = os.environ.get(_ALLOW)
-    os.environ[_ALLOW] = "true" if trust else "false"  # so that MLflow looks whether a graph holds pickled objects
+    os.environ[_ALLOW] = "true"
     log = logging.getLogger("mlflow.pytorch")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -92,7 +110,7 @@ def _read(file: Path, folder: Path, *, trust: bool) -> nn.Module:
             del os.environ[_ALLOW]
         else:
             os.environ[_ALLOW] = before
-    return plain_graph(loaded) if isinstance(loaded, torch.fx.GraphModule) else loaded.eval()
+    return loaded
 
 
 _ON_CPU = {"map_location": "cpu"}
