@@ -95,8 +95,10 @@ def _is_same_entry(lower: Any, upper: Any) -> bool:
 
 def _over(lower: Mapping[str, Any], upper: Any) -> Any:
     """Lay a section over another one; the arguments of one class are not laid over another's."""
-    if not isinstance(upper, Mapping):
-        return lower if upper is None or _is_same_entry(lower, upper) else upper
+    if upper is None:
+        return lower
+    if not isinstance(upper, Mapping):  # a short name of the user's may be that of many classes
+        return {**lower, "class_path": upper} if _is_same_entry(lower, upper) else upper
     said, before = upper.get("class_path"), lower.get("class_path")
     if said and before and not is_one_class(said, before):
         return upper
@@ -109,7 +111,15 @@ def _over(lower: Mapping[str, Any], upper: Any) -> Any:
 
 def _types_of(class_path: str) -> dict[str, Any]:
     """Map the arguments of a class that the user names to their types."""
-    return {name: parameter.annotation for name, parameter in (_parameters_of(class_path) or {}).items()}
+    return {name: _type_of(parameter) for name, parameter in (_parameters_of(class_path) or {}).items()}
+
+
+def _type_of(parameter: inspect.Parameter) -> Any:
+    """Give the type that jsonargparse takes a parameter for: without annotation, that of its default or anything."""
+    if parameter.annotation is not parameter.empty:
+        return parameter.annotation
+    is_given = parameter.default is not None and parameter.default is not parameter.empty
+    return type(parameter.default) | Any if is_given else Any
 
 
 def _takes_others(class_path: str) -> bool:
