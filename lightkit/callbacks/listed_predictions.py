@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,11 +15,15 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lightkit.errors import ConfigError, DataError
+from lightkit.prediction.inference import class_names_of
 from lightkit.prediction.joining import ShareWriter, joined
 from lightkit.prediction.rows import Prediction
 from lightkit.prediction.sink import Sink
 
 __all__ = ["ListedPredictions"]
+
+_log = logging.getLogger("lightkit")
+_ROUNDING = 0.01  # of half precision
 
 
 class ListedPredictions(Callback):
@@ -71,21 +76,31 @@ class ListedPredictions(Callback):
         entries: list[Prediction] = _images(trainer).take_entries()
         values = _values(outputs, pl_module, num_images=len(batch))
         if trainer.is_global_zero and self._sink is None:
-            self._begin(trainer, pl_module, width=values.shape[1])
+            self._begin(trainer, pl_module, values)
         taker, rows = self._share or self._sink, iter(values.numpy())
         assert taker is not None
         for entry in entries:
             taker.add(entry if entry.defect is not None else replace(entry, values=next(rows)))
 
-    def _begin(self, trainer: Trainer, module: LightningModule, *, width: int) -> None:
+    def _begin(self, trainer: Trainer, module: LightningModule, values: Tensor) -> None:
         """Begin the files once the number of classes is known: if they cannot be written, little was done in vain."""
-        names = getattr(module, "class_names", None)
+        width, kind = values.shape[1], getattr(module, "output_kind", None)
+        names = class_names_of(kind, getattr(module, "class_names", None))
         if names is None:  # those of the data mean nothing where the model's output is something else
-            names = _images(trainer).names_of_data()
+            names = class_names_of(kind, _images(trainer).names_of_data()) if kind is not None else None
             names = names if names is not None and len(names) == width else None
         elif len(names) != width:
-            raise DataError(f"The model gives {width} values an image, but it names {len(names)} classes.")
-        self._sink = self._sink_open.enter_context(self._new_sink(class_names=names))
+            raise DataError(
+                f"model: {type(module).__name__} gives {width} values an image, and its class_names are {len(names)}; "
+                "expected one for each value."
+            )
+        if names is not None and not _are_probabilities(values):
+            _log.warning(
+                "%s.predict_step gives numbers that are no probabilities; they are told as they are, without classes",
+                type(module).__name__,
+            )
+            names = None
+        self._sink = self._sink_open.enter_context(self._new_sink(class_names=names, num_values=width))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Complete the files; where there are several processes, rank 0 does once all have written their shares."""
@@ -112,6 +127,12 @@ class ListedPredictions(Callback):
 def _images(trainer: Trainer) -> Any:
     """The `ListedImages`; data modules are in a room beside this one."""
     return trainer.datamodule  # type: ignore[attr-defined]
+
+
+def _are_probabilities(values: Tensor) -> bool:
+    """Tell whether numbers can be; those that are not finite are told of each image."""
+    finite = values[values.isfinite()]
+    return bool(((finite >= -_ROUNDING) & (finite <= 1 + _ROUNDING)).all())
 
 
 def _values(outputs: Any, module: LightningModule, *, num_images: int) -> Tensor:

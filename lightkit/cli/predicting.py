@@ -21,7 +21,7 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.export.fresh.runtimes import Runner, open_model
 from lightkit.images.listing import Listing, listed
 from lightkit.images.reading import pillow_warnings
-from lightkit.prediction.inference import check_takes_images, class_names_of, predictions
+from lightkit.prediction.inference import check_takes_images, class_names_of, num_values_of, predictions
 from lightkit.prediction.progress import shown
 from lightkit.prediction.sink import Sink
 from lightkit.prediction.tables import STANDARD_OUTPUT
@@ -63,7 +63,7 @@ def predict_by_file(words: Sequence[str]) -> int:
     check_takes_images(metadata, str(file))
     with runs.trusting() if options.get("trust") else nullcontext():
         run = _opened(file)
-    sink = _predicted(run, metadata, listing, targets, mode)
+    sink = _predicted(run, metadata, str(file), listing, targets, mode)
     says = end_of(sink, targets)
     if mode in ("terminal", "plain"):
         print(says, file=_people(targets), flush=True)
@@ -72,11 +72,16 @@ def predict_by_file(words: Sequence[str]) -> int:
     return 0
 
 
-def _predicted(run: Runner, metadata: Metadata, listing: Listing, targets: Targets, mode: Mode) -> Sink:
-    names = class_names_of(metadata)
-    sink = Sink([targets.output], class_names=names, top_k=targets.top_k, contact_sheet=targets.contact_sheet)
+def _predicted(run: Runner, metadata: Metadata, name: str, listing: Listing, targets: Targets, mode: Mode) -> Sink:
+    sink = Sink(
+        [targets.output],
+        class_names=class_names_of(metadata.output_kind, metadata.class_names),
+        num_values=num_values_of(metadata),
+        top_k=targets.top_k,
+        contact_sheet=targets.contact_sheet,
+    )
     with pillow_warnings(), sink:
-        found = predictions(run, metadata, listing)
+        found = predictions(run, metadata, listing, name=name)
         if mode in ("terminal", "plain"):
             stream = _people(targets)
             found = shown(found, listing.count(), stream=stream, is_terminal=stream.isatty())

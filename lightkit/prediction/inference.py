@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -15,7 +16,7 @@ from lightkit.errors import DataError
 from lightkit.images.decoding import Prepared, num_threads, prepared
 from lightkit.prediction.rows import Prediction
 
-__all__ = ["check_takes_images", "class_names_of", "predictions"]
+__all__ = ["check_takes_images", "class_names_of", "num_values_of", "predictions"]
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[list[Array]], list[Array]]
@@ -45,12 +46,28 @@ def check_takes_images(metadata: Metadata, name: str) -> None:
         )
 
 
-def class_names_of(metadata: Metadata) -> tuple[str, ...] | None:
-    """Give the classes' names, where the output has a number for each."""
-    return None if metadata.output_kind == "other" else metadata.class_names
+def class_names_of(output_kind: object, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Give the classes' names where the output is known to have a probability for each, or to become that.
+
+    It is the one rule for checkpoints and exported files: of numbers of unknown meaning, none is a probability.
+
+    Args:
+        output_kind: What the model says of its first output.
+        names: Those that the model or its data have.
+    """
+    return tuple(map(str, names)) if names is not None and output_kind in ("logits", "probabilities") else None
 
 
-def predictions(run: Run, metadata: Metadata, paths: Iterable[str]) -> Iterator[Prediction]:
+def num_values_of(metadata: Metadata) -> int | None:
+    """Give the number of values that a model has for an image; None where its file does not tell."""
+    sizes = metadata.outputs[0].shape[1:] if metadata.outputs else (None,)
+    known = [size for size in sizes if size is not None]
+    return math.prod(known) if len(known) == len(sizes) else None
+
+
+def predictions(
+    run: Run, metadata: Metadata, paths: Iterable[str], *, name: str = "the exported file"
+) -> Iterator[Prediction]:
     """Ask a model about images, in their order.
 
     Images are read in threads ahead of the model, and no more than two batches are in memory.
@@ -59,12 +76,16 @@ def predictions(run: Run, metadata: Metadata, paths: Iterable[str]) -> Iterator[
         run: Gives the outputs for inputs with a batch.
         metadata: What the model says of itself; see `check_takes_images`.
         paths: The image files.
+        name: The model's file, for errors.
+
+    Raises:
+        DataError: If the model gives something else than a row for each image, or as many values as it has classes.
     """
     ahead = 2 * num_threads() if metadata.in_graph else max(2 * num_threads(), _BATCH_SIZE)
     images = prepared(paths, partial(_input, metadata), ahead=ahead)
     index = 0
     while batch := list(islice(images, _BATCH_SIZE)):
-        yield from _predicted(run, metadata, batch, index)
+        yield from _predicted(partial(_rows, run, metadata, name), batch, index)
         index += len(batch)
 
 
@@ -76,11 +97,11 @@ def _input(metadata: Metadata, image: Image.Image) -> Array:
     return metadata.preprocessing(image).astype(dtype, copy=False)
 
 
-def _predicted(run: Run, metadata: Metadata, batch: Sequence[Prepared[Array]], first: int) -> Iterator[Prediction]:
+def _predicted(rows: Callable[[Array], Array], batch: Sequence[Prepared[Array]], first: int) -> Iterator[Prediction]:
     values: dict[int, Array] = {}
     for places in _of_one_size(batch):
         inputs = np.stack([image for place in places if (image := batch[place].image) is not None])
-        values.update(zip(places, _values(run([inputs])[0], metadata), strict=True))
+        values.update(zip(places, rows(inputs), strict=True))
     for place, item in enumerate(batch):
         yield Prediction(first + place, item.path, values.get(place), item.defect)
 
@@ -97,9 +118,21 @@ def _of_one_size(batch: Sequence[Prepared[Array]]) -> Iterator[list[int]]:
         yield from (places[at : at + most] for at in range(0, len(places), most))
 
 
-def _values(output: Array, metadata: Metadata) -> Array:
+def _rows(run: Run, metadata: Metadata, name: str, inputs: Array) -> Array:
     """Give float32 ``(batch, values)``: probabilities where the output is of classes."""
+    output = np.asarray(run([inputs])[0])
+    if output.shape[:1] != (len(inputs),):
+        raise DataError(
+            f"{name}: the model gives an output of shape {output.shape} for {len(inputs)} images; expected a row for "
+            "each. Export it again."
+        )
     rows = output.reshape(len(output), -1).astype(np.float32)
+    classes = class_names_of(metadata.output_kind, metadata.class_names)
+    if classes is not None and rows.shape[1] != len(classes):
+        raise DataError(
+            f"{name}: the model gives {rows.shape[1]} values an image, and its metadata name {len(classes)} classes. "
+            "Export it again."
+        )
     if metadata.output_kind != "logits":
         return rows
     powers = np.exp(rows - rows.max(axis=1, keepdims=True))

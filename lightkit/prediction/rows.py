@@ -87,7 +87,7 @@ class Columns:
         path, defect = _sound(prediction.path), prediction.defect and _sound(prediction.defect)
         if prediction.values is None:
             return [path, *[None] * (len(self.names) - 2), defect]
-        return [path, *self._cells(prediction.values), defect]
+        return [path, *self._cells(prediction.values, path), defect]
 
     def ranked(self, values: Values) -> list[tuple[str, np.float32]]:
         """Give the likeliest classes with their probabilities, likeliest first; of equals, the first class first."""
@@ -95,11 +95,15 @@ class Columns:
         order = np.argsort(-values, kind="stable")[: self._num_ranks]
         return [(self.class_names[at], values[at]) for at in order]
 
-    def _cells(self, values: Values) -> list[Any]:
+    def _cells(self, values: Values, path: str) -> list[Any]:
         expected = self._num_values if self.class_names is None else len(self.class_names)
         if values.shape != (expected,):
-            what = "values for the images before" if self.class_names is None else "classes"
-            raise DataError(f"The model gives {values.size} values an image, but there are {expected} {what}.")
+            what = (
+                f"it gives {expected} for other images" if self.class_names is None else f"there are {expected} classes"
+            )
+            raise DataError(
+                f"{path}: the model gives {values.size} values, and {what}. Expected as many for each image."
+            )
         if self.class_names is None:
             return list(values)
         return [cell for pair in self.ranked(values) for cell in pair]

@@ -34,6 +34,7 @@ class Sink:
     Args:
         outputs: Tables, in the format that each name ends in; see `tables.checked_output`.
         class_names: In the order of the values; None for a model without classes.
+        num_values: Outputs of a model without classes; None where the first good image is to tell.
         top_k: How many classes of each image are told; 3 if None.
         contact_sheet: An HTML page to write besides.
 
@@ -48,13 +49,14 @@ class Sink:
         outputs: Sequence[Path],
         *,
         class_names: Sequence[str] | None,
+        num_values: int | None = None,
         top_k: int | None = None,
         contact_sheet: Path | None = None,
     ) -> None:
         self.num, self.num_bad = 0, 0
         self.bad: list[Prediction] = []
         self._outputs = list(dict.fromkeys(outputs))
-        self._class_names, self._top_k = class_names, top_k
+        self._class_names, self._top_k, self._num_values = class_names, top_k, num_values
         self._columns: Columns | None = None
         self._tables: list[Table] = []
         self._waiting: list[Prediction] = []  # bad ones, before the first good one tells the columns
@@ -78,8 +80,8 @@ class Sink:
         except OSError as error:
             self._remove()
             raise ConfigError(f"{aside.parent}: no file can be written there ({error.strerror})") from error
-        if self._class_names is not None:
-            self._begin(Columns(self._class_names, self._top_k))
+        if self._class_names is not None or self._num_values is not None:
+            self._begin(Columns(self._class_names, self._top_k, self._num_values or 0))
         return self
 
     def __exit__(

@@ -12,7 +12,7 @@ from PIL import Image
 
 from lightkit.artefacts.metadata import TensorSpec
 from lightkit.errors import DataError
-from lightkit.prediction.inference import check_takes_images, class_names_of, predictions
+from lightkit.prediction.inference import check_takes_images, class_names_of, num_values_of, predictions
 from tests.prediction.conftest import expected_of, metadata_of
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -104,7 +104,9 @@ def test_a_model_in_half_precision_gets_its_dtype_and_gives_float32(images: list
 
 @pytest.mark.parametrize("kind", ["probabilities", "other"])
 def test_what_is_no_logits_is_given_as_it_is(images: list[str], kind: str) -> None:
-    (found,) = predictions(lambda _: [np.array([[[3.0], [-1.0]]])], metadata_of(output_kind=kind), images[:1])
+    (found,) = predictions(
+        lambda _: [np.array([[[3.0], [-1.0]]])], metadata_of(output_kind=kind, class_names=None), images[:1]
+    )
     assert found.values is not None
     assert found.values.tolist() == [3.0, -1.0]
 
@@ -144,5 +146,37 @@ def test_a_model_that_takes_no_images_is_refused(metadata: Any, says: str) -> No
 
 
 def test_names_of_classes_are_of_an_output_that_has_one_number_for_each() -> None:
-    assert class_names_of(metadata_of()) == ("red", "green", "blue")
-    assert class_names_of(metadata_of(output_kind="other")) is None
+    assert class_names_of("logits", ["red", "green"]) == class_names_of("probabilities", ["red", "green"])
+    assert class_names_of("logits", ["red", "green"]) == ("red", "green")
+    assert class_names_of("other", ["red", "green"]) is None
+    assert class_names_of(None, ["red", "green"]) is None
+    assert class_names_of("logits", None) is None
+
+
+@pytest.mark.parametrize(
+    ("shapes", "num"),
+    [([(None, 3)], 3), ([(None, 2, 4), (None, 9)], 8), ([(None,)], 1), ([(None, None)], None), ([], None)],
+    ids=["row", "matrix", "number", "open", "nothing"],
+)
+def test_the_number_of_values_is_known_where_the_file_tells_it(shapes: list[Any], num: int | None) -> None:
+    outputs = tuple(TensorSpec("y", "float32", shape) for shape in shapes)
+    assert num_values_of(metadata_of(outputs=outputs)) == num
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (
+            np.zeros((1, 2)),
+            "m.onnx: the model gives 2 values an image, and its metadata name 3 classes. Export it again",
+        ),
+        (np.zeros((5, 3)), r"m.onnx: the model gives an output of shape \(5, 3\) for 1 images"),
+        (np.float32(3), r"m.onnx: the model gives an output of shape \(\) for 1 images"),
+    ],
+    ids=["classes", "rows", "scalar"],
+)
+def test_an_output_that_is_not_what_the_file_says_is_told_with_its_name(
+    images: list[str], output: Any, says: str
+) -> None:
+    with pytest.raises(DataError, match=says):
+        list(predictions(lambda _: [output], metadata_of(), images[:1], name="m.onnx"))

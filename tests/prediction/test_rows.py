@@ -51,8 +51,8 @@ def test_bytes_of_a_name_that_are_no_text_are_written_as_escapes() -> None:
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        (Columns(NAMES), "gives 2 values an image, but there are 4 classes"),
-        (Columns(None, num_values=3), "gives 2 values an image, but there are 3 values for the images before"),
+        (Columns(NAMES), "a.jpg: the model gives 2 values, and there are 4 classes"),
+        (Columns(None, num_values=3), "a.jpg: the model gives 2 values, and it gives 3 for other images"),
     ],
     ids=["classes", "values"],
 )

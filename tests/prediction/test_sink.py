@@ -88,6 +88,13 @@ def test_a_table_of_bad_images_alone_is_written(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "t.csv") == [{"path": "0.jpg", "error": "defect 0"}]
 
 
+def test_bad_images_are_written_as_they_come_where_the_number_of_values_is_known(tmp_path: Path) -> None:
+    with Sink([tmp_path / "t.csv"], class_names=None, num_values=2) as sink:
+        sink.add(bad(0))
+        assert not sink._waiting
+    assert list(rows_of(tmp_path / "t.csv")[0]) == ["path", "prediction_0", "prediction_1", "error"]
+
+
 def test_standard_output_gets_csv_and_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with Sink([Path("-"), tmp_path / "t.csv"], class_names=["x", "y"], top_k=1) as sink:
         sink.add(good(0))

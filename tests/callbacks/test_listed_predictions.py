@@ -1,0 +1,114 @@
+"""Which numbers of a module are told as probabilities of classes, by the rule that holds for exported files."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from torch import Tensor
+
+from lightkit.callbacks.listed_predictions import ListedPredictions
+from lightkit.errors import DataError
+from lightkit.prediction.rows import Prediction
+
+LOGITS = torch.tensor([[3.0, -1.0]])
+
+
+class Plain(LightningModule):
+    """Says nothing of what its output is."""
+
+
+class Logits(LightningModule):
+    """Says that forward gives logits, which become probabilities."""
+
+    output_kind = "logits"
+
+
+class Probabilities(LightningModule):
+    """Says that forward gives probabilities."""
+
+    output_kind = "probabilities"
+
+
+class OwnStep(LightningModule):
+    """Gives itself what is told."""
+
+    output_kind = "logits"
+
+    def predict_step(self, batch: Tensor) -> Tensor:
+        return batch
+
+
+class OwnStepOfWhoKnows(OwnStep):
+    """Gives what is told, and does not say what it is."""
+
+    output_kind = "other"
+
+
+def head_of(
+    module: LightningModule, values: Tensor, folder: Path, *, names: list[str] | None = None, is_bad: bool = False
+) -> tuple[list[str], list[str]]:
+    """Predict one image, and give the table's head and its row."""
+    entry = Prediction(0, "a.png", None, "broken" if is_bad else None)
+    data = SimpleNamespace(
+        take_entries=lambda: [entry],
+        names_of_data=lambda: names or ["dark", "bright"],
+        remove_scratch=lambda: None,
+        scratch=folder,
+    )
+    trainer = cast("Trainer", SimpleNamespace(world_size=1, is_global_zero=True, global_rank=0, datamodule=data))
+    callback = ListedPredictions(folder / "t.csv")
+    callback.on_predict_start(trainer, module)
+    callback.on_predict_batch_end(trainer, module, values, values, 0)
+    callback.on_predict_end(trainer, module)
+    with (folder / "t.csv").open(newline="") as file:
+        head, row = csv.reader(file)
+    return head, row
+
+
+@pytest.mark.parametrize(
+    ("module", "values", "expected"),
+    [
+        (Plain(), LOGITS, ["prediction_0", "3.0"]),
+        (Logits(), LOGITS, ["label", "dark"]),
+        (Probabilities(), LOGITS.softmax(1), ["label", "dark"]),
+        (OwnStep(), LOGITS.softmax(1), ["label", "dark"]),
+        (OwnStepOfWhoKnows(), LOGITS.softmax(1), ["prediction_0", str(np.float32(LOGITS.softmax(1)[0, 0]))]),
+    ],
+    ids=["unknown", "logits", "probabilities", "own-step", "own-step-unknown"],
+)
+def test_only_what_is_known_to_be_probabilities_is_told_as_such(
+    tmp_path: Path, module: LightningModule, values: Tensor, expected: list[str]
+) -> None:
+    head, row = head_of(module, values, tmp_path)
+    assert [head[1], row[1]] == expected
+    if head[1] == "label":
+        assert float(row[2]) == pytest.approx(float(LOGITS.softmax(1)[0, 0]), abs=1e-6)
+
+
+def test_a_step_that_gives_logits_as_probabilities_is_told_and_its_numbers_are_columns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        head, _ = head_of(OwnStep(), LOGITS, tmp_path)
+    assert head == ["path", "prediction_0", "prediction_1", "error"]
+    assert "OwnStep.predict_step gives numbers that are no probabilities" in caplog.text
+
+
+def test_bad_images_alone_have_the_columns_of_the_model(tmp_path: Path) -> None:
+    assert head_of(Plain(), LOGITS, tmp_path, is_bad=True)[0] == ["path", "prediction_0", "prediction_1", "error"]
+
+
+def test_a_module_that_names_more_classes_than_it_tells_is_refused_with_the_key(tmp_path: Path) -> None:
+    module: Any = Logits()
+    module.class_names = ["a", "b", "c"]
+    says = r"model: Logits gives 2 values an image, and its class_names are 3"
+    with pytest.raises(DataError, match=says):
+        head_of(module, LOGITS, tmp_path)
