@@ -9,6 +9,7 @@
       ExportError                5   an export does not match its model, or cannot be made of it
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
       RunLocked                 75   another process holds the run; try again later
+      ServerAway                75   MLflow's registry does not answer; try again later
     Interrupted (BaseException)      SIGINT or SIGTERM arrived
                                 75   with a checkpoint to resume from, else 130 or 143
 
@@ -34,6 +35,7 @@ __all__ = [
     "Interrupted",
     "LightkitError",
     "RunLocked",
+    "ServerAway",
     "visible",
 ]
 
@@ -124,6 +126,12 @@ class CheckpointError(LightkitError):
 
 class RunLocked(LightkitError):
     """Another process holds the lock of this job; the same command works once that one has ended."""
+
+    exit_code = 75
+
+
+class ServerAway(LightkitError):
+    """A server that is asked for a model, or is to take one, does not answer; the same command works once it does."""
 
     exit_code = 75
 

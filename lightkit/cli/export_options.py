@@ -75,8 +75,8 @@ class ExportOptions:
         return cls(**read)
 
 
-def options_in(words: Sequence[str]) -> tuple[ExportOptions | None, Mapping[str, str | bool]]:
-    """Read the options among the words of a command line, and give them as they were said, too.
+def options_in(words: Sequence[str]) -> tuple[ExportOptions | None, config.Arguments]:
+    """Read the options among the words of a command line, and give all that was said, too.
 
     Returns:
         The options; None where the words ask for help.
@@ -86,11 +86,11 @@ def options_in(words: Sequence[str]) -> tuple[ExportOptions | None, Mapping[str,
     """
     arguments = config.split_arguments(words, options=options_of("export"), problems=config.Problems())
     if arguments.passthrough:
-        return None, arguments.options
+        return None, arguments
     options = ExportOptions.of(arguments.options)
     if options.output is not None and (error := unwritable(options.output, setting="--output")) is not None:
         raise error
-    return options, arguments.options
+    return options, arguments
 
 
 def _formats(name: str, said: str | bool) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from lightkit.cli.export_screen import begun, steps, told
 from lightkit.cli.export_subject import Exportable, subject_of, write_options
 from lightkit.cli.places import unwritable
 from lightkit.cli.screen import Mode, choose_mode, hush_libraries, speak_plainly
-from lightkit.config import shown_path
+from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError
 from lightkit.export.exporting import ExportsFailed, export
 from lightkit.export.parity import Tolerance
@@ -52,29 +51,60 @@ def export_built(session: Session, module: LightningModule, data: LightningDataM
     _export_ready(ready, folder, options, session.mode)
 
 
-def export_logged(options: ExportOptions, said: Mapping[str, str | bool]) -> int:
+def export_logged(options: ExportOptions, arguments: Arguments) -> int:
     """Export a model that is logged in MLflow, and return the exit code.
 
     Args:
         options: With the model's address.
-        said: The options as they were said.
+        arguments: All that was said. Of keys, ``run.root`` alone has an effect: by default MLflow's database is there.
+
+    Raises:
+        ConfigError: If something has no effect on such a model, or there is no such model.
+        ServerAway: If MLflow does not answer.
+        ExportError: If a file cannot be made, or is no match.
     """
+    _refuse_what_has_no_effect(arguments)
     from lightkit.registry.logged import load_logged  # here: it loads MLflow
 
+    said = arguments.options
     mode = choose_mode({key: value for key, value in said.items() if key != "output" or value == "json"}, sys.stdout)
     speak_plainly(mode)
     hush_libraries()
     folder = options.output or Path("export")
     _check_early(options, folder)
-    if options.with_preprocessing or options.input_shapes:
-        flag = "--with-preprocessing" if options.with_preprocessing else "--input-shape"
-        raise ConfigError(f"{flag}: a logged model is exported as it was logged, with the inputs of its signature.")
     uri = str(options.logged)
-    logged = load_logged(uri, trust=bool(said.get("trust")), num_samples=options.num_samples)
+    root = next((flag.value for flag in reversed(arguments.flags) if flag.key == "run.root"), "runs")
+    logged = load_logged(uri, trust=bool(said.get("trust")), root=root, num_samples=options.num_samples)
     subject = Subject(logged.model, logged.example, logged.metadata, plain=logged.model)
     drawn = Drawn(logged.samples, "input example that is logged with it, and inputs like it")
     _export_ready(Exportable(subject, drawn, write_options(options), uri), folder, options, mode)
     return 0
+
+
+def _refuse_what_has_no_effect(arguments: Arguments) -> None:
+    """Refuse what is for a run.
+
+    Raises:
+        ConfigError: If there is any of it.
+    """
+    options = arguments.options
+    said = [f"-c {file}" for file in arguments.files]
+    said += [flag.text for flag in arguments.flags if flag.key != "run.root" or flag.append]
+    said += [f"--{name}" for name in ("ckpt_path", "print_config", *_OF_RUNS) if options.get(name) not in (None, False)]
+    if said:
+        raise ConfigError(
+            f"{said[0]}: this has no effect on {options['run']}, {_OF_RUNS.get(said[0][2:], _AS_LOGGED)}. Leave it out."
+            + (f" {_ELSEWHERE}" if "tracking" in said[0] else "")
+        )
+
+
+_AS_LOGGED = "a model that is exported as it was logged"
+_OF_RUNS = {
+    "with-preprocessing": _AS_LOGGED,
+    "input-shape": "whose inputs are those of its signature",
+    "int8": "which has no training samples to calibrate on",
+}
+_ELSEWHERE = "The environment variable MLFLOW_TRACKING_URI says where MLflow is."
 
 
 def _folder_of(session: Session, options: ExportOptions) -> Path:

@@ -52,9 +52,9 @@ def register_run(session: Session, options: RegisterOptions) -> int:
         options: Name, aliases and format.
 
     Raises:
-        ConfigError: If the config is wrong, or the run has no checkpoint.
+        ConfigError: If the config is wrong, the run has no checkpoint, or MLflow refuses.
         ExportError: If the model cannot be written so that it gives the same answers.
-        LightkitError: If MLflow does not answer, or refuses.
+        ServerAway: If MLflow does not answer.
     """
     run, checkpoint = session.base, session.ckpt_path
     if run is None or checkpoint is None:  # the command asks for --run, which names both

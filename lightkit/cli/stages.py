@@ -61,11 +61,11 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
 
 def _run_export(words: list[str], watch: SignalWatch) -> int:
     """Export in this one process, whatever the config's hardware is."""
-    options, said = options_in(words)
+    options, arguments = options_in(words)
     if options is not None and options.logged is not None:
         from lightkit.cli.exporting import export_logged  # here: it loads torch
 
-        return export_logged(options, said)
+        return export_logged(options, arguments)
     session = open_session("export", words, watch)
     session.seat = None
     return _run_session(session, words)

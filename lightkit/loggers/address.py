@@ -31,6 +31,11 @@ class Address:
     artifacts: Path | None = None
 
     @property
+    def database(self) -> Path | None:
+        """File of a local database; None where a server or memory has it."""
+        return Path(self.uri.removeprefix("sqlite:///")) if self.artifacts is not None else None
+
+    @property
     def shown(self) -> str:
         """The URI without its password."""
         return without_secret(self.uri)

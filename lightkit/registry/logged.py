@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from lightkit import runs
 from lightkit.artefacts.metadata import Metadata, TensorSpec
 from lightkit.errors import ConfigError
+from lightkit.export.describing import given_by
+from lightkit.export.inputs import arguments_of
 from lightkit.export.subject import Samples
 from lightkit.loggers.address import find_address
 from lightkit.registry.drawing import drawn
@@ -26,9 +28,11 @@ from lightkit.registry.store import Store, open_store
 if TYPE_CHECKING:
     from mlflow.models import Model
 
-__all__ = ["Logged", "is_logged", "load_logged"]
+__all__ = ["Logged", "load_logged"]
 
-_SCHEMES = ("models:/", "runs:/")
+_ADDRESS = re.compile(r"models:/[^/@]+([@/][^/@]+)?|runs:/[^/]+/.*[^/]")
+_EXPECTED = "models:/NAME@ALIAS, models:/NAME/VERSION, models:/m-ID or runs:/ID/model"
+_NAMING = "--run.root or the environment variable MLFLOW_TRACKING_URI"
 
 
 @dataclass(frozen=True)
@@ -48,31 +52,29 @@ class Logged:
     samples: Samples
 
 
-def is_logged(reference: str) -> bool:
-    """Tell whether what ``--run`` names is a model in MLflow: ``models:/…`` or ``runs:/…``."""
-    return reference.startswith(_SCHEMES)
-
-
-def load_logged(
-    uri: str, *, trust: bool, tracking_uri: str | None = None, root: Path | str = "runs", num_samples: int = 32
-) -> Logged:
+def load_logged(uri: str, *, trust: bool, root: Path | str = "runs", num_samples: int = 32) -> Logged:
     """Fetch a model that was logged with MLflow's PyTorch flavour, by lightkit, autolog or anybody.
 
     Args:
         uri: ``models:/flowers@champion``, ``models:/flowers/3``, ``models:/m-…`` or ``runs:/ID/model``.
         trust: Whether code that comes with it may run: a pickled module is loaded by running what it says.
-        tracking_uri: Where MLflow is; by default ``MLFLOW_TRACKING_URI``, else ``mlflow.db`` in the run root.
-        root: The run root.
+        root: The run root. MLflow is where ``MLFLOW_TRACKING_URI`` says, else its database is there, in ``mlflow.db``.
         num_samples: Number of samples.
 
     Raises:
-        ConfigError: If it is no model of PyTorch, needs trust, or says nothing of its inputs.
-        LightkitError: If MLflow does not give it.
+        ConfigError: If there is none, it is no model of PyTorch, needs trust, or says nothing of its inputs.
+        ExportError: If it fails on its own inputs.
+        ServerAway: If MLflow does not answer.
     """
+    if not _ADDRESS.fullmatch(uri):
+        raise ConfigError(f"--run: expected {_EXPECTED}, got {uri!r}.")
     root = Path(root).absolute()
     with runs.activate(runs.Run(root, "", "", root)):  # whose root says where the default database is
-        address = find_address(tracking_uri, origin="--tracking-uri")
-    with open_store(address) as store, tempfile.TemporaryDirectory(prefix="lightkit-logged-") as place:
+        address = find_address(None)
+    with (
+        open_store(address, naming=_NAMING, makes=False) as store,
+        tempfile.TemporaryDirectory(prefix="lightkit-logged-") as place,
+    ):
         folder = _download(store, uri, Path(place))
         return _loaded(uri, folder, trust=trust, num_samples=num_samples)
 
@@ -96,8 +98,7 @@ def _loaded(uri: str, folder: Path, *, trust: bool, num_samples: int) -> Logged:
         described = Model.load(str(folder))
     except (MlflowException, OSError, KeyError) as error:
         raise ConfigError(
-            f"{uri} holds no model of MLflow: there is no file MLmodel in it. Expected models:/NAME@ALIAS, "
-            f"models:/NAME/VERSION or runs:/ID/model."
+            f"{uri} holds no model of MLflow: there is no file MLmodel in it. Expected {_EXPECTED}."
         ) from error
     module = load_module(uri, folder, described.flavors, trust=trust)
     example = _example(uri, module, described, folder)
@@ -146,21 +147,20 @@ def _by_signature(spec: Any) -> Tensor:
 
 def _metadata(uri: str, module: nn.Module, example: Sequence[Tensor], described: Model) -> Metadata:
     source = {"model": uri, **({"mlflow_run": described.run_id} if described.run_id else {})}
-    with torch.no_grad():
-        output = module(*example)
+    outputs = given_by(module, example)
     own = (described.metadata or {}).get("lightkit")
     if isinstance(own, Mapping):
         noted = Metadata.of(json.loads(json.dumps(own)))
         return replace(noted, source={**noted.source, **source})
     given = described.signature.inputs.inputs if described.signature and described.signature.inputs else []
     open_axes = [tuple(spec.shape) if hasattr(spec, "shape") else () for spec in given]
-    names = _argument_names(module, len(example))
+    names = _names(module, len(example))
     inputs = [
         _spec(name, tensor, open_axes[at] if at < len(open_axes) else ())
         for at, (name, tensor) in enumerate(zip(names, example, strict=True))
     ]
-    outputs = [_spec(name, tensor) for name, tensor in _named(output)]
-    return Metadata("torch_export", type(module).__name__, tuple(inputs), tuple(outputs), source=source)
+    given_out = [_spec(name, tensor) for name, tensor in outputs.items()]
+    return Metadata("torch_export", type(module).__name__, tuple(inputs), tuple(given_out), source=source)
 
 
 def _spec(name: str, tensor: Tensor, signed: Sequence[int] = ()) -> TensorSpec:
@@ -172,18 +172,8 @@ def _spec(name: str, tensor: Tensor, signed: Sequence[int] = ()) -> TensorSpec:
     return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(shape))
 
 
-def _argument_names(module: nn.Module, number: int) -> list[str]:
+def _names(module: nn.Module, number: int) -> tuple[str, ...]:
     try:
-        parameters = list(inspect.signature(module.forward).parameters.values())
-    except (TypeError, ValueError):  # TorchScript's methods have none
-        parameters = []
-    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    return names[:number] if len(names) >= number else [f"input_{at}" for at in range(number)]
-
-
-def _named(output: Any) -> list[tuple[str, Tensor]]:
-    if isinstance(output, Mapping):
-        return list(output.items())
-    if isinstance(output, Tensor):
-        return [("output", output)]
-    return [(f"output_{at}", tensor) for at, tensor in enumerate(output)]
+        return arguments_of(module).named(number)
+    except (TypeError, ValueError, AttributeError):  # TorchScript's methods have no signature
+        return tuple(f"input_{at}" for at in range(number))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lightkit.artefacts.metadata import FILES, TensorSpec
 from lightkit.errors import ExportError
+from lightkit.export.fresh.runtimes import flatten
 from lightkit.export.reasons import quiet, reasoned
 from lightkit.export.subject import Subject, WriteOptions
 from lightkit.export.writing import write
@@ -121,8 +122,8 @@ def _prove(subject: Subject, loaded: nn.Module, way: Way) -> None:
     for size in _BATCHES:
         inputs = [_of_length(tensor, size) for tensor in subject.example]
         with _told(subject, way, f"its {way} form fails for a batch of {size}"):
-            given = _tensors(loaded(*inputs))
-        wanted = _tensors(subject.model(*inputs))
+            given = flatten(loaded(*inputs))
+        wanted = flatten(subject.model(*inputs))
         for got, want in zip(given, wanted, strict=True):
             if got.shape != want.shape or not torch.allclose(got, want, rtol=_TOLERANCE, atol=_TOLERANCE):
                 gap = (got - want).abs().max().item() if got.shape == want.shape else float("nan")
@@ -135,13 +136,6 @@ def _prove(subject: Subject, loaded: nn.Module, way: Way) -> None:
 
 def _of_length(tensor: Tensor, size: int) -> Tensor:
     return tensor.repeat(-(-size // len(tensor)), *[1] * (tensor.ndim - 1))[:size]
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    if isinstance(output, Tensor):
-        return [output]
-    parts = output.values() if isinstance(output, Mapping) else output
-    return [tensor for part in parts for tensor in _tensors(part)]
 
 
 @contextmanager

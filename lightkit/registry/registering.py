@@ -74,7 +74,8 @@ def register(
 
     Raises:
         ExportError: If the model cannot be written so that it gives the same answers.
-        LightkitError: If MLflow does not take it.
+        ConfigError: If MLflow refuses it.
+        ServerAway: If MLflow does not answer.
     """
     tags = origin_tags(run, checkpoint, subject.metadata)
     exports, missing = exports_of(run, tags["checkpoint_sha256"])

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lightkit.errors import LightkitError
+from lightkit.errors import ConfigError, ServerAway
 from lightkit.loggers.address import Address, without_secret
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _LATER = {
 }
 _LONGEST = 300  # characters of what MLflow says
 _SERVER_ERRORS = 500
+_OPTION = "--tracking-uri"
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,13 @@ class Store:
         client: Talks to both. The registry is where ``MLFLOW_REGISTRY_URI`` says, else at the same address; of
             Databricks it is Unity Catalog.
         patience: MLflow's variables for uploads, but for those that the user has set.
+        naming: What names another address, for errors.
     """
 
     address: Address
     client: MlflowClient
     patience: Mapping[str, str] = field(default_factory=dict)
+    naming: str = _OPTION
 
     @property
     def registry_uri(self) -> str:
@@ -56,7 +59,7 @@ class Store:
     @contextmanager
     def busy(self, doing: str) -> Iterator[None]:
         """Within it, give uploads their time, and tell failures in words: see `telling`."""
-        with telling(self.address, doing), _set(self.patience):
+        with telling(self.address, doing, naming=self.naming), _set(self.patience):
             yield
 
 
@@ -66,37 +69,50 @@ def is_catalog(uri: str) -> bool:
 
 
 @contextmanager
-def open_store(address: Address) -> Iterator[Store]:
+def open_store(address: Address, *, naming: str = _OPTION, makes: bool = True) -> Iterator[Store]:
     """Connect, and ask for something, so that a server that is away is told before anything is built.
 
+    Args:
+        address: Where MLflow is.
+        naming: What names another address, for errors.
+        makes: Whether a local database is made where there is none; to read from one that is new is of no use.
+
     Raises:
-        LightkitError: If it does not answer.
+        ConfigError: If it refuses, or is a database that cannot be opened or, without ``makes``, is not there.
+        ServerAway: If it does not answer.
     """
+    if not makes and address.database is not None and not address.database.is_file():
+        raise ConfigError(
+            f"There is no database of MLflow at {address.database}; its place comes from {address.origin}. Name "
+            f"another with {naming}."
+        )
     from mlflow.tracking import MlflowClient  # mlflow takes 2 s to import
 
     for chatty in ("mlflow.store.db.utils", "alembic"):  # a page of lines about tables that are made
         logging.getLogger(chatty).setLevel(logging.WARNING)
     patience = {name: value for name, value in _LATER.items() if name not in os.environ}
     with _set({name: value for name, value in _FIRST.items() if name not in os.environ}):
-        with telling(address, "open the registry"):
+        with telling(address, "open the registry", naming=naming):
             if address.artifacts is not None:
                 address.artifacts.parent.mkdir(parents=True, exist_ok=True)
             client = MlflowClient(address.uri)
             client.search_experiments(max_results=1)
         with _everywhere(address.uri):
-            yield Store(address, client, patience)
+            yield Store(address, client, patience, naming)
 
 
 @contextmanager
-def telling(address: Address, doing: str) -> Iterator[None]:
+def telling(address: Address, doing: str, *, naming: str = _OPTION) -> Iterator[None]:
     """Turn what MLflow and its connection raise into one line without secrets.
 
     Args:
         address: Where MLflow is.
         doing: What is tried, as in "MLflow at … cannot …".
+        naming: What names another address.
 
     Raises:
-        LightkitError: Then.
+        ConfigError: If MLflow refuses, as it does a name that it has not, or its database is none.
+        ServerAway: If it does not answer, or fails itself.
     """
     from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
     from requests import RequestException
@@ -105,12 +121,23 @@ def telling(address: Address, doing: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
-        status = error.get_http_status_code() if isinstance(error, MlflowException) else _SERVER_ERRORS  # type: ignore[no-untyped-call]
-        is_refusal = int(status) < _SERVER_ERRORS
-        advice = f"The address comes from {address.origin}; start the server, or name another with --tracking-uri."
-        raise LightkitError(
-            f"MLflow at {address.shown} cannot {doing}: {_words(error)}.{'' if is_refusal else f' {advice}'}"
+        says = f"MLflow at {address.shown} cannot {doing}: {_words(error)}."
+        if _is_refusal(error):
+            raise ConfigError(says) from error
+        if address.database is not None and "locked" not in says:
+            raise ConfigError(f"{says} Its place comes from {address.origin}; name another with {naming}.") from error
+        advice = "try again" if address.database is not None else "start the server"
+        raise ServerAway(
+            f"{says} The address comes from {address.origin}; {advice}, or name another with {naming}."
         ) from error
+
+
+def _is_refusal(error: Exception) -> bool:
+    from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
+
+    if isinstance(error, MlflowException):
+        return int(error.get_http_status_code()) < _SERVER_ERRORS  # type: ignore[no-untyped-call]
+    return isinstance(error, FileNotFoundError)
 
 
 def _words(error: Exception) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -12,11 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.errors import ConfigError, LightkitError
-from lightkit.registry.logged import is_logged, load_logged
+from lightkit.errors import ConfigError
+from lightkit.registry.logged import load_logged
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),  # 2026-11: of mlflow 3.17 to itself
     # 2026-11: mlflow 3.17 leaves connections to the garbage collector, and advises on pickle.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -38,14 +38,25 @@ def pictures(channels: int, number: int = 2) -> np.ndarray[Any, np.dtype[np.floa
     return np.random.default_rng(3).random((number, channels, 28, 28), dtype=np.float32)
 
 
-@pytest.mark.parametrize(
-    ("reference", "answer"),
-    [("models:/flowers@champion", True), ("runs:/ab12/model", True), ("latest", False), ("runs/flowers", False)],
-)
-def test_a_model_of_mlflow_is_told_from_a_run(reference: str, answer: bool) -> None:
-    assert is_logged(reference) is answer
+@pytest.mark.parametrize("address", ["runs:/", "runs:/ab12", "models:/", "models:/a@b@c", "models:/a/b/c"])
+def test_an_address_that_mlflow_cannot_have_is_told_before_it_is_asked(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"--run: expected models:/NAME@ALIAS, .* got ") as raised:
+        load_logged(address, trust=False)
+    assert raised.value.exit_code == 2
 
 
+def test_to_read_makes_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(ConfigError, match=r"no database of MLflow at .*/elsewhere/mlflow.db; .* MLFLOW_TRACKING_URI\."):
+        load_logged("models:/net@best", trust=False, root="elsewhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("channels", [1, 3], ids=["grey", "coloured"])
 def test_a_logged_graph_gives_the_answers_of_its_module(resnet: Callable[[int], nn.Module], channels: int) -> None:
@@ -62,6 +73,7 @@ def test_a_logged_graph_gives_the_answers_of_its_module(resnet: Callable[[int], 
         torch.testing.assert_close(logged.model(batch), module(batch))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_a_loaded_graph_can_be_scripted_for_every_batch_size(resnet: Callable[[int], nn.Module]) -> None:
     logged = load_logged(log(resnet(1), pictures(1), serialization_format="pt2"), trust=False)
@@ -73,6 +85,7 @@ def test_a_loaded_graph_can_be_scripted_for_every_batch_size(resnet: Callable[[i
         torch.testing.assert_close(scripted(batch), resnet(1)(batch))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_a_pickled_module_is_loaded_only_with_trust(resnet: Callable[[int], nn.Module]) -> None:
     uri = log(resnet(1), pictures(1, number=1), serialization_format="pickle")
@@ -85,6 +98,7 @@ def test_a_pickled_module_is_loaded_only_with_trust(resnet: Callable[[int], nn.M
     torch.testing.assert_close(logged.model(logged.example[0]), resnet(1)(logged.example[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_torchscript_needs_no_trust(resnet: Callable[[int], nn.Module]) -> None:
     uri = log(torch.jit.script(resnet(1)), pictures(1), serialization_format="pickle")
@@ -92,6 +106,7 @@ def test_torchscript_needs_no_trust(resnet: Callable[[int], nn.Module]) -> None:
     torch.testing.assert_close(logged.model(logged.example[0]), resnet(1)(logged.example[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_a_signature_alone_gives_an_example(resnet: Callable[[int], nn.Module]) -> None:
     signature = mlflow.models.infer_signature(pictures(1), resnet(1)(torch.from_numpy(pictures(1))).detach().numpy())
@@ -99,6 +114,7 @@ def test_a_signature_alone_gives_an_example(resnet: Callable[[int], nn.Module]) 
     assert load_logged(uri, trust=True).example[0].shape == (2, 1, 28, 28)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_a_model_that_says_nothing_of_its_inputs_is_refused_with_what_to_do(resnet: Callable[[int], nn.Module]) -> None:
     uri = log(resnet(1), serialization_format="pickle")
@@ -106,13 +122,15 @@ def test_a_model_that_says_nothing_of_its_inputs_is_refused_with_what_to_do(resn
         load_logged(uri, trust=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_a_model_that_is_not_there_is_told_in_one_line() -> None:
-    with pytest.raises(LightkitError, match=r"cannot give models:/flowers@champion: .*flowers") as raised:
+    with pytest.raises(ConfigError, match=r"cannot give models:/flowers@champion: .*flowers") as raised:
         load_logged("models:/flowers@champion", trust=False)
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_files_that_are_no_model_are_told() -> None:
     with mlflow.start_run() as run:

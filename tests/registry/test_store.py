@@ -5,10 +5,13 @@ import shutil
 
 import mlflow
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, RESOURCE_DOES_NOT_EXIST
+from sqlalchemy.exc import OperationalError
 
-from lightkit.errors import LightkitError
+from lightkit.errors import ConfigError, LightkitError, ServerAway
 from lightkit.loggers.address import find_address
-from lightkit.registry.store import is_catalog, open_store
+from lightkit.registry.store import is_catalog, open_store, telling
 
 pytestmark = [
     # 2026-11: mlflow 3.17 leaves connections to the garbage collector.
@@ -35,10 +38,31 @@ def test_what_mlflow_refuses_is_told_in_its_words_and_without_secrets(database: 
     says = r"^MLflow at sqlite:///.* cannot find it: Invalid model name 'http://\*\*\*@host'\. Names cannot .*'\.$"
     with (
         open_store(find_address(database)) as store,
-        pytest.raises(LightkitError, match=says),
+        pytest.raises(ConfigError, match=says),
         store.busy("find it"),
     ):
         store.client.get_registered_model("http://me:sesame@host")
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "kind", "says"),
+    [
+        ("http://me:sesame@host", OSError("refused"), ServerAway,
+         r"^MLflow at http://\*\*\*@host cannot open: refused\. .* start the server, or name another with THAT\.$"),
+        ("http://host", MlflowException("down", INTERNAL_ERROR), ServerAway, "down"),
+        ("http://host", MlflowException("no such model", RESOURCE_DOES_NOT_EXIST), ConfigError, r"no such model\.$"),
+        ("sqlite:///runs/mlflow.db", OperationalError("x", {}, Exception("is locked")), ServerAway, "try again"),
+        ("sqlite:///runs/mlflow.db", MlflowException("no database", INTERNAL_ERROR), ConfigError,
+         r"no database\. Its place comes from here; name another with THAT\.$"),
+    ],
+    ids=["away", "failing", "refusing", "locked", "no database"],
+)  # fmt: skip
+def test_a_server_that_is_away_is_told_from_a_wrong_name(
+    uri: str, error: Exception, kind: type[LightkitError], says: str
+) -> None:
+    with pytest.raises(kind, match=says) as raised, telling(find_address(uri, origin="here"), "open", naming="THAT"):
+        raise error
+    assert raised.value.exit_code == (75 if kind is ServerAway else 2)
 
 
 @pytest.mark.parametrize(

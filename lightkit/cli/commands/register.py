@@ -35,8 +35,8 @@ with torch alone, and is compared with the trained module before it is sent.
 
 Before its default, --tracking-uri is what the run's config or MLFLOW_TRACKING_URI says. A training that MLflow did not
 record gets an MLflow run of its own, in the experiment MLFLOW_EXPERIMENT_NAME or one of the run's name.
-Exit code 0: registered; 2: wrong arguments; 5: the model cannot be written so that it answers as before; 1: MLflow is
-away, or refuses.
+Exit code 0: registered; 2: wrong arguments, or MLflow refuses; 5: the model cannot be written so that it answers as
+before; 75: MLflow does not answer, try again later.
 
 lightkit register --run latest --name flowers
 """
@@ -72,9 +72,9 @@ def register(words: list[str]) -> int:
     """Register the model of a run, and return the exit code.
 
     Raises:
-        ConfigError: If the arguments are wrong, or there is no such run or checkpoint.
+        ConfigError: If the arguments are wrong, there is no such run or checkpoint, or MLflow refuses.
         ExportError: If the model cannot be written so that it gives the same answers.
-        LightkitError: If MLflow does not answer, or refuses.
+        ServerAway: If MLflow does not answer.
     """
     if {"-h", "--help"} & {*words}:
         print(_HELP + _NEXT, end="")
