@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from lightkit.artefacts.metadata import FILES, Metadata
-from lightkit.errors import ExportError
+from lightkit.errors import ExportError, LightkitError
 from lightkit.export import writing
 from lightkit.export.latency import eager_latency, num_threads
 from lightkit.export.parity import Tolerance
@@ -26,7 +25,16 @@ from lightkit.export.subject import Samples, Subject, WriteOptions
 __all__ = ["ExportsFailed", "export", "file_names"]
 
 _PLAIN = WriteOptions()
-_NEARLY_NOTHING = 1 << 20  # bytes; torch's writers say that they could not write, but not why
+_FULL = "no space is left on the disk of {}. Make room"
+_REFUSALS = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: "the file is larger than files in {} may be. Look at `ulimit -f`",
+    errno.EROFS: "{} has become read-only. Make it writable",
+    errno.EACCES: "{} must not be written any more. Change its permissions",
+    errno.EIO: "the disk of {} fails. Look at its health",
+}
+"""By errno: what was found, and what to do."""
 
 
 class ExportsFailed(ExportError):
@@ -69,14 +77,16 @@ def export(
 
     Raises:
         ExportsFailed: If a file could not be made or is no match; the report of the others is with it.
-        ConfigError: If the folder cannot be written.
+        ConfigError: If the folder cannot be written, or there is nothing to calibrate int8 on.
         RunLocked: If another export is at work in it.
     """
+    if "onnx" in kinds and options is not None and options.int8:
+        writing.check_calibration(options)
     with held(folder), aside(folder / "samples") as place:
         work = _Work(subject, samples, place, tolerance, on_step)
         made = [work.try_to_make(folder / name, kind, way) for name, kind, way in _variants(kinds, options or _PLAIN)]
     report = Report(folder, [artefact for artefact in made if isinstance(artefact, Artefact)])
-    failures = [str(error) for error in made if isinstance(error, ExportError)]
+    failures = [str(error) for error in made if isinstance(error, LightkitError)]
     if failures:
         raise ExportsFailed("\nerror: ".join(failures), report=report)
     return report
@@ -126,11 +136,11 @@ class _Work:
         self._threads = num_threads()
         self._grounds: dict[bool, _Grounds] = {}
 
-    def try_to_make(self, path: Path, kind: str, options: WriteOptions) -> Artefact | ExportError:
+    def try_to_make(self, path: Path, kind: str, options: WriteOptions) -> Artefact | LightkitError:
         """Make one file, or give the reason why there is none."""
         try:
             return self.make(path, kind, options)
-        except ExportError as error:
+        except LightkitError as error:  # of the data too, which the calibration reads
             self._on_step(f"{path.name}: failed")
             return error
 
@@ -146,11 +156,11 @@ class _Work:
             try:
                 proof = self._prove(file, metadata, grounds, place / "process")
             except Mismatch as error:
-                raise Mismatch(f"{error} {_removed(path)}") from error
+                raise Mismatch(f"{error} {_removed(path)} {error.advice}".rstrip()) from error
             drop_entry(path.parent, path.name)
             publish(file, path)
-        artefact = Artefact(path, metadata, proof, grounds.latency, self._threads)
-        add_entry(path.parent, artefact)
+            artefact = Artefact(path, metadata, proof, grounds.latency, self._threads)
+            _record(artefact)
         self._on_step(f"{path.name}: proved")
         return artefact
 
@@ -177,21 +187,29 @@ class _Work:
         return self._grounds[key]
 
 
+def _record(artefact: Artefact) -> None:
+    """Put the file into export.json; one that is not in there counts as not proved, and goes."""
+    try:
+        add_entry(artefact.path.parent, artefact)
+    except OSError:
+        withdraw(artefact.path)
+        raise
+
+
 def _removed(path: Path) -> str:
     drop_entry(path.parent, path.name)
     also = ", and so was the one of an earlier export" if withdraw(path) else ""
-    return f"It was removed{also}. If such a gap is expected, allow for it with --rtol and --atol."
+    return f"It was removed{also}."
 
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """A full disk as an error in words, from writers that say so and from those that do not."""
+    """A disk that is full or refuses a file as an error in words."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
-        number = getattr(error, "errno", None)
-        if number not in (errno.ENOSPC, errno.EDQUOT) and shutil.disk_usage(path.parent).free > _NEARLY_NOTHING:
+    except OSError as error:
+        if error.errno not in _REFUSALS:
             raise
         raise ExportError(
-            f"{path.name}: no space is left on the disk of {path.parent}. Make room, or choose another --output."
+            f"{path.name}: {_REFUSALS[error.errno].format(path.parent)}, or choose another --output."
         ) from error

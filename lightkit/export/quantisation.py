@@ -13,7 +13,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from lightkit.artefacts.metadata import Metadata
-from lightkit.errors import ConfigError, ExportError
+from lightkit.errors import ExportError, LightkitError
 from lightkit.export.naming import file_name
 from lightkit.export.reasons import quiet, reasoned
 from lightkit.export.subject import WriteOptions
@@ -30,14 +30,10 @@ class _Samples(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has 
     def __init__(self, names: list[str], batches: Iterator[tuple[np.ndarray[Any, Any], ...]]) -> None:
         self.names = names
         self.batches = batches
-        self.num_seen = 0
 
     def get_next(self) -> dict[str, np.ndarray[Any, Any]] | None:
         batch = next(self.batches, None)
-        if batch is None:
-            return None
-        self.num_seen += len(batch[0])
-        return dict(zip(self.names, batch, strict=True))
+        return None if batch is None else dict(zip(self.names, batch, strict=True))
 
 
 def quantised(model: ir.Model, metadata: Metadata, options: WriteOptions, *, folder: Path) -> ir.Model:
@@ -50,17 +46,14 @@ def quantised(model: ir.Model, metadata: Metadata, options: WriteOptions, *, fol
         folder: Where there is room for working files; none stays.
 
     Raises:
-        ConfigError: If there is nothing to calibrate on.
+        DataError: If a sample of the calibration cannot be read.
         ExportError: If the quantiser fails, or finds nothing to quantise.
     """
-    if options.calibration is None:
-        raise ConfigError("--int8: there are no training samples to calibrate on. Give the data module in the config.")
+    assert options.calibration is not None  # `check_calibration` has seen to it
     samples = _Samples([spec.name for spec in metadata.inputs], iter(options.calibration()))
     with tempfile.TemporaryDirectory(dir=folder, prefix=".quantising-") as room:
         made = Path(room) / "int8.onnx"
         _quantise(model, made, samples, metadata)
-        if not samples.num_seen:
-            raise ConfigError("--int8: the training split has no samples to calibrate on.")
         found = ir.load(made)
         ir.external_data.load_to_model(found)  # its weights lie in the folder, which goes
     if not any(node.op_type == "DequantizeLinear" for node in found.graph):
@@ -88,7 +81,7 @@ def _quantise(model: ir.Model, made: Path, samples: _Samples, metadata: Metadata
                 weight_type=QuantType.QInt8,
                 use_external_data_format=is_large,
             )
+        except LightkitError:  # of the samples
+            raise
         except Exception as error:  # the quantiser's errors have no base of their own
-            if not samples.num_seen:
-                return
             raise ExportError(f"{file_name(metadata)}: onnxruntime's quantiser fails: {reasoned(error)}.") from error

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import Tensor
 
@@ -37,7 +40,12 @@ def write(subject: Subject, metadata: Metadata, path: Path, _: WriteOptions) -> 
         reason = f"safetensors files hold tensors only, and its state dict has {', '.join(others)}"
         raise refused(file_name(metadata), subject.plain, reason)
     metadata = replace(_of_plain(subject, metadata), how="state dict")
-    save_model(subject.plain, str(path), metadata={KEY: metadata.dumps(), SEAL: UNSEALED})
+    try:
+        save_model(subject.plain, str(path), metadata={KEY: metadata.dumps(), SEAL: UNSEALED})
+    except SafetensorError as error:
+        if (found := re.search(r"\(os error (\d+)\)", str(error))) is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
     seal(path)
     return metadata
 

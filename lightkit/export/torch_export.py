@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,5 +34,7 @@ def write(subject: Subject, metadata: Metadata, path: Path, _: WriteOptions) -> 
     program = captured(subject, file_name(metadata))
     metadata = replace(metadata, how="torch.export")
     with quiet():
-        torch.export.save(program, path, extra_files={"lightkit.json": metadata.dumps()})
+        # Into memory first: where torch 2.15 cannot write to a file, its writer ends the process by abort().
+        torch.export.save(program, content := io.BytesIO(), extra_files={"lightkit.json": metadata.dumps()})
+    path.write_bytes(content.getbuffer())
     return metadata

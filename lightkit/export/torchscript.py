@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import logging
 import warnings
 from collections.abc import Iterator
@@ -53,7 +54,9 @@ def write(subject: Subject, metadata: Metadata, path: Path, _: WriteOptions) -> 
     _log.info("%s: %s", file_name(metadata), how)
     metadata = replace(metadata, how=how)
     with quiet():
-        torch.jit.save(program, str(path), _extra_files={"lightkit.json": metadata.dumps()})
+        # Into memory first: where torch 2.15 cannot write to a file, its writer ends the process by abort().
+        torch.jit.save(program, content := io.BytesIO(), _extra_files={"lightkit.json": metadata.dumps()})
+    path.write_bytes(content.getbuffer())
     return metadata
 
 

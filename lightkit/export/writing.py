@@ -20,7 +20,7 @@ from lightkit.export.reasons import code_line, quiet, reasoned, refused
 from lightkit.export.subject import Subject, WriteOptions, own
 from lightkit.machine.packages import describe_packages
 
-__all__ = ["check_options", "write"]
+__all__ = ["check_calibration", "check_options", "write"]
 
 _PACKAGES = {
     "torch_export": ("torch", "torchvision"),
@@ -66,6 +66,19 @@ def check_options(kinds: Sequence[str], options: WriteOptions) -> None:
         check_opset(options.opset)
 
 
+def check_calibration(options: WriteOptions) -> None:
+    """Refuse int8 where there is no sample to calibrate it on.
+
+    Raises:
+        ConfigError: Then.
+        DataError: If the first sample cannot be read.
+    """
+    if options.calibration is None:
+        raise ConfigError("--int8: there are no training samples to calibrate on. Give the data module in the config.")
+    if next(iter(options.calibration()), None) is None:
+        raise ConfigError("--int8: the training split has no samples to calibrate on.")
+
+
 def _check_names(kinds: Sequence[str]) -> None:
     unknown = [kind for kind in kinds if kind not in FILES]
     if unknown or not kinds:
@@ -104,6 +117,8 @@ def write(kind: str, subject: Subject, path: Path, options: WriteOptions) -> Met
     check_options([kind], options)
     if options.half and options.int8:
         raise ConfigError("--half, --int8: a file is either; write one after the other.")
+    if options.int8:
+        check_calibration(options)
     precision = "float16" if options.half else "int8" if options.int8 else "float32"
     versions = {"lightkit": __version__, **describe_packages(_PACKAGES[kind])}
     metadata = replace(subject.metadata, format=kind, precision=precision, versions=versions)

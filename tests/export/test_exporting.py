@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import re
+import resource
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightkit.artefacts.metadata import Metadata
-from lightkit.errors import ExportError
-from lightkit.export import writing
+from lightkit.artefacts.metadata import FILES, Metadata
+from lightkit.errors import ConfigError, DataError, ExportError
+from lightkit.export import exporting, writing
 from lightkit.export.exporting import ExportsFailed, export, file_names
 from lightkit.export.parity import Tolerance
 from lightkit.export.subject import Subject, WriteOptions
@@ -100,11 +102,12 @@ def test_a_planted_mismatch_is_found_and_removed(planted: Any, tmp_path: Path, f
 def test_a_wide_tolerance_does_not_hide_a_metric_that_dropped(planted: Any, tmp_path: Path) -> None:
     planted("swapped")
 
-    words = fail(tmp_path, tolerance=Tolerance(rtol=1e9))
+    words = fail(tmp_path, tolerance=Tolerance(rtol=1e9, atol=1e9))
 
     assert "model.onnx does not score as its model does:" in words
     assert "val/accuracy is 0." in words
     assert ", eager 1 " in words
+    assert "allow for it" not in words
 
 
 def test_a_mismatch_takes_the_file_of_an_earlier_export_along(planted: Any, tmp_path: Path) -> None:
@@ -143,6 +146,74 @@ def test_a_file_that_cannot_be_written_leaves_the_earlier_one(
     assert not list(tmp_path.glob(".*.aside"))
 
 
+@pytest.mark.parametrize("kind", list(FILES))
+def test_a_limit_on_the_size_of_files_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    written = writing.write
+
+    def write(kind: str, subject: Subject, path: Path, options: WriteOptions) -> Metadata:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+        try:
+            return written(kind, subject, path, options)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    monkeypatch.setattr(writing, "write", write)
+    subject = subject_of()
+
+    with pytest.raises(ExportsFailed, match=r"the file is larger than files in .* may be. Look at `ulimit -f`"):
+        export(subject, [kind], tmp_path, samples_of(subject.plain))
+    assert [path.name for path in tmp_path.iterdir()] == [".export.lock"]
+
+
+def test_a_file_whose_entry_cannot_be_written_is_not_left_alone(
+    planted: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(folder: Path, artefact: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    planted()
+    monkeypatch.setattr(exporting, "add_entry", full)
+
+    assert "model.onnx: no space is left on the disk of" in fail(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".export.lock"]
+
+
+def test_int8_without_samples_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    subject, options = subject_of(), WriteOptions(int8=True)
+
+    for calibration in (None, lambda: iter(())):
+        with pytest.raises(ConfigError, match=r"--int8: .* no .*samples to calibrate on"):
+            export(
+                subject,
+                ["torch_export", "onnx"],
+                tmp_path / "export",
+                samples_of(subject.plain),
+                options=replace(options, calibration=calibration),
+            )
+    assert not (tmp_path / "export").exists()
+
+
+def test_samples_that_fail_in_the_calibration_do_not_stop_the_other_formats(tmp_path: Path) -> None:
+    def broken() -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
+        yield (np.zeros((2, 4), np.float32),)
+        raise DataError("photos/03.jpg cannot be read")
+
+    subject = subject_of()
+
+    with pytest.raises(ExportsFailed, match=r"photos/03.jpg cannot be read") as caught:
+        export(
+            subject,
+            ["onnx", "safetensors"],
+            tmp_path,
+            samples_of(subject.plain, 8),
+            options=WriteOptions(int8=True, calibration=broken),
+        )
+
+    assert caught.value.report is not None
+    assert [made.path.name for made in caught.value.report.artefacts] == ["model.onnx", "model.safetensors"]
+
+
 def test_a_file_that_is_damaged_on_its_way_is_told_with_the_runtimes_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -169,9 +240,10 @@ def test_what_failed_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr(writing, "write", write)
     subject = subject_of()
+    options = WriteOptions(half=True, int8=True, calibration=lambda: iter([(np.zeros((1, 4), np.float32),)]))
 
     with pytest.raises(ExportsFailed, match=r"model.half.onnx does not match") as caught:
-        export(subject, ["onnx"], tmp_path, samples_of(subject.plain), options=WriteOptions(half=True, int8=True))
+        export(subject, ["onnx"], tmp_path, samples_of(subject.plain), options=options)
 
     assert caught.value.report is not None
     assert [item.path.name for item in caught.value.report.artefacts] == ["model.onnx", "model.int8.onnx"]
