@@ -93,6 +93,7 @@ class Checkpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting the time and the steps since the last write."""
         super().on_train_start(trainer, pl_module)
+        self._forget_a_best_of_another_run(trainer)
         self._saved_at_s = time.monotonic()
         self._saved_at_step = self._step_seen = trainer.global_step
 
@@ -142,6 +143,17 @@ class Checkpoint(ModelCheckpoint):
         if self._auto:
             self.monitor = state_dict.get("monitor")  # known before the next validation logs it again
         super().load_state_dict({**state_dict, **moved, "best_k_models": best_k, "dirpath": self.dirpath})
+
+    def _forget_a_best_of_another_run(self, trainer: Trainer) -> None:
+        """Let the first epoch be the best where the score that was restored has no checkpoint in this run's folder.
+
+        All ranks do as the first one: its disk has the checkpoints.
+        """
+        if trainer.strategy.broadcast(not self.best_model_path or Path(self.best_model_path).is_file()):
+            return
+        self.best_k_models.clear()
+        self.best_model_path = self.kth_best_model_path = ""
+        self.best_model_score = self.kth_value = self.current_score = None
 
     def _is_due(self, trainer: Trainer) -> bool:
         by_steps = (

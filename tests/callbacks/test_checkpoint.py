@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,24 @@ class Saves(pl.Callback):
         self.steps.append(trainer.global_step)
 
 
-def fit(keeper: Checkpoint, module: pl.LightningModule, *, exact: bool = False, **settings: Any) -> list[int]:
+def fit(
+    keeper: Checkpoint,
+    module: pl.LightningModule,
+    *,
+    exact: bool = False,
+    max_epochs: int = 3,
+    ckpt_path: str | None = None,
+    **settings: Any,
+) -> list[int]:
     saves = Saves()
     trainer = pl.Trainer(
-        max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        max_epochs=max_epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
         callbacks=[ResumeState(), saves, keeper], plugins=[VerifiedCheckpointIO()], **settings,
     )  # fmt: skip
     data = torch.ones(20, 4)
     loader: DataLoader[Any] = DataLoader(TensorDataset(data), batch_size=4)
     train = train_loader(Keyed(data), batch_size=4, seed=1) if exact else loader
-    trainer.fit(module, train, loader)
+    trainer.fit(module, train, loader, ckpt_path=ckpt_path)
     return saves.steps
 
 
@@ -125,3 +134,21 @@ def test_the_folder_is_that_of_the_current_run(tmp_path: Path) -> None:
     with runs.activate(runs.create(tmp_path, "job")) as run:
         fit(Checkpoint(), Rising())
     assert sorted(path.name for path in run.checkpoints.glob("*.ckpt")) == ["best.ckpt", "last.ckpt"]
+
+
+@pytest.mark.parametrize(("is_moved", "best"), [(False, 1), (True, 2)], ids=["same-folder", "new-run"])
+def test_a_best_score_counts_where_its_checkpoint_is(tmp_path: Path, is_moved: bool, best: int) -> None:
+    first = tmp_path / "first"
+    fit(Checkpoint(dirpath=str(first)), Rising(), max_epochs=2)
+    folder = tmp_path / "second" if is_moved else first
+    fit(Checkpoint(dirpath=str(folder)), Rising(), ckpt_path=str(first / "last.ckpt"))
+    assert epoch_of(folder / "best.ckpt") == best
+    assert epoch_of(first / "best.ckpt") == 1
+
+
+def test_a_run_of_a_copied_folder_keeps_its_best(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    fit(Checkpoint(dirpath=str(first)), Rising(), max_epochs=2)
+    shutil.copytree(first, second)
+    fit(Checkpoint(dirpath=str(second)), Rising(), ckpt_path=str(second / "last.ckpt"))
+    assert epoch_of(second / "best.ckpt") == 1
