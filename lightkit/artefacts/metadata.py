@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.preprocessing import Preprocessing
@@ -92,17 +92,38 @@ class Metadata:
 
         Raises:
             KeyError: If a field that each file has is missing.
-            TypeError: If one is of another type.
+            TypeError: If one is of another type; in words.
         """
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         for name in ("inputs", "outputs"):
-            known[name] = tuple(
-                TensorSpec(str(spec["name"]), str(spec["dtype"]), tuple(spec["shape"])) for spec in record[name]
-            )
+            _expect(isinstance(record[name], list | tuple), name, "a list", record[name])
+            known[name] = tuple(_spec_of(name, spec) for spec in record[name])
         names, preprocessing = record.get("class_names"), record.get("preprocessing")
+        is_named = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
+        _expect(names is None or is_named, "class_names", "a list of texts or null", names)
+        _expect(isinstance(preprocessing, dict | None), "preprocessing", "a mapping or null", preprocessing)
+        kinds, kind = get_args(OutputKind), known.get("output_kind", "other")
+        _expect(kind in kinds, "output_kind", f"one of {', '.join(kinds)}", kind)
+        in_graph = known.get("in_graph", False)
+        _expect(isinstance(in_graph, bool), "in_graph", "true or false", in_graph)
         known["class_names"] = None if names is None else tuple(map(str, names))
         known["preprocessing"] = None if preprocessing is None else Preprocessing.of(preprocessing)
         return cls(**known)
+
+
+def _spec_of(name: str, spec: Mapping[str, Any]) -> TensorSpec:
+    _expect(isinstance(spec, dict), name, "a mapping for each", spec)
+    shape = spec["shape"]
+    is_right = isinstance(shape, list | tuple) and all(
+        size is None or (isinstance(size, int) and not isinstance(size, bool) and size >= 0) for size in shape
+    )
+    _expect(is_right, f"{name}, shape", "a list of whole numbers, null for any", shape)
+    return TensorSpec(str(spec["name"]), str(spec["dtype"]), tuple(shape))
+
+
+def _expect(is_right: bool, field_name: str, expected: str, found: object) -> None:
+    if not is_right:
+        raise TypeError(f"{field_name}: expected {expected}, got {found!r}")
 
 
 def format_of(path: Path | str) -> str | None:

@@ -18,7 +18,7 @@ from lightkit.cli.screen import Mode, choose_mode, speak_plainly
 from lightkit.cli.targets import Targets, check_words, end_of, refuse_overwriting, targets_of
 from lightkit.config import Arguments, split_arguments
 from lightkit.errors import ConfigError, DataError
-from lightkit.export.fresh.runtimes import Runner, open_model
+from lightkit.export.fresh.runtimes import Arrays, Runner, open_model
 from lightkit.images.listing import Listing, listed
 from lightkit.images.reading import pillow_warnings
 from lightkit.prediction.inference import check_takes_images, class_names_of, num_values_of, predictions
@@ -120,11 +120,25 @@ def _found(word: str, run: Any) -> Path:
 
 def _opened(file: Path) -> Runner:
     try:
-        return open_model(file)
+        run = open_model(file)
     except ValueError as error:  # its words begin with the path
         raise DataError(f"{error}. Export it again.") from error
     except ImportError as error:
         raise ConfigError(f"{file}: what runs it is not installed ({error}): pip install 'lightkit[onnx]'") from error
+    return _told(file, run)
+
+
+def _told(file: Path, run: Runner) -> Runner:
+    """Give the model so that what its runtime raises is told in words."""
+
+    def told(arrays: Arrays) -> Arrays:
+        try:
+            return run(arrays)
+        except Exception as error:  # those of onnxruntime have no base of their own, and torch raises RuntimeError
+            says = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise DataError(f"{file}: its model cannot be run on these images ({says}). Export it again.") from error
+
+    return told
 
 
 def _result(sink: Sink, targets: Targets) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = ["Preprocessing"]
+
+_NUM_SIDES = 2
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,44 @@ class Preprocessing:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Preprocessing:
-        """Give what `as_dict` wrote; fields that this version does not know are left out."""
+        """Give what `as_dict` wrote; fields that this version does not know are left out.
+
+        Raises:
+            KeyError: If a field that each has is missing.
+            TypeError: If one is of another type, or cannot be; in words.
+        """
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
+        for name, (is_right, expected) in _rules(record).items():
+            if not is_right(record[name]):
+                raise TypeError(f"preprocessing, {name}: expected {expected}, got {record[name]!r}")
         lists = {name: tuple(known[name]) for name in ("crop", "mean", "std")}
         return cls(**{**known, **lists})
+
+
+def _rules(record: Mapping[str, Any]) -> dict[str, tuple[Callable[[Any], bool], str]]:
+    """Give by field what tells whether it is right, and the words for that."""
+    num_channels = len(record["mean"]) if _are(record["mean"], _is_number) else 0
+    return {
+        "resize": (_is_length, "a whole number above 0"),
+        "crop": (lambda value: _are(value, _is_length) and len(value) == _NUM_SIDES, "two whole numbers above 0"),
+        "mean": (lambda value: num_channels > 0, "a list of numbers, one for each channel"),
+        "std": (
+            lambda value: _are(value, _is_number) and len(value) == num_channels and all(value),
+            f"{num_channels} numbers other than 0",
+        ),
+    }
+
+
+def _are(value: Any, is_right: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list | tuple) and all(map(is_right, value))
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _start(have: int, want: int) -> int:

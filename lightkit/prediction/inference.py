@@ -32,13 +32,20 @@ def check_takes_images(metadata: Metadata, name: str) -> None:
         name: Its file, for the error.
 
     Raises:
-        DataError: If it takes several inputs, or does not say what is done to an image.
+        DataError: If it takes several inputs or one of an unknown type, or does not say what is done to an image.
     """
     if len(metadata.inputs) != 1:
         told = ", ".join(spec.name for spec in metadata.inputs) or "none"
         raise DataError(
             f"{name}: this model takes {len(metadata.inputs)} inputs ({told}); predict gives it images only."
         )
+    try:
+        np.dtype(metadata.inputs[0].dtype)
+    except TypeError as error:
+        raise DataError(
+            f"{name}: its input has the type {metadata.inputs[0].dtype!r}, which images cannot be given in. Export it "
+            "again, in float32."
+        ) from error
     if metadata.preprocessing is None and not metadata.in_graph:
         raise DataError(
             f"{name}: this model does not say what is done to an image before it gets it: the data that it was "

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from lightkit.artefacts.metadata import TensorSpec
 from tests.cli.conftest import House
-from tests.prediction.conftest import MakeOnnx, colours, make_onnx
+from tests.prediction.conftest import PREPROCESSING, MakeOnnx, colours, make_onnx
 
 __all__ = ["colours", "make_onnx"]  # fixtures
 
@@ -93,3 +96,34 @@ def test_a_file_that_is_not_what_was_exported_labels_nothing(house: House, make_
     done = house("predict", "--model", str(model), "colours")
     assert done.code == 3
     assert "model.onnx: this is not what was exported" in done.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {
+                "inputs": (TensorSpec("x", "float32", (None, 3, 4, 4)),),
+                "preprocessing": replace(PREPROCESSING, resize=4, crop=(4, 4)),
+            },
+            "model.onnx: its model cannot be run on these images (",
+        ),
+        ({"inputs": (TensorSpec("x", "int7", (None, 3, 8, 8)),)}, "model.onnx: its input has the type 'int7'"),
+        ({"class_names": ("a", "b")}, "model.onnx: the model gives 3 values an image, and its metadata name 2 classes"),
+        ({"preprocessing": replace(PREPROCESSING, resize=cast("int", "big"))}, "resize: expected a whole number"),
+        ({"outputs": (TensorSpec("output", "float32", cast("Any", (None, "3"))),)}, "shape: expected a list of"),
+    ],
+    ids=["shape", "dtype", "classes", "preprocessing", "sizes"],
+)
+def test_metadata_that_do_not_fit_the_graph_are_told_in_a_line(
+    house: House, make_onnx: MakeOnnx, colours: Path, changes: dict[str, Any], says: str
+) -> None:
+    done = house("predict", "--model", str(make_onnx(**changes)), "colours")
+    assert done.code == 3
+    assert says in done.err
+    assert done.err.count("\n") == 1
+    assert not (house.folder / "predictions.csv").exists()
+
+
+def test_the_end_of_a_files_name_may_be_in_capitals(house: House, make_onnx: MakeOnnx, colours: Path) -> None:
+    assert house("predict", "--model", str(make_onnx("M.ONNX")), "colours").code == 0

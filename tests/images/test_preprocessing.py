@@ -45,3 +45,23 @@ def test_a_crop_beyond_the_image_is_black_as_in_torchvision(size: tuple[int, int
     steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean=list(IMAGENET_MEAN), std=list(IMAGENET_STD))]
     image = noise(*size)
     assert np.array_equal(said(image), v2.Compose(steps)(image).numpy())
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"resize": "big"}, "resize: expected a whole number above 0, got 'big'"),
+        ({"resize": True}, "resize: expected"),
+        ({"crop": [2]}, "crop: expected two whole numbers above 0"),
+        ({"crop": [2, 0]}, "crop: expected"),
+        ({"crop": 2}, "crop: expected"),
+        ({"mean": [0, "x", 0]}, "mean: expected a list of numbers"),
+        ({"std": [0.5, 0.5]}, "std: expected 3 numbers other than 0"),
+        ({"std": [0.5, 0, 0.5]}, "std: expected 3 numbers other than 0"),
+    ],
+)
+def test_a_record_of_other_types_is_told_with_the_field(changes: dict[str, object], says: str) -> None:
+    record = {"resize": 4, "crop": [2, 2], "mean": [0, 0, 0], "std": [1, 1, 1]}
+    assert Preprocessing.of(record).crop == (2, 2)
+    with pytest.raises(TypeError, match=says):
+        Preprocessing.of({**record, **changes})

@@ -41,7 +41,7 @@ def open_model(path: Path | str, *, threads: int | None = None, is_own: bool = F
     """
     path = Path(path)
     openers = {".onnx": _open_onnx, ".pt2": _open_torch_export, ".ts": _open_torchscript}
-    if path.suffix not in openers:
+    if path.suffix.lower() not in openers:
         raise ValueError(f"{path}: expected a file that ends in {', '.join(openers)}")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
@@ -49,7 +49,7 @@ def open_model(path: Path | str, *, threads: int | None = None, is_own: bool = F
         from lightkit.export.archives import check_archive  # which the fresh process has not got
 
         check_archive(path)
-    return openers[path.suffix](path, threads)
+    return openers[path.suffix.lower()](path, threads)
 
 
 def of_module(module: Callable[..., Any], names: Sequence[str] = ()) -> Runner:
