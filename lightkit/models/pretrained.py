@@ -39,7 +39,8 @@ def read(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
         backbone: Name of the network that they are for.
 
     Raises:
-        ConfigError: If the file is missing or is not a state dict, or the backbone has no default weights.
+        ConfigError: If the file, or what is kept of an earlier download, is missing or is not a state dict, or the
+            backbone has no default weights.
         DataError: If the default weights cannot be downloaded.
     """
     return _download(backbone) if weights == "default" else _read_file(Path(weights).expanduser())
@@ -51,15 +52,29 @@ def _download(backbone: str) -> Mapping[str, Tensor]:
     try:
         if backbone.startswith(TIMM_PREFIX):
             return timm_pretrained(backbone)
-        state: Mapping[str, Tensor] = models.get_model_weights(backbone).DEFAULT.get_state_dict(
-            progress=False, check_hash=True
-        )
+        return _of_torchvision(models.get_model_weights(backbone).DEFAULT)
     except (OSError, RuntimeError) as error:
         raise DataError(
             f"{_KEY}: the default weights of {backbone} cannot be downloaded: {error}. "
             f"Try again with a network, or download them elsewhere and set weights to the file's path."
         ) from error
-    return state
+
+
+def _of_torchvision(weights: models.WeightsEnum) -> Mapping[str, Tensor]:
+    """Read torchvision's weights from torch's cache, where they are downloaded to: by its digest, and without code."""
+    cached = Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2])
+    if cached.is_file():  # torch compares the digest of what it downloads alone
+        promised = cached.stem.rpartition("-")[2]
+        if not (found := runs.digest(cached)).startswith(promised):
+            raise ConfigError(
+                f"{_KEY}: {cached} is damaged, or not what torchvision offers: its digest begins with {found[:8]}, "
+                f"its name promises {promised}. Remove it, and it is downloaded again."
+            )
+    try:
+        content = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ConfigError(_unreadable(cached, error)) from error
+    return _checked(content, cached)
 
 
 def _read_file(path: Path) -> Mapping[str, Tensor]:
@@ -73,10 +88,19 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
     try:
         content = _loaded(path)
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(
-            f"{_KEY}: {path} cannot be read as a state dict (cut short, or not saved by torch.save of tensors alone): "
-            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        ) from error
+        raise ConfigError(_unreadable(path, error)) from error
+    return _checked(content, path)
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    return (
+        f"{_KEY}: {path} cannot be read as a state dict (cut short, or not saved by torch.save of tensors alone): "
+        f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    )
+
+
+def _checked(content: object, path: Path) -> Mapping[str, Tensor]:
+    """Give a file's state dict, where it is one."""
     state = _of_checkpoint(content)
     if not isinstance(state, Mapping) or not state or not all(isinstance(v, Tensor) for v in state.values()):
         raise ConfigError(

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torchvision import models
 
+from lightkit import runs
 from lightkit.errors import ConfigError, DataError
 from lightkit.models.backbones import build, subnetworks_of_head
 from lightkit.models.pretrained import load_into, read
@@ -158,7 +162,7 @@ def test_a_file_that_is_no_state_dict_is_named(tmp_path: Path, content: object, 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
     torch.save(build("small_cnn", 5), tmp_path / "module.pth")  # a whole module, which unpickling would construct
-    with pytest.raises(ConfigError, match="cannot be read as a state dict"):
+    with pytest.raises(ConfigError, match=r"holds torch\.nn\.\S+\.Sequential beside tensors .* --trust"):
         read(str(tmp_path / "module.pth"), backbone="small_cnn")
 
 
@@ -207,6 +211,62 @@ def test_a_failed_download_says_what_to_do(
         (folder / "squeezenet1_1-0123abcd.pth").write_bytes(content)
     monkeypatch.setattr(models.SqueezeNet1_1_Weights.DEFAULT.value, "url", f"{address}/squeezenet1_1-0123abcd.pth")
     with pytest.raises(DataError, match=r"default weights of squeezenet1_1 cannot be downloaded: .*set weights to"):
+        read("default", backbone="squeezenet1_1")
+
+
+class Touching:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Puts something into torch's cache as SqueezeNet's default weights, under its digest or another one."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "home" / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+
+    def put(content: object, *, digest: str | None = None) -> Path:
+        torch.save(content, folder / "file")
+        digest = digest or hashlib.sha256((folder / "file").read_bytes()).hexdigest()[:8]
+        path = (folder / "file").rename(folder / f"squeezenet1_1-{digest}.pth")
+        monkeypatch.setattr(models.SqueezeNet1_1_Weights.DEFAULT.value, "url", f"http://127.0.0.1:9/{path.name}")
+        return path
+
+    return put
+
+
+@pytest.mark.parametrize("trusts", [False, True], ids=["", "trust"])
+@pytest.mark.parametrize(
+    ("digest", "says"),
+    [("0123abcd", r"its digest begins with \w{8}, its name promises 0123abcd"), (None, "cannot be read as a state")],
+    ids=["altered", "of that digest"],
+)
+def test_code_in_torchs_cache_is_not_run(
+    trusts: bool, digest: str | None, says: str, cached: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = cached({"a": Touching(tmp_path / "ran")}, digest=digest)
+    with runs.trusting() if trusts else nullcontext(), pytest.raises(ConfigError, match=says) as caught:
+        read("default", backbone="squeezenet1_1")
+    assert str(path) in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_is_no_state_dict_in_torchs_cache_is_named(cached: Callable[..., Path]) -> None:
+    cached([1, 2])
+    with pytest.raises(ConfigError, match=r"squeezenet1_1-\w{8}\.pth holds a list, not a state dict"):
+        read("default", backbone="squeezenet1_1")
+
+
+def test_damaged_weights_in_torchs_cache_are_told_with_what_to_do(cached: Callable[..., Path]) -> None:
+    path = cached(state_of("squeezenet1_1"))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match=r"is damaged, or not what torchvision offers: .* Remove it, and it is"):
         read("default", backbone="squeezenet1_1")
 
 
