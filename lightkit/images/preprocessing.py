@@ -93,7 +93,7 @@ def _rules(record: Mapping[str, Any]) -> dict[str, tuple[Callable[[Any], bool], 
     return {
         "resize": (_is_length, "a whole number above 0"),
         "crop": (lambda value: _are(value, _is_length) and len(value) == _NUM_SIDES, "two whole numbers above 0"),
-        "mean": (lambda value: num_channels > 0, "a list of numbers, one for each channel"),
+        "mean": (lambda _: num_channels > 0, "a list of numbers, one for each channel"),
         "std": (
             lambda value: _are(value, _is_number) and len(value) == num_channels and all(value),
             f"{num_channels} numbers other than 0",

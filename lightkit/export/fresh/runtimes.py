@@ -45,7 +45,7 @@ def open_model(path: Path | str, *, threads: int | None = None, is_own: bool = F
         raise ValueError(f"{path}: expected a file that ends in {', '.join(openers)}")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
-    if path.suffix == ".pt2" and not is_own:
+    if path.suffix.lower() == ".pt2" and not is_own:
         from lightkit.export.archives import check_archive  # which the fresh process has not got
 
         check_archive(path)
