@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pytorch_lightning import LightningDataModule, LightningModule
 
-from lightkit import runs
 from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.restoring import Restored, restore
 from lightkit.config import shown_path
@@ -19,6 +18,7 @@ from lightkit.errors import ConfigError
 from lightkit.export.describing import graph_subject, plain_subject
 from lightkit.export.inputs import Shape, described, example_of_module, example_of_shapes
 from lightkit.export.sampling import Drawn, calibration_of, drawn_from, imagined, loader_of, misprepared
+from lightkit.export.soundness import check_itself
 from lightkit.export.subject import Subject, WriteOptions
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def subject_of(
 
     Raises:
         ConfigError: If the inputs cannot be found, or the preprocessing cannot go into the graph.
-        ExportError: If ``forward`` fails.
+        ExportError: If ``forward`` fails, or gives NaN, or something else each time.
     """
     checkpoint = Path(session.ckpt_path) if session.ckpt_path else None
     if checkpoint is None:
@@ -73,9 +73,10 @@ def subject_of(
         example,
         class_names=names if isinstance(names, (list, tuple)) else None,
         preprocessing=getattr(data, "preprocessing", None),
-        source=_source(session, checkpoint),
+        source=_source(session, checkpoint, restored.sha256),
     )
     _check_preparation(plain, drawn)
+    check_itself(plain, drawn.samples)
     subject = graph_subject(plain) if options.with_preprocessing else plain
     if options.with_preprocessing and drawn.samples.images is None:
         drawn = _imagined_images(plain, drawn, options)
@@ -155,10 +156,10 @@ def _check_preparation(plain: Subject, drawn: Drawn) -> None:
         raise ConfigError(f"data: its `preprocessing` is not what its loader does: {says}. Make the two agree.")
 
 
-def _source(session: Session, checkpoint: Path | None) -> dict[str, str]:
-    if checkpoint is None:
+def _source(session: Session, checkpoint: Path | None, sha256: str | None) -> dict[str, str]:
+    if checkpoint is None or sha256 is None:
         return {}
-    source = {"checkpoint": shown_path(checkpoint), "sha256": runs.digest(checkpoint)}
+    source = {"checkpoint": shown_path(checkpoint), "sha256": sha256}
     return source if session.base is None else {**source, "run": f"{session.base.name}/{session.base.id}"}
 
 

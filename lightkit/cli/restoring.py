@@ -14,6 +14,7 @@ from pytorch_lightning.trainer.states import RunningStage, TrainerFn
 
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
+from lightkit.errors import RunLocked
 
 __all__ = ["Restored", "bare_trainer", "restore", "trained_anywhere", "with_export"]
 
@@ -32,11 +33,13 @@ class Restored:
         module: In eval mode, in float32, with no trainer.
         data: Set up; None where there is none.
         epoch: Of the checkpoint, where it says.
+        sha256: Of the checkpoint that was loaded; None where there is none.
     """
 
     module: LightningModule
     data: LightningDataModule | None
     epoch: int | None
+    sha256: str | None
 
 
 def with_export(trainer_class: Any) -> Any:
@@ -104,6 +107,7 @@ def restore(module: LightningModule, data: LightningDataModule | None, checkpoin
 
     Raises:
         LightkitError: If the checkpoint cannot be read or does not fit, or the data is missing.
+        RunLocked: If a training that goes on puts another checkpoint in its place meanwhile.
     """
     trainer = bare_trainer()
     trainer.strategy.connect(module)
@@ -116,11 +120,21 @@ def restore(module: LightningModule, data: LightningDataModule | None, checkpoin
     module.prepare_data()
     module.setup("validate")
     module.configure_model()
+    before = None if checkpoint is None else _identity(checkpoint)
     epoch = _load(trainer, checkpoint)
+    sha256 = None if checkpoint is None else runs.digest(checkpoint)
+    if checkpoint is not None and _identity(checkpoint) != before:
+        raise RunLocked(f"{checkpoint} was replaced while it was read, as by a training that goes on. Try again.")
     module.eval()
     if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in module.parameters()):
         module.float()
-    return Restored(module, data, epoch)
+    return Restored(module, data, epoch, sha256)
+
+
+def _identity(file: Path) -> tuple[int, ...]:
+    """What another file of the same name has not: checkpoints are renamed to their place."""
+    found = file.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _load(trainer: Trainer, checkpoint: Path | None) -> int | None:

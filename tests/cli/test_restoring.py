@@ -1,0 +1,53 @@
+"""Restoring: the weights are those of the digest that is told with them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning import LightningModule
+
+from lightkit.cli.restoring import bare_trainer, restore
+from lightkit.errors import RunLocked
+
+
+class OneLine(LightningModule):
+    """It may put another file in its checkpoint's place while that is loaded."""
+
+    def __init__(self, replaces: Path | None = None) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.replaces = replaces
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.replaces is not None:
+            other = self.replaces.with_name("other.ckpt")
+            other.write_bytes(self.replaces.read_bytes())
+            other.replace(self.replaces)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    trainer = bare_trainer()
+    trainer.strategy.connect(OneLine())
+    trainer.save_checkpoint(tmp_path / "best.ckpt")
+    return tmp_path / "best.ckpt"
+
+
+def test_the_digest_is_that_of_the_file_that_was_loaded(checkpoint: Path) -> None:
+    restored = restore(OneLine(), None, checkpoint)
+
+    assert restored.sha256 == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert not restored.module.training
+
+
+def test_an_untrained_model_has_no_digest() -> None:
+    assert restore(OneLine(), None, None).sha256 is None
+
+
+def test_a_checkpoint_that_is_replaced_meanwhile_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(RunLocked, match=r"best\.ckpt was replaced while it was read.* Try again\."):
+        restore(OneLine(checkpoint), None, checkpoint)
