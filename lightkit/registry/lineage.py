@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from lightkit import __version__, runs
 from lightkit.artefacts.metadata import Metadata
+from lightkit.errors import RunLocked
+from lightkit.export.publishing import held
 from lightkit.loggers.entries import tags_of
+from lightkit.runs.files import write_json
 
-__all__ = ["best_metrics", "exports_of", "origin_tags", "training_of"]
+__all__ = ["RECORD", "best_metrics", "gather_exports", "origin_tags", "training_of"]
 
+RECORD = "export.json"
+"""Name of the file that tells what exports there are."""
 _LONGEST_NAMES = 5000  # characters: the smallest limit of a tag among MLflow's stores
 
 
@@ -29,7 +37,7 @@ def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str
         "run": f"{run.name}/{run.id}",
         "run_folder": str(run.folder),
         "checkpoint": _shown(checkpoint, run),
-        "checkpoint_sha256": runs.digest(checkpoint),
+        "checkpoint_sha256": metadata.source.get("sha256") or runs.digest(checkpoint),
         "lightkit": __version__,
         "output_kind": metadata.output_kind,
     }
@@ -58,23 +66,62 @@ def best_metrics(run: runs.Run) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
 
 
-def exports_of(run: runs.Run, checkpoint_digest: str) -> tuple[Path | None, str | None]:
-    """Find the exports of a run.
+def gather_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list[str]:
+    """Copy the exports of some weights, with an ``export.json`` that tells of these alone.
 
     Args:
         run: The run.
-        checkpoint_digest: Of the weights that are registered.
+        checkpoint_digest: Of the weights.
+        target: Folder for the copies; made if there are any.
 
     Returns:
-        The folder, None where it holds no exports of these weights; and why it does not, where that is news.
+        What of the run's ``export.json`` was left out, and why, in words.
+
+    Raises:
+        RunLocked: If an export is writing there.
     """
     folder = run.folder / "export"
-    record = runs.read_json(folder / "export.json")
-    if record is None:
-        return None, None
-    if checkpoint_digest not in json.dumps(record):
-        return None, f"{folder} holds exports of another checkpoint, which are left out; `lightkit export` renews them"
-    return folder, None
+    if not (folder / RECORD).is_file():
+        return []
+    with _unchanged(folder):
+        entries = (runs.read_json(folder / RECORD) or {}).get("artefacts") or {}
+        taken, left = {}, []
+        for name, entry in entries.items():
+            if (fault := _copied(folder, name, entry, checkpoint_digest, target)) is None:
+                taken[name] = entry
+            else:
+                left.append(f"{folder / name} {fault}, and is left out; `lightkit export` renews it")
+    if taken:
+        write_json(target / RECORD, {"schema": 1, "artefacts": taken})
+    return left
+
+
+@contextmanager
+def _unchanged(folder: Path) -> Iterator[None]:
+    """Keep exports out of a folder."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(folder))
+        except RunLocked as error:
+            raise RunLocked(f"An export is writing to {folder}. Try again when it has ended.") from error
+        yield
+
+
+def _copied(folder: Path, name: str, entry: Mapping[str, Any], checkpoint_digest: str, target: Path) -> str | None:
+    """Copy a file and its external data; say what is wrong with them where they are not what their entry says."""
+    if (entry.get("source") or {}).get("sha256") != checkpoint_digest:
+        return "is of another checkpoint"
+    parts = {name: entry.get("sha256"), **({data["file"]: data["sha256"]} if (data := entry.get("data")) else {})}
+    target.mkdir(exist_ok=True)
+    for part, promised in parts.items():
+        copy = target / Path(part).name
+        if (folder / copy.name).is_file():
+            shutil.copyfile(folder / copy.name, copy)
+        if not copy.is_file() or runs.digest(copy) != promised:
+            for one in parts:
+                (target / Path(one).name).unlink(missing_ok=True)
+            return "is not the file that was proved"
+    return None
 
 
 def _shown(checkpoint: Path, run: runs.Run) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit import runs
 from lightkit.errors import ConfigError
 from lightkit.export.subject import Subject
-from lightkit.registry.lineage import best_metrics, exports_of, origin_tags, training_of
+from lightkit.registry.lineage import RECORD, best_metrics, gather_exports, origin_tags, training_of
 from lightkit.registry.packaging import Way, package
 from lightkit.registry.store import Store
 
@@ -75,25 +75,26 @@ def register(
     Raises:
         ExportError: If the model cannot be written so that it gives the same answers.
         ConfigError: If MLflow refuses it.
+        RunLocked: If an export of the run is being written.
         ServerAway: If MLflow does not answer.
     """
     tags = origin_tags(run, checkpoint, subject.metadata)
-    exports, missing = exports_of(run, tags["checkpoint_sha256"])
-    if missing:
-        on_step(missing)
     with tempfile.TemporaryDirectory(prefix="lightkit-register-") as place:
-        folder = Path(place) / "model"
+        folder, exports = Path(place) / "model", Path(place) / "exports"
+        for left_out in gather_exports(run, tags["checkpoint_sha256"], exports):
+            on_step(left_out)
         on_step(f"writing the model for MLflow ({way})")
         package(subject, folder, way=way)
         with store.busy("take the model"):
             run_id, experiment_id = _run_in_mlflow(store.client, run, tags)
             on_step(f"sending it to MLflow at {store.address.shown}")
             model_id = _log_model(store.client, folder, name=_plain(name), run_id=run_id, experiment_id=experiment_id)
-    with store.busy(f"register a version of {name!r}"):
-        version = _version(store.client, name, model_id=model_id, run_id=run_id, tags=tags)
-        where = _log_exports(store.client, exports, run_id, name=name, version=version) if exports else None
-        for alias in aliases:
-            store.client.set_registered_model_alias(name, alias, version)
+        with store.busy(f"register a version of {name!r}"):
+            version = _version(store.client, name, model_id=model_id, run_id=run_id, tags=tags)
+            has_exports = (exports / RECORD).is_file()
+            where = _log_exports(store.client, exports, run_id, name=name, version=version) if has_exports else None
+            for alias in aliases:
+                store.client.set_registered_model_alias(name, alias, version)
     return Registered(name, version, tuple(aliases), run_id, model_id, where)
 
 
@@ -206,8 +207,7 @@ def _log_exports(client: MlflowClient, exports: Path, run_id: str, *, name: str,
     """Send the exports to a folder of this version in the run, so that a later one does not replace them."""
     place = f"export/{name}-{version}"
     for file in sorted(exports.iterdir()):
-        if file.is_file() and not file.name.startswith("."):  # nor the lock, and what is being written
-            client.log_artifact(run_id, str(file), place)
+        client.log_artifact(run_id, str(file), place)
     client.set_model_version_tag(name, version, "exports", f"runs:/{run_id}/{place}")
     return place
 

@@ -8,7 +8,9 @@ import pytest
 
 from lightkit import __version__, runs
 from lightkit.artefacts.metadata import Metadata
-from lightkit.registry.lineage import best_metrics, exports_of, origin_tags, training_of
+from lightkit.errors import RunLocked
+from lightkit.export.publishing import held
+from lightkit.registry.lineage import best_metrics, gather_exports, origin_tags, training_of
 
 METADATA = Metadata("torch_export", "Net", (), (), "probabilities", ("daisy", "roses"))
 
@@ -60,15 +62,56 @@ def test_metrics_are_the_numbers_of_the_best_epoch(run: runs.Run) -> None:
     assert best_metrics(run) == {"val/loss": 0.25}
 
 
-def test_exports_of_another_checkpoint_are_left_out_and_told(run: runs.Run) -> None:
-    assert exports_of(run, "abc") == (None, None)
-    (run.folder / "export").mkdir()
-    (run.folder / "export" / "export.json").write_text(json.dumps({"source": {"sha256": "abc"}}))
-    assert exports_of(run, "abc") == (run.folder / "export", None)
-    folder, told = exports_of(run, "def")
-    assert folder is None
-    assert told is not None
-    assert "exports of another checkpoint" in told
+@pytest.fixture
+def exports(run: runs.Run) -> Path:
+    """Exports of the weights ``abc``, with what has come beside them since."""
+    folder = run.folder / "export"
+    folder.mkdir()
+    for name, content in {
+        "model.onnx": "graph",
+        "model.onnx.data": "weights",
+        "model.pt2": "x",
+        "notes.txt": "?",
+    }.items():
+        (folder / name).write_text(content)
+    digest = {file.name: runs.digest(file) for file in folder.iterdir()}
+    data = {"file": "model.onnx.data", "sha256": digest["model.onnx.data"]}
+    artefacts = {
+        "model.onnx": {"source": {"sha256": "abc"}, "sha256": digest["model.onnx"], "data": data},
+        "model.pt2": {"source": {"sha256": "def", "run": "abc"}, "sha256": digest["model.pt2"], "data": None},
+    }
+    (folder / "export.json").write_text(json.dumps({"schema": 1, "artefacts": artefacts}))
+    return folder
+
+
+def test_exports_of_the_weights_alone_are_gathered(run: runs.Run, exports: Path, tmp_path: Path) -> None:
+    left = gather_exports(run, "abc", tmp_path / "to")
+    assert {file.name for file in (tmp_path / "to").iterdir()} == {"model.onnx", "model.onnx.data", "export.json"}
+    assert list(json.loads((tmp_path / "to" / "export.json").read_text())["artefacts"]) == ["model.onnx"]
+    assert left == [f"{exports / 'model.pt2'} is of another checkpoint, and is left out; `lightkit export` renews it"]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
+@pytest.mark.parametrize("change", ["altered", "removed"])
+def test_a_file_that_is_not_what_was_proved_is_left_out(
+    run: runs.Run, exports: Path, tmp_path: Path, name: str, change: str
+) -> None:
+    (exports / name).unlink() if change == "removed" else (exports / name).write_text("others")
+    left = gather_exports(run, "abc", tmp_path / "to")
+    assert "model.onnx is not the file that was proved" in left[0]
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+def test_a_run_without_exports_gives_none(run: runs.Run, tmp_path: Path) -> None:
+    assert gather_exports(run, "abc", tmp_path / "to") == []
+    assert not (tmp_path / "to").exists()
+    assert not (run.folder / "export").exists()
+
+
+@pytest.mark.usefixtures("exports")
+def test_a_running_export_is_not_gathered_from(run: runs.Run, tmp_path: Path) -> None:
+    with held(run.folder / "export"), pytest.raises(RunLocked, match=r"An export is writing to .*/export\. Try again"):
+        gather_exports(run, "abc", tmp_path / "to")
 
 
 @pytest.mark.parametrize(
