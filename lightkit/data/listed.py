@@ -104,6 +104,10 @@ class ListedImages(LightningDataModule):
             num = _write_list(listed(self.words), _list_in(scratch))
             if not num:
                 raise DataError(f"{' '.join(self.words)}: there is no image.")
+        except OSError as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            where = error.filename or scratch
+            return LightkitError(f"{where}: the list of images cannot be kept ({error.strerror or error})")
         except LightkitError as error:
             shutil.rmtree(scratch, ignore_errors=True)
             return error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 
 from lightkit.errors import DataError
 from lightkit.prediction.rows import Prediction
+from lightkit.prediction.tables import writing
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
@@ -39,8 +41,9 @@ class ShareWriter:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = _share(folder, rank)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("wb")
+        with writing(self._path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("wb")
         self._last = -1
 
     def __enter__(self) -> Self:
@@ -51,17 +54,22 @@ class ShareWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Complete the share, or remove it after an exception."""
-        with self._file:
-            if kind is None:
-                self._file.write(_HEAD.pack(_END, 0, 0, 0))
-        if kind is not None:
-            self._path.unlink(missing_ok=True)
+        is_whole = False
+        try:
+            with suppress(OSError) if kind is not None else writing(self._path), self._file:
+                if kind is None:
+                    self._file.write(_HEAD.pack(_END, 0, 0, 0))
+            is_whole = kind is None
+        finally:
+            if not is_whole:
+                self._path.unlink(missing_ok=True)
 
     def add(self, prediction: Prediction) -> None:
         """Append a prediction.
 
         Raises:
             ValueError: If its index is not above that of the one before.
+            LightkitError: If the disk is full, or the like.
         """
         if prediction.index <= self._last:
             raise ValueError(f"prediction {prediction.index} comes after {self._last}; a share is in increasing order")
@@ -70,9 +78,10 @@ class ShareWriter:
         defect = None if prediction.defect is None else _bytes(prediction.defect)
         values = None if prediction.values is None else np.ascontiguousarray(prediction.values, dtype="<f4").ravel()
         sizes = [len(path), *(-1 if part is None else len(part) for part in (defect, values))]
-        self._file.write(_HEAD.pack(prediction.index, *sizes) + path + (defect or b""))
-        if values is not None:
-            self._file.write(values.tobytes())
+        with writing(self._path):
+            self._file.write(_HEAD.pack(prediction.index, *sizes) + path + (defect or b""))
+            if values is not None:
+                self._file.write(values.tobytes())
 
 
 def joined(folder: Path, num_ranks: int) -> Iterator[Prediction]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, LightkitError
 from lightkit.prediction.contact_sheet import ContactSheet
 from lightkit.prediction.rows import Columns, Prediction
-from lightkit.prediction.tables import STANDARD_OUTPUT, Table, open_table
+from lightkit.prediction.tables import STANDARD_OUTPUT, Table, open_table, writing
 from lightkit.runs.files import aside_of
 
 if TYPE_CHECKING:
@@ -58,20 +58,20 @@ class Sink:
         self._outputs = list(dict.fromkeys(outputs))
         self._class_names, self._top_k, self._num_values = class_names, top_k, num_values
         self._columns: Columns | None = None
-        self._tables: list[Table] = []
+        self._tables: list[tuple[Path, Table]] = []
         self._waiting: list[Prediction] = []  # bad ones, before the first good one tells the columns
         self._sheet = None if contact_sheet is None else ContactSheet(class_names, top_k)
         places = [*self._outputs, *([contact_sheet] if contact_sheet else [])]
         self._files = {path: _behind_links(path) for path in places if path != STANDARD_OUTPUT}
         self._asides = {path: aside_of(file) for path, file in self._files.items()}
         self._sheet_path = contact_sheet
-        self._closing = ExitStack()
 
     def __enter__(self) -> Self:
         """Begin the files, so that one that cannot be written is known before anything is predicted.
 
         Raises:
             ConfigError: If one cannot.
+            LightkitError: If the disk is full.
         """
         try:
             for aside in self._asides.values():
@@ -81,7 +81,11 @@ class Sink:
             self._remove()
             raise ConfigError(f"{aside.parent}: no file can be written there ({error.strerror})") from error
         if self._class_names is not None or self._num_values is not None:
-            self._begin(Columns(self._class_names, self._top_k, self._num_values or 0))
+            try:
+                self._begin(Columns(self._class_names, self._top_k, self._num_values or 0))
+            except LightkitError:
+                self._remove()
+                raise
         return self
 
     def __exit__(
@@ -91,12 +95,13 @@ class Sink:
         try:
             if kind is None:
                 self._finish()
-            self._closing.close()
-            if kind is None:
+                for path, table in self._tables:
+                    with writing(path):
+                        table.close()
                 for path, aside in self._asides.items():
-                    aside.replace(self._files[path])
+                    with writing(path):
+                        aside.replace(self._files[path])
         finally:
-            self._closing.close()
             self._remove()
 
     def add(self, prediction: Prediction) -> None:
@@ -104,6 +109,7 @@ class Sink:
 
         Raises:
             DataError: If it has more or fewer values than there are classes.
+            LightkitError: If it cannot be written, as on a full disk.
         """
         prediction = _finite(prediction) if self._class_names is not None else prediction
         self.num += 1
@@ -120,9 +126,8 @@ class Sink:
         self._columns = columns
         for path in self._outputs:
             suffix = ".csv" if path == STANDARD_OUTPUT else path.suffix
-            table = open_table(self._asides.get(path, path), columns, suffix=suffix)
-            self._closing.callback(table.close)
-            self._tables.append(table)
+            with writing(path):
+                self._tables.append((path, open_table(self._asides.get(path, path), columns, suffix=suffix)))
         waiting, self._waiting = self._waiting, []
         for prediction in waiting:
             self._write(prediction)
@@ -132,16 +137,22 @@ class Sink:
             self._waiting.append(prediction)
             return
         row = self._columns.row(prediction)
-        for table in self._tables:
-            table.add(row)
+        for path, table in self._tables:
+            with writing(path):
+                table.add(row)
 
     def _finish(self) -> None:
         if self._columns is None:
             self._begin(Columns(None))
         if self._sheet is not None and self._sheet_path is not None:
-            self._asides[self._sheet_path].write_text(self._sheet.page(), encoding="utf-8")
+            page = self._sheet.page()
+            with writing(self._sheet_path):
+                self._asides[self._sheet_path].write_text(page, encoding="utf-8")
 
     def _remove(self) -> None:
+        for _, table in self._tables:
+            with suppress(OSError, ValueError):  # what is wrong was told; pyarrow's error is the latter
+                table.close()
         for aside in self._asides.values():
             with suppress(OSError):  # where its folder is none, or the disk is gone
                 aside.unlink()

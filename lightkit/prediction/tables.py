@@ -7,20 +7,47 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 import numpy as np
 
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, LightkitError
 from lightkit.prediction.rows import Columns
 
-__all__ = ["STANDARD_OUTPUT", "TABLE_SUFFIXES", "Table", "checked_output", "open_table"]
+__all__ = ["STANDARD_OUTPUT", "TABLE_SUFFIXES", "Table", "checked_output", "open_table", "writing"]
 
 STANDARD_OUTPUT = Path("-")
 """CSV on standard output."""
 _ROW_GROUP = 4096  # rows of Parquet in memory
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Within it, what the system says when a place cannot be written becomes an error in words.
+
+    Args:
+        path: The place; `STANDARD_OUTPUT` gets no more after it, so that the process can end in peace.
+
+    Raises:
+        LightkitError: If the disk is full, or the like.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # whoever read has left, which is no mishap
+        raise
+    except OSError as error:
+        reason = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
+        where = str(path)
+        if path == STANDARD_OUTPUT:
+            where = "standard output"
+            with suppress(OSError, ValueError):  # it is no file of the system
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise LightkitError(
+            f"{where}: the predictions cannot be written there ({reason}). Make room, or name another place."
+        ) from error
 
 
 class Table(Protocol):
@@ -88,9 +115,12 @@ class _Parquet:
         self._rows.clear()
 
     def close(self) -> None:
-        if self._rows:
-            self._write()
-        self._writer.close()
+        try:
+            if self._rows and self._writer.is_open:
+                self._write()
+            self._writer.close()
+        finally:
+            self._writer.is_open = False  # else it tries again once it is collected
 
 
 _TABLES: dict[str, Callable[[Path, Columns], Table]] = {".csv": _Csv, ".parquet": _Parquet, ".jsonl": _JsonLines}

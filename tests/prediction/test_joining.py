@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightkit.errors import DataError
+from lightkit.errors import DataError, LightkitError
 from lightkit.prediction.joining import ShareWriter, joined
 from lightkit.prediction.rows import Prediction
 from tests.prediction.conftest import environment
@@ -88,6 +88,15 @@ def test_indices_only_grow(tmp_path: Path, index: int) -> None:
         share.add(plain(3))
         with pytest.raises(ValueError, match=f"prediction {index} comes after 3"):
             share.add(plain(index))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_share_on_a_full_disk_is_told_and_does_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "rank=0.share").symlink_to("/dev/full")
+    says = r"rank=0.share: the predictions cannot be written there \(No space left"
+    with pytest.raises(LightkitError, match=says), ShareWriter(tmp_path, 0) as share:
+        share.add(plain(0))
+    assert not list(tmp_path.iterdir())
 
 
 _JOIN = """

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import csv
 import os
+import resource
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.prediction.rows import Prediction
 from lightkit.prediction.sink import Sink
 
@@ -124,3 +127,53 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "t.csv").is_symlink()
     assert len(rows_of(tmp_path / "there" / "real.csv")) == 1
     assert names_in(tmp_path) == ["t.csv", "there"]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """Lets files grow to 4 kB, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("num", [150, 20_000], ids=["at-the-end", "in-the-middle"])
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_is_told_with_the_file_and_nothing_is_left(tmp_path: Path, name: str, num: int) -> None:
+    def written() -> None:
+        with Sink([tmp_path / name], class_names=["x", "y"]) as sink:
+            for index in range(num):
+                sink.add(Prediction(index, f"{index * 2654435761}" * 3, np.array([0.1, 0.9], dtype=np.float32), None))
+
+    with pytest.raises(LightkitError, match=rf"{name}: the predictions cannot be written there \(.*[Ff]ile too large"):
+        written()
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_so_is_a_page_that_does_not_fit_and_its_table_does_not_appear(tmp_path: Path) -> None:
+    def written() -> None:
+        with Sink([tmp_path / "t.csv"], class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as sink:
+            for index in range(20):
+                sink.add(good(index))
+
+    with pytest.raises(LightkitError, match=r"s.html: the predictions cannot be written there \(File too large"):
+        written()
+    assert names_in(tmp_path) == []
+
+
+def test_so_is_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written() -> None:
+        with Sink([Path("-")], class_names=["x", "y"]) as sink:
+            sink.add(good(0))
+
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    with os.fdopen(os.open(full, os.O_WRONLY), "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(LightkitError, match="standard output: the predictions cannot be written there"):
+            written()
+        print("no more is written", flush=True)
