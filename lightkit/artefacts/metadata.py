@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +26,10 @@ FILES = {
 KEY = "lightkit"
 """Name of the metadata in ONNX and safetensors files; in those of torch they are the extra file ``lightkit.json``."""
 OutputKind = Literal["logits", "probabilities", "other"]
+_NOT_READ = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error, struct.error),
+    RuntimeError,  # of zipfile for what is encrypted or packed in another way, and of json for what is too deep
+)
 _LONGEST_HEADER = 100_000_000  # bytes; safetensors refuses longer ones itself
 
 
@@ -144,7 +149,7 @@ def read_metadata(path: Path) -> Metadata:
         return Metadata.of(json.loads(text))
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file. `lightkit export` writes it.") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, struct.error) as error:
+    except _NOT_READ as error:
         says = f"it lacks {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         says = (error.strerror if isinstance(error, OSError) else None) or says
         raise DataError(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,30 @@ def test_a_file_that_is_no_export_is_told_in_one_line(suffix: str, spoil, tmp_pa
 def test_a_file_that_says_something_else_of_itself_is_refused(suffix: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no export of lightkit"):
         read_metadata(WRITERS[suffix](tmp_path / f"model{suffix}", text))
+
+
+def marked(offset: int, value: int) -> Callable[[bytes], bytes]:
+    """Set a byte of the only record's entry in an archive's directory."""
+
+    def change(data: bytes) -> bytes:
+        at = data.rfind(b"PK\x01\x02") + offset
+        return data[:at] + bytes([value]) + data[at + 1 :]
+
+    return change
+
+
+@pytest.mark.parametrize("spoil", [marked(8, 1), marked(10, 97), marked(10, 8)], ids=["locked", "packed", "deflated"])
+def test_an_archive_that_was_altered_is_told_in_one_line(spoil: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = torch_archive(tmp_path / "model.pt2", SAID.dumps())
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(DataError, match=r"no export of lightkit, or it is damaged or cut short \(.+\)"):
+        read_metadata(path)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_metadata_without_an_end_are_told_in_one_line(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no export of lightkit"):
+        read_metadata(WRITERS[suffix](tmp_path / f"model{suffix}", "[" * 100_000))
 
 
 def test_fields_of_later_versions_are_left_out() -> None:
