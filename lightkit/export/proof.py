@@ -16,8 +16,22 @@ from lightkit.export.scoring import Score, Scorer
 __all__ = ["Mismatch", "Proof", "prove"]
 
 
+_ALLOW = "If such a gap is expected, allow for it with --rtol and --atol."
+_EXACT = "--rtol and --atol do not count here: whole numbers, booleans, shapes, NaN and infinity are compared exactly."
+_METRIC = "--rtol and --atol are for outputs, not for metrics. More samples (--num-samples) make a metric finer."
+
+
 class Mismatch(ExportError):
-    """A file gives something else than its model."""
+    """A file gives something else than its model.
+
+    Args:
+        says: What.
+        advice: What can be done about it.
+    """
+
+    def __init__(self, says: str, *, advice: str = "") -> None:
+        super().__init__(says)
+        self.advice = advice
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,8 @@ def prove(
         tolerance: The user's; what it leaves open is that of the precision.
 
     Raises:
-        Mismatch: If an output or a metric is off. It says how far, and where first.
+        Mismatch: If an output or a metric is off, or, where there is no metric, the file gives too little of what
+            differs between samples. It says how far, and where first.
         ExportError: If the file cannot be run.
     """
     allowed = (tolerance or Tolerance()).over(TOLERANCES.get(metadata.precision, TOLERANCES["float32"]))
@@ -83,8 +98,10 @@ def prove(
         for size, batches in reference.batches.items()
     }
     _check_parity(file.name, metadata, parity, names=reference.samples.names, tolerance=allowed)
-    score = scorer.score(answer.outputs, precision=metadata.precision, tolerance=tolerance)
+    score = scorer.score(answer.outputs, precision=metadata.precision)
     _check_score(file.name, score)
+    if score.reason is not None:
+        _check_spread(file.name, parity, reason=score.reason, tolerance=allowed)
     return Proof(parity, score, answer.latency, answer.loaded, allowed, reference.num)
 
 
@@ -101,7 +118,8 @@ def _check_parity(
     raise Mismatch(
         f"{name} does not match its model: {first.num_outside} of {first.num_outputs} outputs differ at batch size "
         f"{first.batch_size}{also}, by up to {far:.2e} ({tolerance}); first "
-        f"{_where(first.first, metadata, names)}."
+        f"{_where(first.first, metadata, names)}.",
+        advice=_EXACT if any(found.num_hopeless for found in off) else _ALLOW,
     )
 
 
@@ -127,4 +145,18 @@ def _check_score(name: str, score: Score) -> None:
     told = ", ".join(
         f"{metric} is {score.exported[metric]:.4g}, eager {score.eager[metric]:.4g}" for metric in score.outside
     )
-    raise Mismatch(f"{name} does not score as its model does: {told} (tolerance {score.tolerance:.2g}).")
+    raise Mismatch(
+        f"{name} does not score as its model does: {told} (tolerance {score.tolerance:.2g}).", advice=_METRIC
+    )
+
+
+def _check_spread(name: str, parity: Mapping[int, Parity], *, reason: str, tolerance: Tolerance) -> None:
+    found = max((of_size.of_spread for of_size in parity.values() if of_size.of_spread is not None), default=0.0)
+    if tolerance.of_spread is None or found <= tolerance.of_spread:
+        return
+    raise Mismatch(
+        f"{name} does not match its model: its outputs are off by {found:.2f} of what the model's own differ between "
+        f"samples (at most {tolerance.of_spread:g}; the same answer to every sample is off by 1), and there is no "
+        f"metric to judge by: {reason}.",
+        advice="Prove it on more samples with --num-samples, or say with --atol how far its outputs may be off.",
+    )

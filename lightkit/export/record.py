@@ -19,8 +19,10 @@ preprocessing      what is done to an image; null if unknown
 source             ``checkpoint``, its ``sha256``, ``run``, as far as they are known
 versions           of Python, lightkit and the packages that wrote and ran the file, and ``opset``
 samples            number of real samples that it was proved on
-tolerance          ``rtol``, ``atol`` of the comparison, and ``of_largest``: in relation to the largest output
-parity             by batch size: ``max_abs``, ``max_rel`` (of the largest output), ``outputs`` compared, ``outside``
+tolerance          ``rtol``, ``atol`` of the comparison, and ``of_largest``: in relation to the largest output;
+                   ``of_spread``, null but for int8: to what outputs differ between samples, where nothing is scored
+parity             by batch size: ``max_abs``, ``max_rel`` (of the largest output), ``outputs`` compared, ``outside``;
+                   ``of_spread`` where it is limited
 metrics            ``scored``; then ``eager``, ``exported`` (metric -> value) and ``tolerance``, else the ``reason``
 loaded             which of torch, lightkit, pytorch_lightning, torchvision, onnxruntime the proof's process had loaded
 threads            that file and eager model had

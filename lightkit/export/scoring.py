@@ -17,7 +17,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.export.parity import Arrays, Batch, Tolerance
+from lightkit.export.parity import Arrays, Batch
 from lightkit.export.reference import Reference
 
 __all__ = ["METRIC_TOLERANCES", "Score", "Scorer"]
@@ -26,8 +26,11 @@ METRIC_TOLERANCES = {"float32": (1e-3, 0), "float16": (1e-2, 1), "int8": (2e-2, 
 """By precision: how far a metric may be off, and by how many samples more.
 
 A sample on the border between two classes may fall to the other side once weights are rounded, which moves an accuracy
-over N samples by 1/N. Values above one, as a loss may be, count in relation to themselves.
+over N samples by 1/N. Values above one, as a loss may be, count in relation to themselves. The user's tolerance, in
+units of the outputs, has no say here.
 """
+_MOST_OFF = 0.2
+"""Whatever the number of samples: with one or two, the samples on a border would allow for any accuracy."""
 _FORWARD = "validation_step gives forward something else than the samples"
 
 
@@ -82,17 +85,14 @@ class Scorer:
         self._eager: dict[str, float] = {}
         self._reason = self._why_not() or self._take_eager()
 
-    def score(
-        self, outputs: Mapping[int, Sequence[Arrays]], *, precision: str, tolerance: Tolerance | None = None
-    ) -> Score:
+    def score(self, outputs: Mapping[int, Sequence[Arrays]], *, precision: str) -> Score:
         """Validate with the outputs of a file.
 
         Args:
             outputs: What the file gave for the reference's batches, by batch size.
             precision: Of its weights.
-            tolerance: The user's; where its absolute one is wider than the metrics', it holds for them too.
         """
-        allowed = _allowed(precision, self._reference.num, tolerance)
+        allowed = _allowed(precision, self._reference.num)
         if self._reason is not None:
             return Score({}, {}, allowed, self._reason)
         found, reason = self._validate(_Replay(self._reference, outputs[self._size]))
@@ -210,10 +210,9 @@ def _formed(template: Any, leaves: Iterator[Tensor]) -> Any:
     return next(leaves)
 
 
-def _allowed(precision: str, num: int, tolerance: Tolerance | None) -> float:
+def _allowed(precision: str, num: int) -> float:
     off, num_flips = METRIC_TOLERANCES.get(precision, METRIC_TOLERANCES["float32"])
-    own = tolerance.atol if tolerance is not None and tolerance.atol is not None else 0.0
-    return max(off + num_flips / num, own)
+    return min(off + num_flips / num, _MOST_OFF)
 
 
 class _Batches(Dataset[Any]):

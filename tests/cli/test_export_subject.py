@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.export_subject import Exportable, subject_of
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, ExportError
 from lightkit.images.preprocessing import Preprocessing
 
 DONE = Preprocessing(8, (8, 8), (0.5,) * 3, (0.25,) * 3)
@@ -63,6 +63,20 @@ class FlatNet(LightningModule):
         return logits
 
 
+class DroppingNet(FlatNet):
+    """Its dropout stays on."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        return super().forward(torch.nn.functional.dropout(image, 0.5))
+
+
+class NanNet(FlatNet):
+    """Gives nothing else than NaN."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        return super().forward(image) / 0.0 * 0.0
+
+
 def found(module: LightningModule, data: LightningDataModule | None, **options: Any) -> Exportable:
     session: Any = SimpleNamespace(ckpt_path=None, base=None, options={})
     return subject_of(session, module, data, ExportOptions(**options))
@@ -84,3 +98,9 @@ def test_a_preprocessing_that_the_loader_does_is_told_with_samples_of_every_clas
 def test_a_preprocessing_that_the_loader_does_not_do_is_refused(said: Preprocessing, is_in_graph: bool) -> None:
     with pytest.raises(ConfigError, match=r"data: its `preprocessing` is not what its loader does: val/\d{5} differs"):
         found(FlatNet(), StillsData(said), num_samples=2, with_preprocessing=is_in_graph)
+
+
+@pytest.mark.parametrize("module", [DroppingNet(), NanNet()], ids=["random", "nan"])
+def test_a_model_that_nothing_can_be_held_against_is_refused_before_a_file_is_written(module: FlatNet) -> None:
+    with pytest.raises(ExportError, match=r"Net itself gives (something else each time|NaN): 'output' "):
+        found(module, StillsData(), num_samples=2)

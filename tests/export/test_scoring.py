@@ -14,7 +14,7 @@ from pytorch_lightning import LightningModule
 from torch import Tensor
 
 from lightkit.artefacts.metadata import TensorSpec
-from lightkit.export.parity import Arrays, Tolerance
+from lightkit.export.parity import Arrays
 from lightkit.export.reference import Reference
 from lightkit.export.scoring import Scorer
 from tests.export.planted import LineOfThree, samples_of, subject_of
@@ -65,22 +65,35 @@ def test_a_metric_that_turns_nan_is_a_drop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "tolerance", "allowed"),
+    ("precision", "num", "allowed"),
     [
-        ("float32", None, 1e-3),
-        ("float16", None, 1e-2 + 1 / 20),
-        ("int8", None, 2e-2 + 2 / 20),
-        ("float32", Tolerance(atol=0.5), 0.5),
-        ("float32", Tolerance(rtol=0.5), 1e-3),
+        ("float32", 20, 1e-3),
+        ("float16", 20, 1e-2 + 1 / 20),
+        ("int8", 20, 2e-2 + 2 / 20),
+        ("float32", 1, 1e-3),
+        ("float16", 1, 0.2),
+        ("int8", 1, 0.2),
+        ("int8", 8, 0.2),
     ],
-    ids=["float32", "one sample in float16", "two in int8", "the user's atol", "not their rtol"],
+    ids=["float32", "one_sample_in_float16", "two_in_int8", "one_exact", "one_half", "one_int8", "few_int8"],
 )
-def test_how_far_a_metric_may_be_off(precision: str, tolerance: Tolerance | None, allowed: float) -> None:
-    reference = reference_of(LineOfThree())
+def test_how_far_a_metric_may_be_off(precision: str, num: int, allowed: float) -> None:
+    model = LineOfThree()
+    reference = Reference(subject_of(model), samples_of(model, num), in_graph=False)
 
-    score = Scorer(reference).score(outputs_of(reference), precision=precision, tolerance=tolerance)
+    score = Scorer(reference).score(outputs_of(reference), precision=precision)
 
     assert score.tolerance == pytest.approx(allowed)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_one_sample_that_falls_to_another_class_is_a_drop_where_there_is_no_other(precision: str) -> None:
+    model = LineOfThree()
+    reference = Reference(subject_of(model), samples_of(model, 1), in_graph=False)
+
+    score = Scorer(reference).score(outputs_of(reference, lambda x: x[:, [1, 2, 0]]), precision=precision)
+
+    assert "val/accuracy" in score.outside
 
 
 class AsideOfForward(LineOfThree):

@@ -1,0 +1,174 @@
+"""The proof: what is no match, in which words, and what it is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lightkit.artefacts.metadata import TensorSpec
+from lightkit.export import proof
+from lightkit.export.parity import Tolerance
+from lightkit.export.process import Answer
+from lightkit.export.proof import Mismatch, Proof, prove
+from lightkit.export.reference import Reference
+from lightkit.export.scoring import Scorer
+from lightkit.export.subject import Samples
+from tests.export.planted import LineOfThree, samples_of, subject_of
+
+Outputs = list[np.ndarray[Any, Any]]
+
+
+class Outlying(torch.nn.Module):
+    """Gives its input back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class AlsoWhole(LineOfThree):
+    """Gives the class, too."""
+
+    def forward(self, x: Tensor) -> Any:
+        logits = super().forward(x)
+        return logits, logits.argmax(1)
+
+
+@pytest.fixture
+def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Proof]:
+    """Prove a file that gives what a function makes of the model's outputs, without a process."""
+
+    def run(
+        change: Callable[[Outputs], Outputs],
+        *,
+        model: torch.nn.Module | None = None,
+        samples: Samples | None = None,
+        precision: str = "float32",
+        tolerance: Tolerance | None = None,
+    ) -> Proof:
+        subject = subject_of(model)
+        metadata = replace(subject.metadata, precision=precision)
+        if isinstance(model, AlsoWhole):
+            metadata = replace(metadata, outputs=(*metadata.outputs, TensorSpec("best", "int64", (None,))))
+        reference = Reference(subject, samples or samples_of(LineOfThree()), in_graph=False)
+        outputs = {
+            size: [change([output.copy() for output in batch.expected]) for batch in batches]
+            for size, batches in reference.batches.items()
+        }
+        monkeypatch.setattr(proof, "ask", lambda *_, **__: Answer(outputs, {}, ["onnxruntime"]))
+        return prove(
+            tmp_path / "model.onnx",
+            metadata,
+            reference,
+            scorer=Scorer(reference),
+            inputs=tmp_path,
+            folder=tmp_path,
+            threads=1,
+            tolerance=tolerance,
+        )
+
+    return run
+
+
+def mismatch(proved: Callable[..., Proof], change: Callable[[Outputs], Outputs], **given: Any) -> Mismatch:
+    with pytest.raises(Mismatch) as caught:
+        proved(change, **given)
+    return caught.value
+
+
+def noise(classes: int = 5) -> Samples:
+    """160 numbers of one outlier, in rows; nothing scores them."""
+    x = torch.randn(160 // classes, classes, generator=torch.Generator().manual_seed(2))
+    x[3, 2] = 10.0
+    return Samples((x,), [f"row {at}" for at in range(len(x))])
+
+
+def shares() -> Samples:
+    """Probabilities of a model that is sure of one of five classes each time."""
+    logits = 6 * torch.eye(5).repeat(6, 1) + torch.randn(30, 5, generator=torch.Generator().manual_seed(4))
+    return Samples((logits.softmax(1),), [f"row {at}" for at in range(30)])
+
+
+def test_a_match_is_told_with_what_it_was_judged_by(proved: Callable[..., Proof]) -> None:
+    found = proved(lambda outputs: outputs)
+    assert found.num_samples == 20
+    assert found.tolerance == Tolerance(1e-4, 1e-5)
+    assert found.score.exported["val/accuracy"] == 1.0
+    assert {of_size.max_abs for of_size in found.parity.values()} == {0.0}
+    assert list(found.loaded) == ["onnxruntime"]
+
+
+def test_a_gap_that_a_tolerance_can_allow_is_told_with_that_advice(proved: Callable[..., Proof]) -> None:
+    error = mismatch(proved, lambda outputs: [outputs[0] + np.float32(0.5)])
+    assert "60 of 60 outputs differ at batch size 1 (at batch 7 and 32 too), by up to 5.00e-01" in str(error)
+    assert "first for photos/00.jpg: class 'daisy' of 'logits' is" in str(error)
+    assert "allow for it with --rtol and --atol" in error.advice
+    assert proved(lambda outputs: [outputs[0] + np.float32(0.5)], tolerance=Tolerance(atol=0.6)).num_samples == 20
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda outputs: [outputs[0], outputs[1] + 1], "'best' is"),
+        (lambda outputs: [outputs[0], outputs[1].astype(np.int32)], "'best' is int32 (1,), expected int64 (1,)"),
+        (lambda outputs: [outputs[0]], "it gives 1 outputs, expected 2"),
+        (lambda outputs: [outputs[0] * np.float32(np.nan), outputs[1]], "is nan, expected"),
+        (lambda outputs: [outputs[0] + np.float32(np.inf), outputs[1]], "is inf, expected"),
+    ],
+    ids=["whole_numbers", "dtype", "number", "nan", "infinity"],
+)
+def test_a_gap_that_no_tolerance_allows_is_not_told_with_that_advice(
+    proved: Callable[..., Proof], change: Callable[[Outputs], Outputs], says: str
+) -> None:
+    error = mismatch(proved, change, model=AlsoWhole(), tolerance=Tolerance(atol=100.0))
+    assert says in str(error)
+    assert error.advice.startswith("--rtol and --atol do not count here: whole numbers, booleans")
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_no_tolerance_of_outputs_hides_a_metric(proved: Callable[..., Proof], precision: str) -> None:
+    huge = Tolerance(rtol=1e9, atol=1e9)
+    error = mismatch(proved, lambda outputs: [outputs[0][:, [1, 2, 0]]], precision=precision, tolerance=huge)
+    assert "model.onnx does not score as its model does: val/loss is" in str(error)
+    assert "val/accuracy is" in str(error)
+    assert error.advice.startswith("--rtol and --atol are for outputs, not for metrics")
+
+
+@pytest.mark.parametrize(
+    ("change", "samples"),
+    [
+        (lambda outputs: [np.zeros_like(outputs[0])], noise()),
+        (lambda outputs: [np.full_like(outputs[0], 0.2)], shares()),
+        (lambda outputs: [outputs[0][:, [1, 2, 3, 4, 0]]], shares()),
+    ],
+    ids=["zeros", "equal_shares", "other_classes"],
+)
+def test_int8_without_a_metric_has_to_tell_samples_apart(
+    proved: Callable[..., Proof], change: Callable[[Outputs], Outputs], samples: Samples
+) -> None:
+    """With the largest output as the only measure nearly all of these pass."""
+    given: dict[str, Any] = {"model": Outlying(), "samples": samples, "precision": "int8"}
+    loose = Tolerance(atol=11.0)  # so that it is the spread alone that is tried, were it not the user's word
+    assert proved(change, tolerance=loose, **given).score.reason == "Outlying is no LightningModule"
+    error = mismatch(proved, change, tolerance=replace(loose, of_spread=0.5), **given)
+    assert "of what the model's own differ between samples (at most 0.5; the same answer to every" in str(error)
+    assert "there is no metric to judge by: Outlying is no LightningModule." in str(error)
+    assert "--atol" in error.advice
+
+
+def test_int8_without_a_metric_may_be_as_rough_as_int8_is(proved: Callable[..., Proof]) -> None:
+    rounded = proved(
+        lambda outputs: [np.round(outputs[0] * 2) / 2], model=Outlying(), samples=noise(), precision="int8"
+    )
+    assert 0.0 < (rounded.parity[32].of_spread or 0.0) < 0.2
+
+
+def test_int8_with_a_metric_is_judged_by_the_metric(proved: Callable[..., Proof]) -> None:
+    found = proved(lambda outputs: outputs, precision="int8")
+    assert found.score.reason is None
