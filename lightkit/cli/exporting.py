@@ -18,6 +18,7 @@ from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError
 from lightkit.export.exporting import ExportsFailed, export
 from lightkit.export.parity import Tolerance
+from lightkit.export.publishing import check_free
 from lightkit.export.sampling import Drawn
 from lightkit.export.subject import Subject
 from lightkit.export.writing import check_options
@@ -118,6 +119,7 @@ def _check_early(options: ExportOptions, folder: Path) -> None:
     check_options(options.formats, write_options(options))
     if (error := unwritable(folder, setting="--output")) is not None:
         raise error
+    check_free(folder)
 
 
 def _check_space(subject: Subject, folder: Path, options: ExportOptions) -> None:

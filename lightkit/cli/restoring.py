@@ -30,7 +30,7 @@ class Restored:
     """A model as it was trained, and its data.
 
     Args:
-        module: In eval mode, in float32, with no trainer.
+        module: In eval mode, with no trainer, in float32 (or float64, where its class chose that).
         data: Set up; None where there is none.
         epoch: Of the checkpoint, where it says.
         sha256: Of the checkpoint that was loaded; None where there is none.

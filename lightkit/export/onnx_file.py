@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,25 @@ def write(
 
 
 def _named_apart(metadata: Metadata) -> tuple[TensorSpec, ...]:
-    """Give the outputs names that no input has: in ONNX both are values of one graph."""
+    """Give the outputs names that no input and no other output has: in ONNX all are values of one graph."""
     inputs = {spec.name for spec in metadata.inputs}
-    return tuple(replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec for spec in metadata.outputs)
+    taken = inputs | {spec.name for spec in metadata.outputs}
+    outputs = []
+    for spec in metadata.outputs:
+        name = spec.name if spec.name not in inputs else _free(f"{spec.name}_out", taken)
+        taken.add(name)
+        outputs.append(replace(spec, name=name))
+    return tuple(outputs)
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    numbered = (f"{name}_{number}" for number in count(2))
+    return next(candidate for candidate in chain([name], numbered) if candidate not in taken)
 
 
 def _converted(subject: Subject, metadata: Metadata, opset: int, *, is_half: bool) -> ir.Model:
     file = file_name(metadata)
-    program = captured(subject, file, model=_halved(subject) if is_half else None)
+    program = captured(subject, file, model=_halved(subject, file) if is_half else None)
     with quiet():
         try:
             converted = torch.onnx.export(
@@ -78,8 +90,20 @@ def _converted(subject: Subject, metadata: Metadata, opset: int, *, is_half: boo
         except Exception as error:  # the exporter's errors have no base of their own
             raise refused(file, subject.plain, reasoned(error)) from error
     assert converted is not None  # it is None where the exporter writes the file itself
+    _rename_what_is_between(converted.model)
     _name_open_sizes(converted.model, metadata)
     return converted.model
+
+
+def _rename_what_is_between(model: ir.Model) -> None:
+    """Give weights, and values between operators, names that no input or output has, as ONNX wants."""
+    ends = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
+    between = [*model.graph.initializers.values(), *(value for node in model.graph for value in node.outputs)]
+    taken = {str(name) for name in (*ends, *(value.name for value in between))}
+    for value in between:
+        if value.name in ends and value is not ends[value.name]:
+            value.name = _free(f"{value.name}_inside", taken)
+            taken.add(value.name)
 
 
 def _name_open_sizes(model: ir.Model, metadata: Metadata) -> None:
@@ -109,14 +133,22 @@ class _Half(nn.Module):
 
 def _as_float(outputs: Any) -> Any:
     if isinstance(outputs, Tensor):
-        return outputs.float() if outputs.is_floating_point() else outputs
+        return outputs.float() if outputs.dtype == torch.float16 else outputs
     if isinstance(outputs, Mapping):
         return {name: _as_float(value) for name, value in outputs.items()}
     return [_as_float(value) for value in outputs]
 
 
-def _halved(subject: Subject) -> nn.Module:
-    """Halve all but the preprocessing, whose sums need their digits."""
+def _halved(subject: Subject, file: str) -> nn.Module:
+    """Halve all but the preprocessing, whose sums need their digits.
+
+    Raises:
+        ExportError: If the model computes in float64, which its forward may ask for in so many words.
+    """
+    weights = chain(subject.plain.named_parameters(), subject.plain.named_buffers())
+    if name := next((name for name, weight in weights if weight.dtype == torch.float64), None):
+        reason = f"--half rounds weights of float32, and its {name} is float64. Leave --half out"
+        raise refused(file, subject.plain, reason)
     half = _Half(subject.plain).eval()
     said = subject.metadata.preprocessing
     if not isinstance(subject.model, Prepared):

@@ -12,10 +12,11 @@ from pathlib import Path
 from lightkit.errors import ConfigError, RunLocked
 from lightkit.runs.files import aside_of, flush
 
-__all__ = ["DATA", "aside", "held", "publish", "withdraw"]
+__all__ = ["DATA", "aside", "check_free", "held", "publish", "withdraw"]
 
 DATA = ".data"
 """What the name of ONNX's external data adds to the model's."""
+_LOCK = ".export.lock"
 
 
 @contextmanager
@@ -28,22 +29,42 @@ def held(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / ".export.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise ConfigError(
             f"--output: cannot write to {folder}: {error.strerror or error}. Choose a folder that can be written."
         ) from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it when a process dies
-        except BlockingIOError as error:
-            raise RunLocked(
-                f"Another export is writing to {folder}. Try again when it has ended, or choose another --output."
-            ) from error
+        _lock(descriptor, folder)
         _remove_leftovers(folder)
         yield
     finally:
         os.close(descriptor)
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that another export is at work in, before any work is done for it; nothing is made.
+
+    Raises:
+        RunLocked: If one is.
+    """
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # none was ever here; what cannot be read is told when it is to be written
+        return
+    try:
+        _lock(descriptor, folder)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it when a process dies
+    except BlockingIOError as error:
+        raise RunLocked(
+            f"Another export is writing to {folder}. Try again when it has ended, or choose another --output."
+        ) from error
 
 
 @contextmanager

@@ -19,9 +19,9 @@ class Subject:
     """A model that is to be exported.
 
     Args:
-        model: In eval mode, on the CPU, in float32. Its ``forward`` takes the inputs by position, and gives a tensor,
-            a tuple or list of tensors, or a mapping of tensors. Where the preprocessing is in the graph, this is the
-            model with it.
+        model: In eval mode, on the CPU, in float32 (or float64, where its class chose that). Its ``forward`` takes the
+            inputs by position, and gives a tensor, a tuple or list of tensors, or a mapping of tensors. Where the
+            preprocessing is in the graph, this is the model with it.
         example: Inputs of a batch of at least two, as ``forward`` takes them.
         metadata: What the file will say, but for its format, its precision and the versions.
         plain: The model without preprocessing; `model` itself where there is none in the graph.

@@ -150,6 +150,28 @@ class LambdaInPlace(nn.Module):
         return double(values) + 1  # type: ignore[no-any-return, no-untyped-call]
 
 
+class NamesThatClash(nn.Module):
+    """Outputs that are called as an input, as what that could be renamed to, as a weight, and as a step between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, values: Tensor) -> dict[str, Tensor]:
+        linear = self.layer(values)
+        return {"values": values * 2, "values_out": linear.relu(), "layer.weight": values + 1, "linear": linear * 3}
+
+
+class InDoublePrecision(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6, dtype=torch.float64)
+
+    def forward(self, values: Tensor) -> Tensor:
+        scores: Tensor = self.layer(values.double())
+        return scores
+
+
 class Eigenvalues(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         return torch.linalg.eigvals(values[:, None] * values[:, :, None]).real  # type: ignore[no-any-return]

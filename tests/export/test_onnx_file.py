@@ -37,6 +37,22 @@ def test_names_and_open_sizes_are_those_of_the_metadata(tmp_path: Path) -> None:
     assert batches == {"batch"}
 
 
+def test_outputs_whose_names_are_taken_get_free_ones(tmp_path: Path) -> None:
+    subject = specimens.subject_of(
+        specimens.NamesThatClash(), specimens.odd_subject(specimens.NamesThatClash()).example[0]
+    )
+    written = write("onnx", subject, tmp_path / "model.onnx", WriteOptions())
+    assert [spec.name for spec in written.outputs] == ["values_out_2", "values_out", "layer.weight", "linear"]
+    assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
+
+
+def test_half_of_a_model_in_float64_is_refused_in_words(tmp_path: Path) -> None:
+    subject = specimens.odd_subject(specimens.InDoublePrecision())
+    says = r"^model\.half\.onnx: InDoublePrecision cannot be exported: --half rounds weights of float32, and its "
+    with pytest.raises(ExportError, match=says + r"layer\.weight is float64\. Leave --half out\.$"):
+        write("onnx", subject, tmp_path / "model.half.onnx", WriteOptions(half=True))
+
+
 def test_an_operator_without_an_onnx_form_is_named(tmp_path: Path) -> None:
     says = r"^model\.onnx: Eigenvalues cannot be exported: No ONNX function found for .*aten\.linalg_eig[^\n]*$"
     with pytest.raises(ExportError, match=says):

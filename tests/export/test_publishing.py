@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.errors import ConfigError, RunLocked
-from lightkit.export.publishing import aside, held, publish, withdraw
+from lightkit.export.publishing import aside, check_free, held, publish, withdraw
 
 
 def write(place: Path, name: str, text: str, data: str | None = None) -> Path:
@@ -60,6 +60,14 @@ def test_a_second_export_is_told_to_wait(tmp_path: Path) -> None:
         pass
     with held(tmp_path):
         pass
+
+
+def test_a_folder_in_use_is_known_before_the_work(tmp_path: Path) -> None:
+    check_free(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with held(tmp_path), pytest.raises(RunLocked, match=r"Another export is writing to"):
+        check_free(tmp_path)
+    check_free(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
