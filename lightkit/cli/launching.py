@@ -67,7 +67,16 @@ def refuse_unsubmitted(session: Session) -> None:
 
 
 def supervise(session: Session, plan: Plan) -> int:
-    """Start all ranks and return the exit code of the launch."""
+    """Start all ranks and return the exit code of the launch.
+
+    Raises:
+        ConfigError: If the run's folder cannot be written, or images are to come on standard input.
+    """
+    if "-" in session.inputs:
+        raise ConfigError(
+            "-: standard input has the images, and the processes that predict are started without it. Write the paths "
+            "to a table such as list.csv, or predict in one process, with --trainer.devices=1."
+        )
     root = session.base.root if session.base else Path((session.resolved.values.get("run") or {}).get("root") or "runs")
     cores = this_machine().cores or 1
     try:

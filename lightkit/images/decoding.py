@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from PIL import Image
 
+from lightkit.errors import visible
 from lightkit.images.reading import decoded, pillow_warnings
 
 __all__ = ["Prepared", "num_threads", "prepared"]
@@ -45,6 +46,9 @@ def prepared(
         prepare: Makes of an image in RGB what is wanted; it runs in threads.
         ahead: How many are prepared at most before they are asked for.
         threads: How many are read at a time; `num_threads` if None.
+
+    Raises:
+        RuntimeError: If ``prepare`` fails otherwise than for the size of an image; it names that.
     """
     begun: deque[Future[Prepared[T]]] = deque()
     with pillow_warnings(), ThreadPoolExecutor(threads or num_threads(), thread_name_prefix="lightkit-images") as pool:
@@ -75,3 +79,5 @@ def _one(path: str, prepare: Callable[[Image.Image], T]) -> Prepared[T]:
         return Prepared(
             path, None, f"{image.width} x {image.height} pixels cannot be prepared ({str(error) or 'too much memory'})"
         )
+    except Exception as error:  # whatever the user's own function raises; its traceback stays
+        raise RuntimeError(f"{visible(path)}: its preprocessing fails: {type(error).__name__}: {error}") from error

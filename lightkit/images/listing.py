@@ -18,6 +18,7 @@ from lightkit.images.reading import IMAGE_SUFFIXES
 __all__ = ["Listing", "listed", "named_files"]
 
 _MAGIC = frozenset("*?[")
+_LISTS = (".txt", ".lst", ".list")
 _Source = Callable[[], Iterable[str]]
 
 
@@ -86,6 +87,11 @@ def _source(word: str) -> _Source:
         return _table(path) if is_delta(path) else _folder(path)
     if path.suffix.lower() in TABLE_SUFFIXES and path.is_file():
         return _table(path)
+    if path.suffix.lower() in _LISTS and path.is_file():
+        raise DataError(
+            f"{word}: a list of paths is read as `- < {word}`, or from a table: {', '.join(TABLE_SUFFIXES)}. Expected "
+            "an image, a folder or a table."
+        )
     if os.path.lexists(path):
         return lambda: (str(path),)
     if _MAGIC & {*word}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ COLUMNS = ("path", "image", "file", "filename")
 """Columns that hold the paths; the first that there is."""
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 _BATCH = 4096  # rows in memory
+_MOST_SHOWN = 80  # characters of a row in an error
 _LONGEST_CELL = 1_000_000  # characters; more than any path has, where a quotation mark was never closed
 
 
@@ -103,8 +105,13 @@ def _by_head(path: Path) -> PathTable:
     with _csv_rows(path) as rows:
         head = next(rows, [])
         first = next(rows, head)
-    if len(head) == 1 and Path(head[0]).suffix.lower() in IMAGE_SUFFIXES:
+    if len(head) == 1 and _is_image(head[0]):
         return PathTable(path, "the first", 0, has_head=False)
+    if not {name.strip().lower() for name in head} & {*COLUMNS} and any(map(_is_image, head)):
+        raise DataError(
+            f"{path}: its first row ({', '.join(head)[:_MOST_SHOWN]}) looks like data; expected the columns' names "
+            "there, such as path,label. Put such a row before it."
+        )
     texts = [name for name, cell in zip(head, first, strict=False) if not _is_number(cell)]
     column = _chosen(path, head, texts)
     return PathTable(path, column, head.index(column))
@@ -124,6 +131,10 @@ def _chosen(path: Path, names: Sequence[str], texts: Sequence[str]) -> str:
     )
 
 
+def _is_image(cell: str) -> bool:
+    return Path(cell).suffix.lower() in IMAGE_SUFFIXES
+
+
 def _is_number(cell: str) -> bool:
     try:
         float(cell)
@@ -135,11 +146,20 @@ def _is_number(cell: str) -> bool:
 @contextmanager
 def _csv_rows(path: Path) -> Iterator[Iterator[list[str]]]:
     csv.field_size_limit(_LONGEST_CELL)
+    _refuse_other_encoding(path)
     with _told(path), path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         head = file.readline(_LONGEST_CELL)
         delimiter = max(",;\t", key=head.count)
         file.seek(0)
         yield (row for row in csv.reader(file, delimiter=delimiter) if row)
+
+
+def _refuse_other_encoding(path: Path) -> None:
+    """Refuse what is no UTF-8 as a whole; bytes of single names may be something else."""
+    with _told(path), path.open("rb") as file:
+        begin = file.read(_BATCH)
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in begin:
+        raise DataError(f"{path}: this table is not in UTF-8 but, as it seems, in UTF-16 or binary. Save it as UTF-8.")
 
 
 def _csv_cells(table: PathTable) -> Iterator[str]:

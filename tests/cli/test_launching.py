@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.launching import job_digest
+from lightkit.cli.launching import job_digest, plan_of, supervise
 from lightkit.cli.session import open_session
+from lightkit.errors import ConfigError
 from lightkit.runs.signals import SignalWatch
 from tests.cli.commands import SMALL, workplace
 
@@ -42,3 +43,15 @@ def test_a_job_is_the_same_on_all_machines(
 def test_the_stages_of_a_job_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace(tmp_path, SMALL))
     assert digest() != digest(command="validate")
+
+
+def test_paths_on_standard_input_are_refused_before_ranks_are_started_that_would_not_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workplace(tmp_path, SMALL))
+    words = ["-c", "job.yaml", "--launch.engine=torchrun", "--launch.processes=2", "-"]
+    session = open_session("predict", words, SignalWatch())
+    plan = plan_of(session)
+    assert plan is not None
+    with pytest.raises(ConfigError, match=r"-: standard input .* the processes that predict are started without"):
+        supervise(session, plan)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from itertools import count, islice
@@ -65,3 +66,14 @@ def test_no_more_are_read_ahead_than_was_said(squares: list[str]) -> None:
     assert taken <= 10 + 4
     images.close()  # type: ignore[attr-defined]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("lightkit-images")]
+
+
+def test_what_a_preprocessing_of_ones_own_raises_comes_with_the_image(squares: list[str]) -> None:
+    def prepare(image: Image.Image) -> int:
+        raise AttributeError("oops")
+
+    with pytest.raises(
+        RuntimeError, match=re.escape(f"{squares[0]}: its preprocessing fails: AttributeError: oops")
+    ) as told:
+        list(prepared(squares[:1], prepare, ahead=2))
+    assert isinstance(told.value.__cause__, AttributeError)

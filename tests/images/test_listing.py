@@ -112,12 +112,14 @@ def test_the_number_is_known_before_the_images_are_read(garden: Path) -> None:
         ("tables", r"no image in this folder.* To predict what a table in it names, say tables/list.csv."),
         ("list.csv", r"list.csv: there is no such file or folder"),
         ("tables/list.csv", r"tables/list.csv: this table has no rows"),
+        ("tables/list.txt", r"tables/list.txt: a list of paths is read as `- < tables/list.txt`, or from a table"),
     ],
 )
 def test_a_word_that_names_no_image_is_told_at_once(garden: Path, word: str, says: str) -> None:
     (garden / "empty").mkdir()
     (garden / "tables").mkdir()
     (garden / "tables" / "list.csv").write_text("path\n")
+    (garden / "tables" / "list.txt").write_text("a.jpg\n")
     with pytest.raises(DataError, match=says):
         listed([word])
 

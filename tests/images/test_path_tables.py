@@ -134,3 +134,18 @@ def test_without_deltalake_the_error_names_the_extra(tmp_path: Path, monkeypatch
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ConfigError, match=r"pip install 'lightkit\[delta\]'"):
         path_table(tmp_path / "delta")
+
+
+@pytest.mark.parametrize("text", ["a.jpg,daisy\nb.jpg,rose\n", "7,x/b.PNG\n8,c.png\n"], ids=["first", "last"])
+def test_a_first_row_that_looks_like_data_is_told_as_that(tmp_path: Path, text: str) -> None:
+    (tmp_path / "list.csv").write_text(text)
+    says = r"list.csv: its first row .* looks like data; expected the columns' names there, such as path,label"
+    with pytest.raises(DataError, match=says):
+        path_table(tmp_path / "list.csv")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_a_table_in_another_encoding_is_told_as_that(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "list.csv").write_text("path\na.jpg\n", encoding=encoding)
+    with pytest.raises(DataError, match=r"list.csv: this table is not in UTF-8 .* Save it as UTF-8"):
+        path_table(tmp_path / "list.csv")
