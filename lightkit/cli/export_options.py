@@ -20,7 +20,8 @@ __all__ = ["FORMATS", "ExportOptions", "options_in"]
 FORMATS = (*FILES, "all")
 """What `--format` takes."""
 _DEFAULT_FORMAT = "torch_export"
-_SHAPE = re.compile(r"(?:([A-Za-z_]\w*)[:=])?\s*(\d+(?:\s*[,x]\s*\d+)*)\s*")
+_SHAPE = re.compile(r"(?:([A-Za-z_]\w*)[:=])?\s*(\d+(?:\s*[,x]\s*\d+)*)\s*(?::\s*(\w+))?\s*")
+_DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 _NUM_SAMPLES = 64
 
 
@@ -32,7 +33,8 @@ class ExportOptions:
         formats: Names of the formats, each once.
         output: Folder; the run's `export` if None.
         with_preprocessing: Put resize, crop and normalisation into the graph.
-        input_shapes: Of ``forward``'s inputs, each with the name of its argument or None; the batch comes first.
+        input_shapes: Of ``forward``'s inputs, each with the name of its argument or None, its sizes, of which the batch
+            comes first, and its dtype.
         opset: Of ONNX.
         half: Write ONNX with weights in float16.
         int8: Write ONNX quantised.
@@ -45,7 +47,7 @@ class ExportOptions:
     formats: tuple[str, ...] = (_DEFAULT_FORMAT,)
     output: Path | None = None
     with_preprocessing: bool = False
-    input_shapes: tuple[tuple[str | None, tuple[int, ...]], ...] = ()
+    input_shapes: tuple[tuple[str | None, tuple[int, ...], str], ...] = ()
     opset: int | None = None
     half: bool = False
     int8: bool = False
@@ -104,16 +106,24 @@ def _formats(name: str, said: str | bool) -> tuple[str, ...]:
     return tuple(FILES) if "all" in words else tuple(dict.fromkeys(words))
 
 
-def _shapes(name: str, said: str | bool) -> tuple[tuple[str | None, tuple[int, ...]], ...]:
+def _shapes(name: str, said: str | bool) -> tuple[tuple[str | None, tuple[int, ...], str], ...]:
     read = [_SHAPE.fullmatch(part.strip()) for part in str(said).split(";")]
-    shapes = [] if None in read else [(found[1], re.split(r"\s*[,x]\s*", found[2])) for found in read if found]
-    found = tuple((argument, tuple(map(int, sizes))) for argument, sizes in shapes)
-    if not found or any(0 in sizes for _, sizes in found):
+    shapes = [] if None in read else [found.groups() for found in read if found]
+    found = tuple(
+        (argument, tuple(map(int, re.split(r"\s*[,x]\s*", sizes))), dtype or _DTYPES[0])
+        for argument, sizes, dtype in shapes
+    )
+    if not found or any(0 in sizes for _, sizes, _ in found):
         raise ConfigError(
-            f"--{name}: expected sizes with the batch first, such as 1,3,224,224 or 1x3x224x224, several inputs parted "
-            f"by `;`, got {said!r}"
+            f"--{name}: expected sizes with the batch first, such as 1,3,224,224, 1x3x224x224 or 1,128:int64, several "
+            f"inputs parted by `;`, got {said!r}"
         )
-    if len({argument is None for argument, _ in found}) > 1:
+    if unknown := [dtype for _, _, dtype in found if dtype not in _DTYPES]:
+        raise ConfigError(
+            f"--{name}: expected one of {', '.join(_DTYPES)} after the sizes, got {unknown[0]!r}"
+            f"{config.near(unknown[0], _DTYPES)}"
+        )
+    if len({argument is None for argument, _, _ in found}) > 1:
         raise ConfigError(f"--{name}: expected a name before each shape or before none, got {said!r}")
     return found
 

@@ -94,7 +94,7 @@ def _inputs(restored: Restored, options: ExportOptions) -> tuple[Any, Drawn]:
     module, data = restored.module, restored.data
     example, named = None, ""
     if options.input_shapes:
-        shapes = [Shape(sizes, name=name) for name, sizes in options.input_shapes]
+        shapes = [Shape(sizes, name=name, dtype=dtype) for name, sizes, dtype in options.input_shapes]
         example, named = example_of_shapes(module, shapes), "--input-shape"
     elif (example := example_of_module(module)) is not None:
         named = "example_input_array"

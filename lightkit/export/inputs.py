@@ -37,10 +37,12 @@ class Shape:
     Args:
         sizes: Its dimensions; the batch comes first.
         name: Argument of ``forward``; that at the same place if None.
+        dtype: As torch names it.
     """
 
     sizes: tuple[int, ...]
     name: str | None = None
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,10 @@ def example_of_module(module: nn.Module) -> tuple[Tensor, ...] | None:
 
 
 def example_of_shapes(module: nn.Module, shapes: Sequence[Shape]) -> tuple[Tensor, ...]:
-    """Make float32 inputs of these shapes, from a normal distribution with a fixed seed.
+    """Make inputs of these shapes and dtypes, with a fixed seed.
+
+    Floats are from a normal distribution, bytes are uniform, and other whole numbers are 0 or 1, which tables of
+    embeddings of any length have.
 
     Raises:
         ConfigError: If ``forward`` takes another number of inputs, or has no argument of a name.
@@ -159,8 +164,15 @@ def example_of_shapes(module: nn.Module, shapes: Sequence[Shape]) -> tuple[Tenso
             f"({'; '.join('x'.join(map(str, shape.sizes)) for shape in shapes)}). One for each input, parted by `;`."
         )
     generator = torch.Generator().manual_seed(0)
-    sizes = [(max(_LEAST_BATCH, shape.sizes[0]), *shape.sizes[1:]) for shape in found]
-    return tuple(torch.randn(size, generator=generator) for size in sizes)
+    return tuple(_filled(shape, generator) for shape in found)
+
+
+def _filled(shape: Shape, generator: torch.Generator) -> Tensor:
+    size = (max(_LEAST_BATCH, shape.sizes[0]), *shape.sizes[1:])
+    dtype: torch.dtype = getattr(torch, shape.dtype)
+    if dtype.is_floating_point:
+        return torch.randn(size, generator=generator).to(dtype)
+    return torch.randint(256 if dtype == torch.uint8 else 2, size, generator=generator).to(dtype)
 
 
 def at_least_two(inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:

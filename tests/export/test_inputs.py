@@ -194,3 +194,27 @@ def test_inputs_are_named_after_the_arguments() -> None:
 
 def test_a_batch_is_described_in_a_few_words() -> None:
     assert described({"a": A, "b": [Y, "x"]}) == "a dict with a: float32 (4, 3), b: a list of int64 (4,) and a str"
+
+
+class Embeds(nn.Module):
+    """Takes whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Give (batch, length, 3)."""
+        looked_up: Tensor = self.table(tokens)
+        return looked_up
+
+
+def test_inputs_have_the_dtype_that_is_said() -> None:
+    (tokens,) = example_of_shapes(Embeds(), [Shape((1, 50), dtype="int64")])
+    assert (tokens.dtype, tokens.shape) == (torch.int64, (2, 50))
+    assert Embeds()(tokens).shape == (2, 50, 3)
+    (pixels,) = example_of_shapes(Embeds(), [Shape((4, 50), dtype="uint8")])
+    assert pixels.dtype == torch.uint8
+    assert int(pixels.max()) > 200
+    (flags,) = example_of_shapes(Embeds(), [Shape((4, 50), dtype="bool")])
+    assert set(flags.flatten().tolist()) == {False, True}

@@ -13,7 +13,7 @@ OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("--ckpt_path WHICH", "best (the default of a run), last, or a file"),
         ("--output DIR", "where the files go; default RUN/export, else ./export"),
         ("--with-preprocessing", "uint8 images in, probabilities out"),
-        ("--input-shape SHAPE", "batch first: 1,3,224,224; several as a:1,3;b:1,8;"),
+        ("--input-shape SHAPE", "batch first: 1,3,8,8 or 1,9:int64; several: a:1,3;b:1,8;"),
         ("", "else example_input_array, or a batch of the data"),
         ("--num-samples N", "validation samples of all classes that prove it; default 64"),
         ("--rtol, --atol X", "how far outputs may be off; default by precision"),
