@@ -30,7 +30,7 @@ from lightkit.errors import ConfigError
 
 __all__ = ["CheckpointReader", "check_content", "classes_beside_tensors", "harmless_allowed", "read_checkpoint"]
 
-_REASON = re.compile(r"WeightsUnpickler error: *(\\S.*)")
+_REASON = re.compile(r"WeightsUnpickler error:\s*(\S.*)")  # torch 2.15 puts it two lines further down
 _log = logging.getLogger("lightkit")
 
 _HARMLESS = (
@@ -193,9 +193,15 @@ def _refused(path: str | Path, error: Exception) -> list[str]:
 def _unreadable(path: str | Path, error: Exception) -> str:
     reason = _REASON.search(str(error))  # in the midst of advice on weights_only, which is not for a command line
     says = reason[1] if reason else (str(error) or type(error).__name__).splitlines()[0]
-    if not reason and isinstance(error, pickle.UnpicklingError):
+    if reason is None and isinstance(error, pickle.UnpicklingError):
         says = "a pickle that torch.save has not written"
-    return f"{path} cannot be read as a checkpoint: it is damaged, cut short, or something else ({says})."
+    told = f"{path} cannot be read as a checkpoint: it is damaged, cut short, or something else ({says})."
+    if reason is None:
+        return told
+    return (
+        f"{told} If it only has another pickle protocol than torch.save's own, or names something beside tensors, "
+        f"--trust on the command line reads it: say that where you know who made it."
+    )
 
 
 @rank_zero_only

@@ -55,6 +55,28 @@ def test_a_pickle_is_refused_and_does_not_run(protocol: int, tmp_path: Path) -> 
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("makes", ["torch.save", "pickle"])
+def test_another_pickle_protocol_is_told_with_the_reason_and_what_reads_it(makes: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    if makes == "torch.save":
+        torch.save(CONTENT, path, pickle_protocol=4)
+    else:
+        path.write_bytes(pickle.dumps(CONTENT, 4))
+    with pytest.raises(ConfigError) as caught:
+        read_checkpoint(path)
+    assert str(caught.value) == (
+        f"{path} cannot be read as a checkpoint: it is damaged, cut short, or something else (Unsupported operand "
+        f"149). If it only has another pickle protocol than torch.save's own, or names something beside tensors, "
+        f"--trust on the command line reads it: say that where you know who made it."
+    )
+    with runs.trusting():
+        if makes == "torch.save":
+            assert read_checkpoint(path).keys() == CONTENT.keys()
+        else:
+            with pytest.raises(ConfigError, match=r"something else \(Invalid magic number; corrupt file\?\)\.$"):
+                read_checkpoint(path)
+
+
 def test_no_variable_allows_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     torch.save({**CONTENT, "a": Touches(tmp_path / "ran")}, tmp_path / "a.ckpt")
