@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import hmac
+import io
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +16,11 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import BasePredictionWriter
 from torch import Tensor
 
+from lightkit.errors import DataError
+
 __all__ = ["PredictionTable"]
+
+_SEAL_BYTES = 32  # of SHA-256
 
 
 class _Place(NamedTuple):
@@ -56,11 +63,14 @@ class PredictionTable(BasePredictionWriter):
         self._others: list[tuple[_Place, Any]] = []
         self._names: Sequence[str] | None = None
         self._paths: Sequence[str] | None = None
+        self._key = b""
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the table, aside, and ask the data once for what may take it long to list."""
         self._rank = trainer.global_rank if trainer.world_size > 1 else None
         self.path = self.folder / "predictions.csv"
+        if self._rank is not None:
+            self._key = trainer.strategy.broadcast(secrets.token_bytes())
         self._share(".pt").unlink(missing_ok=True)  # of a process that was killed
         file = self._files.enter_context(self._share(".csv").open("w", newline="", encoding="utf-8"))
         self._writer, self._num_rows, self._others = csv.writer(file), 0, []
@@ -106,14 +116,20 @@ class PredictionTable(BasePredictionWriter):
         self._files.close()
         if self._others:
             self._share(".csv").unlink()
-            items = [item for _, item in self._others]
-            torch.save(items if self._rank is None else self._others, self._share(".pt"))
+            if self._rank is None:
+                torch.save([item for _, item in self._others], self._share(".pt"))
+            else:
+                _save_sealed(self._others, self._share(".pt"), self._key)
             self._others = []
         if self._rank is not None:
             trainer.strategy.barrier("predictions of all ranks")
             if self._rank != 0:
                 return
-            _merge(self.folder, trainer.world_size)
+            try:
+                _merge(self.folder, trainer.world_size, key=self._key)
+            finally:
+                for share in self.folder.glob(".predictions-rank=*.aside"):
+                    share.unlink()
         whole = _aside(self.folder, None, ".pt")
         if whole.exists():
             self.path.unlink(missing_ok=True)  # an earlier table is not of these predictions
@@ -138,17 +154,41 @@ def _aside(folder: Path, rank: int | None, suffix: str) -> Path:
     return folder / f".predictions{share}{suffix}.aside"
 
 
-def _merge(folder: Path, num_ranks: int) -> None:
+def _merge(folder: Path, num_ranks: int, *, key: bytes) -> None:
     """Make one table, or one list, of the shares of all processes."""
-    shares = [_aside(folder, rank, ".pt") for rank in range(num_ranks)]
-    if any(share.exists() for share in shares):
-        # Written by these processes just now, of whatever classes the model's predictions are.
-        items = [item for share in shares if share.exists() for item in torch.load(share, weights_only=False)]
+    shares = {rank: _aside(folder, rank, ".pt") for rank in range(num_ranks)}
+    if any(share.exists() for share in shares.values()):
+        items = [item for rank, share in shares.items() if share.exists() for item in _sealed(share, key, rank=rank)]
         torch.save([item for _, item in sorted(items, key=_order)], _aside(folder, None, ".pt"))
     else:
         _merge_tables(folder, num_ranks)
-    for share in folder.glob(".predictions-rank=*.aside"):
-        share.unlink()
+
+
+def _save_sealed(items: list[tuple[_Place, Any]], share: Path, key: bytes) -> None:
+    """Save what may be of any class, which only code can load, with a seal that only these processes can make."""
+    buffer = io.BytesIO()
+    torch.save(items, buffer)
+    content = buffer.getbuffer()
+    with share.open("wb") as file:
+        file.write(hmac.digest(key, content, "sha256"))
+        file.write(content)
+
+
+def _sealed(share: Path, key: bytes, *, rank: int) -> list[tuple[_Place, Any]]:
+    """Load a share that one of these processes has saved.
+
+    Raises:
+        DataError: If anybody else has: loading it could run code.
+    """
+    content = memoryview(share.read_bytes())
+    seal, rest = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
+    if not hmac.compare_digest(seal, hmac.digest(key, rest, "sha256")):
+        raise DataError(
+            f"{share} is not what rank {rank} has written, and nothing of it was loaded. Predict again, where nobody "
+            f"else writes into {share.parent}."
+        )
+    items: list[tuple[_Place, Any]] = torch.load(io.BytesIO(rest), weights_only=False)
+    return items
 
 
 def _merge_tables(folder: Path, num_ranks: int) -> None:

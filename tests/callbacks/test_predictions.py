@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
 from lightkit.callbacks import PredictionTable
+from lightkit.errors import DataError
 
 
 class Scores(pl.LightningModule):
@@ -123,10 +126,15 @@ def test_the_data_is_asked_once(tmp_path: Path) -> None:
     assert asked == ["class_names", "predict_paths"]
 
 
-def ranks(folder: Path, shares: Sequence[Sequence[tuple[list[int] | None, Any]]]) -> Path:
+def ranks(
+    folder: Path,
+    shares: Sequence[Sequence[tuple[list[int] | None, Any]]],
+    *,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Path:
     """Let ranks write their shares of batches, each with its indices; gives what rank 0 leaves."""
     data = SimpleNamespace(predict_paths=[f"{index}.jpg" for index in range(9)])
-    strategy = SimpleNamespace(barrier=lambda _name: None)
+    strategy = SimpleNamespace(barrier=lambda _name: meanwhile(), broadcast=lambda _key: b"of rank 0")
     trainers: list[Any] = [
         SimpleNamespace(world_size=len(shares), global_rank=rank, datamodule=data, strategy=strategy)
         for rank in range(len(shares))
@@ -162,3 +170,33 @@ def test_shares_of_a_loader_that_does_not_tell_its_samples_take_turns(tmp_path: 
 def test_what_is_no_row_a_sample_is_one_list_of_all_ranks(tmp_path: Path) -> None:
     path = ranks(tmp_path, [[([0, 2], {"a": 1}), ([4], {"c": 1})], [([1, 3], {"b": 1})]])
     assert torch.load(path, weights_only=True) == [{"a": 1}, {"b": 1}, {"c": 1}]
+
+
+def test_predictions_of_any_class_are_one_list_of_all_ranks(tmp_path: Path) -> None:
+    path = ranks(tmp_path, [[([0], {"a": Path("x")})], [([1], {"b": np.arange(3)})]])
+    first, second = torch.load(path, weights_only=False)
+    assert first == {"a": Path("x")}
+    assert second["b"].tolist() == [0, 1, 2]
+
+
+class Touching:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_a_share_that_somebody_else_has_written_is_not_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    def exchange() -> None:
+        torch.save(Touching(tmp_path / "ran"), folder / ".predictions-rank=1.pt.aside")
+
+    with pytest.raises(DataError, match=r"\.predictions-rank=1\.pt\.aside is not what rank 1 has written"):
+        ranks(folder, [[([0], {"a": 1})], [([1], {"b": 1})]], meanwhile=exchange)
+    assert not (tmp_path / "ran").exists()
+    assert not list(folder.iterdir())
