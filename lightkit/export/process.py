@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from lightkit.artefacts.metadata import Metadata
@@ -165,7 +166,9 @@ def _emptied(module: nn.Module, file: Path) -> Path:
             if id(value) not in numbers or not isinstance(value, Tensor):
                 return None
             dtype = str(value.dtype).removeprefix("torch.")
-            return numbers[id(value)], tuple(value.shape), dtype, value.requires_grad, isinstance(value, nn.Parameter)
+            layout = tuple(torch.empty_like(value, device="meta").stride())  # channels last: several times as fast
+            kind = value.requires_grad, isinstance(value, nn.Parameter)
+            return numbers[id(value)], tuple(value.shape), layout, dtype, *kind
 
     trainer = module.__dict__.get("_trainer")
     try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -81,16 +80,16 @@ def test_a_run_of_ones_own_module_is_exported_and_stays_as_it_is(house: House) -
     house.write("two.yaml", TWO)
     run = house.fit("-c", "two.yaml")
     before = _digests(run)
-    done = house("export", "--run", "latest", "--format", "torch_export,safetensors")
+    done = house("export", "--run", "latest", "--format", "torchscript,safetensors")
     assert done.code == 0, done.err
     assert "warning" not in done.err
     assert _digests(run) == before
-    assert {path.name for path in (run / "export").glob("model.*")} == {"model.pt2", "model.safetensors"}
+    assert {path.name for path in (run / "export").glob("model.*")} == {"model.ts", "model.safetensors"}
     assert f"from  runs/two/{run.name}/checkpoints/best.ckpt (epoch 1)\n" in done.out
     assert "proof 9 samples: validation split\n" in done.out
     assert "\r" not in done.out
     assert "\x1b" not in done.out
-    entry = read_json(run / "export" / "export.json")["artefacts"]["model.pt2"]
+    entry = read_json(run / "export" / "export.json")["artefacts"]["model.ts"]
     assert [spec["name"] for spec in entry["inputs"]] == ["image", "extra"]
     assert [(spec["name"], spec["shape"]) for spec in entry["outputs"]] == [
         ("logits", [None, 2]),
@@ -107,7 +106,7 @@ def test_a_model_without_data_that_was_trained_elsewhere_is_exported_with_a_weak
     elsewhere = ["--trainer.accelerator=gpu", "--trainer.devices=8", "--trainer.strategy=ddp"]
     done = house(
         *("export", "-c", "small.yaml", "--data=null", *elsewhere, "--input-shape", "1,3", "--num-samples", "8"),
-        *("--format", "safetensors", "--output", "json"),
+        *("--format", "torchscript", "--output", "json"),
     )
     assert done.code == 0, done.err
     assert "warning: the model is untrained" in done.err
@@ -118,17 +117,27 @@ def test_a_model_without_data_that_was_trained_elsewhere_is_exported_with_a_weak
     assert [event["event"] for event in events if event["event"] != "step"] == ["start", "export"]
     assert events[0]["samples"] == 8
     assert events[-1]["artefacts"][0]["inputs"][0]["name"] == "x"
-    assert (house.folder / "export" / "model.safetensors").is_file()
+    assert (house.folder / "export" / "model.ts").is_file()
     assert not (house.folder / "runs").exists()
 
 
 @pytest.mark.slow
-def test_a_script_of_ones_own_can_export(house: House) -> None:
+def test_a_script_of_ones_own_can_export(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.write("train.py", SCRIPT)
-    words = [sys.executable, "train.py", "export", "--format", "safetensors", "--output", "there", "--num-samples=4"]
-    done = subprocess.run(words, cwd=house.folder, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (house.folder / "there" / "model.safetensors").is_file()
+    words = [
+        "train.py",
+        "export",
+        "--format",
+        "torchscript",
+        "--output",
+        "there",
+        "--num-samples=4",
+        "--seed_everything=1",
+    ]
+    monkeypatch.setattr("sys.argv", words)
+    monkeypatch.syspath_prepend(house.folder)
+    runpy.run_path("train.py", run_name="__main__")
+    assert (house.folder / "there" / "model.ts").is_file()
 
 
 @pytest.mark.parametrize(

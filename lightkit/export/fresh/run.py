@@ -106,9 +106,9 @@ def _poured(job: Mapping[str, Any]) -> Any:
             self._made: dict[int, Any] = {}
 
         def persistent_load(self, number: Any) -> Any:
-            key, shape, dtype, grad, is_parameter = number
+            key, shape, layout, dtype, grad, is_parameter = number
             if key not in self._made:
-                empty = torch.empty(shape, dtype=getattr(torch, dtype))
+                empty = torch.empty_strided(shape, layout, dtype=getattr(torch, dtype))
                 empty.fill_(float("nan") if empty.is_floating_point() else 0)
                 self._made[key] = torch.nn.Parameter(empty, requires_grad=grad) if is_parameter else empty
             return self._made[key]
