@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities.model_helpers import is_overridden
@@ -17,6 +17,7 @@ from torch import Tensor
 from lightkit.errors import ConfigError, DataError
 from lightkit.prediction.inference import class_names_of
 from lightkit.prediction.joining import ShareWriter, joined
+from lightkit.prediction.progress import Lines
 from lightkit.prediction.rows import Prediction
 from lightkit.prediction.sink import Sink
 
@@ -36,6 +37,8 @@ class ListedPredictions(Callback):
         top_k: How many classes of each image are told; None for what is usual.
         contact_sheet: An HTML page to write besides.
         on_written: Is told, on the process of rank zero, once the files are there.
+        told_to: Where that process tells now and then in a line how many images there have been; None for nowhere.
+        every_s: Seconds between two lines.
     """
 
     def __init__(
@@ -45,15 +48,21 @@ class ListedPredictions(Callback):
         top_k: int | None = None,
         contact_sheet: Path | None = None,
         on_written: Callable[[Sink], None] = lambda _: None,
+        told_to: TextIO | None = None,
+        every_s: float = 10.0,
     ) -> None:
         self._new_sink = partial(Sink, [output], top_k=top_k, contact_sheet=contact_sheet)
         self._on_written = on_written
+        self._told_to, self._every_s = told_to, every_s
+        self._lines: Lines | None = None
         self._share: ShareWriter | None = None
         self._sink: Sink | None = None
         self._share_open, self._sink_open = ExitStack(), ExitStack()
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin this process's share, where there are several."""
+        """Begin this process's share, where there are several, and the clock."""
+        if self._told_to is not None and trainer.is_global_zero:
+            self._lines = Lines(_images(trainer).num, stream=self._told_to, every_s=self._every_s)
         if trainer.world_size > 1:
             share = ShareWriter(_images(trainer).scratch, trainer.global_rank)
             self._share = self._share_open.enter_context(share)
@@ -81,6 +90,8 @@ class ListedPredictions(Callback):
         assert taker is not None
         for entry in entries:
             taker.add(entry if entry.defect is not None else replace(entry, values=next(rows)))
+        if self._lines is not None:
+            self._lines.add(len(entries) * trainer.world_size)  # the others have as many, but for the last batch
 
     def _begin(self, trainer: Trainer, module: LightningModule, values: Tensor) -> None:
         """Begin the files once the number of classes is known: if they cannot be written, little was done in vain."""

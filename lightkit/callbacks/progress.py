@@ -33,11 +33,16 @@ _MOST_METRICS = 6
 _TELLING = ("train/loss", "val/loss", "val/accuracy")
 
 
-def progress_for(mode: Literal["terminal", "plain", "quiet", "json"]) -> ProgressBar:
-    """Give the progress that belongs on a screen of this kind."""
+def progress_for(mode: Literal["terminal", "plain", "quiet", "json"], *, tells_end: bool = True) -> ProgressBar:
+    """Give the progress that belongs on a screen of this kind.
+
+    Args:
+        mode: Of the screen.
+        tells_end: Whether a pipe gets a line when a stage is done, which somebody else may tell.
+    """
     if mode == "terminal":
         return RichProgress()
-    return PlainProgress() if mode == "plain" else SilentProgress()
+    return PlainProgress(tells_end=tells_end) if mode == "plain" else SilentProgress()
 
 
 class _EpochWatch(Callback):
@@ -140,11 +145,15 @@ class SilentProgress(ProgressBar):
 
 
 class PlainProgress(_EpochWatch, ProgressBar):
-    """One line an epoch on standard output, for pipes and files: no carriage return, no colour."""
+    """One line an epoch on standard output, for pipes and files: no carriage return, no colour.
 
-    def __init__(self) -> None:
+    Args:
+        tells_end: Whether there is a line with the metrics when a stage is done.
+    """
+
+    def __init__(self, *, tells_end: bool = True) -> None:
         super().__init__()
-        self._enabled = True
+        self._enabled, self._tells_end = True, tells_end
 
     def disable(self) -> None:
         """Show nothing from here on."""
@@ -165,7 +174,8 @@ class PlainProgress(_EpochWatch, ProgressBar):
 
     def show_result(self, stage: str, metrics: Mapping[str, float]) -> None:
         """Print the metrics in one line."""
-        self._say("  ".join([stage, *(f"{name} {value:.4g}" for name, value in metrics.items())]))
+        if self._tells_end:
+            self._say("  ".join([stage, *(f"{name} {value:.4g}" for name, value in metrics.items())]))
 
     def _say(self, line: str) -> None:
         if self._enabled:

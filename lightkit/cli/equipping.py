@@ -97,7 +97,7 @@ class Equipment:
         if given.get("enable_progress_bar") is not False and not any(
             isinstance(callback, ProgressBar) for callback in own
         ):
-            shown.append(progress_for(self._session.mode))
+            shown.append(progress_for(self._session.mode, tells_end=not self._session.inputs))
         if self._session.command == "predict":
             shown.append(writer_of(self._session) if self._session.inputs else PredictionTable(run.folder))
         stop = StopOnSignal(

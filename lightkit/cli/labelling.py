@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from functools import partial
 from typing import Any
 
@@ -108,6 +109,7 @@ def writer_of(session: Session) -> ListedPredictions:
         top_k=targets.top_k,
         contact_sheet=targets.contact_sheet,
         on_written=partial(_tell, targets=targets, mode=session.mode),
+        told_to=None if session.mode != "plain" else sys.stderr if targets.output == STANDARD_OUTPUT else sys.stdout,
     )
 
 

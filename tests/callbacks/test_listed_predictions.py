@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -53,18 +55,19 @@ class OwnStepOfWhoKnows(OwnStep):
 
 
 def head_of(
-    module: LightningModule, values: Tensor, folder: Path, *, names: list[str] | None = None, is_bad: bool = False
+    module: LightningModule, values: Tensor, folder: Path, *, is_bad: bool = False, **settings: Any
 ) -> tuple[list[str], list[str]]:
     """Predict one image, and give the table's head and its row."""
     entry = Prediction(0, "a.png", None, "broken" if is_bad else None)
     data = SimpleNamespace(
         take_entries=lambda: [entry],
-        names_of_data=lambda: names or ["dark", "bright"],
+        names_of_data=lambda: ["dark", "bright"],
         remove_scratch=lambda: None,
         scratch=folder,
+        num=1,
     )
     trainer = cast("Trainer", SimpleNamespace(world_size=1, is_global_zero=True, global_rank=0, datamodule=data))
-    callback = ListedPredictions(folder / "t.csv")
+    callback = ListedPredictions(folder / "t.csv", **settings)
     callback.on_predict_start(trainer, module)
     callback.on_predict_batch_end(trainer, module, values, values, 0)
     callback.on_predict_end(trainer, module)
@@ -112,3 +115,9 @@ def test_a_module_that_names_more_classes_than_it_tells_is_refused_with_the_key(
     says = r"model: Logits gives 2 values an image, and its class_names are 3"
     with pytest.raises(DataError, match=says):
         head_of(module, LOGITS, tmp_path)
+
+
+def test_a_pipe_is_told_how_far_it_is_and_no_more_than_that(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    head_of(Plain(), LOGITS, tmp_path, told_to=stream, every_s=0)
+    assert re.fullmatch(r"predict  1 of 1 images  \d+ images/s\n", stream.getvalue())
