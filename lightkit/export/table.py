@@ -51,59 +51,65 @@ def table_of(report: Report, *, is_plain: bool = False) -> Table:
     table.add_column("file", no_wrap=True)
     for head in ("size", "max gap", _metric_of(report) or "metric", "batch 1, ms", "batch 32, ms", "samples/s"):
         table.add_column(head, justify="right")
-    for eager in _eager(report):
-        table.add_row("eager model", "", "", _eager_metric(report), *_latency(eager))
+    for name, artefact in _eager(report):
+        table.add_row(name, "", "", _told(artefact.proof.score.eager, _metric_of(report)), *_latency(artefact.eager))
     for artefact in report.artefacts:
         table.add_row(
             artefact.path.name,
             _size(artefact.size_bytes),
             f"{artefact.max_abs:.1e}" if artefact.max_abs else "0",
-            _metric(artefact, _metric_of(report)),
+            _told(artefact.proof.score.exported, _metric_of(report)),
             *_latency(artefact.proof.latency),
         )
     return table
 
 
 def _notes(report: Report) -> list[str]:
-    notes = []
-    for artefact in report.artefacts[:1]:
-        notes.append(
-            f"Proved in a fresh process on {artefact.proof.num_samples} samples at batch 1, 7 and 32. "
-            f"Latency: median (95th percentile), {artefact.threads} thread{'s'[: artefact.threads > 1]}."
-        )
+    notes = [
+        f"Proved in a fresh process on {artefact.proof.num_samples} samples at batch 1, 7 and 32. "
+        f"Latency: median (95th percentile), {artefact.threads} thread{'s'[: artefact.threads > 1]}."
+        for artefact in report.artefacts[:1]
+    ]
+    reasons: dict[str, list[str]] = {}
+    for artefact in report.artefacts:
         if artefact.proof.score.reason is not None:
-            notes.append(f"Not scored: {artefact.proof.score.reason}.")
+            reasons.setdefault(artefact.proof.score.reason, []).append(artefact.path.name)
+    for reason, names in reasons.items():
+        which = "" if len(names) == len(report.artefacts) else f"{', '.join(names)}: "
+        notes.append(f"{which}{'not' if which else 'Not'} scored: {reason}.")
     notes += [f"{item.path.name}: by {item.metadata.how}" for item in report.artefacts if item.metadata.how]
     return notes
 
 
-def _eager(report: Report) -> list[Mapping[int, Mapping[str, float]]]:
-    """The eager model's latency, once for each way of giving it input."""
-    return [artefact.eager for artefact in report.artefacts[:1]]
+def _eager(report: Report) -> list[tuple[str, Artefact]]:
+    """The eager model under its name, once for each way of giving it input, with a file that takes the same."""
+    ways = {artefact.metadata.in_graph: artefact for artefact in reversed(report.artefacts)}
+    if len(ways) < 2:
+        return [("eager model", artefact) for artefact in ways.values()]
+    return [("eager, from images" if way else "eager, from tensors", ways[way]) for way in (True, False)]
 
 
 def _metric_of(report: Report) -> str | None:
     """The metric that has a column: an accuracy if there is one, else the first."""
-    names = [name for artefact in report.artefacts[:1] for name in artefact.proof.score.eager]
+    names = [name for artefact in report.artefacts for name in artefact.proof.score.eager]
     return next((name for name in names if "acc" in name), names[0] if names else None)
 
 
-def _eager_metric(report: Report) -> str:
-    name = _metric_of(report)
-    return "" if name is None else f"{report.artefacts[0].proof.score.eager[name]:.4f}"
-
-
-def _metric(artefact: Artefact, name: str | None) -> str:
-    value = None if name is None else artefact.proof.score.exported.get(name)
+def _told(metrics: Mapping[str, float], name: str | None) -> str:
+    value = None if name is None else metrics.get(name)
     return "" if value is None else f"{value:.4f}"
 
 
 def _latency(latency: Mapping[int, Mapping[str, float]]) -> list[str]:
-    cells = [
-        f"{figures['median_s'] * 1e3:.1f} ({figures['p95_s'] * 1e3:.1f})" for _, figures in sorted(latency.items())
-    ]
+    cells = [f"{_ms(figures['median_s'])} ({_ms(figures['p95_s'])})" for _, figures in sorted(latency.items())]
     size, figures = max(latency.items())
     return [*cells, f"{size / figures['median_s']:.0f}"]
+
+
+def _ms(time_s: float) -> str:
+    """Milliseconds with a digit after the point; below one of them two digits that count, as in 0.038."""
+    time_ms = time_s * 1e3
+    return f"{time_ms:.1f}" if time_ms >= 1 else f"{time_ms:.2g}"
 
 
 def _size(size_bytes: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,38 @@ def test_what_was_not_scored_is_said(tmp_path: Path) -> None:
     lines = shown(Report(tmp_path, [artefact(tmp_path, score=Score({}, {}, reason="Net has no validation_step"))]))
 
     assert lines[-1] == "Not scored: Net has no validation_step."
+
+
+def cells_of(report: Report) -> dict[str, list[str]]:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown(report) if "|" in line]
+    return {first: others for first, *others in rows}
+
+
+def test_a_file_that_takes_tensors_beside_one_of_images_has_an_eager_model_of_its_own(tmp_path: Path) -> None:
+    weights, images = artefact(tmp_path, "model.safetensors"), artefact(tmp_path)
+    eager = {size: {**figures, "median_s": figures["median_s"] * 3} for size, figures in weights.eager.items()}
+    images = replace(images, metadata=replace(images.metadata, in_graph=True), eager=eager)
+
+    rows = cells_of(Report(tmp_path, [images, weights]))
+
+    assert list(rows) == ["file", "eager, from images", "eager, from tensors", "model.onnx", "model.safetensors"]
+    assert [rows[name][3] for name in list(rows)[1:3]] == ["12.0 (3.0)", "4.0 (3.0)"]
+
+
+def test_the_file_that_was_not_scored_is_named(tmp_path: Path) -> None:
+    scored, not_scored = artefact(tmp_path), artefact(tmp_path, "model.pt2", score=Score({}, {}, reason="why"))
+
+    report = Report(tmp_path, [not_scored, scored])
+
+    assert shown(report)[-1] == "model.pt2: not scored: why."
+    assert cells_of(report)["file"][2] == "val/accuracy"
+
+
+def test_a_fast_model_has_figures_other_than_zero(tmp_path: Path) -> None:
+    made = artefact(tmp_path)
+    quick = {size: {**figures, "median_s": 1.23e-5, "p95_s": 4.56e-4} for size, figures in made.eager.items()}
+
+    assert cells_of(Report(tmp_path, [replace(made, eager=quick)]))["eager model"][3] == "0.012 (0.46)"
 
 
 @pytest.mark.parametrize(
