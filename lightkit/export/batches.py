@@ -36,7 +36,8 @@ def check_batches(program: Callable[..., Any], subject: Subject, file: str) -> N
         ExportError: If the model or the program fails at another size, gives outputs of another shape, or values that
             differ from the model's at that size only; or if the model gives something else at each call.
     """
-    expected, again, found = (_given(run, subject.example, subject, file) for run in (*[subject.model] * 2, program))
+    runs: tuple[Callable[..., Any], ...] = (subject.model, subject.model, program)
+    expected, again, found = (_given(run, subject.example, subject, file) for run in runs)
     if not _is_close(expected, again):
         raise refused(file, subject.plain, _NEVER_THE_SAME)
     is_alike = _is_close(expected, found)
