@@ -1,0 +1,38 @@
+"""Capture: the graph keeps open what the metadata leave open, whatever the names of the arguments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from lightkit.artefacts.metadata import TensorSpec
+from lightkit.export.capture import captured
+from lightkit.export.subject import Subject, own
+from tests.export import specimens
+
+
+def open_for(subject: Subject, *inputs: torch.Tensor) -> bool:
+    """Whether the graph takes inputs of these sizes, and gives what the model gives."""
+    found, expected = captured(subject, "model.pt2").module()(*own(inputs)), subject.model(*own(inputs))
+    return torch.equal(found, expected)
+
+
+def test_inputs_of_any_number_stay_open() -> None:
+    assert open_for(specimens.any_number(), torch.ones(5, 3), torch.ones(5, 3))
+
+
+def test_another_dimension_that_is_open_stays_so() -> None:
+    subject = specimens.odd_subject(specimens.DoublesInPlace())
+    spec = (TensorSpec("values", "float32", (None, None)),)
+    subject = replace(subject, metadata=replace(subject.metadata, inputs=spec, outputs=spec))
+
+    assert open_for(subject, torch.ones(1, 9))
+
+
+def test_what_is_captured_in_its_place_is_not_held_against_the_model() -> None:
+    subject = specimens.odd_subject(specimens.LambdaThatDecides())
+
+    program = captured(subject, "model.pt2", model=specimens.AloneIsDifferent())
+
+    assert torch.equal(program.module()(torch.ones(4, 6)), torch.full((4, 6), 3.0))
