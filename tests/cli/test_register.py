@@ -244,7 +244,9 @@ def _post(address: str, images: Any) -> tuple[int, Any]:
 
 
 @pytest.mark.slow
-def test_a_pickled_model_of_an_article_becomes_torchscript_that_needs_no_lightkit(house: House) -> None:
+def test_a_pickled_model_of_an_article_becomes_torchscript_that_needs_no_lightkit(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import mlflow.pytorch  # late: 2 s
 
     logging.getLogger("mlflow").setLevel(logging.ERROR)
@@ -264,6 +266,7 @@ def test_a_pickled_model_of_an_article_becomes_torchscript_that_needs_no_lightki
         mlflow.MlflowClient().set_registered_model_alias("fashion", "champion", "1")
     finally:
         mlflow.set_tracking_uri(before)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # which MLflow sets for the processes that follow
     words = ("export", "--run", "models:/fashion@champion", "--format", "torchscript", "--output", "out")
     refused = house(*words)
     assert refused.code == 2
