@@ -153,7 +153,7 @@ class Checkpoint(ModelCheckpoint):
             return
         self.best_k_models.clear()
         self.best_model_path = self.kth_best_model_path = ""
-        self.best_model_score = self.kth_value = self.current_score = None
+        self.best_model_score = self.current_score = None
 
     def _is_due(self, trainer: Trainer) -> bool:
         by_steps = (

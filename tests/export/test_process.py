@@ -134,7 +134,7 @@ def test_weights_lie_in_memory_as_the_models_do(tmp_path: Path) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Conv2d(3, 4, 3)
-            self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.to(memory_format=torch.channels_last)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             is_last = self.layer.weight.is_contiguous(memory_format=torch.channels_last)
