@@ -52,7 +52,7 @@ def test_an_entry_says_what_the_file_is_and_what_was_found(tmp_path: Path) -> No
         "7": {"max_abs": 3.25e-06, "max_rel": 0.0, "outputs": 60, "outside": 0},
         "32": {"max_abs": 0.0, "max_rel": 0.0, "outputs": 60, "outside": 0},
     }
-    assert entry["tolerance"] == {"rtol": 1e-4, "atol": 1e-5, "of_largest": 0.0}
+    assert entry["tolerance"] == {"rtol": 1e-4, "atol": 1e-5, "of_largest": 0.0, "of_spread": None}
     assert {"python", "lightkit", "torch"} <= set(entry["versions"])  # type: ignore[call-overload]
 
 
