@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import ArgumentError
 from collections.abc import Callable
@@ -26,28 +25,19 @@ from lightkit.cli.folders import check_input_folders
 from lightkit.cli.judging import judged_by_signatures
 from lightkit.cli.labelling import images_of, lift_limits
 from lightkit.cli.masking import mask_tags
-from lightkit.cli.parsing import parsed
+from lightkit.cli.parsing import build_each_logger, parsed
 from lightkit.cli.refusals import refused, unwrapped_errors
 from lightkit.cli.restoring import bare_trainer, trained_anywhere, with_export
 from lightkit.cli.restricting import with_loading_restricted
 from lightkit.cli.resuming import RunSettings
-from lightkit.cli.scripted import (
-    Checked,
-    ConfigPrinted,
-    DataChanged,
-    default_files,
-    ended_script,
-    keeps_own_file,
-    left_to_script,
-    with_file_name,
-)
-from lightkit.cli.session import Session, open_session
+from lightkit.cli.script_session import EXPORT, asks_for_export, session_of_script
+from lightkit.cli.scripted import Checked, ConfigPrinted, DataChanged, ended_script, keeps_own_file, with_file_name
+from lightkit.cli.session import Session
 from lightkit.cli.starting import Stage, begin
 from lightkit.cli.unnamed import UnnamedClass
 from lightkit.config.pruning import checked
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings
-from lightkit.runs.signals import SignalWatch
 
 __all__ = ["Checked", "ConfigPrinted", "DataChanged", "LightkitCLI"]
 
@@ -55,7 +45,6 @@ __all__ = ["Checked", "ConfigPrinted", "DataChanged", "LightkitCLI"]
 # number, and the default of Timer, which is an enumeration's where the argument is text, not at all.
 set_dumper("yaml", config.dump_yaml)
 _NOT_SAVED = ("ckpt_path", "weights_only", "verbose", "return_predictions", "config")
-_EXPORT = "export"
 _TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 
 
@@ -116,12 +105,12 @@ class LightkitCLI(LightningCLI):
         stages = list(self.subcommands())
         given: dict[str, Any] = parser_kwargs or {}
         to_parsers = {**given, "exit_on_error": False}
-        self._exports = self._is_export(args, stages, run=run)
+        self._exports = run and (asks_for_export(args, stages) if session is None else session.command == EXPORT)
         if session is not None:
             to_parsers["prog"] = "lightkit"  # not `__main__.py`
         if session is not None or self._exports:  # only the parser that is asked for: each takes a third of a second
-            stages = [_EXPORT if session is None else session.command]
-            known = {**LightningCLI.subcommands(), _EXPORT: {"model", "datamodule"}}
+            stages = [EXPORT if session is None else session.command]
+            known = {**LightningCLI.subcommands(), EXPORT: {"model", "datamodule"}}
             self.subcommands = lambda: {stages[0]: known[stages[0]]}  # type: ignore[method-assign]
         if self._exports:
             trainer_class = with_export(trainer_class)
@@ -147,13 +136,6 @@ class LightkitCLI(LightningCLI):
                 load_from_checkpoint_support=load_from_checkpoint_support,
             )
 
-    def _is_export(self, args: ArgsType, stages: list[str], *, run: bool) -> bool:
-        """Tell whether the command is lightkit's own `export`: one of that name of a script's own class wins."""
-        if self.session is not None or not run or _EXPORT in stages or isinstance(args, (dict, Namespace)):
-            return self.session is not None and self.session.command == _EXPORT
-        words = sys.argv[1:] if args is None else list(args)
-        return next((word for word in words if word in (*stages, _EXPORT)), None) == _EXPORT
-
     # -- parsing -----------------------------------------------------------------------------------------------
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -169,7 +151,12 @@ class LightkitCLI(LightningCLI):
             ConfigError: If anything in it is wrong.
         """
         if self.session is None and (args is None or isinstance(args, list)):
-            self.session = self._open_session(list(sys.argv[1:] if args is None else args))
+            self.session = session_of_script(
+                list(sys.argv[1:] if args is None else args),
+                getattr(self, "_subcommand_parsers", None),
+                parser_kwargs=self.parser_kwargs,
+                fixed=["model"] * (not self.subclass_mode_model) + ["data"] * (not self.subclass_mode_data),
+            )
             self._own_sessions.push(self.session.stack)
         if self.session is None:
             self._parse_values(parser, args)
@@ -252,32 +239,6 @@ class LightkitCLI(LightningCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             raise ConfigError(str(error)) from error
-
-    def _open_session(self, words: list[str]) -> Session:
-        """Read the arguments where this class stands for LightningCLI in a script of the user's own."""
-        fixed = {"model": not self.subclass_mode_model, "data": not self.subclass_mode_data}
-        sections = [section for section in config.CLASS_SECTIONS if not fixed.get(section)]
-        below = [f"--config={file}" for file in default_files(self.parser_kwargs)]
-        if not hasattr(self, "_subcommand_parsers"):
-            return open_session(
-                "", [*below, *words], SignalWatch(), class_sections=sections, default_entries=(), has_own_parser=True
-            )
-        names = list(self.subcommands())
-        command = next((word for word in words if word in names), None)
-        if command is None:
-            raise ConfigError(f"No command among {' '.join(words)!r}. Commands: {', '.join(names)}.")
-        words.remove(command)
-        below += [f"--config={file}" for file in default_files(self.parser_kwargs.get(command, {}))]
-        given = left_to_script(self._subcommand_parsers[command], os.environ)
-        return open_session(
-            command,
-            [*below, *words],
-            SignalWatch(),
-            class_sections=sections,
-            subcommands=[*LightningCLI.subcommands(), *names],
-            default_entries=[section for section in ("callbacks", "logger") if section not in given],
-            has_own_parser=True,
-        )
 
     # -- the run -----------------------------------------------------------------------------------------------
 
@@ -364,7 +325,8 @@ class LightkitCLI(LightningCLI):
             with unwrapped_errors():
                 super().instantiate_classes()
         except ValueError as error:
-            self._tell_what_a_logger_raised(error)
+            if self.session is not None and str(error).startswith("Not a valid subclass of Logger"):
+                build_each_logger(self.parser, self._get(self.config, "trainer.logger"), command=self.subcommand)
             raise
         self.auto_configure_optimizers = automatic
         if self._exports:  # nothing is trained
@@ -376,22 +338,6 @@ class LightkitCLI(LightningCLI):
             self._add_configure_optimizers_method_to_model(self.subcommand)
         elif automatic and any(self._get(self.config_init, key) for key in self._automatic_optimizers()):
             self.model.configure_optimizers = MethodType(self._late_optimizers, self.model)
-
-    def _tell_what_a_logger_raised(self, error: ValueError) -> None:
-        """Build one logger after the other: of a list, jsonargparse 4.53 does not keep what their constructors raised.
-
-        Raises:
-            Exception: What a logger's constructor raises.
-        """
-        listed = self._get(self.config, "trainer.logger") if self.session is not None else None
-        if not isinstance(listed, list) or not str(error).startswith("Not a valid subclass of Logger"):
-            return
-        prefix = "" if self.subcommand is None else f"{self.subcommand}."
-        for value in listed:
-            alone = Namespace(subcommand=self.subcommand)  # type: ignore[no-untyped-call]
-            alone[f"{prefix}trainer.logger"] = value
-            with unwrapped_errors():
-                self.parser.instantiate_classes(alone)
 
     def _automatic_optimizers(self) -> list[str]:
         registered = self._parser(self.subcommand)._optimizers

@@ -6,6 +6,7 @@ from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jsonargparse import Namespace
 from pytorch_lightning import Callback, LightningDataModule, LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.loggers import Logger
@@ -18,7 +19,7 @@ from lightkit.cli.explaining import exit_at_import, explained, subclass_names
 from lightkit.cli.refusals import unwrapped_errors
 from lightkit.config import Resolved, dump_yaml
 
-__all__ = ["build_data", "parsed"]
+__all__ = ["build_data", "build_each_logger", "parsed"]
 
 _BASES: tuple[type, ...] = (LightningModule, LightningDataModule, Callback, Logger, Optimizer, LRScheduler)
 
@@ -68,6 +69,25 @@ def build_data(section: Any, resolved: Resolved) -> LightningDataModule:
         raise explained(error, resolved, keys=(), classes=_known_classes()) from error
     module: LightningDataModule = built["data"]
     return module
+
+
+def build_each_logger(parser: LightningArgumentParser, listed: Any, *, command: str | None) -> None:
+    """Build one logger after the other: of a list, jsonargparse 4.53 does not keep what their constructors raised.
+
+    Args:
+        parser: The parser of all commands.
+        listed: The config's `trainer.logger`; nothing is built where it is no list.
+        command: The command, if there is one.
+
+    Raises:
+        Exception: What a logger's constructor raises.
+    """
+    prefix = "" if command is None else f"{command}."
+    for value in listed if isinstance(listed, list) else ():
+        alone = Namespace(subcommand=command)  # type: ignore[no-untyped-call]
+        alone[f"{prefix}trainer.logger"] = value
+        with unwrapped_errors():
+            parser.instantiate_classes(alone)
 
 
 def _known_classes() -> set[str]:
