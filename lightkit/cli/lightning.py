@@ -27,7 +27,7 @@ from lightkit.cli.labelling import images_of, lift_limits
 from lightkit.cli.masking import mask_tags
 from lightkit.cli.parsing import build_each_logger, parsed
 from lightkit.cli.refusals import refused, unwrapped_errors
-from lightkit.cli.restoring import bare_trainer, trained_anywhere, with_export
+from lightkit.cli.restoring import trained_anywhere, with_export
 from lightkit.cli.restricting import with_loading_restricted
 from lightkit.cli.resuming import RunSettings
 from lightkit.cli.script_session import EXPORT, asks_for_export, session_of_script
@@ -37,6 +37,7 @@ from lightkit.cli.starting import Stage, begin
 from lightkit.cli.unnamed import UnnamedClass
 from lightkit.config.pruning import checked
 from lightkit.errors import ConfigError
+from lightkit.export.bare_trainer import bare_trainer
 from lightkit.launch import LaunchSettings
 
 __all__ = ["Checked", "ConfigPrinted", "DataChanged", "LightkitCLI"]

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.trainer.states import RunningStage, TrainerFn
 
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.errors import RunLocked
+from lightkit.export.bare_trainer import bare_trainer
 
-__all__ = ["Restored", "bare_trainer", "restore", "trained_anywhere", "with_export"]
+__all__ = ["Restored", "restore", "trained_anywhere", "with_export"]
 
 _ELSEWHERE = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "plugins", "sync_batchnorm"),
@@ -82,19 +82,6 @@ def trained_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "trainer": {key: value for key, value in trainer.items() if key not in _ELSEWHERE}}
 
 
-def bare_trainer() -> Trainer:
-    """Give a trainer of one CPU process that writes and shows nothing, whatever has launched this process."""
-    return Trainer(
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        plugins=[LightningEnvironment(), VerifiedCheckpointIO()],
-    )
-
-
 def restore(module: LightningModule, data: LightningDataModule | None, checkpoint: Path | None) -> Restored:
     """Build and load a model as Lightning does before it validates, and set its data up.
 
@@ -109,7 +96,7 @@ def restore(module: LightningModule, data: LightningDataModule | None, checkpoin
         LightkitError: If the checkpoint cannot be read or does not fit, or the data is missing.
         RunLocked: If a training that goes on puts another checkpoint in its place meanwhile.
     """
-    trainer = bare_trainer()
+    trainer = bare_trainer(VerifiedCheckpointIO())
     trainer.strategy.connect(module)
     module.trainer = trainer
     trainer.state.fn, trainer.state.stage = TrainerFn.VALIDATING, RunningStage.VALIDATING

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning import LightningModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from lightkit.export.bare_trainer import bare_trainer
 from lightkit.export.parity import Arrays, Batch
 from lightkit.export.reference import Reference
 
@@ -132,7 +133,7 @@ class Scorer:
         assert isinstance(module, LightningModule)
         loader = DataLoader(_Batches(self._reference.samples.batches), batch_size=None, collate_fn=_as_it_is)
         with _silence(), _in_place_of_forward(module, replay):
-            trainer = _trainer()
+            trainer = bare_trainer()
             try:
                 trainer.validate(module, dataloaders=loader, verbose=False)
             except _UnlikeSamplesError as error:
@@ -228,19 +229,6 @@ class _Batches(Dataset[Any]):
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-def _trainer() -> Trainer:
-    return Trainer(
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-    )
 
 
 @contextmanager

@@ -10,8 +10,9 @@ import pytest
 import torch
 from pytorch_lightning import LightningModule
 
-from lightkit.cli.restoring import bare_trainer, restore
+from lightkit.cli.restoring import restore
 from lightkit.errors import RunLocked
+from lightkit.export.bare_trainer import bare_trainer
 
 
 class OneLine(LightningModule):

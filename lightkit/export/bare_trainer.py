@@ -1,0 +1,29 @@
+"""The trainer that restores and scores a model: one CPU process that writes and shows nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_fabric.plugins.environments import LightningEnvironment
+from pytorch_lightning import Trainer
+
+__all__ = ["bare_trainer"]
+
+
+def bare_trainer(*plugins: Any) -> Trainer:
+    """Give the trainer, alone whatever has launched this process: Slurm's or torchrun's variables do not reach it.
+
+    Args:
+        plugins: Its plugins besides, such as a checkpoint writer.
+    """
+    return Trainer(
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        plugins=[LightningEnvironment(), *plugins],
+    )
