@@ -39,7 +39,7 @@ class Command(NamedTuple):
 
 _OWN = "lightkit.cli.commands."
 _SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")
-_TAKE_A_WORD = ("-c", "--config", "--run", "--ckpt_path", "--output", "--format")
+_TAKE_A_WORD = ("-c", "--config", "--run", "--ckpt_path", "--output")
 COMMANDS = {
     "fit": Command("train a model, or resume the run that was interrupted"),
     "validate": Command("score a run's best checkpoint on the validation split"),

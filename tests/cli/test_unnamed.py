@@ -143,8 +143,8 @@ def test_the_arguments_of_a_class_that_the_user_names_are_looked_at(key: str, ev
 
 
 def test_a_short_name_of_the_user_stands_for_no_other_class_of_that_name(evil: Path) -> None:
-    model = _parsed(_given("TakesAll", head="Identity"), {"head": {"class_path": "evil_layers.Identity"}})
-    assert model.init_args.head.class_path == "torch.nn.Identity"
+    model = _parsed(_given("TakesAll", head="Hardshrink"), {"head": {"class_path": "evil_layers.Hardshrink"}})
+    assert model.init_args.head.class_path == "torch.nn.Hardshrink"
     assert not evil.exists()
 
 
