@@ -2,55 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from lightkit.errors import ExportError
-from lightkit.export.fresh.runtimes import flatten
-from lightkit.export.subject import Samples, Subject, own
+from lightkit.export.describing import given_by
+from lightkit.export.subject import Samples, Subject
 
 __all__ = ["check_itself"]
 
-_BATCH = 32
 _RTOL, _ATOL = 1e-4, 1e-5  # those of a float32 file
 
 
 def check_itself(plain: Subject, samples: Samples) -> None:
     """Run a model on its samples before any file of it is written.
 
+    In batches as large as its example: whether it takes others is for the exporter to say, and for the proof.
+
     Args:
         plain: The model, without preprocessing in its graph.
         samples: What it is going to be proved on.
 
     Raises:
-        ExportError: If it gives NaN, or something else when it is run again on the same samples.
+        ExportError: If it fails, or gives NaN, or something else when it is run again on the same samples.
     """
-    for start in range(0, len(samples.inputs[0]), _BATCH):
-        inputs = [values[start : start + _BATCH] for values in samples.inputs]
-        try:
-            given = _run(plain, inputs)
-            again = _run(plain, inputs) if not start else given
-        except Exception:  # noqa: BLE001 - whatever forward raises, of which the proof tells at which batch size
-            return
-        _check_nan(plain, given, samples, start)
-        _check_again(plain, given, again)
+    num, size = len(samples.inputs[0]), len(plain.example[0])
+    for start in range(0, num, size):
+        rows = [row % num for row in range(start, start + size)]
+        inputs = [values[rows] for values in samples.inputs]
+        given = _run(plain, inputs)
+        _check_nan(plain, given, [samples.names[row] for row in rows])
+        if not start:
+            _check_again(plain, given, _run(plain, inputs))
 
 
 def _run(plain: Subject, inputs: list[Tensor]) -> list[Tensor]:
-    with torch.no_grad():
-        return flatten(plain.plain(*own(inputs)))
+    return list(given_by(plain.plain, inputs).values())
 
 
-def _check_nan(plain: Subject, given: list[Tensor], samples: Samples, start: int) -> None:
+def _check_nan(plain: Subject, given: list[Tensor], names: Sequence[str]) -> None:
     for place, output in enumerate(given):
         found = output.isnan().nonzero()
         if not len(found):
             continue
-        row = start + int(found[0][0]) if output.ndim and len(output) == len(samples.inputs[0][start:][:_BATCH]) else 0
+        row = int(found[0][0]) if output.ndim and len(output) == len(names) else 0
         raise ExportError(
-            f"{_name(plain)} itself gives NaN: {_output(plain, place)} has {len(found)} of them in "
-            f"{output.numel()} values, first for {samples.names[row]}. No file of it can be proved. Look for "
-            f"weights that are NaN, which a training with a loss of NaN leaves, or for a division by zero."
+            f"{_name(plain)} itself gives NaN: {_output(plain, place)} has {len(found)} of them in a batch of "
+            f"{output.numel()} values, first for {names[row]}. No file of it can be proved. Look for weights that are "
+            f"NaN, which a training with a loss of NaN leaves, or for a division by zero."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import signal
@@ -21,6 +22,9 @@ import torch
 import yaml
 from PIL import Image
 
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None, reason="horovod is not installed: make horovod"
+)
 MINE = '''\
 """What somebody wrote beside their configs."""
 

@@ -25,6 +25,7 @@ from tests.cli.commands import (
     ended,
     events,
     fit,
+    needs_horovod,
     only_run,
     rows,
     runs_in,
@@ -37,9 +38,6 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None, reason="horovod is not installed: make horovod"
-)
 ENGINES = [
     pytest.param("local", id="local"),
     pytest.param("torchrun", id="torchrun"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightkit.cli import main
-from tests.cli.commands import PICTURES, run, runs_in, workplace
+from tests.cli.commands import PICTURES, needs_horovod, run, runs_in, workplace
 from tests.cli.conftest import undisturbed
 
 pytestmark = pytest.mark.slow
@@ -25,9 +24,6 @@ RANKS: dict[str, dict[str, Any]] = {
     "ddp": {"accelerator": {"num_processes": 2, "strategy": "ddp"}},
     "horovod": {"accelerator": {"strategy": "horovod", "gpus": 0}, "launch": {"processes": 2}},
 }
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None, reason="horovod is not installed: make horovod"
-)
 
 
 def table_in(folder: Path) -> list[list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.cli.commands import ended, run, started, wait_for, workplace
+from tests.cli.commands import ended, needs_horovod, run, started, wait_for, workplace
 
 pytestmark = pytest.mark.slow
 
@@ -59,9 +58,6 @@ RANKS: dict[str, dict[str, Any]] = {
     "ddp": {"accelerator": {"num_processes": 2, "strategy": "ddp"}},
     "horovod": {"accelerator": {"strategy": "horovod", "gpus": 0}, "launch": {"processes": 2}},
 }
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None, reason="horovod is not installed: make horovod"
-)
 
 
 def place(folder: Path, config: dict[str, Any], *, num_images: int) -> Path:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lightkit.errors import ExportError
 from lightkit.export.soundness import check_itself
-from tests.export.planted import MARKED, NUM, LineOfThree, samples_of, subject_of
+from tests.export.planted import MARKED, LineOfThree, samples_of, subject_of
 
 
 class NanForOne(LineOfThree):
@@ -52,17 +52,23 @@ class NotAtAll(LineOfThree):
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (NanForOne(), f"NanForOne itself gives NaN: 'logits' has 3 of them in {3 * NUM} values, first for photos/05"),
+        (NanForOne(), "NanForOne itself gives NaN: 'logits' has 3 of them in a batch of"),
         (AlwaysDropping(), "AlwaysDropping itself gives something else each time: 'logits' differs when the same"),
         (Counting(), "Counting itself gives something else each time"),
+        (NotAtAll(), "NotAtAll.forward fails on"),
     ],
-    ids=["nan", "random", "state"],
+    ids=["nan", "random", "state", "fails"],
 )
 def test_it_is_the_model_that_is_to_blame(model: LineOfThree, says: str) -> None:
     assert MARKED == 5
     with pytest.raises(ExportError) as caught:
         check_itself(subject_of(model), samples_of(LineOfThree()))
     assert says in str(caught.value)
+
+
+def test_the_sample_that_gives_nan_is_named() -> None:
+    with pytest.raises(ExportError, match=r"first for photos/05\.jpg"):
+        check_itself(subject_of(NanForOne()), samples_of(LineOfThree()))
 
 
 def test_nan_beyond_the_first_batch_is_found() -> None:
@@ -72,7 +78,7 @@ def test_nan_beyond_the_first_batch_is_found() -> None:
         check_itself(subject_of(NanForOne()), samples)
 
 
-@pytest.mark.parametrize("model", [LineOfThree(), ChangingInput(), NotAtAll()], ids=["sound", "in_place", "fails"])
+@pytest.mark.parametrize("model", [LineOfThree(), ChangingInput()], ids=["sound", "in_place"])
 def test_others_are_left_to_the_proof(model: LineOfThree) -> None:
     samples = samples_of(LineOfThree())
     before = samples.inputs[0].clone()
