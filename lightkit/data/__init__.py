@@ -14,7 +14,9 @@ A data module of one's own resumes exactly, also in the middle of an epoch, with
 sample to sample. Data modules with loaders of another kind resume at the start of the last epoch.
 
 A data module that names, in ``input_folders = ("root",)``, those of its arguments that must be folders which are there
-already, has them checked before anything is built; ``lightkit check`` tells of a missing one with its line.
+already, has them checked before anything is built; ``lightkit check`` tells of a missing one with its line. Likewise a
+class method ``check_installed()``, which raises a `lightkit.errors.ConfigError` where a package that it needs is not
+there or of the wrong version, is called before anything is built.
 """
 
 from lightkit.data.drawn import DrawnFlowers
@@ -23,6 +25,8 @@ from lightkit.data.flowers import Flowers
 from lightkit.data.image_folder import ImageFolder
 from lightkit.data.loaders import Transformed, eval_loader, predict_loader, train_loader
 from lightkit.data.sampling import ResumableSampler, SampleKey, sample_randomness
+from lightkit.data.tables.petastorm import PetastormTable
+from lightkit.data.tables.table import Table
 from lightkit.data.temperatures import TemperatureDataset, Temperatures
 
 __all__ = [
@@ -30,8 +34,10 @@ __all__ = [
     "FashionMNIST",
     "Flowers",
     "ImageFolder",
+    "PetastormTable",
     "ResumableSampler",
     "SampleKey",
+    "Table",
     "TemperatureDataset",
     "Temperatures",
     "Transformed",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 import time
@@ -14,6 +13,7 @@ from lightkit.data.flower_scenes import draw_flower
 from lightkit.data.flower_shapes import FLOWERS
 from lightkit.data.image_folder import ImageFolder
 from lightkit.errors import ConfigError, DataError
+from lightkit.machine.cache_folder import cache_folder, preferred_cache_folder
 
 __all__ = ["DrawnFlowers", "drawn_flowers"]
 
@@ -53,6 +53,7 @@ class DrawnFlowers(ImageFolder):
     def prepare_data(self) -> None:
         """Draw the pictures, on one process of each machine, unless they are there."""
         drawn_flowers(self.num_images, size=self.drawn_size, seed=self.drawn_seed)
+        super().prepare_data()
 
     def setup(self, stage: str | None = None) -> None:
         """Find the pictures, drawing them where nobody has yet."""
@@ -69,8 +70,12 @@ def drawn_flowers(num_images: int = 800, *, size: int = 160, seed: int = 0) -> P
     Raises:
         DataError: If it can be written neither to the cache nor to the temporary folder.
     """
-    preferred = _cache_home() / "lightkit"
-    cache = preferred if _can_write(preferred) else _temporary_cache(preferred)
+    preferred, cache = preferred_cache_folder(), cache_folder()
+    if cache is None:
+        raise DataError(
+            f"{preferred}: this cache folder cannot be written, and neither can one in {tempfile.gettempdir()}. Set "
+            "XDG_CACHE_HOME to a folder that can, or data.init_args.root to a folder with photos."
+        )
     target = cache / f"drawn-flowers-v{_VERSION}-n{num_images}-s{size}-seed{seed}"
     if _is_complete(target, num_images):
         return target
@@ -127,29 +132,3 @@ def _remove_stale(cache: Path) -> None:
             continue
         if is_stale:
             shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _cache_home() -> Path:
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
-    # a relative path is to be ignored (XDG Base Directory Specification 0.8)
-    return Path(chosen) if Path(chosen).is_absolute() else Path("~/.cache").expanduser()
-
-
-def _temporary_cache(preferred: Path) -> Path:
-    """A folder among the temporary ones that is this user's alone."""
-    folder = Path(tempfile.gettempdir(), f"lightkit-{os.getuid()}")
-    if not _can_write(folder, mode=0o700) or folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise DataError(
-            f"{preferred}: this cache folder cannot be written, and neither can {folder}. Set XDG_CACHE_HOME to a "
-            "folder that can, or data.init_args.root to a folder with photos."
-        )
-    return folder
-
-
-def _can_write(folder: Path, mode: int = 0o777) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=mode)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False

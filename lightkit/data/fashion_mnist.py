@@ -8,7 +8,7 @@ import logging
 import shutil
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torchvision
@@ -16,18 +16,18 @@ from PIL import Image
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
+from lightkit.data.arguments import check_arguments
+from lightkit.data.defects import Defects
 from lightkit.data.fetch import Remote, download
-from lightkit.data.loaders import (
-    LabelledSource,
-    ResumableLoader,
-    Transformed,
-    eval_loader,
-    predict_loader,
-    train_loader,
-)
+from lightkit.data.loaders import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
+from lightkit.data.on_device import after_transfer
+from lightkit.data.pixels import Decoded
+from lightkit.data.samples import ImageSamples
 from lightkit.data.sampling import global_seed
 from lightkit.data.splits import Split, check_fractions, split_of
-from lightkit.data.transforms import eval_transform, preprocessing_of, train_transform
+from lightkit.data.transforms import preprocessing_of
+from lightkit.data.views import EvalView, TrainView, View
+from lightkit.data.workers import chosen_num_workers, num_batches_of
 from lightkit.errors import DataError
 from lightkit.images.preprocessing import Preprocessing
 
@@ -39,17 +39,24 @@ log = logging.getLogger("lightkit.data")
 class FashionMNIST(LightningDataModule):
     """Ten kinds of clothes, from local idx files that `lightkit fetch` downloads.
 
+    As with ImageFolder, batches leave the loaders as uint8, and are normalised on the device.
+
     Args:
         root: Folder that holds FashionMNIST/raw with the four files, as torchvision lays them.
         image_size: Side of the square images that the model gets, in pixels; three equal channels.
         batch_size: Images of one batch on one process.
-        num_workers: Processes that load images; 0 loads in the training process.
+        num_workers: Processes that load images; 0 loads in the training process, `auto` chooses by cores and device,
+            and says what it chose.
         val_fraction: Share of the 60,000 training images used for validation, chosen by their content.
         crop_scale: Least and greatest share of an image's area that a random training crop keeps.
-        color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training; 0 for none.
+        color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training, from 0 (none)
+            to 1.
         rand_augment: Apply RandAugment in training.
         seed: Decides order and augmentation; default is the run's seed_everything.
         mirrors: Addresses of folders with the four .gz files, for `lightkit fetch`; default is torchvision's list.
+        prefetch_factor: Batches that each worker prepares ahead.
+        persistent_workers: Keep the workers from epoch to epoch.
+        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
     """
 
     def __init__(
@@ -57,16 +64,27 @@ class FashionMNIST(LightningDataModule):
         root: str = "data",
         image_size: int = 224,
         batch_size: int = 32,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = "auto",
         val_fraction: float = 0.1,
         crop_scale: tuple[float, float] = (0.6, 1.0),
         color_jitter: float = 0.0,
         rand_augment: bool = False,
         seed: int | None = None,
         mirrors: list[str] | None = None,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = True,
+        pin_memory: bool | Literal["auto"] = "auto",
     ) -> None:
         super().__init__()
         check_fractions(val_fraction=val_fraction, test_fraction=0)
+        check_arguments(
+            image_size=image_size,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            crop_scale=crop_scale,
+            color_jitter=color_jitter,
+            prefetch_factor=prefetch_factor,
+        )
         self.root = Path(root).expanduser()
         self.image_size = image_size
         self.batch_size = batch_size
@@ -77,6 +95,10 @@ class FashionMNIST(LightningDataModule):
         self.rand_augment = rand_augment
         self.seed = seed
         self.mirrors = mirrors
+        self.prefetch_factor = prefetch_factor
+        self.persistent_workers = persistent_workers
+        self.pin_memory = pin_memory
+        self.defects = Defects()
         self.class_names: list[str] = list(torchvision.datasets.FashionMNIST.classes)
         self.num_classes = len(self.class_names)
         self._splits: dict[Split, Pictures] = {}
@@ -91,13 +113,13 @@ class FashionMNIST(LightningDataModule):
         if self._splits:
             return
         training, test = self._read(train=True), self._read(train=False)
-        digests = [hashlib.sha256(pixels.tobytes()).hexdigest() for pixels in training.pixels]
+        digests = [hashlib.sha256(pixels.tobytes()).hexdigest() for pixels in training.arrays]
         chosen: dict[Split, list[int]] = {"train": [], "val": []}
         for index, digest in enumerate(digests):
             chosen[split_of(digest, val_fraction=self.val_fraction, test_fraction=0)].append(index)
         self._splits = {split: training.only(indices) for split, indices in chosen.items()}
         self._splits["test"] = test
-        arrays = (training.pixels, training.labels, test.pixels, test.labels)
+        arrays = (training.arrays, training.labels, test.arrays, test.labels)
         self._fingerprint = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
     def fetch(self) -> None:
@@ -144,27 +166,31 @@ class FashionMNIST(LightningDataModule):
 
     def train_dataloader(self) -> ResumableLoader:
         """Shuffled, augmented batches; after a restored checkpoint, the rest of its epoch first."""
-        transform = train_transform(
+        view = TrainView(
             self.image_size,
             crop_scale=self.crop_scale,
             color_jitter=self.color_jitter,
             rand_augment=self.rand_augment,
         )
-        return train_loader(self._images("train", transform), **self._loading)
+        return train_loader(self._samples("train", view), **self._loading)
 
     def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
         """The validation split; no loader where ``val_fraction`` is 0."""
         if not len(self._splits["val"]):
             return []
-        return eval_loader(self._images("val", eval_transform(self.image_size)), **self._loading)
+        return eval_loader(self._samples("val", EvalView(self.preprocessing)), **self._loading)
 
     def test_dataloader(self) -> DataLoader[Any]:
         """The 10,000 test images."""
-        return eval_loader(self._images("test", eval_transform(self.image_size)), **self._loading)
+        return eval_loader(self._samples("test", EvalView(self.preprocessing)), **self._loading)
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """The test images again."""
-        return predict_loader(self._images("test", eval_transform(self.image_size)), **self._loading)
+        return predict_loader(self._samples("test", EvalView(self.preprocessing)), **self._loading)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
+        return after_transfer(self, batch, dataloader_idx, self.preprocessing)
 
     @property
     def _raw(self) -> Path:
@@ -178,13 +204,21 @@ class FashionMNIST(LightningDataModule):
     def _loading(self) -> dict[str, Any]:
         return {
             "batch_size": self.batch_size,
-            "num_workers": self.num_workers,
+            "num_workers": chosen_num_workers(
+                self.num_workers,
+                trainer=self.trainer,
+                is_cached=True,
+                num_batches=num_batches_of(max(map(len, self._splits.values())), self.batch_size, self.trainer),
+            ),
+            "prefetch_factor": self.prefetch_factor,
+            "persistent_workers": self.persistent_workers,
+            "pin_memory": self.pin_memory,
             "seed": self._seed,
             "trainer": self.trainer,
         }
 
-    def _images(self, split: Split, transform: Any) -> Transformed:
-        return Transformed(self._splits[split], transform, seed=self._seed)
+    def _samples(self, split: Split, view: View) -> ImageSamples:
+        return ImageSamples(self._splits[split], view, seed=self._seed, defects=self.defects)
 
     def _read(self, *, train: bool) -> Pictures:
         names = [name.removesuffix(".gz") for name, _ in torchvision.datasets.FashionMNIST.resources]
@@ -220,22 +254,34 @@ class Pictures:
     """Grey pictures with their labels.
 
     Args:
-        pixels: ``(num, height, width)`` uint8.
+        arrays: ``(num, height, width)`` uint8.
         labels: ``(num,)`` integers.
     """
 
     def __init__(
-        self, pixels: np.ndarray[Any, np.dtype[np.uint8]], labels: np.ndarray[Any, np.dtype[np.int64]]
+        self, arrays: np.ndarray[Any, np.dtype[np.uint8]], labels: np.ndarray[Any, np.dtype[np.int64]]
     ) -> None:
-        self.pixels = pixels
+        self.arrays = arrays
         self.labels = labels
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return Image.fromarray(self.pixels[index]).convert("RGB"), int(self.labels[index])
+        return Image.fromarray(self.arrays[index]).convert("RGB"), int(self.labels[index])
+
+    def pixels(self, index: int) -> Decoded:
+        """Give a picture in three equal channels."""
+        return Decoded(np.repeat(self.arrays[index][:, :, None], 3, axis=2))
+
+    def label(self, index: int) -> int:
+        """Give its label."""
+        return int(self.labels[index])
+
+    def name(self, index: int) -> str:
+        """Give its number, as it has no file of its own."""
+        return f"{index:05d}"
 
     def only(self, indices: list[int]) -> Pictures:
         """Those at ``indices``."""
-        return Pictures(self.pixels[indices], self.labels[indices])
+        return Pictures(self.arrays[indices], self.labels[indices])

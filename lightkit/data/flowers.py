@@ -10,9 +10,9 @@ from typing import Any
 from lightkit.data.archives import unpack
 from lightkit.data.drawn import drawn_flowers
 from lightkit.data.fetch import Remote, download
-from lightkit.data.flower_shapes import FLOWERS
 from lightkit.data.image_folder import ImageFolder
 from lightkit.errors import DataError
+from lightkit.images.flower_photos import DEFAULT_ROOT, FOLDER, flower_photos, has_classes
 
 __all__ = ["Flowers"]
 
@@ -22,8 +22,6 @@ _URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/fl
 # TensorFlow Datasets, url_checksums/tf_flowers.txt
 _SHA256 = "4c54ace7911aaffe13a365c34f650e71dd5bf1be0a58b464e5a7183e3e595d9c"
 _SIZE_BYTES = 228_813_984
-_DEFAULT_ROOT = Path("data/flower_photos")
-_FOLDER = "flower_photos"
 
 
 class Flowers(ImageFolder):
@@ -54,6 +52,7 @@ class Flowers(ImageFolder):
         """Draw the stand-in, on one process of each machine, where there are no photos."""
         if self._photos() is None:
             drawn_flowers()
+        super().prepare_data()
 
     def setup(self, stage: str | None = None) -> None:
         """Settle on the photos or the drawn flowers, say which, and read them.
@@ -77,11 +76,11 @@ class Flowers(ImageFolder):
     def fetch(self) -> None:
         """Download and unpack the photos, unless they are there."""
         target = self._fetch_target()
-        if _has_classes(target):
+        if has_classes(target):
             log.info("the flower photos are in %s already", target)
             return
         archive = download(self.archive, target.parent / "flower_photos.tgz")
-        unpack(archive, target, member=_FOLDER)
+        unpack(archive, target, member=FOLDER)
         archive.unlink()  # the folder is what is wanted, and 229 MB are worth having back
         log.info("the flower photos are in %s", target)
 
@@ -89,25 +88,15 @@ class Flowers(ImageFolder):
         """Folder with the photos; None where there are none and nobody named a folder."""
         if self._is_given:
             return self.root  # what is wrong with it, if anything, ImageFolder tells
-        if named := os.environ.get("LIGHTKIT_DATA"):
-            folder = Path(named).expanduser()
-            for candidate in (folder, folder / _FOLDER):
-                if _has_classes(candidate):
-                    return candidate
-            raise DataError(
-                f"LIGHTKIT_DATA={named}: {'no flower photos' if folder.is_dir() else 'no such folder'}. Looked for the "
-                f"folders {', '.join(FLOWERS)} in it and in {folder / _FOLDER}. Correct it, unset it, or run `lightkit "
-                "fetch` to put them there."
-            )
-        return _DEFAULT_ROOT if _has_classes(_DEFAULT_ROOT) else None
+        return flower_photos()
 
     def _fetch_target(self) -> Path:
         if self._is_given:
             return self.root
         if named := os.environ.get("LIGHTKIT_DATA"):
             folder = Path(named).expanduser()
-            return folder if _has_classes(folder) else folder / _FOLDER
-        return _DEFAULT_ROOT
+            return folder if has_classes(folder) else folder / FOLDER
+        return DEFAULT_ROOT
 
     def _notice(self, photos: Path | None) -> tuple[str, Path]:
         if photos is not None:
@@ -117,7 +106,3 @@ class Flowers(ImageFolder):
             "-c FILE downloads them (229 MB); data.init_args.root or LIGHTKIT_DATA names a folder that has them.",
             self.root,
         )
-
-
-def _has_classes(folder: Path) -> bool:
-    return all((folder / name).is_dir() for name in FLOWERS)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from lightkit.data.loaders import (
-    LabelledSource,
-    ResumableLoader,
-    Transformed,
-    eval_loader,
-    predict_loader,
-    train_loader,
-)
-from lightkit.data.photos import Catalogue, PhotoFiles, catalogue_of
+from lightkit.data.arguments import check_arguments
+from lightkit.data.cache.choosing import Choice, cached_sources
+from lightkit.data.defects import Defects
+from lightkit.data.left_out import CountingLoader, refuse_left_out
+from lightkit.data.loaders import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
+from lightkit.data.on_device import after_transfer
+from lightkit.data.photos import Catalogue, Photo, PhotoFiles, catalogue_of
+from lightkit.data.pixels import PhotoPixels, PixelSource
+from lightkit.data.samples import ImageSamples
 from lightkit.data.sampling import global_seed
 from lightkit.data.splits import Split, check_fractions
-from lightkit.data.transforms import eval_transform, preprocessing_of, train_transform
+from lightkit.data.transforms import preprocessing_of
+from lightkit.data.views import EvalView, TrainView
+from lightkit.data.workers import chosen_num_workers, num_batches_of
 from lightkit.errors import DataError
 from lightkit.images.preprocessing import Preprocessing
 
@@ -32,18 +35,45 @@ class ImageFolder(LightningDataModule):
     Where no splits are given, an image's split is decided by a hash of its content: it is the same on every machine,
     stays when images are added, and byte-identical copies always go the same way.
 
+    A batch leaves the loaders as uint8 images ``(batch, 3, height, width)`` and int64 labels. Its images are scaled and
+    normalised on the device that takes it, by `on_after_batch_transfer`; who goes through a loader by hand calls that
+    with each batch. A model's own `on_after_batch_transfer` gets the normalised batch, though Lightning warns that it
+    is left out.
+
+    An image that cannot be read any more in the middle of a training or an evaluation is left out of its batch, and
+    listed with those that the scan has found. In place of a batch of which nothing is left another image stands, whose
+    loss weighs 0 in models that take weights as the third element of a batch (``takes_weights = True`` in their class).
+    An epoch that lacked too many ends the training, with its checkpoint written. For predictions, whose rows stand
+    beside the names of the files, one is an error.
+
     Args:
         root: Folder that holds the class folders, or train/, val/ (also valid/, validation/) and test/.
         image_size: Side of the square images that the model gets, in pixels.
         batch_size: Images of one batch on one process.
-        num_workers: Processes that load images; 0 loads in the training process.
+        num_workers: Processes that load images; 0 loads in the training process, `auto` chooses by cores, device and
+            cache, and says what it chose.
         val_fraction: Share of the images used for validation, where no validation folder is given.
         test_fraction: Share of the images kept for testing, where no splits are given.
         crop_scale: Least and greatest share of an image's area that a random training crop keeps. torchvision's
             default starts at 0.08, for trainings of hundreds of epochs; a short one learns faster from larger crops.
-        color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training; 0 for none.
+        color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training, from 0 (none)
+            to 1.
         rand_augment: Apply RandAugment in training.
         seed: Decides order and augmentation; default is the run's seed_everything.
+        on_bad_image: What to do about files that cannot be decoded: `skip` leaves them out and lists them in the run
+            folder, `error` ends the command with the list.
+        max_bad_fraction: Share of all files above which bad ones are an error in either case; also of the images of an
+            epoch, at its end.
+        cache: Where images that are decoded once are kept for later epochs: `memory` (shared by all processes of the
+            machine, gone with the run), `disk` (kept for later runs); `auto` takes memory or disk by what fits, or
+            neither. With each of these a training crop is cut from the image resized to ``cache_size``, kept or not, so
+            that the numbers are the same on every machine; with `none` it is cut from the file's own pixels.
+        cache_size: Shorter side of the resized images, in pixels, at least ``image_size``; default is what evaluation
+            resizes to.
+        cache_limit_gb: Most that the cache may take, in GB (1e9 bytes); default is a share of what is free.
+        prefetch_factor: Batches that each worker prepares ahead.
+        persistent_workers: Keep the workers from epoch to epoch.
+        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
     """
 
     source = "photos"
@@ -55,36 +85,70 @@ class ImageFolder(LightningDataModule):
         root: str,
         image_size: int = 224,
         batch_size: int = 32,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = "auto",
         val_fraction: float = 0.2,
         test_fraction: float = 0.1,
         crop_scale: tuple[float, float] = (0.35, 1.0),
         color_jitter: float = 0.0,
         rand_augment: bool = False,
         seed: int | None = None,
+        on_bad_image: Literal["skip", "error"] = "skip",
+        max_bad_fraction: float = 0.05,
+        cache: Literal["auto", "none", "memory", "disk"] = "auto",
+        cache_size: int | None = None,
+        cache_limit_gb: float | None = None,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = True,
+        pin_memory: bool | Literal["auto"] = "auto",
     ) -> None:
         super().__init__()
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
+        check_arguments(
+            image_size=image_size,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            crop_scale=crop_scale,
+            color_jitter=color_jitter,
+            max_bad_fraction=max_bad_fraction,
+            cache_size=cache_size,
+            cache_limit_gb=cache_limit_gb,
+            prefetch_factor=prefetch_factor,
+        )
         self.root = Path(root).expanduser()
-        self.image_size = image_size
-        self.batch_size = batch_size
-        self.num_workers = num_workers
-        self.val_fraction = val_fraction
-        self.test_fraction = test_fraction
-        self.crop_scale = crop_scale
-        self.color_jitter = color_jitter
-        self.rand_augment = rand_augment
-        self.seed = seed
+        self.image_size, self.batch_size, self.num_workers = image_size, batch_size, num_workers
+        self.val_fraction, self.test_fraction = val_fraction, test_fraction
+        self.crop_scale, self.color_jitter, self.rand_augment = crop_scale, color_jitter, rand_augment
+        self.seed, self.on_bad_image, self.max_bad_fraction = seed, on_bad_image, max_bad_fraction
+        self.cache, self.cache_size, self.cache_limit_gb = cache, cache_size, cache_limit_gb
+        self.prefetch_factor = prefetch_factor
+        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
+        self.defects = Defects()
         self._catalogue: Catalogue | None = None
+        self._choice: Choice | None = None
+        self._counted: dict[Split, CountingLoader] = {}
+
+    def prepare_data(self) -> None:
+        """Check all images on one process of each machine; the others then find what it found, and need not decode."""
+        with suppress(DataError):  # which every process is to meet in `setup`
+            self.setup()
 
     def setup(self, stage: str | None = None) -> None:
-        """Find and check all images, once.
+        """Find and check all images, once; for a fit, decode them where they are cached.
 
         Raises:
             DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that there is none of.
         """
         if self._catalogue is None:
-            self._catalogue = catalogue_of(self.root, val_fraction=self.val_fraction, test_fraction=self.test_fraction)
+            self._catalogue = catalogue_of(
+                self.root,
+                val_fraction=self.val_fraction,
+                test_fraction=self.test_fraction,
+                on_bad_image=self.on_bad_image,
+                max_bad_fraction=self.max_bad_fraction,
+            )
+            self.defects = Defects(self._catalogue.defects)
+        if stage == "fit" and (self._choice is None or not self._choice.is_final):
+            self._choice = self._chosen_sources(self._catalogue)
         needed: dict[str | None, Split] = {"test": "test", "validate": "val"}
         if stage in needed and not self._catalogue.splits[needed[stage]]:
             self._refuse_missing(needed[stage])
@@ -128,32 +192,60 @@ class ImageFolder(LightningDataModule):
             "root": str(self.root),
             "fingerprint": self.catalogue.fingerprint,
             "counts": self.catalogue.counts,
+            "bad_images": len(self.catalogue.defects),
             "class_names": self.class_names,
+            **({} if self._choice is None else {"cache": self._choice.described}),
         }
 
     def train_dataloader(self) -> ResumableLoader:
         """Shuffled, augmented batches; after a restored checkpoint, the rest of its epoch first."""
-        transform = train_transform(
-            self.image_size,
-            crop_scale=self.crop_scale,
-            color_jitter=self.color_jitter,
-            rand_augment=self.rand_augment,
+        view = TrainView(
+            self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment
         )
-        return train_loader(self._images("train", transform), **self._loading)
+        samples = ImageSamples(self._source("train"), view, seed=self._seed, defects=self.defects)
+        loader = train_loader(samples, **self._loading)
+        sampler: Any = loader.sampler
+        sampler.before_epoch = self._refuse_bad_epoch
+        self._counted["train"] = loader
+        return loader
 
     def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
         """The validation split; no loader where ``val_fraction`` is 0."""
-        return self._eval_loader("val") if self.catalogue.splits["val"] else []
+        if not self.catalogue.splits["val"]:
+            return []
+        return self._evaluation("val")
 
     def test_dataloader(self) -> DataLoader[Any]:
         """The test split."""
         if not self.catalogue.splits["test"]:
             self._refuse_missing("test")
-        return self._eval_loader("test")
+        return self._evaluation("test")
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """The test split if there is one, else the validation split."""
-        return predict_loader(self._images(self._predict_split, eval_transform(self.image_size)), **self._loading)
+        """The test split if there is one, else the validation split; each image must be readable."""
+        return predict_loader(self._centres(self._predict_split, None), **self._loading)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
+        return after_transfer(self, batch, dataloader_idx, self.preprocessing)
+
+    def teardown(self, stage: str) -> None:
+        """Refuse a stage whose last epoch lacked too many images; a fit's checkpoints are written.
+
+        Raises:
+            DataError: If they are more than ``max_bad_fraction``.
+        """
+        self._refuse_bad_epoch()
+
+    def _refuse_bad_epoch(self) -> None:
+        if self._counted:
+            counted = [self._counted[split] for split in sorted(self._counted)]
+            refuse_left_out(counted, what="images", max_fraction=self.max_bad_fraction, trainer=self.trainer)
+
+    def _evaluation(self, split: Split) -> DataLoader[Any]:
+        loader = eval_loader(self._centres(split, self.defects), **self._loading)
+        self._counted[split] = loader
+        return loader
 
     @property
     def _predict_split(self) -> Split:
@@ -167,16 +259,38 @@ class ImageFolder(LightningDataModule):
     def _loading(self) -> dict[str, Any]:
         return {
             "batch_size": self.batch_size,
-            "num_workers": self.num_workers,
+            "num_workers": chosen_num_workers(
+                self.num_workers,
+                trainer=self.trainer,
+                is_cached=self._choice is not None and self._choice.kept != "nowhere",
+                num_batches=num_batches_of(max(self.catalogue.counts.values()), self.batch_size, self.trainer),
+            ),
+            "prefetch_factor": self.prefetch_factor,
+            "persistent_workers": self.persistent_workers,
+            "pin_memory": self.pin_memory,
             "seed": self._seed,
             "trainer": self.trainer,
         }
 
-    def _eval_loader(self, split: Split) -> DataLoader[Any]:
-        return eval_loader(self._images(split, eval_transform(self.image_size)), **self._loading)
+    def _chosen_sources(self, catalogue: Catalogue) -> Choice:
+        photos: dict[Split, list[Photo]] = {split: catalogue.splits[split] for split in ("train", "val")}
+        return cached_sources(
+            photos,
+            {split: PhotoPixels(listed) for split, listed in photos.items()},
+            cache=self.cache,
+            cache_size=self.cache_size,
+            cache_limit_gb=self.cache_limit_gb,
+            preprocessing=self.preprocessing,
+            batch_size=self.batch_size,
+            trainer=self.trainer,
+        )
 
-    def _images(self, split: Split, transform: Any) -> Transformed:
-        return Transformed(PhotoFiles(self.catalogue.splits[split]), transform, seed=self._seed)
+    def _source(self, split: Split) -> PixelSource:
+        chosen = {} if self._choice is None else self._choice.sources
+        return chosen.get(split) or PhotoPixels(self.catalogue.splits[split])
+
+    def _centres(self, split: Split, defects: Defects | None) -> ImageSamples:
+        return ImageSamples(self._source(split), EvalView(self.preprocessing), seed=self._seed, defects=defects)
 
     def _refuse_missing(self, split: Split) -> None:
         raise DataError(

@@ -6,7 +6,6 @@ workers has no influence on the model's random numbers.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sized
 from typing import Any, Protocol
 
@@ -14,13 +13,14 @@ import torch
 from pytorch_lightning import Trainer
 from torch.utils.data import DataLoader, Dataset
 
+from lightkit.data.left_out import CountingLoader
 from lightkit.data.means import count_in_fractions
-from lightkit.data.sampling import ResumableSampler, SampleKey, position_of, sample_randomness
+from lightkit.data.sampling import ResumableSampler, SampleKey, position_of, sample_randomness, tell_of_changes
 from lightkit.data.shares import EvenBatches, Share
+from lightkit.data.workers import Ahead, Pinning, ahead_that_fits, local_ranks, num_batches_of, pins, worker_options
+from lightkit.errors import ConfigError
 
 __all__ = ["LabelledSource", "ResumableLoader", "Transformed", "eval_loader", "predict_loader", "train_loader"]
-
-log = logging.getLogger("lightkit.data")
 
 
 class LabelledSource(Protocol):
@@ -55,7 +55,7 @@ class Transformed(Dataset[tuple[torch.Tensor, int]]):
             return self.transform(image), label
 
 
-class ResumableLoader(DataLoader[Any]):
+class ResumableLoader(CountingLoader):
     """A loader over a `ResumableSampler`.
 
     Lightning asks a loader for these two methods before it believes that a training can go on in the middle of an
@@ -78,15 +78,7 @@ class ResumableLoader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Say so where the rest of the epoch will not be what it would have been."""
         now = self.state_dict()
-        changes = [
-            f"{name} was {state[name]}, is {value}" for name, value in now.items() if state.get(name, value) != value
-        ]
-        if changes:
-            log.warning(
-                "The checkpoint was taken in the middle of an epoch, and the training data has changed since (%s): the "
-                "rest of this epoch is not the rest of that one. Later epochs are whole.",
-                "; ".join(changes),
-            )
+        tell_of_changes(state, now)
 
 
 def train_loader(
@@ -96,17 +88,25 @@ def train_loader(
     seed: int,
     trainer: Trainer | None = None,
     num_workers: int = 0,
+    prefetch_factor: int = 2,
     persistent_workers: bool = True,
+    pin_memory: Pinning = "auto",
 ) -> ResumableLoader:
     """Shuffled batches that go on where the trainer's restored checkpoint left off.
 
     Args:
-        dataset: Takes a `SampleKey` as its index.
+        dataset: Takes a `SampleKey` as its index. Where it has a method ``collate``, that makes the batches; where it
+            has ``sample_bytes``, the size of a sample in a batch, no more is loaded ahead than shared memory holds.
         batch_size: Samples of one batch on one process.
         seed: Of the order.
         trainer: Tells the position, and this process's share. Without one: epoch 0, all samples.
         num_workers: Processes that load; 0 loads in the training process.
+        prefetch_factor: Batches that each of them prepares ahead.
         persistent_workers: Keep them from epoch to epoch.
+        pin_memory: See `pins`.
+
+    Raises:
+        ConfigError: If ``prefetch_factor`` is below 1.
     """
     sampler = ResumableSampler(
         dataset,
@@ -120,26 +120,37 @@ def train_loader(
     return ResumableLoader(
         dataset,  # type: ignore[arg-type]
         sampler=sampler,
-        **_common(batch_size, seed, trainer, num_workers, persistent_workers=persistent_workers),
+        **_common(
+            dataset, batch_size, seed, trainer, Ahead(num_workers, prefetch_factor), persistent_workers, pin_memory
+        ),
     )
 
 
 def eval_loader(
-    dataset: Sized, *, batch_size: int, seed: int, trainer: Trainer | None = None, num_workers: int = 0
-) -> DataLoader[Any]:
+    dataset: Sized,
+    *,
+    batch_size: int,
+    seed: int,
+    trainer: Trainer | None = None,
+    num_workers: int = 0,
+    prefetch_factor: int = 2,
+    persistent_workers: bool = True,
+    pin_memory: Pinning = "auto",
+) -> CountingLoader:
     """Batches in the dataset's order; among several processes each sample counts once.
 
     Each process gets its share in as many batches as the others, so that a model's collectives in a step find all of
     them; batches may have fewer samples than ``batch_size``, and one fewer than another process's. Only with a batch
     size of 1, or fewer samples than processes, some samples are there twice where they do not share evenly.
     """
-    common = _common(batch_size, seed, trainer, num_workers, persistent_workers=True)
+    ahead = Ahead(num_workers, prefetch_factor)
+    common = _common(dataset, batch_size, seed, trainer, ahead, persistent_workers, pin_memory)
     if trainer is None or trainer.world_size == 1:
-        return DataLoader(dataset, **common)  # type: ignore[arg-type]
+        return CountingLoader(dataset, **common)  # type: ignore[arg-type]
     count_in_fractions()
     share = Share(dataset, batch_size=batch_size, num_replicas=trainer.world_size, rank=trainer.global_rank)
     batches = EvenBatches(share, common.pop("batch_size"))
-    loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=batches, **common)  # type: ignore[arg-type]
+    loader = CountingLoader(dataset, batch_sampler=batches, **common)  # type: ignore[arg-type]
     # Lightning (2.6.6, `_requires_distributed_sampler`) leaves a loader alone whose `sampler` is a DistributedSampler.
     # torch does not let one be given beside a batch sampler, and does not read it there.
     vars(loader)["sampler"] = share
@@ -147,20 +158,38 @@ def eval_loader(
 
 
 def predict_loader(
-    dataset: Sized, *, batch_size: int, seed: int, trainer: Trainer | None = None, num_workers: int = 0
+    dataset: Sized,
+    *,
+    batch_size: int,
+    seed: int,
+    trainer: Trainer | None = None,
+    num_workers: int = 0,
+    prefetch_factor: int = 2,
+    persistent_workers: bool = False,  # noqa: ARG001 (the data are gone through once)
+    pin_memory: Pinning = "auto",
 ) -> DataLoader[Any]:
     """Batches in the dataset's order. Lightning itself shares them out to several processes, without repeats."""
-    common = _common(batch_size, seed, trainer, num_workers, persistent_workers=False)
+    ahead = Ahead(num_workers, prefetch_factor)
+    common = _common(dataset, batch_size, seed, trainer, ahead, False, pin_memory)
     return DataLoader(dataset, **common)  # type: ignore[arg-type]
 
 
 def _common(
-    batch_size: int, seed: int, trainer: Trainer | None, num_workers: int, *, persistent_workers: bool
+    dataset: Sized, batch_size: int, seed: int, trainer: Trainer | None, asked: Ahead, keep: bool, pin: Pinning
 ) -> dict[str, Any]:
+    if asked.prefetch_factor < 1:
+        raise ConfigError(f"data.init_args.prefetch_factor: expected 1 or more, got {asked.prefetch_factor}")
+    # a worker more than there are batches would never have one
+    num_batches = num_batches_of(len(dataset), batch_size, trainer)
+    ahead = asked._replace(num_workers=min(asked.num_workers, num_batches))
+    sample_bytes = getattr(dataset, "sample_bytes", None)
+    if ahead.num_workers and sample_bytes is not None:
+        ranks = 1 if trainer is None else local_ranks(trainer)
+        ahead = ahead_that_fits(ahead, batch_bytes=batch_size * sample_bytes, ranks=ranks)
     return {
         "batch_size": batch_size,
-        "num_workers": num_workers,
-        "persistent_workers": persistent_workers and num_workers > 0,
-        "pin_memory": trainer is not None and trainer.strategy.root_device.type == "cuda",
+        "collate_fn": getattr(dataset, "collate", None),
+        "pin_memory": pins(pin, trainer),
         "generator": torch.Generator().manual_seed(seed),
+        **worker_options(ahead, keep=keep),
     }

@@ -1,48 +1,67 @@
-"""Finding the photos of a folder, their classes and their splits, and refusing what cannot be trained on."""
+"""The photos of a folder, their classes and their splits, without those that cannot be trained on."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from PIL.Image import Image
 
-from lightkit.data.splits import Split, content_digest, split_of
+from lightkit.data.class_folders import ClassFiles, class_files, given_splits, refuse_other_classes, tell_passed_over
+from lightkit.data.defects import Defect
+from lightkit.data.scanning import OnBadImage, check_bad_fraction, defects_among, scanned
+from lightkit.data.splits import Split, split_of
 from lightkit.errors import DataError
-from lightkit.images.reading import IMAGE_SUFFIXES, defect_of, pillow_warnings, read_rgb
+from lightkit.images.reading import read_rgb
+from lightkit.images.verdicts import Verdict
+from lightkit.runs.bad_images import most_frequent
 
 __all__ = ["Catalogue", "Photo", "PhotoFiles", "catalogue_of"]
 
 log = logging.getLogger("lightkit.data")
 
-_SPLIT_FOLDERS: dict[str, Split] = {
-    "train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"
-}  # fmt: skip
 _NUM_SHOWN = 5
+_Judged = tuple[Path, int, Verdict]  # file, class, what was found
 
 
 @dataclass(frozen=True)
 class Photo:
-    """One image file; ``label`` counts into the catalogue's ``class_names``."""
+    """One image file that was decoded once.
+
+    Args:
+        path: The file.
+        label: Its class; counts into the catalogue's ``class_names``.
+        digest: SHA-256 of its bytes, hexadecimal.
+        height: Of the upright image, in pixels.
+        width: In the same way.
+        is_jpeg: Whether any decoder of the JPEG library reads it as Pillow does, see `Verdict`.
+    """
 
     path: Path
     label: int
     digest: str
+    height: int
+    width: int
+    is_jpeg: bool
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All photos of a data set by split; a split that there is none of is an empty list."""
+    """All photos of a data set by split; a split that there is none of is an empty list.
+
+    Args:
+        class_names: Names of the classes; a photo's label counts into them.
+        splits: The photos.
+        defects: Files that are left out.
+    """
 
     class_names: list[str]
     splits: dict[Split, list[Photo]]
+    defects: list[Defect] = field(default_factory=list)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -78,98 +97,73 @@ class PhotoFiles:
         return read_rgb(photo.path), photo.label
 
 
-def catalogue_of(root: Path, *, val_fraction: float, test_fraction: float) -> Catalogue:
-    """Read every photo under ``root``, and sort it into a class and a split.
+def catalogue_of(
+    root: Path,
+    *,
+    val_fraction: float,
+    test_fraction: float,
+    on_bad_image: OnBadImage = "skip",
+    max_bad_fraction: float = 0.05,
+) -> Catalogue:
+    """Decode every photo under ``root`` once, and sort it into a class and a split.
+
+    A class whose photos would all go into other splits keeps one for training, with a warning.
 
     Args:
         root: Holds one folder a class, or ``train``, ``val`` and ``test`` with one folder a class each.
         val_fraction: Share that goes into validation, where no validation folder is given.
         test_fraction: Share that is kept for testing, where no splits are given.
+        on_bad_image: `skip` leaves out what cannot be decoded, `error` refuses it.
+        max_bad_fraction: Share of all files that may be left out.
 
     Raises:
-        DataError: If the folder, its classes, one of its files or a split is missing or unusable.
+        ConfigError: If ``max_bad_fraction`` is no share.
+        DataError: If the folder, its classes, too many of its files or a split is missing or unusable.
     """
-    given = _given_splits(_class_folders(root, required=f"{root}: no class folders here."))
-    if given:
-        splits, class_names = _read_given(given, val_fraction)
-    else:
-        photos, class_names = _read_classes(root)
-        splits = _split(photos, val_fraction=val_fraction, test_fraction=test_fraction)
-    _refuse_empty(splits, class_names, root, val_wanted=val_fraction > 0, test_wanted=test_fraction > 0 and not given)
-    return Catalogue(class_names, splits)
+    check_bad_fraction(max_bad_fraction)
+    given = given_splits(root)
+    found = {split: class_files(folder) for split, folder in given.items()} or {"train": class_files(root)}
+    refuse_other_classes(found)
+    tell_passed_over(list(found.values()))
+    judged = _judged(found)
+    every = [(file, verdict) for files in judged.values() for file, _, verdict in files]
+    defects = defects_among(every, root=root, on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction)
+    _refuse_unusable_classes(found["train"], judged["train"])
+    photos = {split: _usable(files) for split, files in judged.items()}
+    _warn_of_copies(photos)
+    class_names = found["train"].class_names
+    _warn_of_contradictions(photos, class_names)
+    splits = _splits(photos, is_given=bool(given), names=class_names, val=val_fraction, test=test_fraction)
+    _refuse_empty(splits, root, val_wanted=val_fraction > 0, test_wanted=test_fraction > 0 and not given)
+    return Catalogue(class_names, splits, defects)
 
 
-def _class_folders(folder: Path, *, required: str) -> list[Path]:
-    """Visible folders of ``folder``, by name."""
-    if not folder.is_dir():
-        raise DataError(_missing(folder))
-    try:
-        folders = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{folder}: this data folder cannot be read ({error.strerror}).") from error
-    if not folders:
-        raise DataError(
-            f"{required} Expected one folder a class, each with its images (such as {folder}/roses/1.jpg), or train/, "
-            f"val/ and test/ with such folders. Set data.init_args.root to the folder that holds them."
-        )
-    return folders
+def _judged(found: Mapping[Split, ClassFiles]) -> dict[Split, list[_Judged]]:
+    """Scan all splits at once."""
+    said = iter(scanned([path for files in found.values() for path, _ in files.files]))
+    return {split: [(path, label, next(said)) for path, label in files.files] for split, files in found.items()}
 
 
-def _missing(folder: Path) -> str:
-    if folder.exists():
-        return f"{folder}: data.init_args.root is a file. Expected a folder with one folder a class."
-    parent = next(parent for parent in folder.absolute().parents if parent.is_dir())
-    missing = folder.absolute().relative_to(parent).parts[0]
-    try:
-        siblings = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
-    except OSError:
-        siblings = []
-    near = [str(parent / name) for name in get_close_matches(missing, siblings, n=3)]
-    shown = ", ".join(siblings[:_NUM_SHOWN]) + (", ..." if len(siblings) > _NUM_SHOWN else "")
-    hint = f"did you mean {' or '.join(near)}?" if near else f"folders in {parent}: {shown or 'none'}."
-    return f"{folder}: this data folder does not exist (data.init_args.root, from {Path.cwd()}); {hint}"
-
-
-def _given_splits(folders: list[Path]) -> dict[Split, Path]:
-    """The split folders among ``folders``; none where a folder named train holds a class of that name."""
-    found: dict[Split, Path] = {}
-    for folder in folders:
-        split = _SPLIT_FOLDERS.get(folder.name.lower())
-        if split is None:
-            continue
-        if split in found:
-            raise DataError(f"{folder} and {found[split]} both hold the {split} split. Leave one of them in place.")
-        found[split] = folder
-    if "train" not in found:
-        return {}
-    has_folders = any(entry.is_dir() and not entry.name.startswith(".") for entry in found["train"].iterdir())
-    return found if has_folders else {}
-
-
-def _read_given(given: dict[Split, Path], val_fraction: float) -> tuple[dict[Split, list[Photo]], list[str]]:
-    read = {split: _read_classes(folder) for split, folder in given.items()}
-    _refuse_other_classes({str(given[split]): names for split, (_, names) in read.items()}, base=str(given["train"]))
-    _warn_of_copies({split: photos for split, (photos, _) in read.items()})
-    splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": []}
-    splits.update({split: photos for split, (photos, _) in read.items()})
-    if "val" not in given:
-        parts = _split(splits["train"], val_fraction=val_fraction, test_fraction=0)
-        splits["train"], splits["val"] = parts["train"], parts["val"]
-    return splits, read["train"][1]
-
-
-def _refuse_other_classes(names_of: dict[str, list[str]], *, base: str) -> None:
-    for folder, names in names_of.items():
-        missing, extra = sorted(set(names_of[base]) - set(names)), sorted(set(names) - set(names_of[base]))
-        if missing or extra:
-            parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(extra)} besides"] * bool(extra)
+def _refuse_unusable_classes(found: ClassFiles, judged: Sequence[_Judged]) -> None:
+    usable = {label for _, label, verdict in judged if verdict.defect is None}
+    for label, name in enumerate(found.class_names):
+        if label not in usable:
+            reasons = [verdict.defect or "" for _, its_label, verdict in judged if its_label == label]
             raise DataError(
-                f"{folder} {' and '.join(parts)}, compared with {base}. Every split needs the same class folders: "
-                "rename or move them."
+                f"{found.folder / name}: none of the {len(reasons)} images of this class can be used "
+                f"({most_frequent(reasons)}). Replace them, or remove the folder."
             )
 
 
-def _warn_of_copies(splits: dict[Split, list[Photo]]) -> None:
+def _usable(judged: Sequence[_Judged]) -> list[Photo]:
+    return [
+        Photo(path, label, verdict.digest, verdict.height, verdict.width, verdict.is_jpeg)
+        for path, label, verdict in judged
+        if verdict.defect is None
+    ]
+
+
+def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]]) -> None:
     places: dict[str, dict[Split, Path]] = defaultdict(dict)
     for split, photos in splits.items():
         for photo in photos:
@@ -184,67 +178,67 @@ def _warn_of_copies(splits: dict[Split, list[Photo]]) -> None:
         )  # fmt: skip
 
 
-def _read_classes(folder: Path) -> tuple[list[Photo], list[str]]:
-    """Digest every image in the class folders of ``folder``."""
-    classes = _class_folders(folder, required=f"{folder}: no class folders here.")
-    files: list[tuple[Path, int]] = []
-    for label, class_folder in enumerate(classes):
-        images = sorted(_images_under(class_folder))
-        if not images:
-            raise DataError(
-                f"{class_folder}: this class has no images. Add some ({', '.join(sorted(IMAGE_SUFFIXES))}), or "
-                "remove the folder."
-            )
-        files.extend((path, label) for path in images)
-    # a digest and a look at the header both wait for the disk, and hashlib lets other threads run meanwhile
-    with pillow_warnings(), ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        examined = list(pool.map(_examine, [path for path, _ in files]))
-    _refuse_defects((path, defect) for (path, _), (_, defect) in zip(files, examined, strict=True))
-    photos = [Photo(path, label, digest) for (path, label), (digest, _) in zip(files, examined, strict=True)]
-    return photos, [class_folder.name for class_folder in classes]
-
-
-def _images_under(folder: Path) -> Iterator[Path]:
-    """Visible files with an image's suffix, also in deeper folders and behind links."""
-    seen: set[tuple[int, int]] = set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        status = os.stat(parent)  # noqa: PTH116 (os.walk gives strings)
-        if (status.st_dev, status.st_ino) in seen:  # a link that leads back up
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES:
-                yield Path(parent, name)
-
-
-def _examine(path: Path) -> tuple[str, str | None]:
-    """A file's digest, and what is wrong with it if it is no image."""
-    defect = defect_of(path)
-    return ("", defect) if defect else (content_digest(path), None)
-
-
-def _refuse_defects(examined: Iterable[tuple[Path, str | None]]) -> None:
-    broken = [f"  {path}: {defect}" for path, defect in examined if defect]
-    if broken:
-        more = [f"  and {len(broken) - _NUM_SHOWN} more"] if len(broken) > _NUM_SHOWN else []
-        raise DataError(
-            f"{len(broken)} files have an image's name, but are none. Replace or remove them:\n"
-            + "\n".join(broken[:_NUM_SHOWN] + more)
+def _warn_of_contradictions(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str]) -> None:
+    places: dict[str, dict[int, Path]] = defaultdict(dict)
+    for photos in splits.values():
+        for photo in photos:
+            places[photo.digest].setdefault(photo.label, photo.path)
+    shared = [list(found.items()) for found in places.values() if len(found) > 1]
+    if shared:
+        shown = "; ".join(
+            " = ".join(f"{path} ({names[label]})" for label, path in found) for found in shared[:_NUM_SHOWN]
         )
+        log.warning(
+            "%d photo%s byte for byte in more than one class, so that at least one of the labels is wrong: %s%s",
+            len(shared), " stands" if len(shared) == 1 else "s stand",
+            shown, "; ..." if len(shared) > _NUM_SHOWN else "",
+        )  # fmt: skip
 
 
-def _split(photos: list[Photo], *, val_fraction: float, test_fraction: float) -> dict[Split, list[Photo]]:
+def _splits(
+    photos: Mapping[Split, list[Photo]], *, is_given: bool, names: Sequence[str], val: float, test: float
+) -> dict[Split, list[Photo]]:
+    splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": [], **photos}
+    if not is_given:
+        return _divided(photos["train"], names, val_fraction=val, test_fraction=test)
+    if "val" in photos:
+        return splits
+    parts = _divided(photos["train"], names, val_fraction=val, test_fraction=0)
+    return {**splits, "train": parts["train"], "val": parts["val"]}
+
+
+def _divided(
+    photos: Sequence[Photo], names: Sequence[str], *, val_fraction: float, test_fraction: float
+) -> dict[Split, list[Photo]]:
+    """Divide photos by their content; of each class there is one to train on."""
+    split_by_digest = {
+        photo.digest: split_of(photo.digest, val_fraction=val_fraction, test_fraction=test_fraction) for photo in photos
+    }
+    trained = {photo.label for photo in photos if split_by_digest[photo.digest] == "train"}
+    nearest: dict[int, Photo] = {}  # training is at the upper end of the digests
+    for photo in photos:
+        if photo.label not in trained:
+            nearest[photo.label] = max(photo, nearest.get(photo.label, photo), key=lambda one: one.digest)
+    if nearest:
+        _tell_moved([(names[label], photo.path) for label, photo in sorted(nearest.items())])
+    split_by_digest.update({photo.digest: "train" for photo in nearest.values()})
     splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": []}
     for photo in photos:
-        splits[split_of(photo.digest, val_fraction=val_fraction, test_fraction=test_fraction)].append(photo)
+        splits[split_by_digest[photo.digest]].append(photo)
     return splits
 
 
-def _refuse_empty(
-    splits: dict[Split, list[Photo]], class_names: list[str], root: Path, *, val_wanted: bool, test_wanted: bool
-) -> None:
+def _tell_moved(moved: Sequence[tuple[str, Path]]) -> None:
+    more = f" and {len(moved) - _NUM_SHOWN} more classes" if len(moved) > _NUM_SHOWN else ""
+    log.warning(
+        "all photos of %s%s are held out by val_fraction and test_fraction; one of each class is trained on instead: "
+        "%s%s. Add photos of them",
+        ", ".join(name for name, _ in moved[:_NUM_SHOWN]), more,
+        ", ".join(str(path) for _, path in moved[:_NUM_SHOWN]), more and ", ...",
+    )  # fmt: skip
+
+
+def _refuse_empty(splits: Mapping[Split, Sequence[Photo]], root: Path, *, val_wanted: bool, test_wanted: bool) -> None:
     wanted: dict[Split, bool] = {"train": True, "val": val_wanted, "test": test_wanted}
     for split, is_wanted in wanted.items():
         if is_wanted and not splits[split]:
@@ -253,10 +247,3 @@ def _refuse_empty(
                 f"{root}: the {split} split is empty. Its {sum(map(len, splits.values()))} photos are too few for "
                 f"val_fraction and test_fraction: add photos, or change data.init_args.{fraction} (0 goes without)."
             )
-    absent = set(range(len(class_names))) - {photo.label for photo in splits["train"]}
-    if absent:
-        names = ", ".join(class_names[label] for label in sorted(absent))
-        raise DataError(
-            f"{root}: no photo of {names} is left for training, all are in the other splits. Add photos of it, or make "
-            "data.init_args.val_fraction and test_fraction smaller."
-        )

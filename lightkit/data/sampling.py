@@ -7,11 +7,12 @@ exactly the samples, in exactly the form, that it would have seen.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import random
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -27,7 +28,10 @@ __all__ = [
     "position_of",
     "sample_randomness",
     "stable_seed",
+    "tell_of_changes",
 ]
+
+log = logging.getLogger("lightkit.data")
 
 
 class SampleKey(NamedTuple):
@@ -61,6 +65,7 @@ class ResumableSampler(DistributedSampler[SampleKey]):
     def __init__(self, dataset: Sized, *, batch_size: int, num_replicas: int = 1, rank: int = 0, seed: int = 0) -> None:
         super().__init__(dataset, num_replicas=num_replicas, rank=rank, shuffle=True, seed=seed)  # type: ignore[arg-type]
         self.batch_size = batch_size
+        self.before_epoch: Callable[[], None] | None = None
         self._start = Position(epoch=0, batches=0)
 
     def resume(self, *, epoch: int, batches: int) -> None:
@@ -70,12 +75,24 @@ class ResumableSampler(DistributedSampler[SampleKey]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch. Lightning says it before each, also before the one that is being resumed."""
+        if self.before_epoch is not None:
+            self.before_epoch()
         self.epoch = epoch
         if epoch != self._start.epoch:
             self._start = Position(epoch, 0)
 
+    @property
+    def first_batch(self) -> int:
+        """Number of the batch that the epoch starts with."""
+        return self._start.batches if self._start.epoch == self.epoch else 0
+
+    def indices_of(self, *, epoch: int, batch: int) -> list[int]:
+        """Give the indices of a batch's samples: what a callback tells of a batch after it was given."""
+        order = self._order(epoch)[self.rank : self.total_size : self.num_replicas]
+        return order[batch * self.batch_size : (batch + 1) * self.batch_size]
+
     def __iter__(self) -> Iterator[SampleKey]:
-        epoch, batches = self._start if self._start.epoch == self.epoch else Position(self.epoch, 0)
+        epoch, batches = self.epoch, self.first_batch
         order = self._order(epoch)[self.rank : self.total_size : self.num_replicas]
         return iter([SampleKey(index, epoch) for index in order[batches * self.batch_size :]])
 
@@ -108,6 +125,24 @@ def position_of(trainer: Trainer | None) -> Position:
     if saved_on_batch_end and batch.is_last_batch:  # Lightning takes the epoch for finished, and begins the next
         return Position(epoch + 1, 0)
     return Position(epoch, current.processed if saved_on_batch_end else current.completed)
+
+
+def tell_of_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Warn where the rest of a resumed epoch will not be what it would have been.
+
+    Args:
+        saved: What decided the order and the batches, from a checkpoint that was taken in the middle of an epoch.
+        now: What decides them now, by the same names; others are not looked at.
+    """
+    changes = [
+        f"{name} was {saved[name]}, is {value}" for name, value in now.items() if saved.get(name, value) != value
+    ]
+    if changes:
+        log.warning(
+            "The checkpoint was taken in the middle of an epoch, and the training data has changed since (%s): the "
+            "rest of this epoch is not the rest of that one. Later epochs are whole.",
+            "; ".join(changes),
+        )
 
 
 def stable_seed(*parts: int) -> int:

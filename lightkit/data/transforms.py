@@ -1,15 +1,10 @@
-"""What is done to an image before a model sees it: one pipeline for training, one for evaluation."""
+"""What is done to an image before a model sees it, outside training."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-from torchvision.transforms import v2
-
 from lightkit.images.preprocessing import Preprocessing
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "eval_transform", "preprocessing_of", "train_transform"]
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "preprocessing_of"]
 
 # Per channel, of the ImageNet training set: what torchvision's and timm's weights were trained with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -18,52 +13,11 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 _RESIZE_RATIO = 256 / 224  # torchvision's references/classification: resize to 256, then crop 224 from the centre
 
 
-def train_transform(
-    image_size: int,
-    *,
-    crop_scale: tuple[float, float] = (0.35, 1.0),
-    color_jitter: float = 0.0,
-    rand_augment: bool = False,
-) -> v2.Compose:
-    """Random resized crop and flip, then what is asked for, then normalisation.
-
-    Args:
-        image_size: Side of the square result, in pixels.
-        crop_scale: Least and greatest share of the image's area that a crop keeps.
-        color_jitter: Strength of the change of brightness, contrast and saturation; the hue changes by a quarter of it,
-            at most by 0.5. 0 leaves it out.
-        rand_augment: Apply RandAugment (Cubuk et al. 2019) with torchvision's defaults.
-
-    Returns:
-        From a PIL image in RGB to a normalised float32 tensor of shape ``(3, image_size, image_size)``.
-    """
-    steps: list[Any] = [
-        v2.RandomResizedCrop(image_size, scale=crop_scale, antialias=True),
-        v2.RandomHorizontalFlip(),
-    ]
-    if rand_augment:
-        steps.append(v2.RandAugment())
-    if color_jitter > 0:
-        strength = color_jitter
-        steps.append(v2.ColorJitter(strength, strength, strength, hue=min(strength / 4, 0.5)))
-    return v2.Compose([*steps, *_normalised()])
-
-
-def eval_transform(image_size: int) -> v2.Compose:
-    """Resize the shorter side to 256/224 of ``image_size``, crop the centre, normalise; result as in training."""
-    said = preprocessing_of(image_size)
-    return v2.Compose([v2.Resize(said.resize, antialias=True), v2.CenterCrop(said.crop), *_normalised()])
-
-
 def preprocessing_of(image_size: int) -> Preprocessing:
-    """Say what `eval_transform` does, for whoever does it elsewhere."""
+    """Resize the shorter side to 256/224 of ``image_size``, crop the centre, normalise as ImageNet's weights expect."""
     return Preprocessing(
         resize=round(image_size * _RESIZE_RATIO),
         crop=(image_size, image_size),
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
     )
-
-
-def _normalised() -> list[Any]:
-    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean=IMAGENET_MEAN, std=IMAGENET_STD)]

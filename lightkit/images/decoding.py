@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -13,6 +12,7 @@ from typing import Generic, TypeVar
 from PIL import Image
 
 from lightkit.errors import visible
+from lightkit.images.ahead import in_order
 from lightkit.images.reading import decoded, pillow_warnings
 
 __all__ = ["Prepared", "num_threads", "prepared"]
@@ -50,18 +50,8 @@ def prepared(
     Raises:
         RuntimeError: If ``prepare`` fails otherwise than for the size of an image; it names that.
     """
-    begun: deque[Future[Prepared[T]]] = deque()
     with pillow_warnings(), ThreadPoolExecutor(threads or num_threads(), thread_name_prefix="lightkit-images") as pool:
-        try:
-            for path in paths:
-                begun.append(pool.submit(partial(_one, path, prepare)))
-                if len(begun) > ahead:
-                    yield begun.popleft().result()
-            while begun:
-                yield begun.popleft().result()
-        finally:
-            for future in begun:
-                future.cancel()
+        yield from in_order(pool, partial(_one, prepare=prepare), paths, ahead=ahead)
 
 
 def num_threads() -> int:

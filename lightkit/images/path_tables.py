@@ -71,18 +71,20 @@ def path_table(path: Path) -> PathTable:
     file of one column may do without the columns' names.
 
     Raises:
-        DataError: If the table is damaged, or has no such column.
+        DataError: If the table is damaged, has no such column, or holds images in place of their paths.
         ConfigError: If it is a Delta table, and deltalake is not installed.
     """
     if is_delta(path):
         with _delta(path) as dataset:
-            return _by_schema(path, dataset.schema)
+            schema = dataset.schema
+        return _by_schema(path, schema)
     if path.suffix.lower() != ".parquet":
         return _by_head(path)
     from pyarrow import parquet  # 0.2 s, spared where nobody has such a table
 
     with _told(path), parquet.ParquetFile(path) as file:
-        return _by_schema(path, file.schema_arrow)
+        schema = file.schema_arrow
+    return _by_schema(path, schema)
 
 
 def is_delta(path: Path) -> bool:
@@ -92,8 +94,30 @@ def is_delta(path: Path) -> bool:
 
 def _by_schema(path: Path, schema: pa.Schema) -> PathTable:
     texts = [field.name for field in schema if _is_text(field.type)]
-    column = _chosen(path, list(schema.names), texts)
-    return PathTable(path, column, list(schema.names).index(column))
+    bytes_of_images = [field.name for field in schema if _is_bytes(field.type) and field.name.lower() in COLUMNS]
+    names = [name for name in schema.names if name not in bytes_of_images]
+    if bytes_of_images and not {name.lower() for name in texts} & {*COLUMNS}:
+        raise _holds_images(path, bytes_of_images[0])
+    column = _chosen(path, names, texts)
+    table = PathTable(path, column, list(schema.names).index(column))
+    if bytes_of_images and not _exists(next(iter(table), "")):  # said for the record, of files that are elsewhere
+        raise _holds_images(path, bytes_of_images[0])
+    return table
+
+
+def _holds_images(path: Path, column: str) -> DataError:
+    return DataError(
+        f"{path}: this table holds images themselves, as bytes in the column {column!r}; expected paths of images, as "
+        "text. Name the folder or the files that it was made of; or, as data, it is lightkit.data.Table, whose test "
+        "split a run predicts: lightkit predict --run latest."
+    )
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    """Tell whether cells are bytes, or, as in the data sets of Hugging Face, bytes beside a path."""
+    if str(kind).startswith("struct"):
+        return bool(kind.get_field_index("bytes") >= 0)
+    return str(kind) in ("binary", "large_binary", "binary_view")
 
 
 def _is_text(kind: pa.DataType) -> bool:

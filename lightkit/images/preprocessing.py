@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-__all__ = ["Preprocessing"]
+__all__ = ["Preprocessing", "resized", "resized_size"]
 
 _NUM_SIDES = 2
 
@@ -57,14 +57,8 @@ class Preprocessing:
 
     def cropped(self, image: Image.Image) -> Image.Image:
         """Give the resized centre of an image, still in whole numbers from 0 to 255."""
-        from PIL import Image  # as above
-
-        width, height = image.size
-        shorter = min(width, height)
-        size = (self.resize * width // shorter, self.resize * height // shorter)
-        if size != image.size:
-            image = image.resize(size, Image.Resampling.BILINEAR)
-        top, left = (_start(have, want) for have, want in zip(reversed(size), self.crop, strict=True))
+        image = resized(image, self.resize)
+        top, left = (_start(have, want) for have, want in zip(reversed(image.size), self.crop, strict=True))
         return image.crop((left, top, left + self.crop[1], top + self.crop[0]))
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,6 +79,22 @@ class Preprocessing:
                 raise TypeError(f"preprocessing, {name}: expected {expected}, got {record[name]!r}")
         lists = {name: tuple(known[name]) for name in ("crop", "mean", "std")}
         return cls(**{**known, **lists})
+
+
+def resized(image: Image.Image, shorter: int) -> Image.Image:
+    """Give an image whose shorter side has so many pixels; the image itself where it has them already."""
+    from PIL import Image  # here, for what says a preprocessing need not have it
+
+    height, width = resized_size(image.height, image.width, shorter)
+    if (width, height) == image.size:
+        return image
+    return image.resize((width, height), Image.Resampling.BILINEAR)
+
+
+def resized_size(height: int, width: int, shorter: int) -> tuple[int, int]:
+    """Give height and width after `resized`."""
+    least = min(height, width)
+    return shorter * height // least, shorter * width // least
 
 
 def _rules(record: Mapping[str, Any]) -> dict[str, tuple[Callable[[Any], bool], str]]:

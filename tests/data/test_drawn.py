@@ -126,7 +126,7 @@ def test_the_data_module_says_that_its_flowers_are_drawn(cache: Path, caplog: py
     assert data.describe()["source"] == "drawn"
     assert sum(data.describe()["counts"].values()) == 60
     images, labels = next(iter(data.train_dataloader()))
-    assert (images.shape, images.dtype, labels.dtype) == ((8, 3, 24, 24), torch.float32, torch.int64)
+    assert (images.shape, images.dtype, labels.dtype) == ((8, 3, 24, 24), torch.uint8, torch.int64)
 
 
 def test_too_few_images_are_refused() -> None:

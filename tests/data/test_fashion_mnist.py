@@ -7,6 +7,7 @@ import hashlib
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import torch
 import torchvision
 
-from lightkit.data import FashionMNIST
+from lightkit.data import FashionMNIST, workers
 from lightkit.errors import ConfigError, DataError
 
 SIZES = {"train": 200, "t10k": 20}
@@ -46,11 +47,33 @@ def test_batches_have_three_equal_channels(tmp_path: Path, idx_files: dict[str, 
     data.setup("fit")
     assert data.num_classes == len(data.class_names) == 10
     for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()):
-        images, labels = next(iter(loader))
+        images, labels = data.on_after_batch_transfer(next(iter(loader)), 0)
         assert (images.shape[1:], images.dtype, labels.dtype) == ((3, 32, 32), torch.float32, torch.int64)
     mean, std = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     grey = images[0] * std + mean
     torch.testing.assert_close(grey[0], grey[1])
+
+
+def test_a_loader_has_no_more_workers_than_batches_and_prepares_what_is_asked(
+    tmp_path: Path, idx_files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "num_cores", lambda: 16)
+    data = FashionMNIST(
+        str(written(tmp_path, idx_files)),
+        batch_size=100,
+        seed=0,
+        num_workers="auto",
+        val_fraction=0.2,
+        prefetch_factor=5,
+    )
+    strategy = SimpleNamespace(root_device=torch.device("cuda"), cluster_environment=None)
+    asked: Any = SimpleNamespace(strategy=strategy, num_devices=1, world_size=1, is_global_zero=False)
+    data.trainer = asked
+    data.setup("fit")
+    assert data._loading["prefetch_factor"] == 5
+    assert data._loading["num_workers"] == 2
+    data.batch_size = 200
+    assert data._loading["num_workers"] == 0
 
 
 def test_equal_pictures_stand_on_one_side(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
@@ -60,7 +83,7 @@ def test_equal_pictures_stand_on_one_side(tmp_path: Path, idx_files: dict[str, b
     assert counts["train"] + counts["val"] == 200
     assert 30 < counts["val"] < 90
     assert counts["test"] == 20
-    sides = [{pixels.tobytes() for pixels in data._splits[split].pixels} for split in ("train", "val")]
+    sides = [{pixels.tobytes() for pixels in data._splits[split].arrays} for split in ("train", "val")]
     assert not sides[0] & sides[1]
 
 

@@ -10,6 +10,7 @@ import torch
 
 from lightkit.data import ImageFolder, ResumableSampler
 from lightkit.data.sampling import SampleKey
+from lightkit.data.splits import Split
 from lightkit.errors import ConfigError, DataError
 
 PLAIN = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(30)]
@@ -20,11 +21,13 @@ def folder(root: Path, **options: Any) -> ImageFolder:
     return ImageFolder(str(root), **{"image_size": 16, "batch_size": 4, "seed": 0, **options})
 
 
-def test_batches_are_normalised_images_and_labels(make_images: Any) -> None:
+def test_batches_are_uint8_images_and_labels_and_are_normalised_after_the_transfer(make_images: Any) -> None:
     data = folder(make_images(*PLAIN))
     data.setup("fit")
     for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()):
-        images, labels = next(iter(loader))
+        images, labels = batch = next(iter(loader))
+        assert (images.shape[1:], images.dtype) == ((3, 16, 16), torch.uint8)
+        images, labels = data.on_after_batch_transfer(batch, 0)
         assert (images.shape[1:], images.dtype) == ((3, 16, 16), torch.float32)
         assert labels.dtype == torch.int64
         assert set(labels.tolist()) <= {0, 1}
@@ -54,6 +57,7 @@ def test_it_describes_itself(make_images: Any) -> None:
     assert (told["source"], told["root"], told["class_names"]) == ("photos", str(root), ["rose", "tulip"])
     assert (len(told["fingerprint"]), set(told["counts"])) == (64, {"train", "val", "test"})
     assert (data.class_names, data.num_classes) == (["rose", "tulip"], 2)
+    assert told["cache"] == {"kept": "nowhere", "size": 18}
 
 
 def test_the_training_loader_resumes(make_images: Any) -> None:
@@ -128,6 +132,66 @@ def test_validation_can_be_left_out(make_images: Any) -> None:
         data.setup("validate")
 
 
+def test_an_image_that_vanishes_is_left_out_of_its_batch_and_noted(make_images: Any) -> None:
+    data = folder(make_images(*PLAIN), batch_size=64)
+    data.setup("fit")
+    loaders: tuple[tuple[Split, Any], ...] = (("train", data.train_dataloader()), ("val", data.val_dataloader()))
+    for split, loader in loaders:
+        gone = data.catalogue.splits[split][0].path
+        gone.unlink()
+        (batch,) = loader
+        assert len(batch[1]) == len(batch[0]) == data.catalogue.counts[split] - 1
+        assert [(defect.name, defect.reason) for defect in data.defects.take_noted()] == [
+            (str(gone), "No such file or directory")
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_image_that_vanishes_before_its_prediction_is_an_error_that_names_it(
+    make_images: Any, num_workers: int
+) -> None:
+    data = folder(make_images(*PLAIN), num_workers=num_workers)
+    data.setup("predict")
+    gone = data.catalogue.splits["test"][1].path
+    gone.unlink()
+    with pytest.raises(
+        DataError, match=f"^{gone}: this image cannot be decoded \\(No such file or directory\\)"
+    ) as raised:
+        list(data.predict_dataloader())
+    assert raised.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_bad_fraction": 1.5}, r"max_bad_fraction: expected a number from 0 to 1, got 1\.5"),
+        ({"max_bad_fraction": float("nan")}, r"max_bad_fraction: expected a number from 0 to 1, got nan"),
+        ({"cache_size": 0}, r"cache_size: expected a length of 1 or more, in pixels, got 0"),
+        ({"cache_limit_gb": -1.0}, r"cache_limit_gb: expected more than 0, got -1\.0"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_read(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^data\.init_args\.{says}\.$"):
+        folder(Path("nowhere"), **options)
+
+
 def test_bad_shares_are_refused_before_anything_is_read() -> None:
     with pytest.raises(ConfigError, match="val_fraction"):
         ImageFolder("nowhere", val_fraction=2)
+
+
+def test_how_workers_and_memory_are_used_is_said_by_the_config(make_images: Any) -> None:
+    data = folder(make_images(*PLAIN), num_workers=1, persistent_workers=False, pin_memory=False)
+    data.setup()
+    loader = data.train_dataloader()
+    assert (loader.num_workers, loader.persistent_workers, loader.pin_memory) == (1, False, False)
+
+
+def test_a_second_fit_keeps_what_the_first_has_decided(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
+    data = folder(make_images(*PLAIN), cache="none", cache_size=300)
+    with caplog.at_level("INFO", "lightkit.data"):
+        data.setup("fit")
+        data.setup("fit")
+    assert caplog.messages == ["data.init_args.cache_size: no effect with data.init_args.cache: none"]

@@ -12,10 +12,11 @@ import torch
 from PIL import Image
 
 from lightkit.data.listed import ListedImages, _Batches
-from lightkit.data.transforms import eval_transform, preprocessing_of
+from lightkit.data.transforms import preprocessing_of
 from lightkit.errors import ConfigError, DataError
 from lightkit.prediction.rows import Prediction
 from tests.data.conftest import MakeImages
+from tests.data.torchvision_reference import eval_transform
 
 
 def images_in(folder: Path, *words: object, **settings: Any) -> ListedImages:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pytorch_lightning import LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightkit.data import eval_loader
+from lightkit.data import eval_loader, predict_loader, train_loader
+from lightkit.errors import ConfigError
 
 
 def loader_of(rank: int, *, num: int, ranks: int, batch_size: int, num_workers: int = 0) -> DataLoader[Any]:
@@ -126,3 +127,93 @@ def test_lightning_leaves_the_shares_alone_unless_it_overfits(
         warnings.simplefilter("ignore")
         trainer.fit(model)
     assert model.seen == seen
+
+
+class Joined:
+    """Numbers that are put together in a way of their own, as large as is said."""
+
+    def __init__(self, num: int, sample_bytes: int = 8) -> None:
+        self.num, self.sample_bytes = num, sample_bytes
+
+    def __len__(self) -> int:
+        return self.num
+
+    def __getitems__(self, keys: list[Any]) -> str:
+        return "+".join(str(getattr(key, "index", key)) if isinstance(key, tuple) else str(key) for key in keys)
+
+    @staticmethod
+    def collate(batch: str) -> str:
+        return f"<{batch}>"
+
+
+LOADERS = pytest.mark.parametrize("make", [train_loader, eval_loader, predict_loader], ids=["train", "eval", "predict"])
+
+
+@LOADERS
+@pytest.mark.parametrize("num_workers", [0, 1], ids=["no worker", "a worker"])
+def test_a_data_set_that_makes_whole_batches_has_them_handed_over(make: Any, num_workers: int) -> None:
+    batches = list(make(Joined(5), batch_size=2, seed=0, num_workers=num_workers))
+    assert [batch.count("+") for batch in batches] == [1, 1, 0]
+    assert sorted(number for batch in batches for number in batch.strip("<>").split("+")) == list("01234")
+
+
+@LOADERS
+def test_no_more_workers_than_batches(make: Any) -> None:
+    assert make(Joined(5), batch_size=5, seed=0, num_workers=2).num_workers == 1
+    assert make(Joined(0), batch_size=5, seed=0, num_workers=2).num_workers == 0
+
+
+@LOADERS
+def test_workers_prepare_as_far_ahead_as_is_said(make: Any) -> None:
+    loader = make(Joined(50), batch_size=2, seed=0, num_workers=1, prefetch_factor=3)
+    assert (loader.num_workers, loader.prefetch_factor) == (1, 3)
+    assert loader.persistent_workers == (make is not predict_loader)
+    with pytest.raises(ConfigError, match=r"data\.init_args\.prefetch_factor: expected 1 or more, got 0"):
+        make(Joined(50), batch_size=2, seed=0, prefetch_factor=0)
+
+
+@LOADERS
+def test_batches_that_the_shared_memory_does_not_hold_are_loaded_without_workers(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert make(Joined(50, sample_bytes=10**15), batch_size=2, seed=0, num_workers=1).num_workers == 0
+    assert len(caplog.messages) == 1
+    assert "docker run --shm-size=2g" in caplog.messages[0]
+
+
+class TrainingOn:
+    """As much of a trainer as is asked."""
+
+    world_size, global_rank = 1, 0
+
+    def __init__(self, device: str) -> None:
+        self.strategy = SimpleNamespace(root_device=torch.device(device))
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "is_pinned"),
+    [
+        ("cpu", "auto", False),
+        ("cuda", "auto", True),
+        ("meta", "auto", False),
+        ("cuda", True, True),
+        ("cuda", False, False),
+    ],
+)
+def test_batches_are_pinned_where_a_gpu_takes_them(device: str, asked: Any, is_pinned: bool) -> None:
+    training: Any = TrainingOn(device)
+    loader = predict_loader(Joined(5), batch_size=2, seed=0, trainer=training, pin_memory=asked)
+    assert loader.pin_memory is is_pinned
+
+
+def test_pinning_for_no_gpu_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    training: Any = TrainingOn("cpu")
+    for _ in range(2):
+        assert not predict_loader(Joined(5), batch_size=2, seed=0, trainer=training, pin_memory=True).pin_memory
+    assert caplog.messages == ["data.init_args.pin_memory: no effect where no GPU trains, but cpu"]
+
+
+@pytest.mark.parametrize("make", [train_loader, eval_loader])
+def test_workers_end_with_an_epoch_where_that_is_said(make: Any) -> None:
+    loader = make(Joined(5), batch_size=2, seed=0, num_workers=1, persistent_workers=False)
+    assert not loader.persistent_workers

@@ -11,16 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from lightkit import runs
+from lightkit.data.defects import Defect
 from lightkit.data.photos import Catalogue, catalogue_of
-from lightkit.errors import DataError
+from lightkit.data.splits import content_digest
+from lightkit.errors import ConfigError, DataError
+from lightkit.runs.bad_images import BadImage, BadImageList
 
 GIVEN = [f"{split}/{name}/{number}.png" for split in ("train", "val", "test") for name in "ab" for number in range(3)]
 PLAIN = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(30)]
 
 
-def read(root: Path, val_fraction: float = 0.2, test_fraction: float = 0.1) -> Catalogue:
-    return catalogue_of(root, val_fraction=val_fraction, test_fraction=test_fraction)
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def read(root: Path, val_fraction: float = 0.2, test_fraction: float = 0.1, **options: Any) -> Catalogue:
+    return catalogue_of(root, val_fraction=val_fraction, test_fraction=test_fraction, **options)
 
 
 def places(catalogue: Catalogue, root: Path) -> dict[str, str]:
@@ -168,26 +178,167 @@ def test_an_empty_split_is_told(make_images: Any) -> None:
         read(make_images(*PLAIN), test_fraction=0.0001)
 
 
-def test_a_class_that_is_never_trained_on_is_told(make_images: Any) -> None:
+def test_of_a_class_that_is_held_out_the_photo_nearest_to_training_is_trained_on(
+    make_images: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     root = make_images(*PLAIN)
     for name in sorted(n for n, split in places(read(root), root).items() if split == "train" and n[0] == "t"):
         (root / name).unlink()
-    with pytest.raises(DataError, match="no photo of tulip is left for training"):
-        read(root)
+    digests = {path: content_digest(path) for path in (root / "tulip").iterdir()}
+    nearest = max(digests, key=lambda path: digests[path])
+    found = places(read(root), root)
+    assert [name for name, split in found.items() if split == "train" and name[0] == "t"] == [f"tulip/{nearest.name}"]
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"all photos of tulip are held out by val_fraction and test_fraction; one of each class is trained on instead: "
+        f"{nearest}. Add photos of them"
+    )
 
 
-def test_files_that_are_no_images_are_listed_with_reasons(make_images: Any) -> None:
+def test_a_copy_of_a_photo_that_moves_to_training_moves_too(make_images: Any) -> None:
     root = make_images(*PLAIN)
-    for number in range(7):
+    for name in sorted(n for n, split in places(read(root), root).items() if split == "train" and n[0] == "t"):
+        (root / name).unlink()
+    for photo in sorted((root / "tulip").iterdir()):
+        shutil.copyfile(photo, photo.with_name(f"copy of {photo.name}"))
+    trained = [photo for photo in read(root).splits["train"] if photo.label == 1]
+    assert len(trained) == 2
+    assert trained[0].digest == trained[1].digest
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_class_with_one_image_is_trained_on(make_images: Any, split: str, caplog: pytest.LogCaptureFixture) -> None:
+    root = make_images(*(f"rose/{number}.png" for number in range(80)), *PLAIN[30:])
+    held_out = next(name for name, its in places(read(root), root).items() if its == split and name[0] == "t")
+    for name in PLAIN[30:]:
+        if name != held_out:
+            (root / name).unlink()
+    assert places(read(root), root)[held_out] == "train"
+    assert "all photos of tulip are held out" in caplog.text
+
+
+def test_where_training_is_given_only_what_is_split_off_goes_back(make_images: Any) -> None:
+    root = make_images(*(f"train/{name}" for name in PLAIN), "test/rose/1.png", "test/tulip/1.png")
+    for name in sorted(n for n, split in places(read(root), root).items() if split == "train" and "/t" in n):
+        (root / name).unlink()
+    catalogue = read(root)
+    assert sum(photo.label == 1 for photo in catalogue.splits["train"]) == 1
+    assert catalogue.counts["test"] == 2
+
+
+def with_bad(make_images: Any, num: int) -> Path:
+    root: Path = make_images(*PLAIN)
+    for number in range(num - 1):
         (root / "rose" / f"bad {number}.jpg").write_text("hello")
     (root / "rose" / "a gone.jpg").symlink_to("nowhere.jpg")
+    return root
+
+
+def test_bad_files_are_left_out_of_every_split_and_told(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
+    root = with_bad(make_images, 3)
+    catalogue = read(root)
+    assert set(places(catalogue, root)) == {*PLAIN}
+    assert catalogue.defects == [
+        Defect(f"{root}/rose/a gone.jpg", "No such file or directory"),
+        Defect(f"{root}/rose/bad 0.jpg", "not an image in any format that Pillow knows"),
+        Defect(f"{root}/rose/bad 1.jpg", "not an image in any format that Pillow knows"),
+    ]
+    assert caplog.messages == [
+        "3 images cannot be used and will be left out (2 not an image in any format that Pillow knows, "
+        "1 No such file or directory)"
+    ]
+
+
+def test_with_error_bad_files_are_listed_with_reasons(make_images: Any) -> None:
+    root = with_bad(make_images, 2)
     with pytest.raises(DataError) as caught:
-        read(root)
+        read(root, on_bad_image="error")
+    assert str(caught.value).splitlines() == [
+        f"2 of 62 images in {root} cannot be used; data.init_args.on_bad_image is error. Replace or remove them, or "
+        "set it to skip:",
+        f"  {root}/rose/a gone.jpg: No such file or directory",
+        f"  {root}/rose/bad 0.jpg: not an image in any format that Pillow knows",
+    ]
+
+
+@pytest.mark.parametrize(("num", "fraction", "is_told"), [(3, 0.05, False), (4, 0.05, True), (1, 0, True)])
+def test_more_bad_files_than_allowed_are_refused(make_images: Any, num: int, fraction: float, is_told: bool) -> None:
+    root = with_bad(make_images, num)
+    if not is_told:
+        assert len(read(root, max_bad_fraction=fraction).defects) == num
+        return
+    with pytest.raises(DataError, match=rf"cannot be used; that is .*%, and .*max_bad_fraction allows {fraction}\."):
+        read(root, max_bad_fraction=fraction)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.01, float("nan")])
+def test_what_is_no_share_is_refused(tmp_path: Path, fraction: float) -> None:
+    with pytest.raises(ConfigError, match=r"data\.init_args\.max_bad_fraction: expected a share from 0 to 1"):
+        read(tmp_path, max_bad_fraction=fraction)
+
+
+@pytest.mark.parametrize("on_bad_image", ["skip", "error"])
+def test_in_a_run_the_whole_list_is_beside_its_folder(make_images: Any, tmp_path: Path, on_bad_image: str) -> None:
+    root = with_bad(make_images, 8)
+    run = runs.Run(tmp_path / "runs" / "job" / "1", "job", "1", tmp_path / "runs")
+    with runs.activate(run), pytest.raises(DataError) as caught:
+        read(root, on_bad_image=on_bad_image)
     lines = str(caught.value).splitlines()
-    assert lines[0] == "8 files have an image's name, but are none. Replace or remove them:"
-    assert lines[1] == f"  {root}/rose/a gone.jpg: No such file or directory"
-    assert lines[2] == f"  {root}/rose/bad 0.jpg: not an image in any format that Pillow knows"
-    assert lines[-1] == "  and 3 more"
+    assert len(lines) == 7
+    assert lines[-1] == f"  and 3 more; all are listed in {tmp_path}/runs/job/bad_images.csv"
+    rows = BadImageList(tmp_path / "runs" / "job" / "bad_images.csv").rows()
+    assert len(rows) == 8
+    assert rows[0] == BadImage(f"{root}/rose/a gone.jpg", "No such file or directory", "scan")
+
+
+def test_a_class_of_bad_files_only_is_told(make_images: Any) -> None:
+    root = make_images(*PLAIN, "weed/1.png", "weed/2.png")
+    for number in (1, 2):
+        (root / "weed" / f"{number}.png").write_bytes(b"")
+    with pytest.raises(
+        DataError,
+        match=r"weed: none of the 2 images of this class can be used \(2 not an image .*\)\. Replace them, or",
+    ):
+        read(root)
+
+
+def test_in_a_given_validation_split_a_class_may_have_bad_files_only(make_images: Any) -> None:
+    root = make_images(*GIVEN, "val/b/9.png")
+    for path in (root / "val" / "a").iterdir():
+        path.write_bytes(b"")
+    assert read(root, max_bad_fraction=0.2).counts == {"train": 6, "val": 4, "test": 6}
+
+
+def test_links_that_lead_to_themselves_are_bad_files(make_images: Any) -> None:
+    root = make_images(*PLAIN)
+    (root / "rose" / "loop.jpg").symlink_to("loop.jpg")
+    (root / "rose" / "loop").symlink_to("loop")
+    (root / "loop").symlink_to("loop")
+    assert [(Path(d.name).name, d.reason) for d in read(root).defects] == [
+        ("loop.jpg", "Too many levels of symbolic links")
+    ]
+
+
+def test_a_name_that_is_no_utf_8_is_read(make_images: Any) -> None:
+    root = make_images(*PLAIN, os.fsdecode(b"rose/\xff\xfe.png"))
+    catalogue = read(root)
+    assert len(places(catalogue, root)) == 61
+    assert len(catalogue.fingerprint) == 64
+
+
+def test_a_photo_has_its_upright_size(photos: Path, odd_images: Path, tmp_path: Path) -> None:
+    root = linked(photos, tmp_path / "photos", step=40)
+    turned = Image.new("RGB", (40, 20))
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save(root / "roses" / "turned.jpg", exif=exif)
+    (found,) = (
+        photo
+        for split in read(root, test_fraction=0.2).splits.values()
+        for photo in split
+        if photo.path.name == "turned.jpg"
+    )
+    assert (found.height, found.width, found.is_jpeg) == (40, 20, True)
 
 
 def test_reading_leaves_the_filters_of_warnings_as_they_were(make_images: Any) -> None:
@@ -207,4 +358,12 @@ def test_a_folder_that_cannot_be_read_is_told(make_images: Any) -> None:
     root = make_images(*PLAIN)
     root.chmod(0)
     with pytest.raises(DataError, match="cannot be read"):
+        read(root)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_below_a_class_that_cannot_be_read_is_told(make_images: Any) -> None:
+    root = make_images(*PLAIN, "rose/more/1.png")
+    (root / "rose" / "more").chmod(0)
+    with pytest.raises(DataError, match=r"more: this folder cannot be read \(Permission denied\)\. Make it readable"):
         read(root)

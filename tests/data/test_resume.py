@@ -14,7 +14,7 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule, Tr
 from torch.utils.data import DataLoader
 
 from lightkit.data.loaders import Transformed, eval_loader, train_loader
-from lightkit.data.transforms import eval_transform, train_transform
+from tests.data.torchvision_reference import eval_transform, train_transform
 
 # Trainers with few workers, and the model's own logging, are not what is tested here.
 pytestmark = [

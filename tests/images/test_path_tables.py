@@ -57,6 +57,31 @@ def test_a_table_without_a_column_of_paths_says_which_columns_it_has(tmp_path: P
         path_table(table)
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"image": [b"one", b"two"], "label": ["x", "y"]},
+        {"Image": [b"one", b"two"]},
+        {"image": [b"one", b"two"], "label": ["x", "y"], "path": PATHS},
+        {"image": [{"bytes": b"one", "path": "a.jpg"}, {"bytes": b"two", "path": "b.jpg"}], "label": [0, 1]},
+    ],
+    ids=["image", "capital", "paths of files that are elsewhere", "struct"],
+)
+@pytest.mark.parametrize("name", ["list.parquet", "delta"])
+def test_a_table_of_images_is_told_as_that(tmp_path: Path, name: str, columns: Any) -> None:
+    table = write(tmp_path / name, columns)
+    with pytest.raises(
+        DataError, match=r"holds images themselves, as bytes in the column '[Ii]mage'.*lightkit predict"
+    ):
+        path_table(table)
+
+
+def test_of_a_table_of_images_and_paths_the_paths_are_taken_where_they_lead_to_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    table = write(tmp_path / "list.parquet", {"image": [b"one", b"two"], "path": ["a.jpg", "b.jpg"]})
+    assert list(path_table(table)) == [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"]
+
+
 def test_relative_paths_count_from_the_folder_of_the_table(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

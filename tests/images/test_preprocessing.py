@@ -10,9 +10,10 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from lightkit.data.transforms import IMAGENET_MEAN, IMAGENET_STD, eval_transform, preprocessing_of
+from lightkit.data.transforms import IMAGENET_MEAN, IMAGENET_STD, preprocessing_of
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.images.reading import read_rgb
+from tests.data.torchvision_reference import eval_transform
 
 PHOTOS = Path(__file__).parents[2].parent / "shared" / "data" / "flower_photos"
 SIZES = [(1, 1), (2, 3), (7, 200), (200, 7), (64, 64), (36, 36), (37, 36), (320, 241), (1999, 31), (31, 1999)]

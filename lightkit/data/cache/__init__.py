@@ -1,0 +1,1 @@
+"""Images that are decoded once and kept for later epochs."""

@@ -1,0 +1,175 @@
+"""JPEG files: what their head says, and a part of the image decoded no finer than it is wanted.
+
+Apart from `lightkit.images`, whose one rule holds for images of every kind: what is decoded here comes out as there,
+only sooner.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from lightkit.images.reading import DECODE_ERRORS, orientation_of, pillow_warnings
+
+__all__ = ["Box", "Jpeg", "jpeg_of", "resized"]
+
+_START = b"\xff\xd8\xff"
+_PLAIN_FRAMES = frozenset({0xC0, 0xC1, 0xC2})  # baseline, extended and progressive, all Huffman-coded
+_SIZELESS = frozenset({0x01, *range(0xD0, 0xDA)})
+_APP1, _SCAN = 0xE1, 0xDA
+# By EXIF orientation: whether rows become columns, and then whether that is turned upside down, and left to right.
+_TURNS = {
+    1: (False, False, False),
+    2: (False, False, True),
+    3: (False, True, True),
+    4: (False, True, False),
+    5: (True, False, False),
+    6: (True, False, True),
+    7: (True, True, True),
+    8: (True, True, False),
+}
+
+
+class Box(NamedTuple):
+    """A part of an image, in whole pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class _Head(NamedTuple):
+    height: int
+    width: int
+    may_be_turned: bool
+
+
+class Jpeg:
+    """A plain JPEG image: grey or YCbCr, 8 bits a channel.
+
+    Args:
+        data: The file's bytes.
+        stored: Height and width before it is turned upright.
+        orientation: As EXIF counts them, 1 to 8.
+    """
+
+    def __init__(self, data: bytes, *, stored: tuple[int, int], orientation: int) -> None:
+        self._data = data
+        self._stored = stored
+        self._is_transposed, self._is_upside_down, self._is_mirrored = _TURNS[orientation]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width, upright."""
+        height, width = self._stored
+        return (width, height) if self._is_transposed else (height, width)
+
+    def cropped(self, box: Box, size: tuple[int, int]) -> Tensor:
+        """Give a part of it, resized to a height and width: uint8 ``(3, height, width)``.
+
+        Where the part is at least twice as large as the result, the JPEG library decodes at a half, a quarter or an
+        eighth of the size (`scale_denom`), and the part is cut there to the nearest pixel.
+
+        Raises:
+            RuntimeError: If torchvision cannot decode it.
+            OSError: If Pillow cannot, or whatever else is in `DECODE_ERRORS`.
+        """
+        if self._is_upside_down:
+            box = box._replace(top=self.size[0] - box.top - box.height)
+        if self._is_mirrored:
+            box = box._replace(left=self.size[1] - box.left - box.width)
+        if self._is_transposed:
+            box = Box(box.left, box.top, box.width, box.height)
+            size = (size[1], size[0])
+        part = resized(self._decoded(box, size), size)
+        if self._is_transposed:
+            part = part.transpose(1, 2)
+        turned = [dim for dim, is_turned in ((1, self._is_upside_down), (2, self._is_mirrored)) if is_turned]
+        return part.flip(turned) if turned else part
+
+    def _decoded(self, box: Box, size: tuple[int, int]) -> Tensor:
+        """Decode a box of the stored image, uint8 ``(height, width, 3)``, as coarsely as ``size`` allows."""
+        finer = min(box.height / size[0], box.width / size[1])
+        denominator = next((number for number in (8, 4, 2) if finer >= number), 1)
+        if denominator > 1:
+            return _decoded_coarsely(self._data, box, denominator)
+        data = torch.frombuffer(bytearray(self._data), dtype=torch.uint8)  # writable, or torch warns
+        pixels: Tensor = torch.ops.image.decode_jpeg(data, _RGB, False)
+        return pixels.permute(1, 2, 0)[box.top : box.top + box.height, box.left : box.left + box.width]
+
+
+_RGB = 3
+"""``torchvision.io.ImageReadMode.RGB``; the operator is called itself, for `decode_jpeg` logs each call."""
+
+
+def jpeg_of(data: bytes) -> Jpeg | None:
+    """Read the head of a file; None where it is not a plain JPEG image, whole or not."""
+    head = _head_of(data)
+    limit = Image.MAX_IMAGE_PIXELS
+    if head is None or (limit is not None and head.height * head.width > limit):
+        return None
+    orientation = _orientation_of(data) if head.may_be_turned else 1
+    return Jpeg(data, stored=(head.height, head.width), orientation=orientation)
+
+
+def resized(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize uint8 pixels ``(height, width, 3)``, bilinear and antialiased.
+
+    Returns:
+        uint8 ``(3, *size)``; in memory the channels come last, which torch's vectorised kernel wants.
+    """
+    batch = pixels[None].permute(0, 3, 1, 2)
+    if batch.shape[2:] == size:
+        return batch[0]
+    batch = batch.contiguous(memory_format=torch.channels_last)
+    return interpolate(batch, size, mode="bilinear", antialias=True)[0]
+
+
+def _head_of(data: bytes) -> _Head | None:
+    """Walk the segments up to the frame's (ITU T.81, B.1 and B.2.2)."""
+    if data[:3] != _START:
+        return None
+    at, may_be_turned = 2, False
+    while at + 9 < len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        if marker in _SIZELESS or marker == _SCAN:
+            return None
+        if marker in _PLAIN_FRAMES:
+            precision, num_channels = data[at + 4], data[at + 9]
+            height, width = (int.from_bytes(data[at + start : at + start + 2], "big") for start in (5, 7))
+            is_plain = precision == 8 and num_channels in (1, 3) and height > 0 and width > 0
+            return _Head(height, width, may_be_turned) if is_plain else None
+        may_be_turned = may_be_turned or marker == _APP1
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
+
+
+def _orientation_of(data: bytes) -> int:
+    """Tell the orientation; 1 where the rest of the head is broken, for then the one rule is asked anyway."""
+    try:
+        with pillow_warnings(), Image.open(io.BytesIO(data)) as image:
+            return orientation_of(image)
+    except DECODE_ERRORS:
+        return 1
+
+
+def _decoded_coarsely(data: bytes, box: Box, denominator: int) -> Tensor:
+    with pillow_warnings(), Image.open(io.BytesIO(data)) as image:
+        width, height = image.size
+        image.draft(None, (width // denominator, height // denominator))
+        factor_y, factor_x = (-(-height // image.height), -(-width // image.width))
+        rgb = image.convert("RGB")
+    top, left = round(box.top / factor_y), round(box.left / factor_x)
+    bottom = max(top + 1, round((box.top + box.height) / factor_y))
+    right = max(left + 1, round((box.left + box.width) / factor_x))
+    return torch.from_numpy(np.array(rgb))[top:bottom, left:right]

@@ -1,0 +1,42 @@
+"""Where the flower photos are, for whoever trains on them and whoever asks whether they have changed. No torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from lightkit.errors import DataError
+
+__all__ = ["CLASSES", "DEFAULT_ROOT", "FOLDER", "flower_photos", "has_classes"]
+
+CLASSES = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
+DEFAULT_ROOT = Path("data/flower_photos")
+FOLDER = "flower_photos"
+
+
+def flower_photos(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Give the folder with the photos where the config names none; None where there are none.
+
+    Args:
+        environ: Environment variables, of which LIGHTKIT_DATA counts: that folder, or its ``flower_photos``.
+
+    Raises:
+        DataError: If LIGHTKIT_DATA names a folder that does not hold them.
+    """
+    if named := environ.get("LIGHTKIT_DATA"):
+        folder = Path(named).expanduser()
+        for candidate in (folder, folder / FOLDER):
+            if has_classes(candidate):
+                return candidate
+        raise DataError(
+            f"LIGHTKIT_DATA={named}: {'no flower photos' if folder.is_dir() else 'no such folder'}. Looked for the "
+            f"folders {', '.join(CLASSES)} in it and in {folder / FOLDER}. Correct it, unset it, or run `lightkit "
+            "fetch` to put them there."
+        )
+    return DEFAULT_ROOT if has_classes(DEFAULT_ROOT) else None
+
+
+def has_classes(folder: Path) -> bool:
+    """Tell whether a folder has one folder for each kind of flower."""
+    return all((folder / name).is_dir() for name in CLASSES)

@@ -1,0 +1,43 @@
+"""Where lightkit keeps what it can make again: drawn pictures, verdicts on images, decoded pixels."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+__all__ = ["cache_folder", "preferred_cache_folder"]
+
+
+def cache_folder() -> Path | None:
+    """Give a folder that this user can write to, made where it is missing: the preferred one, else a temporary one.
+
+    Returns:
+        `preferred_cache_folder`; where that cannot be written, ``lightkit-UID`` among the temporary files, which is
+        this user's alone; None where neither can be written.
+    """
+    preferred = preferred_cache_folder()
+    return preferred if _can_write(preferred) else _temporary()
+
+
+def preferred_cache_folder() -> Path:
+    """Give `$XDG_CACHE_HOME/lightkit`, by default `~/.cache/lightkit`, which may not be there."""
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    # a relative path is to be ignored (XDG Base Directory Specification 0.8)
+    return (Path(chosen) if Path(chosen).is_absolute() else Path("~/.cache").expanduser()) / "lightkit"
+
+
+def _temporary() -> Path | None:
+    folder = Path(tempfile.gettempdir(), f"lightkit-{os.getuid()}")
+    if not _can_write(folder, mode=0o700) or folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        return None
+    return folder
+
+
+def _can_write(folder: Path, mode: int = 0o777) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=mode)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False

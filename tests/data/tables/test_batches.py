@@ -1,0 +1,115 @@
+"""Rows put together: what has weights, what cannot be decoded, and what there is none of."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lightkit.data.defects import Defects
+from lightkit.data.samples import num_read
+from lightkit.data.sampling import SampleKey
+from lightkit.data.tables.batches import FeatureBatches, ImageBatches, TableBatches, TableImages, TableRows
+from lightkit.data.tables.blocks import BatchRows
+from lightkit.data.tables.rows import Row
+from lightkit.data.transforms import preprocessing_of
+from lightkit.data.views import EvalView
+from lightkit.errors import DataError
+from lightkit.images.reading import UnreadableImageError
+
+KEYS = [SampleKey(number, 0) for number in range(3)]
+
+
+def image(shade: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (9, 9), (shade, shade, shade)).save(file, format="PNG")
+    return file.getvalue()
+
+
+def row(number: int, *, broken: bool = False, weight: float | None = None) -> Row:
+    return Row(b"none" if broken else image(number), None, number, weight, f"row {number}")
+
+
+def assembling(defects: Defects | None, *, are_values: bool = False) -> ImageBatches:
+    return ImageBatches(EvalView(preprocessing_of(7)), seed=0, defects=defects, are_values=are_values)
+
+
+def test_what_cannot_be_decoded_is_left_out_with_its_label_and_weight() -> None:
+    defects = Defects()
+    rows = [row(1, weight=0.5), row(2, broken=True, weight=2), row(3, weight=4)]
+    images, labels, weights = assembling(defects)(rows, KEYS)
+    assert images[:, 0, 0, 0].tolist() == labels.tolist() == [1, 3]
+    assert weights.tolist() == [0.5, 4]
+    assert [defect.name for defect in defects.take_noted()] == ["row 2"]
+    with pytest.raises(UnreadableImageError, match="row 2"):
+        assembling(None)(rows, KEYS)
+
+
+@pytest.mark.parametrize("are_values", [False, True], ids=["classes", "values"])
+@pytest.mark.parametrize("rows", [[], [row(1, broken=True)]], ids=["no row", "none that can be read"])
+def test_a_batch_of_nothing_is_one_blank_row_of_weight_0(rows: list[Row], are_values: bool) -> None:
+    images, labels, weights = assembling(Defects(), are_values=are_values)(rows, KEYS[: len(rows)])
+    assert images.shape == (1, 3, 7, 7)
+    assert not images.any()
+    assert (labels.shape, labels.dtype) == (((1, 1), torch.float32) if are_values else ((1,), torch.int64))
+    assert weights.tolist() == [0]
+
+
+@pytest.mark.parametrize("kind", ["ranks", "one process"])
+@pytest.mark.parametrize("num_bad", [0, 2, 3], ids=["all good", "some", "none"])
+def test_in_place_of_a_blank_row_one_of_the_others_stands_with_weight_0(kind: str, num_bad: int) -> None:
+    stored = BatchRows(
+        [("a", 3)], lambda _, start: iter([row(n, broken=n < num_bad) for n in range(start, 3)]), batch_size=1
+    )
+    made = assembling(Defects())
+    batches: TableBatches[str] | TableRows[str] = TableRows(stored, made)
+    if kind == "ranks":
+        batches = TableBatches(stored, made, buffer_rows=1)
+    found = [batches[n] if isinstance(batches, TableBatches) else batches.__getitems__([n]) for n in range(3)]
+    assert [num_read(batch) for batch in found] == [int(n >= num_bad) for n in range(3)]
+    for number, batch in enumerate(found):
+        assert len(batch) == (3 if number < num_bad else 2)
+        expected = {number} if number >= num_bad else {0} if num_bad == 3 else {2}
+        assert {int(batch[1])} == set(batch[0].flatten().tolist()) == expected
+
+
+def test_features_keep_their_shape() -> None:
+    rows = [Row(None, np.full((2, 3), number, np.float32), number, None, "") for number in range(3)]
+    features, labels = FeatureBatches((2, 3))(rows, KEYS)
+    assert features.shape == (3, 2, 3)
+    assert (features[:, 0, 0].long() == labels).all()
+
+
+def test_rows_and_images_are_found_by_number_and_end_where_the_split_does() -> None:
+    firsts = {"a": 0, "b": 3}
+    stored = BatchRows(
+        [("a", 3), ("b", 2)],
+        lambda group, start: iter([row(firsts[group] + number) for number in range(start, 3)]),
+        batch_size=2,
+    )
+    rows, images = TableRows(stored, assembling(None)), TableImages(stored, range(5))
+    assert len(rows) == len(images) == 5
+    assert [int(rows[number][1]) for number in (4, 0, 2)] == [4, 0, 2]
+    assert images[3][0].getpixel((0, 0)) == (3, 3, 3)
+    assert rows.__getitems__([1, 4])[1].tolist() == [1, 4]
+    for source in (rows, images):
+        with pytest.raises(IndexError):
+            source[5]
+
+
+@pytest.mark.parametrize("kind", ["image", "features"])
+def test_a_row_without_a_label_that_there_was_is_left_out_and_not_of_class_0(kind: str) -> None:
+    def made(defects: Defects | None) -> ImageBatches | FeatureBatches:
+        return assembling(defects) if kind == "image" else FeatureBatches((1,), defects=defects)
+
+    features = np.ones(1, np.float32)
+    rows = [Row(image(5), features, 1, None, "row 5"), Row(image(6), features, None, None, "row 6", "no label")]
+    defects = Defects()
+    assert made(defects)(rows, KEYS[:2])[1].tolist() == [1]
+    assert [(found.name, found.reason) for found in defects.take_noted()] == [("row 6", "no label")]
+    assert made(Defects())(rows[1:], KEYS[:1])[2].tolist() == [0]
+    with pytest.raises(DataError, match=r"row 6: no label\. The table has changed since it was opened"):
+        made(None)(rows, KEYS[:2])

@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from lightkit.data.photos import catalogue_of
+from lightkit.data.splits import Split, split_of
+from lightkit.data.tables import indexing
+from lightkit.data.tables.columns import columns_of
+from lightkit.data.tables.index import Index
+from lightkit.data.tables.indexing import index_of
+from lightkit.data.tables.opening import open_table
+from lightkit.data.tables.scan import Rules, Scanned, scan
+from lightkit.data.tables.snapshot import RowGroup, Snapshot
+from lightkit.errors import ConfigError, DataError
+from tests.data.tables.conftest import WriteDelta, WriteParquet, delete_by_vector
+
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+LETTERS = {"x": [float(x) for x in range(6)], "label": ["b", "a", "b", "a", "b", "a"]}
+
+
+def indexed(
+    table: Path, *, features: str | None = "x", index: Mapping[str, Any] | None = None, **columns: Any
+) -> Index:
+    snapshot = open_table(str(table))
+    return index_of(snapshot, columns_of(snapshot.schema, features=features, **columns), **(index or {}))
+
+
+def selected(index: Index, split: Split) -> list[Any]:
+    return [row for group, _ in index.rows(split) for row in index.select(group, split)]
+
+
+def test_without_splits_all_rows_are_for_training(write_parquet: WriteParquet) -> None:
+    index = indexed(write_parquet(LETTERS))
+    assert index.counts == {"train": 6, "val": 0, "test": 0}
+    assert index.class_names == ["a", "b"]
+    assert index.class_counts["train"] == {"a": 3, "b": 3}
+    assert [num for _, num in index.rows("train")] == [2, 2, 2]
+    assert [(row.features.tolist(), row.label) for row in selected(index, "train")] == [
+        ([x], 1 - x % 2) for x in range(6)
+    ]  # fmt: skip
+    assert selected(index, "train")[3].place.endswith("part-0.parquet, row 3")
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ([10, 9, 100], ["9", "10", "100"]),
+        (["10", "9", "100"], ["10", "100", "9"]),
+        ([True, False, True], ["false", "true"]),
+        (pa.array(["z", "y", "z"]).dictionary_encode(), ["y", "z"]),
+    ],
+    ids=["integers", "text", "booleans", "dictionary"],
+)
+def test_classes_are_sorted_as_what_they_are(write_parquet: WriteParquet, labels: Any, names: list[str]) -> None:
+    index = indexed(write_parquet({"x": [0, 1, 2], "label": labels}))
+    assert index.class_names == names
+    plain = [str(label).lower() for label in (labels if isinstance(labels, list) else labels.to_pylist())]
+    assert [row.label for row in selected(index, "train")] == [names.index(label) for label in plain]
+    assert index.labels(index.groups[0], "train") == [names.index(label) for label in plain[:2]]
+
+
+def test_floats_are_values_with_mean_and_spread(write_parquet: WriteParquet) -> None:
+    index = indexed(write_parquet({"x": [1, 2, 3, 4], "label": [0.5, 1.5, 2.5, 3.5]}))
+    assert index.class_names == []
+    assert [row.label for row in selected(index, "train")] == [0.5, 1.5, 2.5, 3.5]
+    assert index.scaling["input"] == pytest.approx((2.5, np.std([1, 2, 3, 4])), rel=1e-12)
+    assert index.scaling["target"] == pytest.approx((2.0, np.std([1, 2, 3, 4])), rel=1e-12)
+
+
+def test_floats_may_be_classes_where_they_are_whole(write_parquet: WriteParquet) -> None:
+    index = indexed(write_parquet({"x": [0, 1, 2, 3], "label": [1.0, None, 0.0, 0.5]}), target="class")
+    assert index.class_names == ["0", "1"]
+    assert [defect.reason for defect in index.defects] == [
+        "no label (null in column 'label')", "the label in column 'label' is no whole number, as a class has to be",
+    ]  # fmt: skip
+
+
+def test_a_column_names_the_splits(write_parquet: WriteParquet) -> None:
+    words = ["train", "VAL", "valid", "Validation", "test", " Train "]
+    index = indexed(
+        write_parquet({**LETTERS, "label": ["a"] * 6, "of": words}), split="of", index={"val_fraction": 0.5}
+    )
+    found = {split: [row.features.tolist() for row in selected(index, split)] for split in SPLITS}
+    assert found == {"train": [[0], [5]], "val": [[1], [2], [3]], "test": [[4]]}
+
+
+def test_folders_may_name_the_splits(write_parquet: WriteParquet) -> None:
+    write_parquet(LETTERS, "split=train/a.parquet")
+    index = indexed(write_parquet(LETTERS, "split=test/a.parquet"), split="split")
+    assert index.counts == {"train": 6, "val": 0, "test": 6}
+
+
+@pytest.mark.parametrize("word", ["hold-out", None], ids=["other", "null"])
+def test_other_words_for_splits_are_refused(write_parquet: WriteParquet, word: str | None) -> None:
+    table = write_parquet({**LETTERS, "of": ["train"] * 5 + [word]})
+    with pytest.raises(DataError, match=rf"column 'of' names the split '?{word}'?\. Expected train, val .* or test"):
+        indexed(table, split="of")
+
+
+def test_the_training_rows_give_validation_where_no_column_names_it(write_parquet: WriteParquet) -> None:
+    rows = {"x": list(range(200)), "label": [0] * 200, "of": ["train"] * 150 + ["test"] * 50}
+    counts = indexed(write_parquet(rows, rows=40), split="of", index={"val_fraction": 0.4, "test_fraction": 0.3}).counts
+    assert counts["test"] == 50
+    assert 40 <= counts["val"] <= 80
+
+
+def test_a_hash_of_the_images_gives_the_splits_of_a_folder(write_parquet: WriteParquet, make_images: Any) -> None:
+    folder = make_images(*(f"{kind}/{number}.png" for kind in ("a", "b") for number in range(20)))
+    files = sorted(folder.rglob("*.png"))
+    table = write_parquet(
+        {"image": [file.read_bytes() for file in files], "label": [file.parent.name for file in files]}, rows=7
+    )
+    fractions = {"val_fraction": 0.3, "test_fraction": 0.2}
+    index = indexed(table, features=None, index=fractions)
+    catalogue = catalogue_of(folder, val_fraction=0.3, test_fraction=0.2)
+    for split in SPLITS:
+        expected = [hashlib.sha256(photo.path.read_bytes()).hexdigest() for photo in catalogue.splits[split]]
+        found = [hashlib.sha256(row.image).hexdigest() for row in selected(index, split)]
+        assert sorted(found) == sorted(expected)
+    assert index.class_names == catalogue.class_names
+
+
+def test_a_key_decides_in_place_of_the_content(write_parquet: WriteParquet) -> None:
+    keys = [f"patient-{number // 4}" for number in range(40)]
+    table = write_parquet({"x": list(range(40)), "label": [0] * 40, "who": keys}, rows=9)
+    index = indexed(table, key="who", index={"val_fraction": 0.3, "test_fraction": 0.2})
+    for split in SPLITS:
+        for row in selected(index, split):
+            digest = hashlib.sha256(keys[int(row.features[0])].encode()).hexdigest()
+            assert split_of(digest, val_fraction=0.3, test_fraction=0.2) == split
+
+
+def test_equal_features_and_labels_go_the_same_way(write_parquet: WriteParquet) -> None:
+    table = write_parquet({"x": [number % 10 for number in range(60)], "label": [0] * 60}, rows=13)
+    index = indexed(table, index={"val_fraction": 0.3, "test_fraction": 0.2})
+    found = [{float(row.features[0]) for row in selected(index, split)} for split in SPLITS]
+    assert sum(len(numbers) for numbers in found) == 10
+    assert sum(index.counts.values()) == 60
+
+
+def test_tables_may_be_a_split_each(write_parquet: WriteParquet, tmp_path: Path) -> None:
+    tables: dict[Split, Snapshot] = {}
+    for split in SPLITS:
+        write_parquet({"x": [SPLITS.index(split)], "label": ["a"]}, f"{split}/part.parquet")
+        tables[split] = open_table(str(tmp_path / "table" / split))
+    columns = columns_of(tables["train"].schema, features="x")
+    index = index_of(tables, columns, val_fraction=0.5)
+    assert [[row.features.tolist() for row in selected(index, split)] for split in SPLITS] == [[[0]], [[1]], [[2]]]
+    with pytest.raises(ConfigError, match=r"split: column 'x' has no effect on tables that are a split each"):
+        index_of(tables, replace(columns, split="x"))
+
+
+def test_a_table_of_a_split_that_lacks_a_column_is_named(write_parquet: WriteParquet, tmp_path: Path) -> None:
+    write_parquet(LETTERS, "train/a.parquet")
+    write_parquet({"x": [0.0], "lable": ["a"]}, "val/a.parquet")
+    train, val = (open_table(str(tmp_path / "table" / split)) for split in ("train", "val"))
+    with pytest.raises(DataError, match=r"val table, .*val: data\.init_args\.label: .* did you mean 'lable'\?"):
+        index_of({"train": train, "val": val}, columns_of(train.schema, features="x"))
+
+
+def test_a_class_that_training_lacks_is_told_with_its_first_row(write_parquet: WriteParquet) -> None:
+    table = write_parquet({**LETTERS, "label": ["a", "b", "c", "a", "c", "d"], "of": ["train"] * 2 + ["val"] * 4})
+    with pytest.raises(
+        DataError,
+        match=r"the val split has 2 rows of class 'c' \(first: .*part-0\.parquet, row 2\), and 1 more such classes, of "
+        r"which the training split has none; its classes are 'a', 'b'\.",
+    ):
+        indexed(table, split="of")
+
+
+def test_the_classes_of_a_checkpoint_win(write_parquet: WriteParquet) -> None:
+    table = write_parquet(LETTERS)
+    index = indexed(table, index={"classes": ["b", "z", "a"]})
+    assert index.class_names == ["b", "z", "a"]
+    assert [row.label for row in selected(index, "train")] == [0, 2] * 3
+    with pytest.raises(DataError, match=r"the train split has 3 rows of class 'b' .*the checkpoint knows none"):
+        indexed(table, index={"classes": ["a"]})
+
+
+BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "null label": ({"label": ["a", None, "b"]}, {}, "no label (null in column 'label')"),
+    "null value": ({"label": [0.5, None, 1.5]}, {}, "no label (null in column 'label')"),
+    "NaN value": ({"label": [0.5, float("nan"), 1.5]}, {}, "the label in column 'label' is not a finite number"),
+    "NaN features": ({"x": [0.0, float("nan"), 1.0]}, {}, "a null, NaN, infinity or another length in x"),
+    "list length": ({"x": [[0.0, 1.0], [2.0], [3.0, 4.0]]}, {}, "a null, NaN, infinity or another length in x"),
+    "null weight": ({"w": [1.0, None, 0.0]}, {"weight": "w"}, "column 'w' has no weight of 0 or more"),
+    "negative weight": ({"w": [1.0, -1.0, 0.0]}, {"weight": "w"}, "column 'w' has no weight of 0 or more"),
+    "null image": ({"i": [b"a", None, b"c"]}, {"features": None, "image": "i"}, "no image (null in column 'i')"),
+    "null bytes": (
+        {"i": [{"bytes": b"a"}, {"bytes": None}, {"bytes": b"c"}]}, {"features": None, "image": "i"},
+        "no image (null in column 'i')",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "arguments", "reason"), BAD.values(), ids=BAD.keys())
+def test_a_row_that_cannot_be_used_is_left_out_and_listed(
+    write_parquet: WriteParquet, columns: dict[str, Any], arguments: dict[str, Any], reason: str
+) -> None:
+    table = write_parquet({"x": [0.0, 1.0, 2.0], "label": ["a", "b", "a"], **columns}, rows=3)
+    index = indexed(table, **arguments)
+    assert (index.counts["train"], index.num_bad) == (2, 1)
+    assert [(defect.name, defect.reason) for defect in index.defects] == [(f"{table}/part-0.parquet, row 1", reason)]
+    assert [row.place.rpartition(" ")[2] for row in selected(index, "train")] == ["0", "2"]
+
+
+def test_bad_rows_are_refused_from_a_share_on_or_in_any_case(write_parquet: WriteParquet) -> None:
+    index = indexed(write_parquet({"x": [0.0, float("nan"), 1.0, 2.0], "label": [0] * 4}))
+    index.check_bad(on_bad="skip", max_fraction=0.25)
+    with pytest.raises(DataError, match=r"1 of 4 rows .* cannot be used, more than .*max_bad_fraction \(0\.2\)"):
+        index.check_bad(on_bad="skip", max_fraction=0.2)
+    with pytest.raises(DataError, match=r"on_bad_image is error: .*part-0\.parquet, row 1: a null, NaN"):
+        index.check_bad(on_bad="error", max_fraction=1.0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "arguments", "says"),
+    [
+        ({"label": [None, None]}, {"target": "class"}, "2 rows are bad"),
+        ({"of": ["test", "val"]}, {"split": "of"}, r"\(train 0, val 1, test 1\): none is named train"),
+        ({}, {"index": {"filter": [["x", ">", 9]]}}, "filter lets too few rows through"),
+    ],
+    ids=["bad", "named", "filtered"],
+)
+def test_nothing_to_train_on_is_told_with_the_reason(
+    write_parquet: WriteParquet, columns: dict[str, Any], arguments: dict[str, Any], says: str
+) -> None:
+    labels = pa.array(columns.pop("label", ["a", "a"]), pa.string())
+    with pytest.raises(DataError, match=rf"no rows are left to train on .*{says}|no rows are left to train on {says}"):
+        indexed(write_parquet({"x": [0.0, 1.0], "label": labels, **columns}), **arguments)
+
+
+def test_a_list_column_of_nothing_but_nulls_is_refused(write_parquet: WriteParquet) -> None:
+    with pytest.raises(DataError, match=r"column 'x' \(data\.init_args\.features\) has nothing but nulls"):
+        indexed(write_parquet({"x": pa.array([None, None], pa.list_(pa.float32())), "label": ["a", "b"]}))
+
+
+def test_too_many_classes_are_refused(write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "MAX_CLASSES", 3)
+    table = write_parquet({"x": list(range(6)), "label": list(range(6))})
+    with pytest.raises(DataError, match=r"more than 3 different values, too many for classes\. Set .*target to value"):
+        indexed(table)
+
+
+def test_a_second_look_is_spared_until_the_table_or_a_rule_changes(
+    write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def noting(group: RowGroup, rules: Rules) -> Scanned:
+        looked.append(group.number)
+        return scan(group, rules)
+
+    monkeypatch.setattr(indexing, "scan", noting)
+    table = write_parquet(LETTERS)
+    first = indexed(table)
+    again = indexed(table)
+    assert sorted(looked) == [0, 1, 2]
+    assert (again.fingerprint, again.counts, again.class_names) == (first.fingerprint, first.counts, first.class_names)
+    assert indexed(table, index={"val_fraction": 0.5}).fingerprint != first.fingerprint
+    assert len(looked) == 6
+    write_parquet({**LETTERS, "x": [9.0] * 6})
+    assert indexed(table).fingerprint != first.fingerprint
+    assert len(looked) == 9
+
+
+def test_an_index_reads_the_same_after_it_was_sent_elsewhere(write_parquet: WriteParquet) -> None:
+    index = indexed(write_parquet(LETTERS))
+    sent = pickle.loads(pickle.dumps(index))
+    (first, _), *_ = sent.rows("train")
+    assert [row.label for row in sent.select(first, "train")] == [1, 0]
+    assert [row.label for row in sent.select(first, "train", start=1)] == [0]
+    assert [row.label for row in sent.select(first, "train", stop=1)] == [1]
+
+
+def test_an_index_works_where_nothing_can_be_kept(write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "index_folder", lambda key: None)
+    index = pickle.loads(pickle.dumps(indexed(write_parquet(LETTERS))))
+    assert len(selected(index, "train")) == 6
+
+
+def test_deleted_rows_are_in_no_split(write_delta: WriteDelta) -> None:
+    table = write_delta(LETTERS)
+    delete_by_vector(table, [0, 3])
+    index = indexed(table)
+    assert [row.features.tolist() for row in selected(index, "train")] == [[1], [2], [4], [5]]
+    assert [row.place.rpartition(" ")[2] for row in selected(index, "train")] == ["1", "2", "4", "5"]
+
+
+def test_tensors_keep_their_shape_and_images_their_bytes(write_parquet: WriteParquet) -> None:
+    numbers = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    file = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(file, "PNG")
+    table = write_parquet(pa.table({
+        "t": pa.FixedShapeTensorArray.from_numpy_ndarray(numbers), "label": ["a", "b"],
+        "image": [{"bytes": file.getvalue(), "path": "a.png"}] * 2,
+    }))  # fmt: skip
+    index = indexed(table, features="t")
+    assert index.feature_shape == (2, 3)
+    np.testing.assert_array_equal(np.stack([row.features for row in selected(index, "train")]), numbers)
+    assert selected(indexed(table, features=None), "train")[0].image == file.getvalue()
+
+
+def test_images_are_read_only_where_statistics_leave_nulls_open(
+    write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = write_parquet({"image": [b"a", b"b"], "label": [0, 1]})
+    asked: list[list[str]] = []
+    plain = pq.ParquetFile.iter_batches
+
+    def noting(*args: Any, **options: Any) -> Any:
+        asked.append(options["columns"])
+        return plain(*args, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noting)
+    indexed(table, features=None)
+    assert asked == [["label"]]
+
+
+def test_a_file_that_is_written_over_is_looked_at_again_though_size_and_footer_are_the_same(
+    write_parquet: WriteParquet, tmp_path: Path
+) -> None:
+    def written(words: list[str]) -> tuple[str, str, list[float], bytes]:
+        table = write_parquet({"x": [0.0, 1.0, 2.0, 3.0], "label": [0] * 4, "of": words}, rows=4)
+        index = indexed(table, split="of")
+        trained = [row.features.item() for row in selected(index, "train")]
+        content = (table / "part-0.parquet").read_bytes()
+        return open_table(str(table)).fingerprint, index.fingerprint, trained, content
+
+    before, first, trained, _ = written(["train", "val", "val", "train"])
+    assert trained == [0, 3]
+    after, second, trained, content = written(["val", "train", "train", "val"])
+    assert before == after  # or this test shows nothing
+    assert trained == [1, 2]
+    assert first != second
+    copy = tmp_path / "copy" / "part-0.parquet"
+    copy.parent.mkdir()
+    copy.write_bytes(content)
+    assert indexed(copy.parent, split="of").fingerprint == second
+
+
+def test_other_labels_and_features_are_other_data(write_parquet: WriteParquet) -> None:
+    fingerprints = {
+        indexed(write_parquet({"x": x, "label": label}, rows=4)).fingerprint
+        for x in ([0, 1, 2, 3], [0, 2, 1, 3])
+        for word in ("abab", "abba")
+        for label in [list(word)]
+    }
+    assert len(fingerprints) == 4
+
+
+def test_a_table_within_another_keeps_its_own_rows(write_parquet: WriteParquet, tmp_path: Path) -> None:
+    write_parquet({"x": [0, 1, 2], "label": ["a", "b", "a"]}, "nf/a.parquet")
+    write_parquet({"x": [3, 4], "label": ["a", "b"]}, "nf/val/b.parquet")
+    places: dict[Split, Path] = {"train": tmp_path / "table" / "nf", "val": tmp_path / "table" / "nf" / "val"}
+    tables = {split: open_table(str(place)) for split, place in places.items()}
+    index = index_of(tables, columns_of(tables["train"].schema, features="x"))
+    assert index.counts == {"train": 5, "val": 2, "test": 0}
+    assert [row.features.item() for row in selected(index, "train")] == [0, 1, 2, 3, 4]
+    assert [row.features.item() for row in selected(index, "val")] == [3, 4]
+
+
+def rows_with_a_rare_class(num_rare: int = 1) -> dict[str, Any]:
+    """Sixty rows of common classes, and rows of a class that the hash puts into no training split."""
+    rare = [
+        x
+        for x in range(1000, 2000)
+        if split_of(hashlib.sha256(str(x).encode()).hexdigest(), val_fraction=0.3, test_fraction=0.2) == "val"
+    ]
+    numbers = [*range(60), *rare[:num_rare]]
+    return {"x": list(numbers), "label": ["ab"[x % 2] if x < 60 else "rare" for x in numbers], "who": numbers}
+
+
+def test_of_a_class_that_is_held_out_one_row_is_trained_on(write_parquet: WriteParquet) -> None:
+    rows = rows_with_a_rare_class(3)
+    table = write_parquet(rows, rows=7)
+    fractions = {"val_fraction": 0.3, "test_fraction": 0.2}
+    for index in (indexed(table, key="who", index=fractions) for _ in range(2)):  # found, and kept
+        assert index.class_names == ["a", "b", "rare"]
+        assert (index.class_counts["train"]["rare"], index.class_counts["val"]["rare"]) == (1, 2)
+        digests = {x: hashlib.sha256(str(x).encode()).hexdigest() for x in rows["x"][60:]}
+        (trained,) = (int(row.features[0]) for row in selected(index, "train") if row.label == 2)
+        assert digests[trained] == max(digests.values())  # as in a folder of images
+        (note,) = index.notes
+        assert "all rows of 'rare' are held out by val_fraction and test_fraction; one of each class" in note
+        assert f"part-0.parquet, row {rows['x'].index(trained)}. Add rows of them" in note
+
+
+def test_rows_of_one_key_move_together(write_parquet: WriteParquet) -> None:
+    rows = rows_with_a_rare_class()
+    for column, value in (("x", 5000), ("label", "a"), ("who", rows["who"][-1])):
+        rows[column].append(value)
+    index = indexed(write_parquet(rows, rows=7), key="who", index={"val_fraction": 0.3, "test_fraction": 0.2})
+    assert 5000 in {int(row.features[0]) for row in selected(index, "train")}
+
+
+def test_a_class_that_a_column_holds_out_stays_there(write_parquet: WriteParquet) -> None:
+    rows = rows_with_a_rare_class()
+    rows["of"] = ["train"] * 60 + ["val"]
+    with pytest.raises(DataError, match="the val split has 1 rows of class 'rare'"):
+        indexed(write_parquet(rows), split="of", index={"val_fraction": 0.3})
+
+
+def test_few_different_rows_are_the_reason_where_none_are_left(write_parquet: WriteParquet) -> None:
+    held_out = next(
+        value
+        for value in map(float, range(100))
+        if split_of(
+            hashlib.sha256(np.float32(value).tobytes() + repr(0.5).encode()).hexdigest(),
+            val_fraction=0.2,
+            test_fraction=0.1,
+        )
+        != "train"
+    )
+    table = write_parquet({"x": [held_out] * 40, "label": [0.5] * 40}, rows=9)
+    with pytest.raises(
+        DataError,
+        match=r"rows with equal features and label go into the same split, and there are only 1 different ones; set "
+        r"data\.init_args\.key to a column .*, or data\.init_args\.split",
+    ):
+        indexed(table, index={"val_fraction": 0.2, "test_fraction": 0.1})
+
+
+def test_splits_far_from_their_fractions_are_told_with_the_reason(write_parquet: WriteParquet) -> None:
+    fractions = {"val_fraction": 0.3, "test_fraction": 0.2}
+    even = indexed(write_parquet({"x": list(range(400)), "label": [0] * 400}, rows=50), index=fractions)
+    assert even.notes == []
+    uneven = indexed(
+        write_parquet({"x": list(range(400)), "label": [0] * 400, "who": [x % 3 for x in range(400)]}, rows=50),
+        key="who", index=fractions,
+    )  # fmt: skip
+    (note,) = uneven.notes
+    assert f"{uneven.counts['val']} of 400 rows for val_fraction 0.3" in note
+    assert "rows with equal 'who' (data.init_args.key) go into the same split, and there are only 3" in note

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lightkit.data.tables.opening import open_table
+from lightkit.errors import ConfigError, DataError
+from tests.data.tables.conftest import ObjectStore, WriteDelta, WriteParquet
+
+ROWS = {"x": list(range(5)), "label": ["a", "b", "a", "b", "a"]}
+
+
+def xs(table: object) -> list[int]:
+    snapshot = open_table(str(table))
+    return [
+        x
+        for group in snapshot.fragments
+        for batch in group.read(["x"], batch_rows=2)
+        for x in batch.column(0).to_pylist()
+    ]
+
+
+def test_auto_tells_delta_from_parquet(write_parquet: WriteParquet, write_delta: WriteDelta) -> None:
+    assert open_table(str(write_parquet(ROWS))).kind == "parquet"
+    assert open_table(str(write_delta(ROWS))).kind == "delta"
+    assert xs(write_parquet(ROWS)) == xs(write_delta(ROWS, mode="overwrite")) == ROWS["x"]
+
+
+def test_an_address_of_this_machine_is_a_path(write_parquet: WriteParquet) -> None:
+    table = write_parquet(ROWS, "a b.parquet")
+    assert xs(f"file://{table}/a%20b.parquet") == ROWS["x"]
+
+
+def test_a_snapshot_reads_the_same_after_it_was_sent_elsewhere(write_delta: WriteDelta) -> None:
+    snapshot = open_table(str(write_delta(ROWS)))
+    sent = pickle.loads(pickle.dumps(snapshot))
+    assert [batch.to_pylist() for batch in sent.fragments[0].read(["label", "x"], batch_rows=9)] == [
+        [{"label": label, "x": x} for x, label in zip(*ROWS.values(), strict=True)]
+    ]
+    assert sent.fingerprint == snapshot.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"version": 1, "timestamp": "2026-01-01"}, "both choose the state of the table. Leave out one"),
+        ({"version": -1}, "data.init_args.version: expected 0 or more, got -1"),
+        ({"version": 1}, r"data\.init_args\.version: 1 chooses a state of a Delta table, but .* is Parquet"),
+        ({"timestamp": "2026-01-01"}, r"data\.init_args\.timestamp: 2026-01-01 chooses a state of a Delta table"),
+        ({"storage_options": {"region": "x"}}, r"storage_options: .* is on this machine, where they have no effect"),
+    ],
+    ids=["both", "negative", "version", "timestamp", "options"],
+)
+def test_arguments_that_do_not_fit_parquet_are_refused(
+    write_parquet: WriteParquet, arguments: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        open_table(str(write_parquet(ROWS)), **arguments)  # type: ignore[arg-type]
+
+
+def test_a_delta_table_is_not_read_without_its_log(write_delta: WriteDelta) -> None:
+    with pytest.raises(ConfigError, match="is a Delta table, whose old files would be read as well as Parquet"):
+        open_table(str(write_delta(ROWS)), format="parquet")
+
+
+def test_a_missing_table_is_named_with_its_near_names(write_parquet: WriteParquet) -> None:
+    table = write_parquet(ROWS)
+    with pytest.raises(DataError, match=rf"this table does not exist .*did you mean {table}\?"):
+        open_table(str(table.with_name("tabel")))
+
+
+def test_a_missing_table_far_from_any_is_told_what_there_is(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(DataError, match=rf"there are in {tmp_path}: elsewhere\."):
+        open_table(str(tmp_path / "0" / "1"))
+
+
+@pytest.mark.parametrize("rows", [0, None], ids=["no rows", "no row groups"])
+def test_an_empty_table_is_refused(write_parquet: WriteParquet, rows: int | None) -> None:
+    schema = pa.schema([("x", pa.int64())])
+    empty = schema.empty_table() if rows is None else pa.table({"x": pa.array([], pa.int64())})
+    with pytest.raises(DataError, match="this table is empty"):
+        open_table(str(write_parquet(empty)))
+
+
+def test_an_empty_delta_table_names_its_version(write_delta: WriteDelta) -> None:
+    write_delta(ROWS)
+    table = write_delta({"x": pa.array([], pa.int64()), "label": pa.array([], pa.string())}, mode="overwrite")
+    with pytest.raises(DataError, match="this table is empty in version 1"):
+        open_table(str(table))
+
+
+def test_without_deltalake_the_error_names_the_extra(write_delta: WriteDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = write_delta(ROWS)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ConfigError, match=r"deltalake, which reads it, is not installed\. Run `pip install 'lightkit"):
+        open_table(str(table))
+
+
+@pytest.mark.slow
+def test_tables_in_an_object_store_are_read_from_another_process(
+    write_parquet: WriteParquet, write_delta: WriteDelta, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    folders = {"parquet": write_parquet(ROWS, "split=train/a.parquet"), "delta": write_delta(ROWS)}
+    groups = []
+    for kind, folder in folders.items():
+        address = f"s3://{object_store.bucket}/{folder.name}"
+        snapshot = open_table(address, storage_options=object_store.options)
+        assert (snapshot.kind, snapshot.num_rows, snapshot.is_local) == (kind, 5, False)
+        assert snapshot.fingerprint == open_table(str(folder)).fingerprint
+        assert "secret" not in repr(snapshot)
+        groups += snapshot.fragments
+    (tmp_path / "groups").write_bytes(pickle.dumps(groups))
+    code = (
+        "import pickle, sys; groups = pickle.load(open(sys.argv[1], 'rb'));"
+        "print([x for group in groups for batch in group.read(['x'], batch_rows=2) for x in batch[0].to_pylist()])"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "groups")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == str([*range(5)] * 2)

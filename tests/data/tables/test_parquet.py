@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lightkit.data.tables.opening import open_table
+from lightkit.data.tables.snapshot import Snapshot
+from lightkit.errors import DataError
+from tests.data.tables.conftest import WriteParquet
+
+
+def rows_of(snapshot: Snapshot, *columns: str) -> list[tuple[object, ...]]:
+    batches = (batch for group in snapshot.fragments for batch in group.read(columns, batch_rows=3))
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def test_files_of_all_folders_are_one_table_in_the_order_of_their_paths(write_parquet: WriteParquet) -> None:
+    write_parquet({"x": [2, 3, 4]}, "b/part.PARQUET")
+    table = write_parquet({"x": [0, 1]}, "a/part.parquet")
+    snapshot = open_table(str(table))
+    assert rows_of(snapshot, "x") == [(0,), (1,), (2,), (3,), (4,)]
+    assert [(Path(group.path).parent.name, group.number, group.num_rows) for group in snapshot.fragments] == [
+        ("a", 0, 2), ("b", 0, 2), ("b", 1, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["_tmp/x.parquet", ".hidden.parquet", "_SUCCESS.parquet", "notes.txt"])
+def test_what_is_hidden_or_no_parquet_is_left_out(write_parquet: WriteParquet, name: str) -> None:
+    table = write_parquet({"x": [0]})
+    (table / name).parent.mkdir(exist_ok=True)
+    (table / name).write_text("no table")
+    assert rows_of(open_table(str(table)), "x") == [(0,)]
+
+
+def test_folders_say_columns(write_parquet: WriteParquet) -> None:
+    write_parquet({"x": [0]}, "split=train/year=2024/a.parquet")
+    write_parquet({"x": [1]}, "split=a%20b/year=2025/a.parquet")
+    table = write_parquet({"x": [2]}, "split=__HIVE_DEFAULT_PARTITION__/year=2026/a.parquet")
+    snapshot = open_table(str(table))
+    assert sorted(rows_of(snapshot, "x", "split", "year")) == [
+        (0, "train", 2024), (1, "a b", 2025), (2, None, 2026)
+    ]  # fmt: skip
+    assert snapshot.schema.field("year").type == pa.int64()
+
+
+def test_folders_with_leading_zeros_say_text(write_parquet: WriteParquet) -> None:
+    write_parquet({"x": [0]}, "fold=07/a.parquet")
+    assert rows_of(open_table(str(write_parquet({"x": [1]}, "fold=8/a.parquet"))), "fold") == [("07",), ("8",)]
+
+
+def test_only_partition_columns_can_be_read(write_parquet: WriteParquet) -> None:
+    table = write_parquet({"x": [0, 1, 2, 3]}, "fold=1/a.parquet", rows=4)
+    assert rows_of(open_table(str(table)), "fold") == [(1,)] * 4
+
+
+def test_columns_that_a_file_lacks_are_null_and_numbers_become_wide_enough(write_parquet: WriteParquet) -> None:
+    write_parquet({"x": pa.array([1], pa.int32())}, "a.parquet")
+    table = write_parquet({"x": pa.array([2], pa.int64()), "w": [0.5]}, "b.parquet")
+    snapshot = open_table(str(table))
+    assert rows_of(snapshot, "w", "x") == [(None, 1), (0.5, 2)]
+    assert snapshot.schema.field("x").type == pa.int64()
+
+
+def test_files_that_differ_in_a_type_are_both_named(write_parquet: WriteParquet) -> None:
+    write_parquet({"x": [1]}, "a.parquet")
+    table = write_parquet({"x": ["1"]}, "b.parquet")
+    with pytest.raises(DataError, match=r"b\.parquet: column 'x' holds string, but int64 in .*a\.parquet\. Write one"):
+        open_table(str(table))
+
+
+def test_the_fingerprint_is_of_names_sizes_and_footers(write_parquet: WriteParquet, tmp_path: Path) -> None:
+    table = write_parquet({"x": [1, 2]})
+    before = open_table(str(table)).fingerprint
+    moved = table.rename(tmp_path / "elsewhere")
+    assert open_table(str(moved)).fingerprint == before
+    (moved / "part-0.parquet").rename(moved / "part-1.parquet")
+    assert open_table(str(moved)).fingerprint != before
+    assert open_table(str(write_parquet({"x": [1, 3]}))).fingerprint != before
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", r"has 0 bytes, which is too short for one\. Write it again, or take it out"),
+        (b"PAR1" + b"x" * 50, "is no Parquet file, or one that was cut short: its end is missing"),
+        (b"PAR1" + b"x" * 50 + (9999).to_bytes(4, "little") + b"PAR1", "is damaged: its footer is longer than it"),
+        (b"PAR1" + b"x" * 50 + (40).to_bytes(4, "little") + b"PAR1", "is damaged: its footer makes no sense"),
+        (b"PAR1" + b"x" * 50 + (40).to_bytes(4, "little") + b"PARE", "is encrypted, which lightkit does not read"),
+    ],
+    ids=["empty", "cut short", "long footer", "wild footer", "encrypted"],
+)
+def test_a_damaged_file_is_named(write_parquet: WriteParquet, content: bytes, says: str) -> None:
+    table = write_parquet({"x": [1]})
+    (table / "bad.parquet").write_bytes(content)
+    with pytest.raises(DataError, match=rf"bad\.parquet: this Parquet file.* {says}|bad\.parquet: this {says}"):
+        open_table(str(table))
+
+
+def test_damaged_pages_are_told_when_they_are_read(write_parquet: WriteParquet) -> None:
+    table = write_parquet({"x": list(range(1000))}, rows=1000)
+    file = table / "part-0.parquet"
+    content = bytearray(file.read_bytes())
+    content[4:60] = b"\xff" * 56
+    file.write_bytes(bytes(content))
+    snapshot = open_table(str(table))
+    with pytest.raises(DataError, match=r"part-0\.parquet: this Parquet file cannot be read \(.*It is damaged"):
+        rows_of(snapshot, "x")
+
+
+def test_a_file_that_disappears_is_told_when_it_is_read(write_parquet: WriteParquet) -> None:
+    table = write_parquet({"x": [1]})
+    snapshot = open_table(str(table))
+    (table / "part-0.parquet").unlink()
+    with pytest.raises(DataError, match=r"part-0\.parquet: this file of the table is gone"):
+        rows_of(snapshot, "x")
+
+
+@pytest.mark.parametrize(("name", "says"), [("notes.txt", "found notes.txt"), (None, "it is empty")])
+def test_a_folder_without_parquet_is_refused(tmp_path: Path, name: str | None, says: str) -> None:
+    if name:
+        (tmp_path / name).write_text("text")
+    with pytest.raises(DataError, match=rf"no Parquet files here \({says}\)\. Set data\.init_args\.path"):
+        open_table(str(tmp_path))
+
+
+def test_a_file_that_is_written_over_while_the_table_is_read_is_told(write_parquet: WriteParquet) -> None:
+    table = write_parquet({"x": [1, 2, 3, 4]}, rows=2)
+    snapshot = open_table(str(table))
+    first, second = snapshot.fragments
+    assert sum(batch.num_rows for batch in first.read(["x"], batch_rows=2)) == 2
+    write_parquet({"x": [1, 2, 3, 5]}, rows=2)
+    with pytest.raises(DataError, match=r"part-0\.parquet: this file .* written over after .* \(.* bytes then, .* now"):
+        list(second.read(["x"], batch_rows=2))
+
+
+def test_damage_that_comes_while_a_file_is_read_is_told_as_what_it_is(write_parquet: WriteParquet) -> None:
+    table = write_parquet({"x": list(range(1000))}, rows=1000)
+    (group,) = open_table(str(table)).fragments
+    file = table / "part-0.parquet"
+    with group.file.opened():  # what it says of itself is known from here on
+        file.write_bytes(b"\xff" * file.stat().st_size)
+    with pytest.raises(DataError, match="written over after the table was opened"):
+        list(group.read(["x"], batch_rows=10))

@@ -1,0 +1,367 @@
+"""A table is there as a whole, or not at all, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter, namedtuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from lightkit.errors import ConfigError, DataError, Interrupted, RunLocked
+from lightkit.images.tables import publishing, table
+from lightkit.images.tables.delta import replace_delta
+from lightkit.images.tables.layout import ImageRow, laid_out
+from lightkit.images.tables.publishing import sole_writer
+from lightkit.images.tables.table import Place, WrittenTable, write_table
+from lightkit.images.tables.writing import WrittenFile
+from lightkit.runs.bad_images import BadImage, BadImageList
+from tests.images.tables.conftest import MakeRows
+
+KINDS = pytest.mark.parametrize("is_delta", [False, True], ids=["parquet", "delta"])
+
+
+@pytest.fixture
+def place(tmp_path: Path, is_delta: bool) -> Place:
+    if is_delta:
+        pytest.importorskip("deltalake", reason="needs deltalake")
+    return Place(tmp_path / "out" / "flowers", tmp_path / "photos", is_delta)
+
+
+def _ignore(_rows: int, _bytes: int) -> None:
+    pass
+
+
+def _write(place: Place, rows: Sequence[ImageRow], *, num_files: int = 2, overwrite: bool = False) -> WrittenTable:
+    files = laid_out(rows, num_files=num_files, row_group_bytes=4_000)
+    place = Place(place.table, place.images, place.is_delta, overwrite)
+    return write_table(place, files, advance=_ignore)
+
+
+def _images(place: Place, version: int | None = None) -> Counter[bytes]:
+    """What a reader finds."""
+    if place.is_delta:
+        from deltalake import DeltaTable
+
+        found = DeltaTable(str(place.table), version=version).to_pyarrow_dataset().to_table()
+    else:
+        found = parquet.read_table(place.table)
+    return Counter(found["image"].to_pylist())
+
+
+def _wanted(rows: Sequence[ImageRow]) -> Counter[bytes]:
+    return Counter(row.file.read_bytes() for row in rows)
+
+
+def _beside(place: Place) -> list[str]:
+    folder = place.table.parent
+    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+
+
+@KINDS
+def test_a_table_holds_every_image_in_as_many_files_as_said(place: Place, make_rows: MakeRows) -> None:
+    rows = make_rows(31)
+    written = _write(place, rows, num_files=3)
+
+    assert _images(place) == _wanted(rows)
+    files = sorted(place.table.glob("*.parquet"))
+    assert sorted(parquet.read_metadata(file).num_rows for file in files) == [10, 10, 11]
+    assert written == WrittenTable(31, sum(file.stat().st_size for file in files), 3, 0 if place.is_delta else None)
+    assert _beside(place) == ["flowers"]
+
+
+def test_the_log_of_a_delta_table_says_the_rows_and_their_least_and_greatest_values(
+    tmp_path: Path, make_rows: MakeRows
+) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="needs deltalake")
+    _write(Place(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(20), num_files=1)
+
+    found = deltalake.DeltaTable(str(tmp_path / "flowers")).get_add_actions(flatten=True)
+    said = {name: found[name][0].as_py() for name in ("num_records", "min.split", "max.split", "max.width")}
+    assert said == {"num_records": 20, "min.split": "test", "max.split": "val", "max.width": 27}
+
+
+@KINDS
+def test_a_table_that_is_there_stays_as_it_is(place: Place, make_rows: MakeRows) -> None:
+    rows = make_rows(8)
+    _write(place, rows)
+    with pytest.raises(ConfigError, match=r"flowers exists, and nothing is added to a table\. --overwrite "):
+        _write(place, make_rows(12, mark=b"other"))
+    assert sum(_images(place).values()) == 8
+
+
+@KINDS
+def test_an_overwritten_table_holds_the_new_images_only(place: Place, make_rows: MakeRows) -> None:
+    first = make_rows(8)
+    old = _wanted(first)
+    _write(place, first)
+    second = make_rows(12, mark=b"other")
+    written = _write(place, second, num_files=1, overwrite=True)
+
+    assert _images(place) == _wanted(second)
+    assert _beside(place) == ["flowers"]
+    if place.is_delta:
+        assert written.version == 1
+        assert _images(place, version=0) == old
+    else:
+        assert [file.name for file in place.table.iterdir()] == ["part-00000.parquet"]
+
+
+@KINDS
+def test_images_that_are_left_out_are_listed_beside_the_files(place: Place, make_rows: MakeRows) -> None:
+    rows = make_rows(6)
+    files = laid_out(rows, num_files=1, row_group_bytes=4_000)
+    bad = [BadImage("a/\udcff.jpg", "Truncated File Read", "scan")]
+    write_table(place, files, advance=_ignore, left_out=bad)
+    assert BadImageList(place.table / "_bad_images.csv").rows() == bad
+    assert _images(place) == _wanted(rows)
+
+    _write(place, rows, overwrite=True)
+    assert not (place.table / "_bad_images.csv").exists()
+    assert _images(place) == _wanted(rows)
+
+
+def test_parquet_files_are_exchanged_where_the_system_cannot_do_it_in_one_step(
+    tmp_path: Path, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "_exchanged", lambda one, other: False)
+    place = Place(tmp_path / "out" / "flowers", tmp_path / "photos", is_delta=False)
+    _write(place, make_rows(8))
+    second = make_rows(9, mark=b"other")
+    _write(place, second, overwrite=True)
+    assert _images(place) == _wanted(second)
+    assert _beside(place) == ["flowers"]
+
+
+@KINDS
+@pytest.mark.parametrize("overwrite", [False, True], ids=["plain", "overwrite"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("notes.txt", b"mine"), ("part-0.parquet", b"PAR1"), ("part-1.parquet", None)],
+    ids=["other_file", "broken_file", "other_parquet"],
+)
+def test_a_folder_of_something_else_is_never_touched(
+    name: str, content: bytes | None, overwrite: bool, place: Place, make_rows: MakeRows
+) -> None:
+    import pyarrow as pa
+
+    _write(Place(place.table, place.images, is_delta=False), make_rows(4))
+    if content is None:
+        parquet.write_table(pa.table({"a": [1]}), place.table / name)
+    else:
+        (place.table / name).write_bytes(content)
+    before = {file.name: file.read_bytes() for file in place.table.iterdir()}
+    with pytest.raises(ConfigError, match="flowers exists, and is no table that lightkit convert has written"):
+        _write(place, make_rows(5), overwrite=overwrite)
+    assert {file.name: file.read_bytes() for file in place.table.iterdir()} == before
+
+
+def test_a_delta_table_of_other_columns_gets_no_version(tmp_path: Path, make_rows: MakeRows) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="needs deltalake")
+    import pyarrow as pa
+
+    deltalake.write_deltalake(str(tmp_path / "flowers"), pa.table({"a": [1]}))
+    with pytest.raises(ConfigError, match="another table than lightkit convert writes: it has the columns a"):
+        _write(Place(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(3), overwrite=True)
+    assert deltalake.DeltaTable(str(tmp_path / "flowers")).version() == 0
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a[1]", "a^b/c", "a|b", r"a\b"])
+def test_names_that_deltalake_does_not_take_are_refused(name: str, tmp_path: Path, make_rows: MakeRows) -> None:
+    pytest.importorskip("deltalake", reason="needs deltalake")
+    rows = make_rows(3)
+    with pytest.raises(ConfigError, match=r"deltalake cannot write below a folder with .*or --format parquet"):
+        _write(Place(tmp_path / name, tmp_path / "photos", is_delta=True), rows)
+    _write(Place(tmp_path / name, tmp_path / "photos", is_delta=False), rows)
+
+
+def test_a_delta_table_with_a_broken_log_is_told_as_that(tmp_path: Path, make_rows: MakeRows) -> None:
+    pytest.importorskip("deltalake", reason="needs deltalake")
+    place = Place(tmp_path / "flowers", tmp_path / "photos", is_delta=True)
+    rows = make_rows(3)
+    _write(place, rows)
+    (place.table / "_delta_log" / f"{0:020}.json").write_text("{")
+    with pytest.raises(DataError, match=r"flowers: Delta refuses \(.+\)\."):
+        _write(place, rows, overwrite=True)
+
+
+@KINDS
+def test_a_table_of_the_other_format_is_not_overwritten(place: Place, make_rows: MakeRows) -> None:
+    pytest.importorskip("deltalake", reason="needs deltalake")
+    other = Place(place.table, place.images, not place.is_delta)
+    rows = make_rows(4)
+    _write(other, rows)
+    said = "parquet" if place.is_delta else "delta"
+    with pytest.raises(ConfigError, match=rf"flowers is of the format {said}, and --format says .* --format {said}"):
+        _write(place, rows, overwrite=True)
+    assert _images(other) == _wanted(rows)
+
+
+@KINDS
+def test_an_empty_folder_becomes_the_table(place: Place, make_rows: MakeRows) -> None:
+    place.table.mkdir(parents=True)
+    rows = make_rows(4)
+    _write(place, rows)
+    assert _images(place) == _wanted(rows)
+
+
+@KINDS
+def test_a_table_within_its_images_is_refused(place: Place, make_rows: MakeRows) -> None:
+    rows = make_rows(4)
+    with pytest.raises(ConfigError, match=r"is in the folder of images .* Say another place"):
+        _write(Place(place.images / "flowers", place.images, place.is_delta), rows)
+    assert sorted(entry.name for entry in place.images.iterdir()) == ["a", "b"]
+
+
+def test_a_delta_table_without_deltalake_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_rows: MakeRows
+) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake.transaction", None)
+    with pytest.raises(ConfigError, match=r"pip install 'lightkit\[delta\]'\. Or say --format parquet"):
+        _write(Place(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(3))
+
+
+@KINDS
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "overwritten"])
+def test_nothing_is_left_of_what_is_interrupted(place: Place, is_there: bool, make_rows: MakeRows) -> None:
+    old: Counter[bytes] = Counter()
+    if is_there:
+        rows = make_rows(6)
+        old = _wanted(rows)
+        _write(place, rows)
+    files = laid_out(make_rows(20, mark=b"new"), num_files=2, row_group_bytes=4_000)
+
+    def interrupt(_rows: int, _bytes: int) -> None:
+        raise Interrupted(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        write_table(Place(place.table, place.images, place.is_delta, True), files, advance=interrupt)
+
+    assert _beside(place) == (["flowers"] if is_there else [])
+    if is_there:
+        assert _images(place) == old
+        assert len(list(place.table.glob("*.parquet"))) == 2
+
+
+def test_a_signal_just_after_the_commit_leaves_the_new_version_whole(
+    tmp_path: Path, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("deltalake", reason="needs deltalake")
+    place = Place(tmp_path / "flowers", tmp_path / "photos", is_delta=True)
+    _write(place, make_rows(6))
+    rows = make_rows(9, mark=b"new")
+
+    def commit_and_stop(table: Path, files: Sequence[WrittenFile]) -> None:
+        replace_delta(table, files)
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(table, "replace_delta", commit_and_stop)
+    with pytest.raises(Interrupted):
+        _write(place, rows, overwrite=True)
+    assert _images(place) == _wanted(rows)
+
+
+@contextmanager
+def _file_size_limit(size_bytes: int) -> Iterator[None]:
+    """Within it no file can be larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@KINDS
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "overwritten"])
+def test_no_room_in_the_middle_is_one_error_and_leaves_nothing(
+    place: Place, is_there: bool, make_rows: MakeRows
+) -> None:
+    old: Counter[bytes] = Counter()
+    if is_there:
+        rows = make_rows(6)
+        old = _wanted(rows)
+        _write(place, rows)
+    rows = make_rows(40, mark=b"new")
+    with (
+        _file_size_limit(9_000),
+        pytest.raises(DataError, match=r"flowers: there is no room for it \(File too large\)"),
+    ):
+        _write(place, rows, overwrite=True)
+    assert _beside(place) == (["flowers"] if is_there else [])
+    if is_there:
+        assert _images(place) == old
+        assert len(list(place.table.glob("*.parquet"))) == 2
+
+
+@KINDS
+def test_a_disk_with_too_little_room_is_told_before_anything_is_written(
+    place: Place, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 2_000))
+    with pytest.raises(DataError, match=r"\(No space left on device\): it needs about 0\.0 MB, 0\.0 MB are free"):
+        _write(place, make_rows(6))
+    assert _beside(place) == []
+
+
+@KINDS
+def test_a_place_that_cannot_be_written_is_told(place: Place, make_rows: MakeRows) -> None:
+    place.table.parent.parent.mkdir(exist_ok=True)
+    place.table.parent.write_bytes(b"a file")
+    with pytest.raises(ConfigError, match=r"flowers: cannot write here \(.+\)\. Say another place"):
+        _write(place, make_rows(6))
+
+
+@KINDS
+def test_of_two_writers_the_second_is_told_to_wait(place: Place, make_rows: MakeRows) -> None:
+    rows = make_rows(6)
+    with sole_writer(place.table), pytest.raises(RunLocked, match="another process is writing this table"):
+        _write(place, rows)
+    _write(place, rows)
+    assert _images(place) == _wanted(rows)
+
+
+@pytest.mark.parametrize("first", ["link", "table"])
+def test_a_writer_through_a_link_is_seen(tmp_path: Path, first: str) -> None:
+    table = tmp_path / "out" / "flowers"
+    table.mkdir(parents=True)
+    link = tmp_path / "elsewhere"
+    link.symlink_to(table)
+    one, other = (link, table) if first == "link" else (table, link)
+    with sole_writer(one), pytest.raises(RunLocked, match="another process is writing this table"), sole_writer(other):
+        pass
+    with sole_writer(other):
+        pass
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["elsewhere", "flowers", "out"]
+
+
+_KILLED = """
+import os, pickle, signal, sys
+from lightkit.images.tables.table import write_table
+place, files = pickle.loads(sys.stdin.buffer.read())
+write_table(place, files, advance=lambda rows, size: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+@pytest.mark.slow
+@KINDS
+def test_a_killed_process_leaves_no_table_and_the_next_one_clears_up(place: Place, make_rows: MakeRows) -> None:
+    rows = make_rows(20)
+    files = laid_out(rows, num_files=2, row_group_bytes=4_000)
+    sent = pickle.dumps((place, files))
+    done = subprocess.run([sys.executable, "-c", _KILLED], input=sent, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert "flowers" not in _beside(place)
+
+    _write(place, rows)
+    assert _beside(place) == ["flowers"]
+    assert _images(place) == _wanted(rows)

@@ -1,0 +1,415 @@
+"""Each file is judged by decoding it once, and by its content alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+import pytest
+from PIL import Image, ImageFile
+from torchvision.io import ImageReadMode, decode_jpeg, read_file
+
+from lightkit.images import file_digests
+from lightkit.images import verdicts as module
+from lightkit.images.reading import UnreadableImageError, read_rgb
+from lightkit.images.verdict_cache import VerdictCache
+from lightkit.images.verdicts import Verdict, verdicts
+
+# torchvision 0.29: its decoders, which are used as long as there are any
+pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "lightkit" / "image-verdicts.sqlite"
+
+
+@pytest.fixture
+def decodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Digests of what was decoded, and not found in the cache."""
+    found: list[str] = []
+    seen = module._seen
+
+    def counted(image: Image.Image, stored: tuple[int, int], digest: str) -> Verdict:
+        found.append(digest)
+        return seen(image, stored, digest)
+
+    monkeypatch.setattr(module, "_seen", counted)
+    return found
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that were read, an hour after they were made."""
+    found: list[str] = []
+    digest = file_digests.digest_of
+
+    def counted(file: Any) -> str:
+        found.append(Path(f"/proc/self/fd/{file.fileno()}").readlink().name)
+        return digest(file)
+
+    monkeypatch.setattr(module, "digest_of", counted)
+    monkeypatch.setattr(module, "_now_ns", lambda: time.time_ns() + 3600 * 10**9)
+    return found
+
+
+def one(path: Path) -> Verdict:
+    (verdict,) = verdicts([path])
+    return verdict
+
+
+def test_verdicts_come_in_the_order_of_the_paths(make_images: Any) -> None:
+    root = make_images(*(f"{number}.png" for number in range(40)))
+    for number in range(0, 40, 3):
+        Image.new("L", (number + 1, 2)).save(root / f"{number}.png")
+    found = list(verdicts(root / f"{number}.png" for number in range(40)))
+    assert [verdict.width for verdict in found] == [number + 1 if number % 3 == 0 else 12 for number in range(40)]
+    assert all(verdict.defect is None and len(verdict.digest) == 64 for verdict in found)
+
+
+def test_content_that_is_known_is_not_decoded_again(make_images: Any, decodings: list[str]) -> None:
+    root = make_images("a.png", "b.png")
+    (root / "c.png").write_bytes((root / "a.png").read_bytes()[:200])
+    paths = sorted(root.iterdir())
+    first = list(verdicts(paths))
+    assert len(decodings) == 3
+    moved = root.rename(root.with_name("moved"))
+    assert list(verdicts(sorted(moved.iterdir()))) == first
+    assert len(decodings) == 3
+    assert first[2].defect is not None
+
+
+def test_files_that_are_as_they_were_are_not_read_again(
+    make_images: Any, readings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_images("a.png", "b.png")
+    (root / "c.png").write_bytes((root / "a.png").read_bytes()[:200])
+    (root / "d.png").symlink_to("a.png")
+    paths = sorted(root.iterdir())
+    first = list(verdicts(paths))
+    assert sorted(readings) == ["a.png", "a.png", "b.png", "c.png"]
+    readings.clear()
+    assert list(verdicts(paths)) == first
+    monkeypatch.chdir(root)
+    assert list(verdicts(Path(path.name) for path in paths)) == first
+    assert readings == []
+    assert [verdict.defect is None for verdict in first] == [True, True, False, True]
+
+
+def _put_back(path: Path, content: bytes, *, aside: bool) -> None:
+    """Give a file other content with its size and time, in place or by a new file of the name."""
+    before = path.stat()
+    target = path.with_suffix(".new") if aside else path
+    target.write_bytes(content)
+    os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+    target.replace(path)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path, content: _put_back(path, content, aside=False),
+        lambda path, content: _put_back(path, content, aside=True),
+        lambda path, content: path.write_bytes(content),
+        lambda path, content: path.write_bytes(content + b"more"),
+    ],
+    ids=["in place with its time", "replaced with its time", "rewritten", "longer"],
+)
+def test_a_file_that_was_changed_is_read_again(
+    make_images: Any, readings: list[str], change: Callable[[Path, bytes], object]
+) -> None:
+    root = make_images("a.png", "b.png")
+    path = root / "a.png"
+    assert one(path).defect is None
+    change(path, bytes(path.stat().st_size))
+    assert one(path).defect is not None
+    assert readings == ["a.png", "a.png"]
+
+
+def test_a_file_that_is_gone_is_not_taken_for_the_known_one(make_images: Any, readings: list[str]) -> None:
+    path = make_images("a.png") / "a.png"
+    assert one(path).defect is None
+    path.unlink()
+    assert one(path) == Verdict("", "No such file or directory")
+
+
+def test_a_file_that_was_changed_just_before_is_read_again(
+    make_images: Any, readings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_images("a.png") / "a.png"
+    changed_ns = path.stat().st_ctime_ns
+    for later_ns, num_read in [(1_999_999_999, 1), (-(10**10), 2), (2_000_000_000, 3), (2_000_000_000, 3)]:
+        monkeypatch.setattr(module, "_now_ns", lambda ns=changed_ns + later_ns: ns)
+        one(path)
+        assert len(readings) == num_read
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(
+    make_images: Any, readings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_images("a.png") / "a.png"
+    content, digest = path.read_bytes(), file_digests.digest_of
+
+    def slow(file: Any) -> str:
+        found = digest(file)
+        path.write_bytes(content[::-1])
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "digest_of", slow)
+        one(path)
+    assert one(path).defect is not None
+
+
+@pytest.mark.parametrize("setting", ["MAX_IMAGE_PIXELS", "LOAD_TRUNCATED_IMAGES", "_RULES", "version"])
+def test_other_rules_judge_again(
+    make_images: Any, decodings: list[str], monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    path = make_images("a.png") / "a.png"
+    one(path)
+    place: Any = {"MAX_IMAGE_PIXELS": Image, "LOAD_TRUNCATED_IMAGES": ImageFile, "_RULES": module}.get(setting)
+    monkeypatch.setattr(place or PIL, setting if place else "__version__", 1000)
+    one(path)
+    assert len(decodings) == 2
+
+
+def _unreadable(path: Path) -> None:
+    path.unlink()
+
+
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (_unreadable, "No such file or directory"),
+        (_directory, "neither a file nor a folder"),
+        (_pipe, "neither a file nor a folder"),
+        (_loop, "Too many levels of symbolic links"),
+    ],
+    ids=["vanished", "folder", "pipe", "loop"],
+)
+def test_what_is_no_content_is_told_and_not_kept(
+    make_images: Any, spoil: Callable[[Path], None], reason: str, decodings: list[str]
+) -> None:
+    path = make_images("a.png") / "a.png"
+    content = path.read_bytes()
+    spoil(path)
+    assert one(path) == Verdict("", reason)
+    path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    assert one(path).defect is None
+
+
+def test_a_lack_of_memory_is_not_kept(make_images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_images("a.png") / "a.png"
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_seen", _raise_memory_error)
+        assert one(path).defect == "MemoryError"
+    assert one(path).defect is None
+
+
+def _raise_memory_error(image: Image.Image, stored: tuple[int, int], digest: str) -> Verdict:
+    raise MemoryError
+
+
+def test_a_file_that_changes_while_it_is_judged_is_judged_again(
+    make_images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_images("a.png") / "a.png"
+    content = path.read_bytes()
+
+    def slow(image: Image.Image, stored: tuple[int, int], digest: str) -> Verdict:
+        path.write_bytes(b"another")
+        return Verdict(digest, "wrong")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_seen", slow)
+        assert one(path).defect == "wrong"
+    path.write_bytes(content)
+    assert one(path).defect is None
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.write_bytes(b"no database, but longer than the head of one" * 100),
+        lambda file: file.write_bytes(file.read_bytes()[:5000]),
+        lambda file: file.write_bytes(b""),
+        lambda file: (file.unlink(), file.mkdir()),
+    ],
+    ids=["other", "cut short", "empty", "folder"],
+)
+def test_a_broken_cache_only_costs_time(
+    make_images: Any, cache: Path, spoil: Callable[[Path], object], decodings: list[str]
+) -> None:
+    paths = sorted(make_images(*(f"{number}.png" for number in range(5))).iterdir())
+    first = list(verdicts(paths))
+    spoil(cache)
+    assert list(verdicts(paths)) == first
+    assert len(decodings) == 10
+    assert list(verdicts(paths)) == first
+    assert len(decodings) == (15 if cache.is_dir() else 10)
+
+
+def test_without_any_folder_for_the_cache_files_are_judged(
+    make_images: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_images("a.png") / "a.png"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    assert one(path).defect is None
+
+
+def test_pixels_in_memory_are_bounded_and_a_larger_image_gets_its_turn() -> None:
+    budget = module._Budget(100)
+    used, most = 0, 0
+    lock = threading.Lock()
+
+    def work(pixels: int) -> None:
+        nonlocal used, most
+        with budget.of(pixels):
+            with lock:
+                used += pixels
+                most = max(most, used if pixels <= 100 else used - pixels)
+            with lock:
+                used -= pixels
+
+    threads = [threading.Thread(target=work, args=(pixels,)) for pixels in [40, 60, 500, 99, 1, 70, 30] * 20]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert used == 0
+    assert 0 < most <= 100
+
+
+def test_a_large_image_is_judged_like_a_small_one(make_images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_images(*(f"{number}.png" for number in range(6)))
+    (root / "0.png").write_bytes((root / "0.png").read_bytes()[:200])
+    monkeypatch.setattr(module, "VerdictCache", lambda path, rules: VerdictCache(None, rules=rules))
+    small = list(verdicts(sorted(root.iterdir())))
+    monkeypatch.setattr(module, "_LARGE_PIXELS", 100)
+    assert list(verdicts(sorted(root.iterdir()))) == small
+
+
+def test_no_more_files_are_begun_than_some_ahead(make_images: Any) -> None:
+    path = make_images("a.png") / "a.png"
+    asked = 0
+
+    def paths() -> Any:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield path
+
+    found = verdicts(paths())
+    for _ in range(3):
+        next(found)
+    found.close()  # type: ignore[attr-defined]
+    assert asked < 300
+
+
+def test_the_filters_of_warnings_are_as_before(make_images: Any) -> None:
+    before = list(warnings.filters)
+    one(make_images("a.png") / "a.png")
+    assert list(warnings.filters) == before
+
+
+def jpeg(folder: Path, kind: str) -> Path:
+    path = folder / f"{kind}.jpg"
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 40, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels).resize((80, 48))
+    options: dict[str, Any] = {}
+    if kind in ("L", "CMYK"):
+        image = image.convert(kind)
+    elif kind.startswith("turned"):
+        options["exif"] = image.getexif()
+        options["exif"][0x0112] = int(kind[-1])
+    elif kind == "xmp":
+        options["xmp"] = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:D tiff:Orientation="6"/></x:xmpmeta>'
+    else:
+        by_kind: dict[str, dict[str, Any]] = {
+            "progressive": {"progressive": True},
+            "rgb": {"keep_rgb": True},
+            "444": {"subsampling": 0},
+        }
+        options = by_kind.get(kind, {})
+    image.save(path, **options)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_plain"),
+    [
+        ("RGB", True), ("L", True), ("CMYK", False), ("progressive", True), ("rgb", True), ("444", True),
+        *((f"turned {number}", number in range(1, 9)) for number in range(10)), ("xmp", False),
+    ],
+)  # fmt: skip
+def test_a_plain_jpeg_is_what_torchvision_decodes_to_the_same_pixels(tmp_path: Path, kind: str, is_plain: bool) -> None:
+    path = jpeg(tmp_path, kind)
+    verdict = one(path)
+    expected = np.asarray(read_rgb(path))
+    assert verdict.is_jpeg == is_plain
+    assert (verdict.height, verdict.width) == expected.shape[:2]
+    if is_plain:
+        pixels = decode_jpeg(read_file(str(path)), mode=ImageReadMode.RGB, apply_exif_orientation=True)
+        assert np.array_equal(pixels.permute(1, 2, 0).numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "progressive JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"])
+@pytest.mark.parametrize("share", [0, 0.02, 0.5, 0.97])
+def test_what_is_cut_short_is_judged_as_decoding_does(tmp_path: Path, kind: str, share: float) -> None:
+    path = tmp_path / "cut"
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    options: dict[str, Any] = {"progressive": True} if kind.startswith("p") else {}
+    Image.fromarray(pixels).save(path, format=kind.rpartition(" ")[2], **options)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    try:
+        read_rgb(path)
+        decodes = True
+    except UnreadableImageError:
+        decodes = False
+    assert (one(path).defect is None) == decodes
+    assert not decodes or share == 0.97
+
+
+def test_real_photos_are_plain(photos: Path) -> None:
+    paths = sorted(photos.glob("*/*.jpg"))[::25]
+    for path, verdict in zip(paths, list(verdicts(paths)), strict=True):
+        pixels = decode_jpeg(read_file(str(path)), mode=ImageReadMode.RGB)
+        assert verdict.is_jpeg
+        assert pixels.shape == (3, verdict.height, verdict.width)
+        assert np.array_equal(pixels.permute(1, 2, 0).numpy(), np.asarray(read_rgb(path)))
+
+
+def test_copies_in_one_scan_have_one_verdict(make_images: Any) -> None:
+    root = make_images("a.png")
+    shutil.copyfile(root / "a.png", root / "b.PNG")
+    first, second = verdicts([root / "a.png", root / "b.PNG"])
+    assert first == second
