@@ -6,12 +6,16 @@
       ConfigError                2   the config or the command line is wrong
         ConfigErrors             2   so it is in several places
       DataError                  3   the data is wrong or missing
+      GateFailed                 4   the gate said no: the model is not good enough
       ExportError                5   an export does not match its model, or cannot be made of it
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
+      Stalled                   70   nothing was finished for too long: the watchdog has ended it
+      NonfiniteLoss              1   the loss was NaN or infinite; a checkpoint from before is there
       RunLocked                 75   another process holds the run; try again later
+      OutOfTime                 75   the deadline leaves no time for what is left; the same command goes on
       ServerAway                75   MLflow's registry does not answer; try again later
-    Interrupted (BaseException)      SIGINT or SIGTERM arrived
-                                75   with a checkpoint to resume from, else 130 or 143
+    Interrupted (BaseException)      SIGINT, SIGTERM, SIGUSR1 or SIGHUP arrived
+                                75   with a checkpoint to resume from, else 130, 143, 138 or 129
 
 Everything else that escapes is a defect in lightkit or in the user's code: a traceback and code 1.
 """
@@ -27,18 +31,28 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
 __all__ = [
+    "PIPE_CLOSED",
     "CheckpointError",
     "ConfigError",
     "ConfigErrors",
     "DataError",
     "ExportError",
+    "GateFailed",
     "Interrupted",
     "LightkitError",
+    "NonfiniteLoss",
+    "OutOfTime",
     "RunLocked",
     "ServerAway",
+    "Stalled",
+    "is_interruption",
+    "told_interruption",
     "visible",
 ]
 
+
+PIPE_CLOSED = 128 + 13
+"""Exit code where whoever read the output has left, as shells tell the end by SIGPIPE."""
 
 # Control characters but tab and line break, those that turn the direction of text, and bytes that are no text: a
 # terminal obeys them, or cannot print them.
@@ -114,6 +128,12 @@ class DataError(LightkitError):
     exit_code = 3
 
 
+class GateFailed(LightkitError):
+    """The gate said no: the model is not good enough to be promoted."""
+
+    exit_code = 4
+
+
 class ExportError(LightkitError):
     """An export does not match its model, or the model cannot be exported."""
 
@@ -124,8 +144,24 @@ class CheckpointError(LightkitError):
     """A checkpoint that was promised is missing, or cannot be read back."""
 
 
+class NonfiniteLoss(LightkitError):
+    """The loss of a training batch was NaN or infinite, and no checkpoint has anything of it."""
+
+
+class Stalled(LightkitError):
+    """Nothing was finished for so long that it would not have been any more; the same command may resume."""
+
+    exit_code = 70
+
+
 class RunLocked(LightkitError):
     """Another process holds the lock of this job; the same command works once that one has ended."""
+
+    exit_code = 75
+
+
+class OutOfTime(LightkitError):
+    """The deadline leaves no time for what is left; the same command goes on where this one stopped."""
 
     exit_code = 75
 
@@ -137,7 +173,7 @@ class ServerAway(LightkitError):
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM arrived. Not an `Exception`, so that nobody's handler for failures takes it for one.
+    """SIGINT, SIGTERM or the like arrived. Not an `Exception`, so that nobody's handler for failures takes it for one.
 
     Args:
         signum: The signal's number.
@@ -153,3 +189,26 @@ class Interrupted(BaseException):
     def exit_code(self) -> int:
         """75 where the run can be resumed, else 128 plus the signal's number, as shells count."""
         return 75 if self.checkpoint is not None else 128 + self.signum
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Tell whether an error may be what became of an interruption.
+
+    Native code that was loading a library makes an `ImportError` or a `SystemError` of it, whose context is lost; what
+    stumbles over a library of which one half is loaded has the interruption in its context.
+    """
+    chain: BaseException | None = error
+    while chain is not None and not isinstance(chain, (Interrupted, ImportError, SystemError)):
+        chain = chain.__cause__ or chain.__context__
+    return chain is not None
+
+
+def told_interruption(interruption: Interrupted) -> str:
+    """Say how an interruption has ended the stage."""
+    name = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 15: "SIGTERM"}.get(
+        interruption.signum, f"signal {interruption.signum}"
+    )
+    if interruption.checkpoint is None:
+        return f"interrupted by {name}; there is nothing to resume"
+    where = interruption.checkpoint
+    return f"interrupted by {name}; the same command resumes from {where}, unless run.resume says otherwise"

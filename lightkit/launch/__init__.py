@@ -9,7 +9,8 @@
 - `LaunchSettings`, `read_settings`: the config's `launch` block. `plan_launch`: what it comes to.
 - `Supervisor` starts all ranks through an engine, ends them together, and says which one has failed (`judge`).
 - `Board`: the folder through which ranks and supervisor tell each other how they stand.
-- `Watchdog`, `heartbeat`, `waiting`: a rank that hangs is told from one that waits for it, and ended.
+- `Watchdog`, `heartbeat`, `waiting`: a process that hangs is told from one that works or waits for it, and ended.
+- `WatchdogSettings`, `read_watchdog`: the config's `watchdog` block.
 
 Apart, and without torch, so that the process that only starts others costs nothing.
 """
@@ -22,7 +23,8 @@ from lightkit.launch.plan import Plan, plan_launch
 from lightkit.launch.ranks import ATTEMPT, ENGINE, LAUNCH, PREEMPTED, Rank, this_rank
 from lightkit.launch.settings import ENGINES, LaunchSettings, check_engine, read_settings
 from lightkit.launch.supervisor import Supervisor
-from lightkit.launch.watchdog import STALLED, Watchdog
+from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog
+from lightkit.launch.watchdog_settings import WatchdogSettings, read_watchdog
 
 __all__ = [
     "ATTEMPT",
@@ -33,18 +35,22 @@ __all__ = [
     "STALLED",
     "Board",
     "Heartbeat",
+    "Hung",
     "LaunchSettings",
     "Plan",
     "Rank",
+    "Stall",
     "Standing",
     "Supervisor",
     "Verdict",
     "Watchdog",
+    "WatchdogSettings",
     "check_engine",
     "heartbeat",
     "judge",
     "plan_launch",
     "read_settings",
+    "read_watchdog",
     "redirect",
     "this_rank",
     "waiting",

@@ -183,7 +183,7 @@ def _summary_of(standing: Standing) -> str:
     if standing.state == "began":
         return f"rank {standing.rank} was killed or crashed"
     if standing.state == "stalled":
-        return f"rank {standing.rank} hung"
+        return f"rank {standing.rank} hung{f' at {standing.at}' if standing.at else ''}"
     return f"rank {standing.rank}: {_last_line(standing.words)}"
 
 

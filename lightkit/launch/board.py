@@ -38,6 +38,7 @@ class Standing:
         kind: Name of the exception that ended it.
         words: What is printed of it: an error in words, or a traceback.
         waits_for: Collective in which it waited for the others when it ended.
+        at: Line at which it stood still.
         at_s: When it ended, seconds since 1970.
         supervisor: Which supervisor has started it.
     """
@@ -52,6 +53,7 @@ class Standing:
     waits_for: str | None = None
     at_s: float | None = None
     supervisor: str | None = None
+    at: str | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -103,13 +105,10 @@ class Board:
             return
         self._write(Standing(rank.rank, rank.attempt, "ended", describe_process(), code, kind, words, at_s=time.time()))
 
-    def stall(self, rank: Rank, *, code: int, words: str, waits_for: str | None) -> None:
+    def stall(self, rank: Rank, *, code: int, words: str, waits_for: str | None, at: str | None = None) -> None:
         """Say that a rank hangs and is being ended."""
-        self._write(
-            Standing(
-                rank.rank, rank.attempt, "stalled", describe_process(), code, "Stalled", words, waits_for, time.time()
-            )
-        )
+        standing = Standing(rank.rank, rank.attempt, "stalled", describe_process(), code, "Stalled", words)
+        self._write(replace(standing, waits_for=waits_for, at_s=time.time(), at=at))
 
     def standings(self, attempt: int | None = None) -> list[Standing]:
         """How all ranks stand that have arrived, by rank.

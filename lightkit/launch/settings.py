@@ -36,7 +36,8 @@ class LaunchSettings:
         network_interface: Interface by which machines reach each other, such as `eth0`, where the launcher takes the
             wrong one.
         timeout_s: Seconds in which all processes must have arrived.
-        stall_timeout_s: Seconds without a finished batch after which a process counts as hung; 0 waits for ever.
+        stall_timeout_s: With several processes the most that `watchdog` lets one of them wait without a finished
+            batch, in seconds, whatever the steps take; 0 waits for ever.
         all_ranks: Show what the other processes write too, each line after its rank.
         threads: Threads of each process. `null`: the cores of a machine shared out among its processes; one on a
             cluster of Spark or Ray, where nobody knows how many share a machine.

@@ -34,7 +34,7 @@ class Supervisor:
     """The process that a user has started and that starts the ranks.
 
     A signal asks all ranks to save and to end: after Ctrl-C they have 7 s for that, after SIGTERM, and SIGHUP, which a
-    closed terminal sends, 25 s. A second signal ends them at once. A signal that this process was started to ignore,
+    closed terminal sends, 14 s. A second signal ends them at once. A signal that this process was started to ignore,
     as `nohup` has it, is ignored.
 
     Args:
@@ -203,9 +203,9 @@ class Supervisor:
         def note(signum: int, _frame: FrameType | None) -> None:
             self._signals.append(signum)
 
-        asked = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
-            asked.append(signal.SIGHUP)
+        # Nohup has it ignore SIGHUP, and a script that runs it in the background SIGINT.
+        heeded = [each for each in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
+        asked = [signal.SIGTERM, *heeded]
         before = {signum: signal.signal(signum, note) for signum in asked}
         try:
             yield

@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightkit.runs.checkpoint_files import fault_of_checkpoint
-    from lightkit.runs.events import FIELDS, EventStream, read_events
+    from lightkit.runs.events import FIELDS, EventStream, event_line, read_events
     from lightkit.runs.files import read_json, write_json, write_text
+    from lightkit.runs.fingerprints import INPUTS, Inputs, changes_between, joined, read_inputs
     from lightkit.runs.folder import check_name, create, find, list_runs, newest_interrupted, open_run, point_latest
-    from lightkit.runs.integrity import digest, last_good, remove_leftovers, sidecar, verify, write_aside
+    from lightkit.runs.holders import lock_holder
+    from lightkit.runs.integrity import (
+        PassedOver,
+        choose_good,
+        digest,
+        forget_cached,
+        keep,
+        last_good,
+        remove_leftovers,
+        sidecar,
+        verify,
+        write_aside,
+    )
     from lightkit.runs.lock import Lock
     from lightkit.runs.manifest import build_manifest, describe_git, describe_hardware, describe_packages
     from lightkit.runs.metrics import MetricsTable
@@ -22,17 +35,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIELDS",
+    "INPUTS",
     "STATUSES",
     "EventStream",
+    "Inputs",
     "Lock",
     "MetricsTable",
+    "PassedOver",
     "Run",
     "Summary",
     "WarningWatch",
     "activate",
     "allowance",
     "build_manifest",
+    "changes_between",
     "check_name",
+    "choose_good",
     "classes_named",
     "create",
     "current",
@@ -40,16 +58,22 @@ __all__ = [
     "describe_hardware",
     "describe_packages",
     "digest",
+    "event_line",
     "fault_of_checkpoint",
     "find",
+    "forget_cached",
     "is_first_trusted",
     "is_trusting",
+    "joined",
+    "keep",
     "last_good",
     "list_runs",
+    "lock_holder",
     "newest_interrupted",
     "open_run",
     "point_latest",
     "read_events",
+    "read_inputs",
     "read_json",
     "refusal",
     "relative",
@@ -64,10 +88,23 @@ __all__ = [
 
 _NAMES = {
     "checkpoint_files": ("fault_of_checkpoint",),
-    "events": ("FIELDS", "EventStream", "read_events"),
+    "events": ("FIELDS", "EventStream", "event_line", "read_events"),
     "files": ("read_json", "write_json", "write_text"),
+    "fingerprints": ("INPUTS", "Inputs", "changes_between", "joined", "read_inputs"),
     "folder": ("check_name", "create", "find", "list_runs", "newest_interrupted", "open_run", "point_latest"),
-    "integrity": ("digest", "last_good", "remove_leftovers", "sidecar", "verify", "write_aside"),
+    "holders": ("lock_holder",),
+    "integrity": (
+        "PassedOver",
+        "choose_good",
+        "digest",
+        "forget_cached",
+        "keep",
+        "last_good",
+        "remove_leftovers",
+        "sidecar",
+        "verify",
+        "write_aside",
+    ),
     "lock": ("Lock",),
     "manifest": ("build_manifest", "describe_git", "describe_hardware", "describe_packages"),
     "metrics": ("MetricsTable",),

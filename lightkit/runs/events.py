@@ -10,6 +10,17 @@ resume      training goes on in a run folder that an earlier process left behind
 epoch       an epoch, with its validation, is complete; ``metrics`` are those of its row in metrics.csv
 checkpoint  a checkpoint is on disk and its digest beside it; ``path`` is relative to the run folder
 result      a validate, test or predict stage is complete
+bad_images  ``count`` images or rows are left out: ``reasons`` says how many for which reason, ``found`` when it was
+            found (scan, epoch 3, test), and ``path``, relative to the run folder, where each is listed
+stall       nothing was finished for ``seconds`` in ``phase`` (train, validate, ...); ``path`` has the stacks of all
+            threads and loading processes, and ``at`` the line at which the stuck one stands
+nonfinite   the loss of a batch was NaN or infinite; ``indices`` of its samples in the split, null where nobody knows
+            them, and what was done: ``action`` is stop, skip or rollback
+fallback    a checkpoint was passed over for an older one: ``path`` is not what was written, ``used`` is
+gate        the model was judged: ``passed``, its ``scores`` and those of the baseline, ``reasons`` where it failed
+promotion   an alias of the registry moved: ``name``, ``alias``, ``from`` and ``to`` (versions; null: none)
+stage       a stage of ``lightkit retrain``: ``stage``, and its ``status`` (begun, done, failed, skipped)
+unchanged   ``fit --if-changed`` found nothing to do: ``run`` is made from the same; on standard output only
 warning     somebody was warned, on the screen too
 end         the last line of this process, whatever the reason
 ==========  ==========================================================================================
@@ -30,7 +41,7 @@ from typing import Any, TextIO
 
 from lightkit.runs.files import finite
 
-__all__ = ["FIELDS", "EventStream", "read_events"]
+__all__ = ["FIELDS", "EventStream", "event_line", "read_events"]
 
 _NUMBER = (int, float)
 
@@ -40,6 +51,14 @@ FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "epoch": {"epoch": (int,), "step": (int,), "metrics": (dict,), "seconds": _NUMBER},
     "checkpoint": {"path": (str,), "epoch": (int,), "step": (int,), "kind": (str,)},
     "result": {"stage": (str,), "metrics": (dict,)},
+    "bad_images": {"count": (int,), "reasons": (dict,), "found": (str,), "path": (str,)},
+    "stall": {"phase": (str,), "seconds": _NUMBER, "path": (str,), "at": (str, type(None))},
+    "nonfinite": {"epoch": (int,), "step": (int,), "batch": (int,), "indices": (list, type(None)), "action": (str,)},
+    "fallback": {"path": (str,), "used": (str, type(None)), "reason": (str,)},
+    "gate": {"passed": (bool,), "scores": (dict,), "reasons": (list,)},
+    "promotion": {"name": (str,), "alias": (str,), "from": (str, type(None)), "to": (str, type(None))},
+    "stage": {"stage": (str,), "status": (str,)},
+    "unchanged": {"run": (str,), "data": (dict,)},
     "warning": {"message": (str,), "source": (str,)},
     "end": {"status": (str,), "exit_code": (int,), "seconds": _NUMBER},
 }
@@ -68,9 +87,8 @@ class EventStream:
         Raises:
             ValueError: If the event is unknown, or a required field is missing or has another type.
         """
-        _check(event, fields)
-        record = {"time": _now(), "event": event, **finite(fields)}
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+        record = _record(event, fields)
+        line = _line(record)
         with self._lock:
             self._append(line.encode("utf-8", errors="replace"))
             if self.mirror is not None:
@@ -84,7 +102,18 @@ class EventStream:
             if not self._repaired:
                 line = b"\n" + line if _ends_torn(self.path) else line
                 self._repaired = True
-            file.write(line)
+            rest = memoryview(line)
+            while rest:  # on a full disk a part may fit, and the next call raises
+                rest = rest[file.write(rest) :]
+
+
+def event_line(event: str, /, **fields: Any) -> str:
+    """Give the line of an event that belongs to no run's file, for a program that reads standard output.
+
+    Raises:
+        ValueError: If the event is unknown, or a required field is missing or has another type.
+    """
+    return _line(_record(event, fields))
 
 
 def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
@@ -100,6 +129,15 @@ def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(record, dict) and "event" in record:
                 yield record
+
+
+def _record(event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    _check(event, fields)
+    return {"time": _now(), "event": event, **finite(fields)}
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
 def _check(event: str, fields: Mapping[str, Any]) -> None:

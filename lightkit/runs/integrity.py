@@ -4,17 +4,43 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from lightkit.runs.files import aside_of, flush, write_text
 
-__all__ = ["digest", "fault_of", "last_good", "remove_leftovers", "sidecar", "verify", "write_aside"]
+__all__ = [
+    "PassedOver",
+    "choose_good",
+    "digest",
+    "fault_of",
+    "forget_cached",
+    "keep",
+    "last_good",
+    "remove_leftovers",
+    "sidecar",
+    "verify",
+    "write_aside",
+]
 
 _log = logging.getLogger(__name__)
 _PREFERRED = ("last.ckpt", "best.ckpt")
+
+
+class PassedOver(NamedTuple):
+    """A checkpoint that is not used.
+
+    Args:
+        path: The file.
+        fault: How it is not what was written.
+    """
+
+    path: Path
+    fault: str
 
 
 def digest(path: Path | str) -> str:
@@ -71,22 +97,81 @@ def write_aside(
     return new
 
 
-def last_good(checkpoints: Path | str, *, report: Callable[[str], object] = _log.warning) -> Path | None:
-    """Find the newest checkpoint that can be trusted.
+def keep(path: Path, previous: Path, *, is_known: bool = False) -> None:
+    """Let a file be there under another name too, with its digest, before it is replaced; it takes no more space.
 
-    ``last.ckpt`` comes first, then the others from the newest to the oldest. One without a digest beside it was not
-    written here; it counts if its archive reads back whole.
+    At any moment one of the two is whole. Nothing happens where there is no file, or not what its digest promises:
+    what was kept before is worth more then.
+
+    Args:
+        path: The file.
+        previous: Its other name, in the same folder; what is there is replaced.
+        is_known: It has been read since it was written, and need not be now.
+    """
+    if not path.is_file():
+        return
+    promised = _promised(path)
+    value = promised[0] if is_known and len(promised) == 1 else digest(path)
+    if value not in promised:
+        return
+    aside = aside_of(previous)
+    try:
+        _promise(previous, [*_held(previous), value])
+        try:
+            os.link(path, aside)
+        except OSError:  # a file system without links
+            path.replace(aside)
+        aside.replace(previous)
+        _promise(previous, [value])
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def forget_cached(path: Path) -> None:
+    """Let what is read next come from the disk, where the system can be asked to; it must have been flushed."""
+    if not hasattr(os, "posix_fadvise"):  # macOS
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def last_good(checkpoints: Path | str, *, report: Callable[[str], object] = _log.warning) -> Path | None:
+    """Find the newest checkpoint that can be trusted, see `choose_good`.
 
     Args:
         checkpoints: Folder to look in.
         report: Gets one sentence for each checkpoint that was passed over, with the reason.
     """
-    for path in _by_age(Path(checkpoints)):
-        fault = fault_of(path)
-        if fault is None:
-            return path
-        report(f"{path} is not used: {fault}.")
-    return None
+    path, passed_over = choose_good(checkpoints)
+    for other, fault in passed_over:
+        report(f"{other} is not used: {fault}.")
+    return path
+
+
+def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[PassedOver]]:
+    """Find the newest checkpoint that can be trusted, and tell which were passed over for it.
+
+    ``last.ckpt`` comes first, then the others from the newest to the oldest. One without a digest beside it was not
+    written here, or has lost it: it counts where none with a digest does, if its archive reads back whole.
+    """
+    paths = _by_age(Path(checkpoints))
+    passed_over: list[PassedOver] = []
+    bare: list[Path] = []
+    for path in paths:
+        if not sidecar(path).exists():
+            bare.append(path)
+        elif (fault := fault_of(path)) is None:
+            return path, [*passed_over, *(PassedOver(other, f"{sidecar(other).name} is missing") for other in bare)]
+        else:
+            passed_over.append(PassedOver(path, fault))
+    for path in bare:
+        if (fault := fault_of(path)) is None:
+            return path, passed_over
+        passed_over.append(PassedOver(path, fault))
+    return None, passed_over
 
 
 def remove_leftovers(folder: Path | str) -> list[Path]:

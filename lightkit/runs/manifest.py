@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ def build_manifest(
     data: Mapping[str, Any] | None = None,
     gpus: Iterable[str] = (),
     parent: str | None = None,
-    mask: Callable[[str], str] = str,
     folder: Path | None = None,
     previous: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -33,13 +32,12 @@ def build_manifest(
     Args:
         version: lightkit's own.
         subcommand: ``fit``, ``validate``, ``test`` or ``predict``.
-        command: The command line, program first.
+        command: The command line, program first, without secrets.
         run: ``NAME/ID`` of the run.
         seed: What ``seed_everything`` came to; None if nothing was seeded.
         data: What the data module says of itself: source, fingerprint, counts. It is often known only later.
         gpus: Name of each GPU in use.
         parent: Folder of the run that this one continues or evaluates.
-        mask: Gives an argument of the command line back without its secret.
         folder: Folder whose git commit counts; the working directory if None.
         previous: The run's manifest so far, where this process resumes it; what was different then stays under
             ``earlier``.
@@ -49,7 +47,7 @@ def build_manifest(
         "run": run,
         "subcommand": subcommand,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": [mask(argument) for argument in command],
+        "command": list(command),
         "working_directory": str(Path.cwd()),
         "lightkit": version,
         "python": platform.python_version(),

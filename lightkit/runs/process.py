@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["describe_process", "is_gone"]
+__all__ = ["describe_process", "is_from_another_boot", "is_gone"]
 
 
 def describe_process() -> dict[str, Any]:
@@ -18,20 +19,21 @@ def describe_process() -> dict[str, Any]:
         "pid": os.getpid(),
         "process_started": _started(os.getpid()),
         "boot": _boot(),
+        "machine": _machine(),
         "pid_namespace": _namespace(),
     }
 
 
 def is_gone(process: dict[str, Any]) -> bool | None:
-    """Tell whether a process has ended; None where nobody here can tell: another host, or another container.
+    """Tell whether a process has ended; None where nobody here can tell: another machine, or another container.
 
     Args:
         process: What `describe_process` gave in that process.
     """
     if process.get("host") != socket.gethostname():
         return None
-    if process.get("boot") != _boot():
-        return True
+    if is_from_another_boot(process):
+        return True if process.get("machine") == _machine() is not None else None
     if process.get("pid_namespace") != _namespace():
         return None
     pid = process.get("pid")
@@ -39,6 +41,15 @@ def is_gone(process: dict[str, Any]) -> bool | None:
         return None
     started = _started(pid)
     return started is None or started != process.get("process_started")
+
+
+def is_from_another_boot(process: Mapping[str, Any]) -> bool:
+    """Tell whether a machine of this name ran it that has started anew since, or is another one of the same name.
+
+    Args:
+        process: What `describe_process` gave in that process.
+    """
+    return process.get("host") == socket.gethostname() and process.get("boot") != _boot()
 
 
 def _started(pid: int) -> str | None:
@@ -64,6 +75,14 @@ def _started_by_ps(pid: int) -> str | None:
 def _boot() -> str | None:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def _machine() -> str | None:
+    """What tells machines of the same name apart, as two are that were made from one image and never named."""
+    try:
+        return Path("/etc/machine-id").read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
 

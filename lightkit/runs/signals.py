@@ -2,66 +2,221 @@
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
-from lightkit.errors import Interrupted
+from lightkit.errors import Interrupted, is_interruption
+from lightkit.runs.children import kill_children
 
-__all__ = ["SignalWatch"]
+__all__ = ["PATIENCE_S", "SignalWatch"]
 
+PATIENCE_S = 11.5
+"""Seconds from a signal to the end of a process that does not end by itself; with its last words less than 15 s."""
+
+_LAST_WORDS_S = 2.0
+_SAME_WISH_S = 0.5  # `timeout` sends its signal to the process and then to its group
+_ASKING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class SignalWatch:
-    """Remember SIGINT and SIGTERM while a step is being computed; raise `Interrupted` at once everywhere else.
+    """Remember SIGINT, SIGTERM, SIGUSR1 and SIGHUP while a step is computed; raise `Interrupted` at once elsewhere.
 
-    A second signal ends the process immediately, without saving: whoever sends two means it.
+    A second signal ends the process immediately, without saving: whoever sends two means it. A process that has not
+    ended `PATIENCE_S` after the first is ended, with the processes that it has started. SIGHUP and SIGINT are left
+    alone where the process was started to ignore them, as `nohup` and a script's `&` have it.
+
+    Args:
+        to_the_end: Go on after the block until the process has ended, if a signal has come; so for a whole program.
+        patience_s: Seconds from the first signal to the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, to_the_end: bool = False, patience_s: float = PATIENCE_S) -> None:
         self.received: int | None = None
         self.deferred = False
+        self.has_raised = False
+        """Whether `Interrupted` was raised at once, at whatever the main thread was doing."""
+        self.last_words: Callable[[int], int] | None = None
+        """Called in a thread, with the signal, when the process is ended by force: it gives the exit code."""
+        self.code: int | None = None
+        """The exit code, once it is known."""
+        self._patience_s = patience_s
+        self._to_the_end = to_the_end
         self._previous: dict[int, _Handler] = {}
+        self._patient: set[int] = set()
+        self._first: tuple[int, float] | None = None
+        self._over = threading.Event()
+        self._wakeup: tuple[int, int] | None = None
         self._pid = os.getpid()
 
     def __enter__(self) -> SignalWatch:
         """Install the handlers; outside the main thread, where Python allows none, do nothing."""
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
-                self._previous[signum] = signal.signal(signum, self._handle)
+        for signum in _ASKING:
+            handler = signal.getsignal(signum)
+            if signum == signal.SIGINT and handler == signal.SIG_IGN:
+                continue  # as a shell has it for what a script runs in the background
+            if signum not in (signal.SIGINT, signal.SIGTERM) and handler != signal.SIG_DFL:
+                continue  # ignored, or somebody else's
+            self.add(signum)
+        if self._to_the_end:
+            atexit.register(self._leave_none)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Put the handlers back that were there before."""
+        if self._to_the_end and self.received is not None:
+            return
+        self._over.set()
+        self._stop_looking()
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
         self._previous.clear()
 
-    def add(self, signum: int) -> None:
-        """Treat another signal as these two; outside the main thread, where Python allows no handler, do nothing."""
-        if threading.current_thread() is threading.main_thread():
-            self._previous[signum] = signal.signal(signum, self._handle)
+    def add(self, signum: int, *, patiently: bool = False) -> None:
+        """Treat a signal as such a wish; outside the main thread, where Python allows no handler, do nothing.
+
+        Args:
+            signum: Its number.
+            patiently: Let it wait for as long as it takes until training can be resumed.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        before = signal.signal(signum, self._handle)
+        self._previous.setdefault(signum, before)
+        if patiently:
+            self._patient.add(signum)
 
     def note(self, signum: int) -> None:
         """Take a wish that has come by another way for a signal that waits for the end of the batch."""
         self.received = self.received or signum
 
+    def explains(self, error: BaseException) -> bool:
+        """Tell whether an error is what became of the signal, and no news of its own.
+
+        A library may swallow what was raised while it was being loaded, and stumble over its own half afterwards.
+        """
+        return self.received is not None and (self.has_raised or is_interruption(error))
+
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        """Let signals wait for the end of a block that must not be cut off, such as the last line of the records."""
+        before, self.deferred = self.deferred, True
+        try:
+            yield
+        finally:
+            self.deferred = before
+
+    def look(self) -> None:
+        """Notice signals from now on also while the main thread is in native code and cannot handle them."""
+        if self._wakeup is not None or threading.current_thread() is not threading.main_thread():
+            return
+        reads, writes = os.pipe()
+        os.set_blocking(writes, False)
+        if (other := signal.set_wakeup_fd(writes, warn_on_full_buffer=False)) != -1:  # another library's, such as Ray's
+            signal.set_wakeup_fd(other, warn_on_full_buffer=False)
+            os.close(reads)
+            os.close(writes)
+            return
+        self._wakeup = reads, writes
+        os.register_at_fork(after_in_child=self._forget_pipe)
+        threading.Thread(target=self._read_signals, args=(reads,), name="lightkit-signals", daemon=True).start()
+
+    def cut(self, code: int, words: str | None = None) -> None:
+        """End this process and those that it has started, at once.
+
+        Args:
+            code: Exit code.
+            words: What to say on standard error.
+        """
+        if words is not None:
+            with suppress(OSError):
+                os.write(2, f"{words}\n".encode(errors="replace"))
+        kill_children()
+        os._exit(code)
+
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
             self._handle_in_fork(signum)
             return
-        if self.received is not None:
-            os._exit(128 + signum)
-        self.received = signum
-        if not self.deferred:
-            raise Interrupted(signum)
+        if signum in self._patient:
+            self.note(signum)
+            return
+        if self._wakeup is None:
+            self._come(signum)
+        if self.received is None:
+            self.received = signum
+            if not self.deferred:
+                self.has_raised = True
+                raise Interrupted(signum)
+
+    def _come(self, signum: int) -> None:
+        """Start the clock with the first signal, and end the process with the second."""
+        if self._first is None:
+            self._first = signum, time.monotonic()
+            # Not a `Thread`: the signal may have come while this very thread held the lock that starting one takes.
+            _thread.start_new_thread(self._end_in_time, ())
+        elif signum != self._first[0] or time.monotonic() - self._first[1] > _SAME_WISH_S:
+            self.cut(128 + signum)
+
+    def _leave_none(self) -> None:
+        """End what libraries, whose own ends come before this one, should have ended by now."""
+        if self.received is not None and os.getpid() == self._pid:
+            kill_children()
+
+    def _end_in_time(self) -> None:
+        assert self._first is not None
+        signum, _ = self._first
+        if self._over.wait(self._patience_s):
+            return
+        code = 128 + signum
+        if self.last_words is not None:
+            said: list[int] = []
+            last_words = self.last_words
+            speaker = threading.Thread(target=lambda: said.append(last_words(signum)), daemon=True)
+            speaker.start()  # in a thread of its own: what it needs may be held by what hangs
+            speaker.join(_LAST_WORDS_S)
+            code = said[0] if said else code
+        self.cut(
+            code if self.code is None else self.code,
+            f"ended by force: not all had ended {self._patience_s:g} s after the signal",
+        )
+
+    def _read_signals(self, reads: int) -> None:
+        while numbers := os.read(reads, 64):
+            for signum in numbers:
+                if signum in self._previous and signum not in self._patient and self._is_mine(signum):
+                    self._come(signum)
+        os.close(reads)
+
+    def _is_mine(self, signum: int) -> bool:
+        """Whether nobody else handles a signal at the moment; Lightning's handler calls the one before it."""
+        handler = signal.getsignal(signum)
+        return handler == self._handle or self._handle in getattr(handler, "signal_handlers", ())
+
+    def _stop_looking(self) -> None:
+        if self._wakeup is None:
+            return
+        if signal.set_wakeup_fd(-1) not in (-1, self._wakeup[1]):
+            return
+        os.close(self._wakeup[1])  # the thread ends, and closes the other end
+        self._wakeup = None
+
+    def _forget_pipe(self) -> None:
+        """In a forked process: its signals are not its parent's."""
+        if self._wakeup is not None and os.getpid() != self._pid:
+            with suppress(ValueError, OSError):
+                signal.set_wakeup_fd(-1)
 
     @staticmethod
     def _handle_in_fork(signum: int) -> None:
-        """In a data loader's worker: Ctrl-C reaches it too, but the batch that is being saved may need it."""
-        if signum != signal.SIGINT:
+        """In a loader's process, which Ctrl-C reaches too: the batch that is being saved may need it."""
+        if signum == signal.SIGTERM:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)

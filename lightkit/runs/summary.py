@@ -6,13 +6,14 @@ run                ``NAME/ID``
 status             running, done, failed, interrupted (nothing to resume from) or preempted (resumes)
 exit_code          of the process; null while it runs
 error              one line, where it failed
+stopped_by         ``deadline`` where training ended well, but earlier than its config says; else null
 started, ended     ISO 8601, UTC; of the newest process in this folder
 durations          seconds: ``total`` of this process, ``fit``, and each other stage by its name
 epochs             number of epochs that are complete
 steps              number of optimizer steps
 throughput         ``samples_per_s`` in training, over this process's complete epochs; null if none
 metrics            ``best`` and ``last``: column -> value, the rows of metrics.csv for these epochs
-best               ``monitor``, ``value``, ``epoch`` of the best checkpoint; null if nothing is monitored
+best               ``monitor``, its ``mode`` (min, max), ``value``, ``epoch`` of the best checkpoint; null if none
 paths              relative to the run's folder: ``best_checkpoint``, ``last_checkpoint``, ``config``, ...
 stages             ``validate``, ``test``, ``predict`` -> metric -> value
 =================  ===================================================================================================
@@ -27,8 +28,10 @@ from typing import Any
 
 from lightkit.runs.files import read_json, write_json
 
-__all__ = ["STATUSES", "Summary"]
+__all__ = ["STATUSES", "SUMMARY_SCHEMA", "Summary"]
 
+SUMMARY_SCHEMA = Path(__file__).with_name("summary.schema.json")
+"""JSON Schema of the file; `lightkit schema --summary` prints it."""
 STATUSES = ("running", "done", "failed", "interrupted", "preempted")
 
 
@@ -40,6 +43,7 @@ class Summary:
     status: str = "running"
     exit_code: int | None = None
     error: str | None = None
+    stopped_by: str | None = None
     started: str | None = None
     ended: str | None = None
     durations: dict[str, float] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from lightkit.launch.patience import Patience, saving_s
 from lightkit.runs.process import describe_process
 
 ALIVE = describe_process()
-DEAD = {**ALIVE, "boot": "another"}
+DEAD = {**ALIVE, "process_started": "another"}
 
 
 def plan(engine: str, processes: int = 2, **settings: Any) -> Plan:
@@ -85,4 +85,4 @@ def test_the_time_to_arrive_begins_anew_with_each_start() -> None:
 
 
 def test_who_sends_sigterm_waits_longer_than_who_presses_ctrl_c() -> None:
-    assert [saving_s(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == [7, 25, 25]
+    assert [saving_s(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == [7, 14, 14]

@@ -118,11 +118,12 @@ def test_a_signal_before_any_rank_has_begun_ends_the_launcher_at_once(tmp_path: 
     assert time.monotonic() - began < 20  # not the 25 s that ranks would have; one second where nothing else runs
 
 
-def test_a_terminal_that_closes_does_not_end_what_nohup_has_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "in_the_background_of_a_script"])
+def test_a_signal_that_it_was_started_to_ignore_ends_no_launch(signum: signal.Signals, tmp_path: Path) -> None:
     done = "time.sleep(1)\nboard.end(rank, code=0 if not got else 1)\n"
-    with supervised(tmp_path, done, preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)) as process:
+    with supervised(tmp_path, done, preexec_fn=partial(signal.signal, signum, signal.SIG_IGN)) as process:
         begun(process)
-        os.kill(process.pid, signal.SIGHUP)
+        os.kill(process.pid, signum)
         assert verdict(process) == [0, None, None]
 
 

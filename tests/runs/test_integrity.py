@@ -172,6 +172,90 @@ def test_a_checkpoint_of_another_program_counts_if_its_archive_is_whole(tmp_path
     assert "data.pkl in its archive is damaged" in told[0]
 
 
+def test_one_that_has_lost_its_digest_is_passed_over_for_one_that_has_it(tmp_path: Path) -> None:
+    for name in ("last", "last-1"):
+        with zipfile.ZipFile(tmp_path / f"{name}.ckpt", "w") as archive:
+            archive.writestr("data.pkl", name)
+        _save(tmp_path / f"{name}.ckpt", (tmp_path / f"{name}.ckpt").read_bytes())
+    runs.sidecar(tmp_path / "last.ckpt").unlink()
+    chosen, passed_over = runs.choose_good(tmp_path)
+    assert chosen == tmp_path / "last-1.ckpt"
+    assert passed_over == [(tmp_path / "last.ckpt", "last.ckpt.sha256 is missing")]
+    runs.sidecar(tmp_path / "last-1.ckpt").unlink()
+    assert runs.choose_good(tmp_path) == (tmp_path / "last.ckpt", []), "better than none"
+
+
+@pytest.mark.parametrize("what", ["last.ckpt", "last.ckpt.sha256"])
+def test_any_flipped_byte_is_noticed(what: str, tmp_path: Path) -> None:
+    _save(tmp_path / "last.ckpt", b"0123456789")
+    _save(tmp_path / "last-1.ckpt", b"before")
+    whole = (tmp_path / what).read_bytes()
+    count = 10 if what == "last.ckpt" else 64  # of the other line, what follows the digest is the name
+    for at in range(count):
+        (tmp_path / what).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        chosen, passed_over = runs.choose_good(tmp_path)
+        assert chosen == tmp_path / "last-1.ckpt", at
+        assert [path.name for path, _ in passed_over] == ["last.ckpt"]
+    (tmp_path / what).write_bytes(whole)
+    assert runs.last_good(tmp_path) == tmp_path / "last.ckpt"
+
+
+def test_what_is_kept_is_the_same_file_under_two_names(tmp_path: Path) -> None:
+    path, previous = _save(tmp_path / "last.ckpt", b"one"), tmp_path / "last-1.ckpt"
+    runs.keep(path, previous)
+    assert path.stat().st_ino == previous.stat().st_ino
+    assert runs.verify(previous)
+    _save(path, b"two")
+    assert (path.read_bytes(), previous.read_bytes()) == (b"two", b"one")
+    runs.keep(path, previous, is_known=True)
+    assert runs.verify(previous)
+    assert previous.read_bytes() == b"two"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("has_digest", [True, False], ids=["altered", "without a digest"])
+def test_what_is_not_what_was_written_is_not_kept(has_digest: bool, tmp_path: Path) -> None:
+    path, previous = _save(tmp_path / "last.ckpt", b"two"), _save(tmp_path / "last-1.ckpt", b"one")
+    path.write_bytes(b"tvo")
+    if not has_digest:
+        runs.sidecar(path).unlink()
+    runs.keep(path, previous)
+    assert previous.read_bytes() == b"one"
+    assert runs.verify(previous)
+
+
+def test_without_links_a_file_is_kept_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    path, previous = _save(tmp_path / "last.ckpt", b"one"), tmp_path / "last-1.ckpt"
+    runs.keep(path, previous)
+    assert runs.verify(previous)
+    assert runs.choose_good(tmp_path) == (previous, [])
+
+
+@pytest.mark.parametrize("dies", range(4), ids=str)
+def test_a_death_while_one_is_kept_costs_nothing(dies: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, previous = _save(tmp_path / "last.ckpt", b"two"), _save(tmp_path / "last-1.ckpt", b"one")
+    replace, count = Path.replace, iter(range(9))
+
+    def die(self: Path, target: Path) -> Path:
+        if next(count) == dies:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", die)
+        if dies < 3:
+            with pytest.raises(KeyboardInterrupt):
+                runs.keep(path, previous)
+        else:
+            runs.keep(path, previous)
+    assert runs.verify(path)
+    assert runs.verify(previous)
+
+
 def test_there_is_no_good_checkpoint_without_a_folder(tmp_path: Path) -> None:
     assert runs.last_good(tmp_path / "none") is None
 

@@ -32,16 +32,15 @@ def test_the_manifest_says_what_the_run_was_made_from(tmp_path: Path) -> None:
     manifest = runs.build_manifest(
         version="1.2.3",
         subcommand="fit",
-        command=["lightkit", "fit", "--token=abc"],
+        command=["lightkit", "fit"],
         run="flowers/7",
         seed=7,
         data={"source": "drawn", "fingerprint": "f0"},
         gpus=["H200"],
         parent="runs/flowers/6",
-        mask=lambda argument: argument.replace("abc", "***"),
         folder=tmp_path,
     )
-    assert manifest["command"] == ["lightkit", "fit", "--token=***"]
+    assert manifest["command"] == ["lightkit", "fit"]
     assert manifest["lightkit"] == "1.2.3"
     assert manifest["python"] == platform.python_version()
     assert manifest["packages"]["torch"] == metadata.version("torch")
@@ -53,7 +52,6 @@ def test_the_manifest_says_what_the_run_was_made_from(tmp_path: Path) -> None:
     assert (manifest["run"], manifest["seed"], manifest["parent"]) == ("flowers/7", 7, "runs/flowers/6")
     runs.write_json(tmp_path / "manifest.json", manifest)
     assert runs.read_json(tmp_path / "manifest.json") == manifest
-    assert "abc" not in (tmp_path / "manifest.json").read_text()
 
 
 def test_a_resumed_run_keeps_what_its_earlier_processes_were() -> None:

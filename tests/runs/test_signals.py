@@ -7,14 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from lightkit.errors import Interrupted
 from lightkit.runs.signals import SignalWatch
 
+HERE = Path(__file__).parents[2]
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_outside_training_is_raised_at_once(signum: int) -> None:
     with SignalWatch(), pytest.raises(Interrupted) as caught:
         os.kill(os.getpid(), signum)
@@ -35,16 +39,135 @@ def test_the_handlers_of_before_come_back() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_second_signal_ends_the_process() -> None:
-    program = (
-        "import os, signal\n"
+@pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "in_the_background_of_a_script"])
+def test_a_signal_that_the_process_was_started_to_ignore_is_left_alone(signum: int) -> None:
+    before = signal.signal(signum, signal.SIG_IGN)
+    try:
+        with SignalWatch() as watch:
+            os.kill(os.getpid(), signum)
+            assert watch.received is None
+            assert signal.getsignal(signum) == signal.SIG_IGN
+    finally:
+        signal.signal(signum, before)
+
+
+def test_a_patient_signal_waits_for_as_long_as_it_takes() -> None:
+    with SignalWatch(patience_s=0.0) as watch:
+        watch.add(signal.SIGUSR1, patiently=True)
+        watch.look()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert watch.received == signal.SIGUSR1
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def test_a_block_that_must_not_be_cut_off_is_not() -> None:
+    with SignalWatch() as watch:
+        with watch.deferring():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert (watch.received, watch.deferred) == (signal.SIGTERM, False)
+
+
+def _program(text: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that has a watch over all of it, in which training has begun."""
+    begin = (
+        "import os, signal, subprocess, sys, threading, time\n"
         "from lightkit.runs.signals import SignalWatch\n"
-        "watch = SignalWatch(); watch.deferred = True; watch.__enter__()\n"
-        "os.kill(os.getpid(), signal.SIGTERM); os.kill(os.getpid(), signal.SIGINT)\n"
+        "TERM, INT = signal.SIGTERM, signal.SIGINT\n"
+        "def me(signum): os.kill(os.getpid(), signum)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", begin + text], capture_output=True, text=True, check=False, timeout=60, cwd=HERE
+    )
+
+
+SLEEPER = "child = subprocess.Popen(['sleep', '600'], start_new_session=True); print(child.pid, flush=True)\n"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return " Z " not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("looks", ["watch.look()", "pass"], ids=["looking", "handling"])
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [("me(TERM); me(INT)", 130), ("me(TERM); time.sleep(0.6); me(TERM)", 143)],
+    ids=["another", "the_same_later"],
+)
+def test_a_second_signal_ends_the_process_and_its_children(signals: str, code: int, looks: str) -> None:
+    ended = _program(
+        f"watch = SignalWatch(); watch.deferred = True; watch.__enter__(); {looks}\n{SLEEPER}"
+        f"{signals}; time.sleep(30); print('went on')\n"
+    )
+    assert ended.returncode == code, ended.stderr
+    (child,) = ended.stdout.split()
+    assert not _is_alive(int(child))
+
+
+@pytest.mark.parametrize("looks", ["watch.look()", "pass"], ids=["looking", "handling"])
+def test_the_same_signal_to_the_process_and_to_its_group_is_one_wish(looks: str) -> None:
+    ended = _program(
+        f"with SignalWatch() as watch:\n  watch.deferred = True; {looks}; me(TERM); me(TERM); me(TERM)\n"
         "print('went on')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert (ended.returncode, ended.stdout) == (130, "")
+    assert (ended.returncode, ended.stdout) == (0, "went on\n"), ended.stderr
+
+
+# Where the main thread is: it handles no signal while it waits in native code.
+STUCK = {
+    "asleep": "time.sleep(600)",
+    "a_thread_that_never_ends": "threading.Thread(target=time.sleep, args=(600,)).start()",
+    "native_code": "import ctypes; lock, it = ctypes.CDLL(None).pthread_mutex_lock, bytes(64); lock(it); lock(it)",
+}
+
+
+@pytest.mark.parametrize("stuck", STUCK.values(), ids=STUCK)
+def test_a_process_that_does_not_end_is_ended_with_its_children_and_last_words(stuck: str) -> None:
+    ended = _program(
+        "watch = SignalWatch(to_the_end=True, patience_s=0.3); watch.__enter__()\n"
+        "watch.deferred = True; watch.look()\n"
+        "watch.last_words = lambda signum: print('signal', signum, flush=True) or 75\n"
+        f"{SLEEPER}threading.Timer(0.1, me, (TERM,)).start()\n{stuck}\n"
+    )
+    assert ended.returncode == 75, ended.stderr
+    child, *said = ended.stdout.split()
+    assert said == ["signal", "15"]
+    assert "ended by force: not all had ended 0.3 s after the signal" in ended.stderr
+    assert not _is_alive(int(child))
+
+
+def test_last_words_that_hang_do_not_keep_the_process() -> None:
+    ended = _program(
+        "watch = SignalWatch(patience_s=0.1); watch.__enter__(); watch.deferred = True\n"
+        "watch.last_words = lambda signum: time.sleep(600)\nme(TERM); time.sleep(600)\n"
+    )
+    assert ended.returncode == 143
+
+
+def test_children_that_are_left_at_the_end_of_an_interrupted_program_are_ended() -> None:
+    ended = _program(
+        f"from lightkit.errors import Interrupted\n{SLEEPER}try:\n"
+        "  with SignalWatch(to_the_end=True) as watch: me(TERM)\nexcept Interrupted as end: sys.exit(end.exit_code)"
+    )
+    assert ended.returncode == 143
+    assert not _is_alive(int(ended.stdout))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_the_signals_of_a_forked_process_are_not_its_parents() -> None:
+    with SignalWatch(patience_s=0.0) as watch:
+        watch.deferred = True
+        watch.look()
+        pid = os.fork()
+        if pid == 0:
+            for signum in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+                os.kill(os.getpid(), signum)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert watch.received is None
 
 
 @pytest.mark.parametrize(
@@ -62,3 +185,34 @@ def test_a_forked_worker_raises_nothing(signum: int, ends: Callable[[int], bool]
         _, status = os.waitpid(pid, 0)
     assert ends(status)
     assert watch.received is None
+
+
+def _raised(error: BaseException, during: BaseException) -> BaseException:
+    """An error as it is when it was raised while another one was handled."""
+    error.__context__ = during
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_explained"),
+    [
+        (KeyError("half"), False),
+        (ImportError("half"), True),
+        (_raised(KeyError("half"), Interrupted(15)), True),
+        (_raised(KeyError("half"), _raised(ValueError("first"), Interrupted(15))), True),
+        (_raised(KeyError("half"), ValueError("first")), False),
+    ],
+    ids=["its own", "import", "in its context", "in the context of its context", "in another's context"],
+)
+def test_what_became_of_a_signal_is_known_by_its_context(error: BaseException, is_explained: bool) -> None:
+    with SignalWatch() as watch:
+        assert not watch.explains(error), "no signal has come"
+        watch.note(signal.SIGTERM)
+        assert watch.explains(error) is is_explained
+
+
+def test_what_fails_after_a_signal_that_was_swallowed_is_the_signals() -> None:
+    with SignalWatch() as watch:
+        with suppress(Interrupted):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert watch.explains(KeyError("a module of which one half is loaded"))

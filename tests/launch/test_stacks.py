@@ -1,0 +1,176 @@
+"""The line of the user's own code at which a process stands, in this process and in those that it forks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.data.sampling import SampleKey
+from lightkit.launch.stacks import (
+    Place,
+    Samples,
+    Stack,
+    own_stacks,
+    place_of,
+    samples_of,
+    show_forks,
+    stacks_of_children,
+)
+
+PACKAGES = sysconfig.get_paths()["purelib"]
+STANDARD = sysconfig.get_paths()["stdlib"]
+MINE = Place("/home/me/mine.py", 37, "__getitem__")
+MAIN = Place("/home/me/train.py", 5, "<module>")
+TRAINER = Place(f"{PACKAGES}/pytorch_lightning/trainer/trainer.py", 600, "fit")
+FETCHER = Place(f"{PACKAGES}/pytorch_lightning/loops/fetchers.py", 60, "__next__")
+WORKER = Place(f"{PACKAGES}/torch/utils/data/_utils/worker.py", 300, "_worker_loop")
+PIL = Place(f"{PACKAGES}/PIL/Image.py", 900, "load")
+JSON = Place(f"{STANDARD}/json/decoder.py", 337, "decode")
+OURS = Place(str(Path(__file__).parents[2] / "lightkit" / "data" / "photos.py"), 10, "read")
+TORCH = Place(f"{PACKAGES}/torch/nn/modules/linear.py", 120, "forward")
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ([MAIN, TRAINER, FETCHER, MINE, PIL, JSON], MINE),
+        ([MAIN, TRAINER, FETCHER, PIL, JSON], PIL),
+        ([MAIN, TRAINER, FETCHER, OURS, JSON], OURS),
+        ([MAIN, TRAINER, TORCH], None),
+        ([MAIN, MINE, TRAINER, FETCHER, WORKER, JSON], None),
+        ([MAIN, TRAINER, FETCHER, WORKER, MINE, TORCH], MINE),
+        ([MAIN], MAIN),
+        ([Place("<frozen importlib._bootstrap>", 1, "_load")], None),
+        ([], None),
+    ],
+    ids=["own", "package", "lightkit", "torch", "idle_worker", "worker", "no_trainer", "import", "none"],
+)
+def test_the_place_is_the_innermost_line_of_the_users_own_code(places: list[Place], expected: Place | None) -> None:
+    assert place_of(places) == expected
+
+
+def test_a_place_is_told_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(Place(str(tmp_path / "src" / "mine.py"), 37, "__getitem__")) == "src/mine.py:37 in __getitem__"
+    assert str(MINE) == "/home/me/mine.py:37 in __getitem__"
+
+
+class Catalogue:
+    """A data set that shows the stack on which it is asked for an item."""
+
+    def __getitem__(self, item: Any) -> Samples:
+        return samples_of(sys._getframe())
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ([4, 7], Samples((4, 7), 7)),
+        ([SampleKey(4, 0), SampleKey(7, 0)], Samples((4, 7), 7)),
+        (["a", "b"], Samples()),
+    ],
+    ids=["numbers", "keys", "texts"],
+)
+def test_the_samples_are_those_of_the_batch_that_is_loaded(asked: list[Any], expected: Samples) -> None:
+    from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+    fetcher = _MapDatasetFetcher(Catalogue(), auto_collation=True, collate_fn=lambda items: items[-1], drop_last=False)
+    assert fetcher.fetch(asked) == expected  # type: ignore[no-untyped-call]
+
+
+def test_an_item_that_no_loader_asks_for_is_no_sample() -> None:
+    assert Catalogue()[7] == Samples()
+
+
+def test_all_threads_are_shown_the_main_one_last() -> None:
+    stop = threading.Event()
+    idler = threading.Thread(target=stop.wait, name="idler")
+    idler.start()
+    try:
+        stacks = own_stacks(idler.ident or 0)  # as if it were the main one
+    finally:
+        stop.set()
+        idler.join()
+    assert [stack.who for stack in stacks][-1] == "thread idler"
+    assert "thread idler (most recent call last):" in stacks[-1].text
+    assert "self._cond.wait" in stacks[-1].text or "wait" in stacks[-1].text
+
+
+def sleeping(ready: Connection) -> None:
+    ready.send(True)
+    time.sleep(3600)  # where it sleeps
+
+
+def stubborn(ready: Connection) -> None:
+    """Never gets back to Python: its lock is waited for in native code, which a signal does not end."""
+    lock = threading.Lock()
+    lock.acquire()
+    ready.send(True)
+    lock.acquire()
+
+
+@contextmanager
+def forked(target: Any) -> Iterator[int]:
+    """A process that was forked from this one, and is where it shall be."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=target, args=(theirs,), daemon=True)
+    process.start()
+    try:
+        assert ours.recv()
+        time.sleep(0.2)  # no event tells that it sleeps
+        assert process.pid is not None
+        yield process.pid
+        assert process.is_alive(), "asking it for its stack has ended it"
+    finally:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells which processes answer")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("target", "line"), [(sleeping, "time.sleep(3600)"), (stubborn, "lock.acquire()")], ids=["sleep", "lock"]
+)
+def test_a_forked_process_shows_where_it_stands_and_lives_on(target: Any, line: str) -> None:
+    show_forks()
+    with forked(target) as pid:
+        (stack,) = (each for each in stacks_of_children() if each.who.endswith(str(pid)))
+        (again,) = (each for each in stacks_of_children() if each.who.endswith(str(pid)))
+    assert f"in {target.__name__}" in stack.text
+    assert stack.places == again.places
+    at = stack.places[-1]
+    source = Path(__file__).read_text(encoding="utf-8").splitlines()
+    assert at.file == __file__
+    assert line in source[at.line - 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells which processes answer")
+def test_another_program_is_named_and_lives_on() -> None:
+    show_forks()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as program:
+        try:
+            (stack,) = (each for each in stacks_of_children() if each.who == f"process {program.pid}")
+            assert program.poll() is None
+        finally:
+            program.communicate(b"\n")
+    assert program.returncode == 0
+    assert "shows no stack" in stack.text
+    assert stack.at is None
+
+
+def test_without_children_there_is_nothing_to_show() -> None:
+    own = str(os.getpid())
+    assert not [stack for stack in stacks_of_children() if stack.who.endswith(f" {own}")]
+    assert Stack("nobody", "").at is None

@@ -1,0 +1,98 @@
+"""What people say after --deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from lightkit.errors import ConfigError
+from lightkit.runs.deadlines import duration_s, parse_deadline, shown_duration
+
+NIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose clock is Berlin's, one hour before UTC in winter and two in summer."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("4h", 14400), ("90m", 5400), ("1h30m", 5400), ("3600s", 3600), ("1.5h", 5400), ("1d2h", 93600), ("4H", 14400)],
+    ids=str,
+)
+def test_a_duration_counts_from_now(said: str, seconds: int) -> None:
+    assert parse_deadline(said, now=NIGHT) == NIGHT + timedelta(seconds=seconds)
+    assert duration_s(said) == seconds
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize(
+    ("said", "now", "expected"),
+    [
+        ("05:30", "2026-11-23T02:00+01:00", "2026-11-23T04:30Z"),
+        ("05:30", "2026-11-22T22:00+01:00", "2026-11-23T04:30Z"),
+        ("5:30:15", "2026-11-22T05:30:15+01:00", "2026-11-23T04:30:15Z"),
+        ("05:30", "2026-03-28T22:00+01:00", "2026-03-29T03:30Z"),
+        ("02:30", "2026-03-28T22:00+01:00", "2026-03-29T01:30Z"),
+        ("02:30", "2026-10-24T22:00+02:00", "2026-10-25T00:30Z"),
+        ("02:30", "2026-10-25T02:45+02:00", "2026-10-25T01:30Z"),
+        ("02:30", "2026-10-25T02:45+01:00", "2026-10-26T01:30Z"),
+        ("2026-11-23T05:30", "2026-11-22T22:00+01:00", "2026-11-23T04:30Z"),
+        ("2026-11-23 05:30", "2026-11-22T22:00+01:00", "2026-11-23T04:30Z"),
+        ("2026-11-23T05:30Z", "2026-11-22T22:00+01:00", "2026-11-23T05:30Z"),
+        ("2026-11-23T05:30:00-05:00", "2026-11-22T22:00+01:00", "2026-11-23T10:30Z"),
+    ],
+    ids=[
+        "later today", "tomorrow", "not this very moment", "clocks go forward before it", "clocks go forward over it",
+        "clocks go back over it", "its second time", "after its second time",
+        "a date", "a date with a space", "a date in UTC", "a date elsewhere",
+    ],
+)  # fmt: skip
+def test_a_time_of_day_is_the_next_on_the_local_clock(said: str, now: str, expected: str) -> None:
+    present = datetime.fromisoformat(now).astimezone(timezone.utc)
+    assert parse_deadline(said, now=present) == datetime.fromisoformat(expected.replace("Z", "+00:00"))
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ("tomorrow", "expected a time of day such as 05:30, a duration such as 4h"),
+        ("", "expected a time of day"),
+        ("25:00", "there is no time of day '25:00'"),
+        ("05:61", "there is no time of day"),
+        ("0s", "is no time at all"),
+        ("9999h", "is over a year"),
+        ("3600", "got '3600'"),
+        ("-4h", "got '-4h'"),
+        ("2026-11-23", "got '2026-11-23'"),
+        ("2026-13-45T05:30", "got '2026-13-45T05:30'"),
+        ("2026-11-22T20:00+00:00", "is over since 3 h 00 min"),
+    ],
+)
+def test_what_is_no_deadline_is_told(said: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says.replace("+", r"\+")) as caught:
+        parse_deadline(said, now=NIGHT)
+    assert "--deadline" in str(caught.value)
+
+
+def test_a_deadline_that_was_read_before_may_be_over_by_now() -> None:
+    earlier = NIGHT - timedelta(hours=1)
+    assert parse_deadline(earlier.isoformat(), now=NIGHT, is_resolved=True) == earlier
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-3, "0.0 s"), (0.44, "0.4 s"), (40, "40 s"), (119, "119 s"), (720, "12 min"), (11100, "3 h 05 min")],
+    ids=str,
+)
+def test_durations_read_as_people_say_them(seconds: float, shown: str) -> None:
+    assert shown_duration(seconds) == shown
