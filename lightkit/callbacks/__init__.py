@@ -1,23 +1,33 @@
 """Lightning callbacks that make a run resumable, recorded and watchable."""
 
+from lightkit.callbacks.bad_images import BadImages
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO, VerifiedXLACheckpointIO
 from lightkit.callbacks.interruption import StopOnSignal
+from lightkit.callbacks.nonfinite import FiniteLoss
 from lightkit.callbacks.predictions import PredictionTable
 from lightkit.callbacks.progress import last_block, progress_for
 from lightkit.callbacks.recorder import RunRecorder
 from lightkit.callbacks.resume import ResumeState
+from lightkit.callbacks.room import EnoughRoom
+from lightkit.callbacks.slack import SlackNotifier
 from lightkit.callbacks.watching import StallWatch
+from lightkit.callbacks.webhook import WebhookNotifier
 
 __all__ = [
+    "BadImages",
     "Checkpoint",
+    "EnoughRoom",
+    "FiniteLoss",
     "PredictionTable",
     "ResumeState",
     "RunRecorder",
+    "SlackNotifier",
     "StallWatch",
     "StopOnSignal",
     "VerifiedCheckpointIO",
     "VerifiedXLACheckpointIO",
+    "WebhookNotifier",
     "last_block",
     "progress_for",
 ]

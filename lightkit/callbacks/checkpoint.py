@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightkit import runs
@@ -37,7 +39,7 @@ class Checkpoint(ModelCheckpoint):
     Args:
         monitor: Logged metric that decides which epoch is best. `auto`: `val/loss` or `val_loss` where one of them is
             logged, otherwise the newest epoch counts as the best. `null`: always the newest.
-        mode: Whether the smallest (`min`) or the largest (`max`) value is best.
+        mode: Whether the smallest (`min`) or the largest (`max`) value is best; NaN never is.
         dirpath: Folder of the checkpoints. `null`: `checkpoints` in the run folder.
         save_last_every_s: Seconds of training after which `last.ckpt` is written within an epoch; `null`: only at its
             end. The default loses at most five minutes of work for a write of well under a second.
@@ -124,6 +126,13 @@ class Checkpoint(ModelCheckpoint):
         broken = trainer.is_global_zero and self.last_path.is_file() and not runs.verify(self.last_path)
         if trainer.strategy.broadcast(broken) and not getattr(trainer, "fast_dev_run", False):
             self.save_last_now(trainer)
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Tell whether this epoch is the best: one whose monitor is NaN never is, on any process."""
+        is_nan = current is not None and bool(torch.as_tensor(current).isnan().any())
+        if self.monitor is not None and trainer.strategy.reduce_boolean_decision(is_nan, all=False):
+            return False
+        return super().check_monitor_top_k(trainer, current)
 
     def save_last_now(self, trainer: Trainer) -> Path:
         """Write `last.ckpt` with the present state and return its path."""

@@ -15,17 +15,24 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from lightkit import runs
 from lightkit.callbacks.checkpoint_reading import CheckpointReader, classes_beside_tensors
 from lightkit.callbacks.plain_values import plain, without_numpy_scalars
+from lightkit.callbacks.sizes import size_of
 from lightkit.errors import CheckpointError
+from lightkit.runs.disk import check_room, free_bytes, in_bytes
 
 __all__ = ["VerifiedCheckpointIO", "VerifiedXLACheckpointIO"]
 
 
+LAST, LAST_BUT_ONE = "last.ckpt", "last-1.ckpt"
+_FEW = 3
 _log = logging.getLogger("lightkit")
 _HPARAMS = ("hyper_parameters", "datamodule_hyper_parameters")
 
 
 class VerifiedCheckpointIO(CheckpointReader):
     """Write a checkpoint so that a kill, a full disk or a missing permission never costs the one before.
+
+    What does not fit on the disk is not begun. What is written is read back from the disk, and has its digest beside
+    it. `last-1.ckpt` is what `last.ckpt` was before.
 
     Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run. What is
     written loads as tensors and plain values: hyper-parameters such as paths are written as a config writes them.
@@ -46,6 +53,8 @@ class VerifiedCheckpointIO(CheckpointReader):
         self._mask = mask
         self._on_saved = on_saved
         self._told: set[str] = set()
+        self._written: dict[Path, tuple[int, int, int]] = {}
+        self._is_tight = False
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Write, read back and rename.
@@ -62,17 +71,41 @@ class VerifiedCheckpointIO(CheckpointReader):
         if "://" in str(path):  # an object store has no rename; Lightning's own writer knows it
             super().save_checkpoint(checkpoint, path, storage_options)
             return
+        path = Path(path)
+        check_room(path, size_of(checkpoint))
         try:
-            runs.write_aside(Path(path), lambda aside: _save(checkpoint, aside), check=_read_back)
+            runs.write_aside(path, lambda aside: _save(checkpoint, aside), check=lambda aside: self._check(aside, path))
         except (OSError, RuntimeError) as error:
             # torch.save reports a full disk as a RuntimeError of its zip writer
             raise CheckpointError(
                 f"The checkpoint {path} cannot be written: {error}. The one before it, if any, is untouched. "
                 f"Free space or change the folder's permissions, then run the same command to resume."
             ) from error
-        self._tell_classes(Path(path))
+        self._written[path] = _state(path)
+        self._tell_classes(path)
+        self._tell_room(path)
         if self._on_saved is not None:
-            self._on_saved(Path(path), checkpoint)
+            self._on_saved(path, checkpoint)
+
+    def _check(self, aside: Path, path: Path) -> None:
+        """Read back what was written; only then let `last-1.ckpt` be what `last.ckpt` has been."""
+        _read_back(aside)
+        if path.name == LAST:
+            is_known = path.is_file() and self._written.get(path) == _state(path)
+            runs.keep(path, path.with_name(LAST_BUT_ONE), is_known=is_known)
+
+    def _tell_room(self, path: Path) -> None:
+        """Say once that the disk is nearly full, while there is time."""
+        size, free = path.stat().st_size, free_bytes(path)
+        if not self._is_tight and free is not None and free < _FEW * size:
+            self._is_tight = True
+            _log.warning(
+                "%s are free on the disk of %s, less than %d checkpoints of %s take.",
+                in_bytes(free),
+                path.parent,
+                _FEW,
+                in_bytes(size),
+            )
 
     def _tell_classes(self, path: Path) -> None:
         """Say it while the training runs, not when it is to go on: what somebody's code keeps is left as it is."""
@@ -113,7 +146,14 @@ def _save(checkpoint: dict[str, Any], path: Path) -> None:
         torch.save(checkpoint, file)
 
 
+def _state(path: Path) -> tuple[int, int, int]:
+    """Tell a file that nobody has replaced or changed since."""
+    stat = path.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def _read_back(path: Path) -> None:
+    runs.forget_cached(path)
     try:
         with zipfile.ZipFile(path) as archive:  # torch writes a CRC-32 for each member
             broken = archive.testzip()

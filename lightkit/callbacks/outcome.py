@@ -11,7 +11,7 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from lightkit import runs
-from lightkit.errors import Interrupted, LightkitError
+from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutOfTime
 
 __all__ = ["best_checkpoint", "best_row", "described_data", "described_hardware", "end_of", "existing_paths"]
 
@@ -26,7 +26,9 @@ def end_of(error: BaseException | None) -> tuple[str, int, str | None]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 130, "KeyboardInterrupt"
     if isinstance(error, LightkitError):
-        return "failed", error.exit_code, str(error)
+        return "preempted" if isinstance(error, OutOfTime) else "failed", error.exit_code, str(error)
+    if isinstance(error, BrokenPipeError):  # whoever read the output has left, as `| head` does
+        return "failed", PIPE_CLOSED, words
     code = error.code if isinstance(error, SystemExit) else 1
     return "failed", code if isinstance(code, int) else 1, words
 
@@ -43,11 +45,16 @@ def best_row(trainer: Trainer, rows: list[dict[str, float]]) -> dict[str, float]
 
 
 def best_checkpoint(trainer: Trainer, best: dict[str, float] | None) -> dict[str, Any] | None:
-    """Monitor, value and epoch of the best checkpoint; None where nothing is monitored."""
+    """Monitor, its mode, value and epoch of the best checkpoint; None where nothing is monitored."""
     keeper = trainer.checkpoint_callback
     if not isinstance(keeper, ModelCheckpoint) or keeper.monitor is None or best is None:
         return None
-    return {"monitor": keeper.monitor, "value": best[keeper.monitor], "epoch": int(best["epoch"])}
+    return {
+        "monitor": keeper.monitor,
+        "mode": keeper.mode,
+        "value": best[keeper.monitor],
+        "epoch": int(best["epoch"]),
+    }
 
 
 def existing_paths(trainer: Trainer, run: runs.Run) -> dict[str, str]:
@@ -74,7 +81,12 @@ def described_hardware(trainer: Trainer) -> dict[str, Any]:
     """The machine, and what of it the trainer uses."""
     gpus = [torch.cuda.get_device_name(index) for index in trainer.device_ids] if _on_cuda(trainer) else []
     accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator").lower()
-    return {**runs.describe_hardware(gpus), "accelerator": accelerator, "devices": trainer.world_size}
+    return {
+        **runs.describe_hardware(gpus),
+        "accelerator": accelerator,
+        "devices": trainer.world_size,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def _on_cuda(trainer: Trainer) -> bool:

@@ -25,6 +25,7 @@ from lightkit.callbacks.outcome import (
     existing_paths,
 )
 from lightkit.errors import LightkitError
+from lightkit.runs.disk import what_is_free
 
 __all__ = ["RunRecorder"]
 
@@ -57,6 +58,7 @@ class RunRecorder(Callback):
         self._stage_began_s = self._began_s = time.monotonic()
         self._summarised_s = 0.0
         self._announced: str | None = None
+        self._stopped_by: str | None = None
         self._records_fit = False
         self._drops_later_rows = False
         self._closed = False
@@ -85,11 +87,16 @@ class RunRecorder(Callback):
         seconds = round(time.monotonic() - self._began_s, 3)
         try:
             self._end_summary(status, code, words, seconds)
-            self.events.write("end", status=status, exit_code=code, seconds=seconds, error=words)
+            why = {} if self._stopped_by is None else {"stopped_by": self._stopped_by}
+            self.events.write("end", status=status, exit_code=code, seconds=seconds, error=words, **why)
         except OSError as failure:
             if error is None:
                 raise LightkitError(f"The end of the run cannot be recorded: {failure}.") from failure
             _log.warning("The end of the run cannot be recorded in %s: %s.", self.run.folder, failure)
+
+    def stopped_early(self, reason: str) -> None:
+        """Keep the reason for which training ends well, but earlier than its config says."""
+        self._stopped_by = reason
 
     def checkpoint_saved(self, path: Path | str, epoch: int, step: int, kind: str) -> None:
         """Record that a checkpoint is on disk.
@@ -102,7 +109,8 @@ class RunRecorder(Callback):
         """
         if self._writes:
             where = runs.relative(path, self.run.folder)
-            self.events.write("checkpoint", path=where, epoch=int(epoch), step=int(step), kind=kind)
+            free = what_is_free(self.run.folder)
+            self.events.write("checkpoint", path=where, epoch=int(epoch), step=int(step), kind=kind, **free)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Complete the manifest: the data module is set up by now."""
@@ -230,7 +238,8 @@ class RunRecorder(Callback):
         if epoch is None:
             return
         self._table.record(epoch.epoch, epoch.step, epoch.row)
-        self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=epoch.seconds)
+        free = what_is_free(self.run.folder)
+        self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=epoch.seconds, **free)
         if time.monotonic() - self._summarised_s > _SUMMARY_EVERY_S:
             self._write_summary(trainer)
 
@@ -267,7 +276,7 @@ class RunRecorder(Callback):
             return
         self._take_others()
         self._summary.status, self._summary.exit_code, self._summary.error = status, code, words
-        self._summary.ended = _now()
+        self._summary.ended, self._summary.stopped_by = _now(), self._stopped_by or self._summary.stopped_by
         self._summary.durations["total"] = seconds
         self._summary.write(self.run.summary_path)
 
@@ -296,7 +305,7 @@ def _opened_summary(run: runs.Run) -> tuple[runs.Summary, bool]:
     if not run.resumed:
         return left, False
     left.status, left.exit_code, left.error, left.durations = "running", None, None, {}
-    left.started, left.ended = _now(), None
+    left.started, left.ended, left.stopped_by = _now(), None, None
     return left, True
 
 

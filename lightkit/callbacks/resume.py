@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,9 +12,10 @@ from torch import distributed
 
 from lightkit.callbacks.checkpoint import resumes_within_epoch
 
-__all__ = ["ResumeState"]
+__all__ = ["ResumeState", "gather"]
 
 _KEY = "lightkit_resume"
+T = TypeVar("T")
 
 
 class ResumeState(Callback):
@@ -31,7 +32,7 @@ class ResumeState(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add this process's and, in a group, every rank's state."""
         checkpoint[_KEY] = {
-            "random": _gather(trainer, {**random_states(), "xla": xla_random_state(trainer.strategy.root_device)}),
+            "random": gather(trainer, {**random_states(), "xla": xla_random_state(trainer.strategy.root_device)}),
             "should_stop": bool(trainer.should_stop),
             "plateau": _pending_plateau_steps(trainer),
         }
@@ -141,13 +142,14 @@ def _finish_counted_epoch(checkpoint: dict[str, Any]) -> None:
     batches["is_last_batch"] = False
 
 
-def _gather(trainer: Trainer, states: dict[str, Any]) -> list[dict[str, Any]]:
+def gather(trainer: Trainer, value: T) -> list[T]:
+    """Give the value of every rank to each; all must call it."""
     if (collectives := getattr(trainer.strategy, "collectives", None)) is not None:  # Horovod's own
-        return list(collectives.gather_objects(states))
+        return list(collectives.gather_objects(value))
     if not (distributed.is_available() and distributed.is_initialized()):
-        return [states]
-    gathered: list[dict[str, Any]] = [{}] * distributed.get_world_size()
-    distributed.all_gather_object(gathered, states)
+        return [value]
+    gathered: list[T] = [value] * distributed.get_world_size()
+    distributed.all_gather_object(gathered, value)
     return gathered
 
 

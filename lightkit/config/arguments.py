@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lightkit.config.credentials import shown_line
 from lightkit.config.layers import Flag
 from lightkit.config.origins import NESTED_FILES, cut, near
 from lightkit.config.problems import Problems
@@ -156,7 +157,7 @@ class _Splitter:
         return self._words.pop(0)
 
     def _unknown(self, word: str) -> ConfigError:
-        says = f"unexpected argument {cut(word)!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
+        says = f"unexpected argument {cut(shown_line(word))!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
         if word.endswith(NESTED_FILES):
             return ConfigError(f"{says}; a config file comes after -c: -c {cut(word)}")
         name = word.lstrip("-").partition("=")[0]

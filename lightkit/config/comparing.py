@@ -10,7 +10,7 @@ from lightkit.config.presented import Presented
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Items, Leaf, Node, Table
 
-__all__ = ["Difference", "differences"]
+__all__ = ["Difference", "differences", "innermost"]
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class _Comparison:
         if old is not None and new is not None:
             yield from self.between(path, old, new)
         elif old is not None:
-            yield from (Difference(place, leaf, None) for place, leaf in _innermost(old, path))
+            yield from (Difference(place, leaf, None) for place, leaf in innermost(old, path))
         elif new is not None:
-            yield from (Difference(place, None, leaf) for place, leaf in _innermost(new, path))
+            yield from (Difference(place, None, leaf) for place, leaf in innermost(new, path))
 
 
 def _same(one: object, other: object) -> bool:
@@ -74,12 +74,13 @@ def _holds_mappings(items: Items) -> bool:
     return any(isinstance(item, Table) for item in items.items)
 
 
-def _innermost(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
+def innermost(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
+    """List the values below a node with their paths: scalars, lists of scalars, and what is empty."""
     if isinstance(node, Table) and node.entries:
         for key, child in node.entries.items():
-            yield from _innermost(child, (*path, key))
+            yield from innermost(child, (*path, key))
     elif isinstance(node, Items) and _holds_mappings(node):
         for index, item in enumerate(node.items):
-            yield from _innermost(item, (*path, index))
+            yield from innermost(item, (*path, index))
     elif isinstance(node, (Leaf, Items, Table)):
         yield path, node

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lightkit.config.credentials import shown_line
 from lightkit.config.origins import NESTED_FILES, Origin, cut, mistake, near, near_files, shown_path
 from lightkit.config.problems import Problems
 from lightkit.config.reading import MAX_DEPTH, MAX_NODES, MAX_SIZE_BYTES, read_file
@@ -224,7 +225,7 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[Table]:
 
 
 def _flag_layer(flag: Flag) -> Table:
-    origin = Origin("flag", flag.text)
+    origin = Origin("flag", shown_line(flag.text))
     keys = flag.key.split(".")
     if not all(keys):
         raise ConfigError(f"{cut(flag.text)}: expected keys joined by single dots, such as trainer.max_epochs")

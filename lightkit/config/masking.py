@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterable, Iterator
+from urllib.parse import quote, quote_plus
 
 from lightkit.errors import LightkitError
 
@@ -13,6 +15,7 @@ __all__ = ["Mask"]
 _SHORTEST_PIECE = 4  # characters of a secret beside the dots of a cut; fewer give nothing away
 _LONGEST_PIECE = 1000  # what messages are cut to
 _SHORTEST_LINE = 8  # of a secret of many lines; messages may hold a single one
+_SHORTEST_ANYWHERE = 8  # letters and digits; a shorter secret may be a part of other words
 _CUT = re.compile(r"""(?P<before>['"]?\s*)(?:\.\.\.|…)(?P<after>\s*['"]?)""")
 
 
@@ -29,7 +32,7 @@ class Mask:
             for form in _forms(secret):
                 self._references.setdefault(form, reference)
         self._forms = sorted(self._references, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, self._forms)))
+        self._pattern = re.compile("|".join(map(_pattern, self._forms)))
 
     def __call__(self, text: str) -> str:
         """Write a text without secrets."""
@@ -62,6 +65,11 @@ def _overlap(form: str, text: str) -> int:
     return next((num for num in range(most, _SHORTEST_PIECE - 1, -1) if text.endswith(form[:num])), 0)
 
 
+def _pattern(form: str) -> str:
+    is_word = len(form) < _SHORTEST_ANYWHERE and form.isalnum()
+    return rf"(?<![^\W_]){form}(?![^\W_])" if is_word else re.escape(form)
+
+
 def _forms(secret: str) -> Iterator[str]:
     """List the ways in which a secret is written."""
     for text in (secret, *(line for line in secret.splitlines() if len(line) >= _SHORTEST_LINE)):
@@ -74,3 +82,5 @@ def _forms(secret: str) -> Iterator[str]:
         yield json.dumps(text)[1:-1]
         yield json.dumps(text, ensure_ascii=False)[1:-1]
         yield text.replace("'", "''")  # YAML's single quotes
+        yield html.escape(text)
+        yield from (quote(text, safe=""), quote(text), quote_plus(text))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unicodedata import combining, east_asian_width
 
+from lightkit.config.credentials import shown_line
 from lightkit.errors import ConfigError
 
 __all__ = [
@@ -75,8 +76,9 @@ class Origin:
         if self.line is None or self.column is None:
             return head
         start, end = self.column - 1, max(self.end_column or 0, self.column + 1) - 1
-        left_out = max(0, start - 60) if len(self.source) > _LONGEST_SOURCE_LINE else 0
-        text = self.source[left_out : left_out + _LONGEST_SOURCE_LINE].rstrip()
+        source = shown_line(self.source)
+        left_out = max(0, start - 60) if len(source) > _LONGEST_SOURCE_LINE else 0
+        text = source[left_out : left_out + _LONGEST_SOURCE_LINE].rstrip()
         text = "".join(letter if letter.isprintable() else " " for letter in text)
         before, meant = text[: start - left_out], text[start - left_out : end - left_out]
         carets = "^" * max(1, _width(meant))
@@ -111,6 +113,12 @@ def near(word: str, choices: Iterable[str]) -> str:
     """Say ``; did you mean 'x'?`` with the choices that look most like ``word``, or nothing where none does."""
     close = difflib.get_close_matches(word, sorted(set(choices)), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(choice) for choice in close)}?" if close else ""
+
+
+def near_class(name: str, choices: Iterable[str]) -> str:
+    """Say it of classes: the one that begins so is meant by the name of an entry, as SlackNotifier is by ``slack``."""
+    begun = [each for each in set(choices) if each.lower().startswith(name.replace("_", "").lower())]
+    return f"; did you mean {begun[0]!r}?" if len(begun) == 1 else near(name, choices)
 
 
 def near_files(file: Path) -> str:

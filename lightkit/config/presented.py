@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from lightkit.config.credentials import HIDDEN
 from lightkit.config.interpolation import escaped
 from lightkit.config.origins import KeyPath, Origin
 from lightkit.config.resolved import Resolved
@@ -78,7 +79,7 @@ class Presented:
         if isinstance(value, str) and leaf.origin.kind in _OUTSIDE:
             value = read_scalar(str(value))  # text as yet; only its argument's type decides, and people mean a number
         if not isinstance(value, str):
-            return value
+            return HIDDEN if dict(self._resolved.secrets).get(str(value)) == HIDDEN else value
         return self._resolved.masked(str(value) if as_written else escaped(value))
 
 

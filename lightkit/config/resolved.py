@@ -24,13 +24,14 @@ from lightkit.config.masking import Mask
 from lightkit.config.merging import Layering
 from lightkit.config.origins import KeyPath, Origin, mistake
 from lightkit.config.problems import Problems, Unreadable
+from lightkit.config.secrets import ToldSecrets, public_text, secrets_of_variables
 from lightkit.config.tree import Items, Leaf, Node, Table, graft, plain, walk
 
 __all__ = ["CLASS_SECTIONS", "SECTIONS", "Resolved", "resolve"]
 
 CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
 """Top-level keys that hold one class each, unless the command line fixes the class in Python."""
-SECTIONS = ("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run")
+SECTIONS = ("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run", "watchdog", "gate")
 """Top-level keys whose value may be the name of a file that holds the section."""
 WORDS = {"accelerator": "kind"}
 """Top-level keys whose mapping may be a single word, each with the key that the word stands for."""
@@ -45,8 +46,9 @@ class Resolved:
     Args:
         tree: The values with their origins.
         layering: The rules that it was merged by.
-        references: Text of each interpolation that used the environment, also through other keys, by its path.
-        secrets: What the environment gave, each with the reference that stands for it, longest first.
+        references: What stands in saved configs for a value that came from the environment, also through other keys,
+            or whose key or form says that it is secret, by its path.
+        secrets: What the environment gave and what is secret, each with what stands for it, longest first.
         subcommand: Subcommand that it is for.
         unresolved: Paths of the values that have been told as mistakes: interpolations, text that cannot be read,
             and entries that name no class.
@@ -119,6 +121,8 @@ class Resolved:
     def with_references(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Make a config fit to be saved, printed or logged: what came from the environment is a reference again.
 
+        A secret that was said by a flag or in a file is ``***``.
+
         Args:
             config: Values in lightkit's form, such as `values` or what `named` gives. Text that only looks like an
                 interpolation is escaped, so that reading the saved config gives it back.
@@ -138,7 +142,7 @@ class Resolved:
         return {key: visit(child, (key,)) for key, child in config.items()}
 
     def masked(self, text: str) -> str:
-        """Write a text for logs: what the environment gave is replaced by the references that stand for it."""
+        """Write a text for logs: what the environment gave, and what is secret, is replaced by what stands for it."""
         return self._mask(text)
 
     @cached_property
@@ -201,8 +205,9 @@ def resolve(
     assert isinstance(lowest, Table)
     lay([lowest])
     seen: set[Path] = set()
-    for file in files:
-        lay(layers_of(Path(file), seen=seen, problems=found))
+    said_files = [Path(file) for file in files]
+    for file in said_files:
+        lay(layers_of(file, seen=seen, problems=found))
     lay(variable_layers(environ, tree, found), together=True)
     lay(flag_layers(flags, found), together=True)
 
@@ -218,14 +223,20 @@ def resolve(
         found.is_incomplete = True
     if problems is None:
         found.raise_any()
+    told = ToldSecrets(result.tree, result.references, result.texts)
+    secrets = {
+        **secrets_of_variables(environ, public_text(result.tree, said_files)),
+        **told.secrets,
+        **dict(result.secrets),
+    }
     unreadable = {
         path for path, node in walk(result.tree) if isinstance(node, Leaf) and isinstance(node.value, Unreadable)
     }
     return Resolved(
         result.tree,
         layering,
-        result.references,
-        result.secrets,
+        {**result.references, **told.references},
+        tuple(sorted(secrets.items(), key=lambda pair: (-len(pair[0]), pair))),
         subcommand,
         unresolved=result.unresolved | unreadable | wrong,
         is_incomplete=found.is_incomplete,

@@ -1,4 +1,4 @@
-"""The trainer that restores and scores a model: one CPU process that writes and shows nothing."""
+"""The trainer that restores and scores a model: one process that writes and shows nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pytorch_lightning import Trainer
 __all__ = ["bare_trainer"]
 
 
-def bare_trainer(*plugins: Any) -> Trainer:
+def bare_trainer(*plugins: Any, accelerator: str = "cpu") -> Trainer:
     """Give the trainer, alone whatever has launched this process: Slurm's or torchrun's variables do not reach it.
 
     Args:
         plugins: Its plugins besides, such as a checkpoint writer.
+        accelerator: On one device of which it runs.
     """
     return Trainer(
-        accelerator="cpu",
+        accelerator=accelerator,
         devices=1,
         logger=False,
         enable_checkpointing=False,

@@ -20,9 +20,25 @@ A logger that can fall behind has ``unsent``, the number of records that have no
 Messages go to the standard logger ``lightkit.loggers``.
 """
 
-from lightkit.loggers.comet import Comet
-from lightkit.loggers.csv_file import CSV
-from lightkit.loggers.mlflow import MLflow
-from lightkit.loggers.tensorboard import TensorBoard
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightkit.loggers.comet import Comet
+    from lightkit.loggers.csv_file import CSV
+    from lightkit.loggers.mlflow import MLflow
+    from lightkit.loggers.tensorboard import TensorBoard
 
 __all__ = ["CSV", "Comet", "MLflow", "TensorBoard"]
+
+_MODULES = {"CSV": "csv_file", "Comet": "comet", "MLflow": "mlflow", "TensorBoard": "tensorboard"}
+
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name: str) -> Any:
+        """Import the module that has a logger: who only asks where MLflow is needs no torch."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value

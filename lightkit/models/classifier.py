@@ -20,6 +20,7 @@ from lightkit.models.backbones import build, check_name, image_size_of, subnetwo
 from lightkit.models.classes import agree, numbered, of_data, usable
 from lightkit.models.optimization import adamw_with_cosine
 from lightkit.models.scores import Scores, Stage, of_classification
+from lightkit.models.weighting import normalising, parts_of, weighted_mean
 
 __all__ = ["ImageClassifier"]
 
@@ -29,7 +30,8 @@ class ImageClassifier(LightningModule):
 
     It is built when the data is known, so that class count and names come from there; a checkpoint holds the names.
     Logs ``loss``, ``accuracy``, ``f1``, ``precision`` and ``recall`` (the last three as means over classes) of each
-    epoch as ``train/loss``, ``val/accuracy``, ``test/f1`` and so on.
+    epoch as ``train/loss``, ``val/accuracy``, ``test/f1`` and so on. Batches are ``(images, labels)``, or ``(images,
+    labels, weights)``: the loss is a weighted mean, and samples of weight 0 are in no metric.
 
     Args:
         backbone: ``small_cnn`` (100,000 parameters, for quick runs on a CPU), any classification model of
@@ -49,6 +51,8 @@ class ImageClassifier(LightningModule):
 
     output_kind: ClassVar[OutputKind] = "logits"
     """What ``forward`` gives."""
+    takes_weights: ClassVar[bool] = True
+    """A third element of a batch, weights, is understood. Data modules leave it out for models that do not say so."""
 
     def __init__(
         self,
@@ -245,7 +249,7 @@ class ImageClassifier(LightningModule):
         logits: Tensor = self._network(images)
         return logits
 
-    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Start a new epoch's metrics, and show the first batch of a run."""
         if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before
             self.scores.of("train").reset()
@@ -253,15 +257,15 @@ class ImageClassifier(LightningModule):
             pictures.send(self.trainer, "train/images", pictures.grid_of(batch[0]))
         self._show_images = False
 
-    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def training_step(self, batch: Sequence[Tensor]) -> Tensor:
         """Give the loss of a batch."""
         return self._step("train", batch, label_smoothing=self.label_smoothing)
 
-    def validation_step(self, batch: tuple[Tensor, Tensor]) -> None:
+    def validation_step(self, batch: Sequence[Tensor]) -> None:
         """Count a batch."""
         self._step("val", batch)
 
-    def test_step(self, batch: tuple[Tensor, Tensor]) -> None:
+    def test_step(self, batch: Sequence[Tensor]) -> None:
         """Count a batch."""
         self._step("test", batch)
 
@@ -271,13 +275,18 @@ class ImageClassifier(LightningModule):
         probabilities: Tensor = self(images).softmax(dim=1)
         return probabilities
 
-    def _step(self, stage: Stage, batch: tuple[Tensor, Tensor], *, label_smoothing: float = 0.0) -> Tensor:
-        images, labels = batch
-        logits = self(images)
-        loss = functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
-        self.scores.update(stage, preds=logits, target=labels, loss=loss)
+    def _step(self, stage: Stage, batch: Sequence[Tensor], *, label_smoothing: float = 0.0) -> Tensor:
+        parts = parts_of(batch)
+        with normalising(self._network, parts):
+            logits = self(parts.inputs)
+        if parts.weights is None:
+            loss = functional.cross_entropy(logits, parts.targets, label_smoothing=label_smoothing)
+        else:
+            losses = functional.cross_entropy(logits, parts.targets, label_smoothing=label_smoothing, reduction="none")
+            loss = weighted_mean(losses, parts.weights)
+        self.scores.update(stage, preds=logits, target=parts.targets, loss=loss, weights=parts.weights)
         if stage == "val" and self._draws_confusion():
-            self.confusion.update(logits.detach(), labels)
+            self.confusion.update(logits.detach()[parts.counted], parts.targets[parts.counted])
         return loss
 
     def _draws_confusion(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from pytorch_lightning import LightningModule
@@ -15,6 +16,7 @@ from torch.nn import functional
 from lightkit.errors import ConfigError, DataError
 from lightkit.models.optimization import adamw_with_cosine
 from lightkit.models.scores import Scores, Stage, of_regression
+from lightkit.models.weighting import parts_of, weighted_mean
 
 __all__ = ["Regressor"]
 
@@ -25,6 +27,8 @@ class Regressor(LightningModule):
     Inputs and targets are scaled by mean and standard deviation of the first training batch of all processes, which
     then stay in the checkpoint; predictions and the logged ``mae`` and ``mse`` are in the units of the target. Logged
     as ``train/loss``, ``val/mae``, ``test/mse`` and so on, where ``loss`` is the mean squared error of scaled targets.
+    Batches are ``(inputs, targets)``, or ``(inputs, targets, weights)``: the loss is a weighted mean, and rows of
+    weight 0 are in no metric.
 
     Args:
         num_inputs: Numbers that each example has.
@@ -34,6 +38,8 @@ class Regressor(LightningModule):
         weight_decay: Of that optimizer, for all but biases.
     """
 
+    takes_weights: ClassVar[bool] = True
+    """A third element of a batch, weights, is understood. Data modules leave it out for models that do not say so."""
     input_mean: Tensor
     input_std: Tensor
     output_mean: Tensor
@@ -75,24 +81,25 @@ class Regressor(LightningModule):
         scaled: Tensor = self.network((inputs - self.input_mean) / self.input_std)
         return scaled * self.output_std + self.output_mean
 
-    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Take the scales from the first batch of a run, of all processes together, and start a new epoch's metrics."""
         if batch_idx == 0:
             self.scores.of("train").reset()
         if self.global_step == 0 and not self.is_scaled:
-            self.input_mean, self.input_std = _scale_of(batch[0], self.trainer.strategy)
-            self.output_mean, self.output_std = _scale_of(batch[1], self.trainer.strategy)
+            parts, strategy = parts_of(batch), self.trainer.strategy
+            self.input_mean, self.input_std = _scale_of(parts.inputs, parts.weights, strategy)
+            self.output_mean, self.output_std = _scale_of(parts.targets, parts.weights, strategy)
             self.is_scaled = torch.ones_like(self.is_scaled)
 
-    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def training_step(self, batch: Sequence[Tensor]) -> Tensor:
         """Give the loss of a batch."""
         return self._step("train", batch)
 
-    def validation_step(self, batch: tuple[Tensor, Tensor]) -> None:
+    def validation_step(self, batch: Sequence[Tensor]) -> None:
         """Count a batch."""
         self._step("val", batch)
 
-    def test_step(self, batch: tuple[Tensor, Tensor]) -> None:
+    def test_step(self, batch: Sequence[Tensor]) -> None:
         """Count a batch."""
         self._step("test", batch)
 
@@ -101,16 +108,20 @@ class Regressor(LightningModule):
         outputs: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
         return outputs
 
-    def _step(self, stage: Stage, batch: tuple[Tensor, Tensor]) -> Tensor:
-        inputs, targets = batch
+    def _step(self, stage: Stage, batch: Sequence[Tensor]) -> Tensor:
+        inputs, targets, weights = parts_of(batch)
         outputs = self(inputs)
         if outputs.shape != targets.shape:
             raise DataError(
                 f"A batch has targets of shape {tuple(targets.shape)}; expected {tuple(outputs.shape)}, "
                 f"as model.init_args.num_outputs says."
             )
-        loss = functional.mse_loss(outputs / self.output_std, targets / self.output_std)
-        self.scores.update(stage, preds=outputs, target=targets, loss=loss)
+        scaled, wanted = outputs / self.output_std, targets / self.output_std
+        if weights is None:
+            loss = functional.mse_loss(scaled, wanted)
+        else:
+            loss = weighted_mean(functional.mse_loss(scaled, wanted, reduction="none").mean(dim=1), weights)
+        self.scores.update(stage, preds=outputs, target=targets, loss=loss, weights=weights)
         return loss
 
     def on_train_epoch_end(self) -> None:
@@ -144,11 +155,16 @@ class Regressor(LightningModule):
         return adamw_with_cosine(self, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
 
 
-def _scale_of(values: Tensor, strategy: Strategy) -> tuple[Tensor, Tensor]:
-    """Give mean and standard deviation of each column over all processes' values; 1 where a column is constant."""
+def _scale_of(values: Tensor, weights: Tensor | None, strategy: Strategy) -> tuple[Tensor, Tensor]:
+    """Give mean and standard deviation of each column over all processes' values; 1 where a column is constant.
+
+    Rows of weight 0 do not count, and the others count alike.
+    """
     wide = values.to(torch.promote_types(values.dtype, torch.float32))
+    counts = torch.ones(len(wide), device=wide.device) if weights is None else (weights > 0).float()
+    rows = counts.to(wide)[:, None]
     start = strategy.broadcast(wide[0]).to(wide)  # sums of differences to it are exact where a column is constant
-    num = strategy.reduce(torch.tensor(float(len(wide)), device=wide.device), reduce_op="sum")
-    mean = start + strategy.reduce((wide - start).sum(dim=0), reduce_op="sum") / num
-    std = (strategy.reduce((wide - mean).square().sum(dim=0), reduce_op="sum") / num).sqrt()
+    num = strategy.reduce(counts.sum(), reduce_op="sum").clamp_min(1)
+    mean = start + strategy.reduce(((wide - start) * rows).sum(dim=0), reduce_op="sum") / num
+    std = (strategy.reduce(((wide - mean).square() * rows).sum(dim=0), reduce_op="sum") / num).sqrt()
     return mean.to(values), torch.where(std > 1e-6, std, torch.ones_like(std)).to(values)

@@ -33,8 +33,8 @@ class MeanLoss(Metric):
         self.add_state("total", default=torch.tensor(0.0), dist_reduce_fx="sum")
         self.add_state("num_examples", default=torch.tensor(0.0), dist_reduce_fx="sum")
 
-    def update(self, loss: Tensor, size: int) -> None:
-        """Add the mean loss of a batch of ``size`` examples."""
+    def update(self, loss: Tensor, size: int | Tensor) -> None:
+        """Add the mean loss of a batch of ``size`` examples, or of that weight together."""
         self.total += loss.detach().to(self.total.dtype) * size
         self.num_examples += size
 
@@ -81,9 +81,30 @@ class Scores(nn.Module):
         """Give the metrics of a stage."""
         return cast(MetricCollection, self.stages[f"of_{stage}"])
 
-    def update(self, stage: Stage, *, preds: Tensor, target: Tensor, loss: Tensor) -> None:
-        """Count one batch; nothing is computed and no value leaves the device."""
-        self.of(stage).update(preds=preds.detach(), target=target, loss=loss, size=len(target))
+    def update(
+        self, stage: Stage, *, preds: Tensor, target: Tensor, loss: Tensor, weights: Tensor | None = None
+    ) -> None:
+        """Count one batch; nothing is computed, and without weights no value leaves the device.
+
+        Args:
+            stage: Of the batch.
+            preds: ``(batch, ...)``.
+            target: ``(batch, ...)``.
+            loss: Mean over the batch, by the weights if there are any.
+            weights: ``(batch,)``. What weighs nothing is not counted; in all but the loss the others count alike. A
+                batch of none still counts as one, so that all processes have metrics to compute together.
+        """
+        if weights is None:
+            self.of(stage).update(preds=preds.detach(), target=target, loss=loss, size=len(target))
+            return
+        is_counted = weights > 0
+        preds, target = preds.detach()[is_counted], target[is_counted]
+        if len(target):
+            self.of(stage).update(preds=preds, target=target, loss=loss, size=weights.float().sum())
+            return
+        for metric in self.of(stage).values(copy_state=False):  # torchmetrics (1.9) fails on an empty batch
+            metric._update_count += 1
+            metric._computed = None
 
     def finish(self, stage: Stage) -> dict[str, Tensor]:
         """Compute the values of the epoch over all processes, and start the next.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +35,9 @@ _LATER = {
 }
 _LONGEST = 300  # characters of what MLflow says
 _SERVER_ERRORS = 500
+_MAKING_S = 30.0  # while another process makes the tables of a new database, which takes a second or two
+_PAUSE_S = 0.3
+_HALF_MADE = re.compile(r"table \S+ already exists|duplicate column|no such table|alembic_version")
 _OPTION = "--tracking-uri"
 
 
@@ -88,17 +95,54 @@ def open_store(address: Address, *, naming: str = _OPTION, makes: bool = True) -
         )
     from mlflow.tracking import MlflowClient  # mlflow takes 2 s to import
 
-    for chatty in ("mlflow.store.db.utils", "alembic"):  # a page of lines about tables that are made
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # A page of lines about tables that are made, and the tracebacks of errors that are told in words below.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     patience = {name: value for name, value in _LATER.items() if name not in os.environ}
     with _set({name: value for name, value in _FIRST.items() if name not in os.environ}):
         with telling(address, "open the registry", naming=naming):
             if address.artifacts is not None:
                 address.artifacts.parent.mkdir(parents=True, exist_ok=True)
-            client = MlflowClient(address.uri)
-            client.search_experiments(max_results=1)
+            with _alone(address):
+                client = _answering(lambda: MlflowClient(address.uri))
         with _everywhere(address.uri):
             yield Store(address, client, patience, naming)
+
+
+@contextmanager
+def _alone(address: Address) -> Iterator[None]:
+    """Let one process at a time open a local database: of two that make its tables at once both fail, or worse.
+
+    A lock of the folder leaves no file behind. Where there is none, as on some network drives, it is tried again.
+    """
+    if address.database is None or not address.database.parent.is_dir():
+        yield
+        return
+    folder = os.open(address.database.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _answering(connect: Callable[[], MlflowClient]) -> MlflowClient:
+    """Connect and ask for something; of several processes that make the tables of a new database, let one be first."""
+    from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
+    from sqlalchemy.exc import SQLAlchemyError
+
+    give_up_s = time.monotonic() + _MAKING_S
+    while True:
+        try:
+            client = connect()
+            client.search_experiments(max_results=1)
+        except (MlflowException, SQLAlchemyError) as error:  # noqa: PERF203 (trying again is what the loop is for)
+            if time.monotonic() >= give_up_s or _HALF_MADE.search(str(error)) is None:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return client
 
 
 @contextmanager
@@ -112,7 +156,7 @@ def telling(address: Address, doing: str, *, naming: str = _OPTION) -> Iterator[
 
     Raises:
         ConfigError: If MLflow refuses, as it does a name that it has not, or its database is none.
-        ServerAway: If it does not answer, or fails itself.
+        ServerAway: If it does not answer, fails itself, or its disk is full.
     """
     from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
     from requests import RequestException
@@ -122,6 +166,11 @@ def telling(address: Address, doing: str, *, naming: str = _OPTION) -> Iterator[
         yield
     except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
         says = f"MLflow at {address.shown} cannot {doing}: {_words(error)}."
+        if _is_full(error):
+            raise ServerAway(
+                f"MLflow at {address.shown} cannot {doing}: the disk is full. Free space, and try again; "
+                f"its place comes from {address.origin}."
+            ) from error
         if _is_refusal(error):
             raise ConfigError(says) from error
         if address.database is not None and "locked" not in says:
@@ -130,6 +179,10 @@ def telling(address: Address, doing: str, *, naming: str = _OPTION) -> Iterator[
         raise ServerAway(
             f"{says} The address comes from {address.origin}; {advice}, or name another with {naming}."
         ) from error
+
+
+def _is_full(error: Exception) -> bool:
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error)
 
 
 def _is_refusal(error: Exception) -> bool:

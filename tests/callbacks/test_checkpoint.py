@@ -133,7 +133,7 @@ def test_a_fast_dev_run_writes_nothing(tmp_path: Path) -> None:
 def test_the_folder_is_that_of_the_current_run(tmp_path: Path) -> None:
     with runs.activate(runs.create(tmp_path, "job")) as run:
         fit(Checkpoint(), Rising())
-    assert sorted(path.name for path in run.checkpoints.glob("*.ckpt")) == ["best.ckpt", "last.ckpt"]
+    assert sorted(path.name for path in run.checkpoints.glob("*.ckpt")) == ["best.ckpt", "last-1.ckpt", "last.ckpt"]
 
 
 @pytest.mark.parametrize(("is_moved", "best"), [(False, 1), (True, 2)], ids=["same-folder", "new-run"])

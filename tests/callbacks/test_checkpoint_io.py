@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from lightkit import runs
-from lightkit.callbacks import VerifiedCheckpointIO
+from lightkit.callbacks import VerifiedCheckpointIO, checkpoint_io
 from lightkit.errors import CheckpointError
+from lightkit.runs import disk
 
 CONTENT = {"state_dict": {"weight": torch.arange(3.0)}, "hyper_parameters": {"token": "hunter2"}}
 
@@ -79,6 +80,63 @@ def test_what_does_not_read_back_replaces_nothing(tmp_path: Path, monkeypatch: p
         VerifiedCheckpointIO().save_checkpoint({**CONTENT, "more": torch.ones(1000)}, path)
     assert runs.verify(path)
     assert torch.load(path, weights_only=True).keys() == CONTENT.keys()
+
+
+def _saved(writer: VerifiedCheckpointIO, folder: Path, step: int, name: str = "last") -> None:
+    writer.save_checkpoint({**CONTENT, "global_step": step}, folder / f"{name}.ckpt")
+
+
+def _steps(folder: Path) -> dict[str, int]:
+    assert all(runs.verify(path) for path in folder.glob("*.ckpt"))
+    return {path.stem: torch.load(path, weights_only=True)["global_step"] for path in folder.glob("*.ckpt")}
+
+
+def test_the_one_before_the_last_is_kept(tmp_path: Path) -> None:
+    writer = VerifiedCheckpointIO()
+    for step in range(3):
+        _saved(writer, tmp_path, step)
+        _saved(writer, tmp_path, step, "best")
+    assert _steps(tmp_path) == {"last": 2, "last-1": 1, "best": 2}
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_one_that_was_damaged_meanwhile_does_not_replace_the_one_before_it(tmp_path: Path) -> None:
+    for step in range(2):
+        _saved(VerifiedCheckpointIO(), tmp_path, step)
+    (tmp_path / "last.ckpt").write_bytes(b"damaged")
+    _saved(VerifiedCheckpointIO(), tmp_path, 2)  # as a process that has resumed from the one before does
+    assert _steps(tmp_path) == {"last": 2, "last-1": 0}
+
+
+def test_what_is_damaged_while_the_process_runs_is_noticed_too(tmp_path: Path) -> None:
+    writer = VerifiedCheckpointIO()
+    for step in range(2):
+        _saved(writer, tmp_path, step)
+    (tmp_path / "last.ckpt").write_bytes(b"damaged")
+    _saved(writer, tmp_path, 2)
+    assert _steps(tmp_path) == {"last": 2, "last-1": 0}
+
+
+def test_what_does_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, writer = tmp_path / "last.ckpt", VerifiedCheckpointIO()
+    _saved(writer, tmp_path, 0)
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 100_000)
+    large = {**CONTENT, "state_dict": {"weight": torch.zeros(100_000)}}
+    with pytest.raises(CheckpointError, match=r"last\.ckpt needs 470 kB, but 100 kB are free on its disk\. It was not"):
+        writer.save_checkpoint(large, path)
+    assert _steps(tmp_path) == {"last": 0}
+
+
+def test_a_disk_that_is_nearly_full_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = VerifiedCheckpointIO()
+    free = iter([10**6, 10**6, 5_000, 5_000])
+    monkeypatch.setattr(checkpoint_io, "free_bytes", lambda _: next(free))
+    for step in range(4):
+        _saved(writer, tmp_path, step)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith(f"5 kB are free on the disk of {tmp_path}, less than 3 checkpoints of")
 
 
 def test_a_removed_checkpoint_takes_its_digest_along(tmp_path: Path) -> None:

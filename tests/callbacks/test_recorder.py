@@ -177,7 +177,7 @@ def test_the_summary_says_how_it_ended(run: runs.Run) -> None:
     summary = _summary(run)
     assert (summary.status, summary.exit_code, summary.error) == ("done", 0, None)
     assert (summary.epochs, summary.steps) == (3, 9)
-    assert summary.best == {"monitor": "val/epoch", "value": 0.0, "epoch": 0}
+    assert summary.best == {"monitor": "val/epoch", "mode": "min", "value": 0.0, "epoch": 0}
     assert summary.metrics["best"]["epoch"] == 0
     assert summary.metrics["last"]["val/epoch"] == 2.0
     assert summary.paths["best_checkpoint"] == "checkpoints/best.ckpt"
@@ -200,10 +200,11 @@ def test_the_summary_says_how_it_ended(run: runs.Run) -> None:
     [
         (ZeroDivisionError("a\nb"), "failed", 1, "ZeroDivisionError: a b"),
         (ConfigError("no such key"), "failed", 2, "no such key"),
+        (BrokenPipeError(32, "Broken pipe"), "failed", 141, "BrokenPipeError: [Errno 32] Broken pipe"),
         (Interrupted(15), "interrupted", 143, "signal 15"),
         (Interrupted(15, checkpoint=Path("last.ckpt")), "preempted", 75, "signal 15"),
     ],
-    ids=["crash", "mistake", "interrupted", "preempted"],
+    ids=["crash", "mistake", "pipe", "interrupted", "preempted"],
 )
 def test_what_ended_it_is_recorded(error: BaseException, status: str, code: int, words: str, run: runs.Run) -> None:
     with pytest.raises(type(error)), _recorder(run) as recorder:

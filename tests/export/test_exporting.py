@@ -6,6 +6,7 @@ import errno
 import json
 import re
 import resource
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +160,8 @@ def test_a_limit_on_the_size_of_files_is_told(monkeypatch: pytest.MonkeyPatch, t
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     monkeypatch.setattr(writing, "write", write)
+    # what is imported under the limit would leave half a .pyc, which later processes fail on
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     subject = subject_of()
 
     with pytest.raises(ExportsFailed, match=r"the file is larger than files in .* may be. Look at `ulimit -f`"):

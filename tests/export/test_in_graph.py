@@ -14,13 +14,14 @@ from PIL import Image
 from torch import nn
 
 from lightkit.artefacts.metadata import FILES, Metadata, TensorSpec
-from lightkit.data.transforms import eval_transform, preprocessing_of
+from lightkit.data.transforms import preprocessing_of
 from lightkit.export.fresh.runtimes import open_model
 from lightkit.export.in_graph import Prepare, with_preprocessing
 from lightkit.export.subject import Subject, WriteOptions
 from lightkit.export.writing import write
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.images.reading import read_rgb
+from tests.data.torchvision_reference import eval_transform
 from tests.export.specimens import PREPROCESSING, noise
 
 PHOTOS = Path(__file__).parents[2].parent / "shared" / "data" / "flower_photos"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ def test_a_frozen_backbone_stays_in_eval_mode_while_its_head_trains(
     modes = []
 
     class Watched(ImageClassifier):
-        def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        def training_step(self, batch: Sequence[Tensor]) -> Tensor:
             assert self.network is not None
             modes.append((any(m.training for m in self.network.modules() if is_norm(m)), self._heads()[0].training))
             return super().training_step(batch)

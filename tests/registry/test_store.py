@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from typing import Any
 
 import mlflow
 import pytest
@@ -11,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from lightkit.errors import ConfigError, LightkitError, ServerAway
 from lightkit.loggers.address import find_address
+from lightkit.registry import store
 from lightkit.registry.store import is_catalog, open_store, telling
 
 pytestmark = [
@@ -19,6 +22,40 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),
 ]
+
+
+def _half_made() -> OperationalError:
+    return OperationalError("CREATE", {}, Exception("table trace_metrics already exists"))
+
+
+class Database:
+    """A connection to a database whose tables another process is making.
+
+    Args:
+        failures: What it says first.
+    """
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+
+    def search_experiments(self, max_results: int) -> list[str]:
+        """Answer once the tables are there."""
+        if self.failures:
+            raise self.failures.pop(0)
+        return ["Default"][:max_results]
+
+
+def test_a_database_that_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_PAUSE_S", 0.0)
+    client: Any = Database(_half_made(), _half_made())
+    assert store._answering(lambda: client) is client
+    locked: Any = Database(OperationalError("x", {}, Exception("is locked")))
+    with pytest.raises(OperationalError, match="is locked"):
+        store._answering(lambda: locked)
+    monkeypatch.setattr(store, "_MAKING_S", -1.0)
+    for_ever: Any = Database(_half_made())
+    with pytest.raises(OperationalError, match="already exists"):
+        store._answering(lambda: for_ever)
 
 
 @pytest.mark.slow
@@ -54,8 +91,11 @@ def test_what_mlflow_refuses_is_told_in_its_words_and_without_secrets(database: 
         ("sqlite:///runs/mlflow.db", OperationalError("x", {}, Exception("is locked")), ServerAway, "try again"),
         ("sqlite:///runs/mlflow.db", MlflowException("no database", INTERNAL_ERROR), ConfigError,
          r"no database\. Its place comes from here; name another with THAT\.$"),
+        ("sqlite:///runs/mlflow.db", MlflowException("(OperationalError) database or disk is full", INTERNAL_ERROR),
+         ServerAway, r"cannot open: the disk is full\. Free space, and try again; its place comes from here\.$"),
+        ("sqlite:///runs/mlflow.db", OSError(errno.ENOSPC, "No space left"), ServerAway, "the disk is full"),
     ],
-    ids=["away", "failing", "refusing", "locked", "no database"],
+    ids=["away", "failing", "refusing", "locked", "no database", "full disk", "full disk of files"],
 )  # fmt: skip
 def test_a_server_that_is_away_is_told_from_a_wrong_name(
     uri: str, error: Exception, kind: type[LightkitError], says: str

@@ -10,7 +10,7 @@ from lightkit.config.catalogue.catalogue import PACKAGES, Catalogue
 from lightkit.config.catalogue.findings import PASSED_OVER, Findings, is_hollow
 from lightkit.config.catalogue.types import alternatives, any_of, branches_of, takes
 from lightkit.config.merging import is_append
-from lightkit.config.origins import NESTED_FILES, KeyPath, cut, near, shortened
+from lightkit.config.origins import NESTED_FILES, KeyPath, cut, near, near_class, shortened
 from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Items, Node, Table, plain
 
@@ -175,7 +175,7 @@ class ClassJudge:
             self._findings.report(place, says, named)
             return
         if not module and self._all_known and not self._catalogue.is_name(name, bases):
-            hint = near(name, self._catalogue.names_below(bases))
+            hint = near_class(name, self._catalogue.names_below(bases))
             says = f"no class {name!r}{hint}; a class of your own is named with its module: my_models.{name}"
             self._findings.report(place, says, named)
             return

@@ -119,6 +119,11 @@ WRONG = {
         "model.class_path: no class 'ImageClasifier'; did you mean 'ImageClassifier'?; "
         "a class of your own is named with its module: my_models.ImageClasifier",
     ),
+    "the name of an entry": (
+        "callbacks: {slack: {class_path: slack}}",
+        "callbacks.slack.class_path: no class 'slack'; did you mean 'SlackNotifier'?; "
+        "a class of your own is named with its module: my_models.slack",
+    ),
     "a short name of two": (
         "callbacks: {x: Checkpoint}",
         "callbacks.x.class_path: 2 classes are called Checkpoint: lightkit.callbacks.Checkpoint, "
@@ -292,7 +297,8 @@ def test_a_package_of_another_version_is_not_judged(tmp_path: Path, versions: di
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.rglob("*.yaml")), ids=lambda file: file.relative_to(CONFIGS).as_posix())
 def test_no_shipped_config_has_a_mistake(file: Path) -> None:
-    resolved = resolve([file], environ={}, subcommand="fit", subcommands=STAGES, default_classes=_named_classes())
+    environ = dict.fromkeys(("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night")
+    resolved = resolve([file], environ=environ, subcommand="fit", subcommands=STAGES, default_classes=_named_classes())
     assert told(check_values(resolved.tree, load_catalogue(), layering=resolved.layering)) == []
 
 

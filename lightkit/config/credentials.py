@@ -1,0 +1,168 @@
+"""What is secret by its key or its form: passwords, tokens, and addresses that hold either."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+__all__ = [
+    "HIDDEN",
+    "credentials_in",
+    "forms_of",
+    "hides",
+    "is_value",
+    "shown_line",
+    "tells_secret",
+    "without_credentials",
+]
+
+HIDDEN = "***"
+"""What stands for a secret in all that is saved, printed or logged."""
+_SHORTEST = 4  # characters; what is shorter, or a common word, is hidden in its own place only
+_SHORTEST_PATH = 8  # of an address
+_SHORTEST_USER = 16  # of an address without a password: a token stands there
+# What so many texts hold that hiding it everywhere would hide them.
+_COMMON = {
+    *("admin", "auto", "best", "data", "default", "false", "guest", "last", "local", "localhost", "mlflow", "model"),
+    *("name", "none", "null", "password", "postgres", "root", "runs", "secret", "test", "token", "train", "true"),
+    *("user", "username"),
+}
+_SECRET_WORDS = (
+    *("apikey", "apitoken", "authorization", "authtoken", "accesstoken", "bearer", "cookie", "cookies", "credential"),
+    *("credentials", "passcode", "passphrase", "secret", "secrets"),
+)
+_SECRET_ENDS = ("password", "passwd")  # PGPASSWORD
+_SECRET_PAIRS = {
+    *("access key", "account key", "api key", "app key", "auth header", "encryption key", "fernet key"),
+    *("heartbeat url", "hmac key", "jwt key", "master key", "private key", "sas key", "secret key", "shared key"),
+    *("signing key", "ssh key", "storage key", "subscription key", "webhook url"),
+}
+# Other words before `token` are a tokenizer's: `pad_token`, `video_token`, `word_delimiter_token`.
+_OF_TOKENS = {
+    *("access", "admin", "api", "app", "auth", "authorization", "azure", "bearer", "bot", "client", "comet", "csrf"),
+    *("databricks", "deploy", "docker", "face", "gh", "git", "github", "gitlab", "hf", "hub", "huggingface", "id"),
+    *("identity", "job", "jwt", "kaggle", "login", "mlflow", "neptune", "npm", "oauth", "personal", "private", "pypi"),
+    *("refresh", "registry", "s", "sas", "secret", "security", "server", "service", "session", "slack", "telegram"),
+    *("tracking", "upload", "user", "vault", "wandb", "webhook", "xsrf"),
+}
+# What `pass` and `pwd` are of where they are passwords; `forward_pass` is none.
+_OF_PASSWORDS = {
+    *("admin", "database", "db", "email", "ftp", "http", "imap", "ldap", "login", "mail", "mongo", "mongodb", "mysql"),
+    *("pg", "postgres", "postgresql", "proxy", "redis", "root", "server", "smtp", "sql", "ssh", "user"),
+}
+_OF_PATS = {"ado", "azure", "databricks", "devops", "gh", "git", "github", "gitlab"}
+_OF_MANY_TOKENS = {"access", "api", "auth"}
+_QUALIFIED: Mapping[str, Collection[str] | None] = {
+    "pass": _OF_PASSWORDS,
+    "pat": _OF_PATS,
+    "pwd": _OF_PASSWORDS,
+    "token": _OF_TOKENS,
+    "tokens": _OF_MANY_TOKENS,
+    "webhook": None,  # after any
+}
+# Under them, a number is something else: the id of a token, the score of a class.
+_NEVER_NUMBERS = ("bearer", "cookie", "cookies", "pass", "pat", "token", "tokens", "webhook")
+_QUERY_KEYS = ("code", "key", "sig", "signature", "x-amz-credential", "x-amz-signature")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+# All lengths are bounded: a line may be of a million characters.
+_ADDRESS = re.compile(r"""["']?[A-Za-z][\w+.-]*://""")
+# SQLAlchemy takes a password with a slash in it; digits before a slash are a port.
+_USER = re.compile(
+    r"(?P<head>[a-zA-Z][\w+.-]{0,30}://)(?P<user>[^\s/?#:@]{0,500})"
+    r"(?P<colon>:?)(?P<password>(?<=:)(?:[^\s/?#]{0,500}|(?!\d+[/?#])[^\s@]{0,500})|)@"
+)
+_QUERY = re.compile(r"(?P<head>[?&;](?P<key>[\w.-]{1,200})=)(?P<value>[^\s&;#'\"]+)")
+_SETTING = re.compile(r"""(?<![\w.+-])(?P<key>[\w.+-]{1,200})["']?\s{0,99}[:=]\s*(?P<value>[^\s#].{0,200})""")
+
+
+def tells_secret(key: Any, value: Any = None) -> bool:
+    """Tell whether the name of a value says that it is secret: ``password``, ``api_key``, ``webhook_url``.
+
+    Args:
+        key: The last word of a dotted key, or the name of a variable.
+        value: What stands there, if it is known: a number is no token, and a ``webhook`` is an address.
+    """
+    words = [word.lower() for word in _WORD.findall(str(key)) if not word.isdigit()][-2:]
+    if not words:
+        return False
+    before, last = words[0] if len(words) > 1 else "", words[-1]
+    if last in _NEVER_NUMBERS and isinstance(value, (int, float)):
+        return False
+    if last in _QUALIFIED:
+        return _is_qualified(str(key), before, last, value)
+    return last in _SECRET_WORDS or last.endswith(_SECRET_ENDS) or " ".join(words) in _SECRET_PAIRS
+
+
+def _is_qualified(key: str, before: str, last: str, value: Any) -> bool:
+    """Judge a word that is secret only after some others, such as ``token``, or in the name of a variable."""
+    if last == "webhook" and not before:  # the name of a callback, too
+        return isinstance(value, str) and _ADDRESS.match(value) is not None
+    if last in ("token", "pwd") and not before:
+        return key.rstrip("0123456789") != "PWD"  # the shell's folder
+    is_variable = key.isupper() and before != "" and last != "pwd"
+    return is_variable or _QUALIFIED[last] is None or before in (_QUALIFIED[last] or ())
+
+
+def is_value(value: Any) -> bool:
+    """Tell whether something stands there that can be a secret: a text or a number, and no reference to one."""
+    if isinstance(value, str):
+        return value.strip() != "" and "${" not in value
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def hides(key: Any, value: Any) -> bool:
+    """Tell whether a value is not to be shown beside its key."""
+    return is_value(value) and tells_secret(key, value)
+
+
+def without_credentials(text: str) -> str:
+    """Write a text with `HIDDEN` in the place of the passwords and tokens of all addresses in it."""
+    return _QUERY.sub(_hidden_query, _USER.sub(_hidden_user, text))
+
+
+def shown_line(line: str) -> str:
+    """Write a line of a config file, or a flag, as far as no key in it says that what follows is secret."""
+    at = 0
+    while setting := _SETTING.search(line, at):
+        at = setting.start("value")
+        if hides(setting["key"].removesuffix("+").rpartition(".")[2], setting["value"]):
+            return without_credentials(line[:at]) + HIDDEN
+    return without_credentials(line)
+
+
+def credentials_in(text: str) -> dict[str, str]:
+    """List the passwords and tokens in the addresses of a text, each with what stands for it."""
+    found: dict[str, str] = {}
+    for match in _USER.finditer(text):
+        if _hidden_user(match) != match[0]:
+            found |= forms_of(match["password"] if match["colon"] else match["user"], HIDDEN)
+    for match in _QUERY.finditer(text):
+        if _hidden_query(match) != match[0]:
+            found |= forms_of(match["value"], HIDDEN)
+    return found
+
+
+def forms_of(secret: str, reference: str) -> dict[str, str]:
+    """List the texts that give a secret away, each with what stands for it; not those that many other texts hold."""
+    forms = {secret, unquote(secret), secret.strip()}
+    if "://" in secret:  # errors of HTTP clients show the path alone
+        parts = urlsplit(secret)
+        rest = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        forms |= {form for form in (rest, parts.path) if len(form) >= _SHORTEST_PATH}
+    return {form: reference for form in forms if len(form) >= _SHORTEST and form.lower() not in _COMMON}
+
+
+def _hidden_user(match: re.Match[str]) -> str:
+    user, password = match["user"], match["password"]
+    if match["colon"]:
+        return f"{match['head']}{user}:{HIDDEN}@" if password and "${" not in password else match[0]
+    is_token = match["head"].startswith("http") and len(user) >= _SHORTEST_USER
+    return f"{match['head']}{HIDDEN}@" if is_token and "${" not in user else match[0]
+
+
+def _hidden_query(match: re.Match[str]) -> str:
+    key = match["key"].lower()
+    is_secret = key in _QUERY_KEYS or key.endswith("token") or tells_secret(match["key"])
+    return match["head"] + HIDDEN if is_secret and "${" not in match["value"] else match[0]

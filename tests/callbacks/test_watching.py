@@ -1,0 +1,257 @@
+"""What a watchdog sees of a fit: slow work goes on, a hang leaves what it has not spoilt."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+
+from lightkit import runs
+from lightkit.callbacks import Checkpoint, ResumeState, StallWatch, VerifiedCheckpointIO
+from lightkit.data.loaders import train_loader
+from lightkit.launch import Heartbeat, Hung, Stall, Watchdog, WatchdogSettings
+from tests.callbacks.test_checkpoint import Keyed
+
+EVER_S = 60
+
+
+class ZeroesUnits(pl.LightningModule):
+    """A model whose steps draw random numbers, and one of which may hang.
+
+    Args:
+        at: Which step hangs, by the name of its hook and its number, once.
+    """
+
+    def __init__(self, at: tuple[str, int] | None = None) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+        self.at, self.seen = at, Counter[str]()
+
+    def count(self, hook: str) -> None:
+        if self.trainer.sanity_checking:
+            return
+        self.seen[hook] += 1
+        if (hook, self.seen[hook]) == self.at:
+            time.sleep(EVER_S)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss: torch.Tensor = self.layers(batch).pow(2).mean()
+        self.count("training_step")
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.count("validation_step")
+
+    test_step = validation_step
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        self.count("validation_step")
+        return batch
+
+    def on_train_epoch_end(self) -> None:
+        self.count("on_train_epoch_end")
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+class Sleepy(Keyed):
+    """Rows, at the n-th of which it sleeps once."""
+
+    def __init__(self, nth: int | None = None, seconds: float = EVER_S) -> None:
+        super().__init__(torch.randn(24, 4, generator=torch.Generator().manual_seed(3)))
+        self.nth, self.seconds, self.asked = nth, seconds, 0
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        self.asked += 1
+        if self.asked == self.nth:
+            time.sleep(self.seconds)
+        return super().__getitem__(key)
+
+
+@dataclass
+class Watched:
+    """Fits that a watchdog watches.
+
+    Args:
+        folder: Of the checkpoints.
+        settings: Of the watchdog.
+    """
+
+    folder: Path
+    settings: WatchdogSettings = field(default_factory=lambda: WatchdogSettings(factor=20, floor_s=1.0))
+    stalls: queue.Queue[Stall] = field(default_factory=queue.Queue)
+    watchdog: Watchdog | None = None
+
+    def trainer(self, *callbacks: pl.Callback, **settings: Any) -> pl.Trainer:
+        beat = sys.modules["lightkit.launch.heartbeat"]._HEARTBEAT
+        self.watchdog = Watchdog(
+            beat, limit_s=lambda: self.settings.limit_s(beat), report=self.stalls.put, end=lambda _: None
+        )
+        every = [
+            *callbacks,
+            ResumeState(),
+            StallWatch(self.watchdog),
+            Checkpoint(None, dirpath=str(self.folder)),
+        ]
+        return pl.Trainer(
+            **{"max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
+               "enable_model_summary": False, "callbacks": every,
+               "plugins": [VerifiedCheckpointIO()], **settings}
+        )  # fmt: skip
+
+    def fit(
+        self,
+        model: pl.LightningModule,
+        data: Keyed,
+        *,
+        exact: bool = True,
+        ckpt_path: str | None = None,
+        **settings: Any,
+    ) -> None:
+        trainer = self.trainer(**settings)
+        loader: Any = DataLoader(data, batch_size=4)
+        if exact:
+            checkpoint = ckpt_path and torch.load(ckpt_path, weights_only=True)
+            loader = train_loader(data, batch_size=4, seed=1, trainer=trainer)
+            if checkpoint:  # as a data module's loader, which is made once the checkpoint is restored
+                epoch = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+                current = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+                loader.sampler.resume(epoch=epoch, batches=current["processed"])
+        try:
+            trainer.fit(model, loader, DataLoader(Keyed(torch.ones(8, 4)), batch_size=4), ckpt_path=ckpt_path)
+        finally:
+            assert self.watchdog is not None
+            self.watchdog.stop()
+
+    def saved(self) -> dict[str, Any] | None:
+        last = self.folder / "last.ckpt"
+        assert not last.exists() or runs.verify(last)
+        return torch.load(last, weights_only=True) if last.exists() else None
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    monkeypatch.setattr(sys.modules["lightkit.launch.heartbeat"], "_HEARTBEAT", Heartbeat())
+    return Watched(tmp_path)
+
+
+def hung(watched: Watched, *args: Any, **settings: Any) -> Stall:
+    with pytest.raises(Hung) as caught:
+        watched.fit(*args, **settings)
+    assert caught.value.stall is watched.stalls.get_nowait()
+    return caught.value.stall
+
+
+def test_a_data_set_that_sleeps_is_named_and_the_training_goes_on_as_if_it_had_not(
+    watched: Watched, tmp_path: Path
+) -> None:
+    pl.seed_everything(5)
+    whole = ZeroesUnits()
+    Watched(tmp_path / "whole").fit(whole, Sleepy())
+    pl.seed_everything(5)
+    stall = hung(watched, ZeroesUnits(), Sleepy(24 + 14))  # the second epoch's fourth batch
+    assert stall.phase == "train"
+    assert stall.who == "the main thread"
+    assert stall.at is not None
+    assert stall.at.startswith("tests/callbacks/test_watching.py:")
+    assert stall.at.endswith(" in __getitem__")
+    assert stall.samples.sample in (stall.samples.batch or ())
+    saved = watched.saved()
+    assert saved is not None
+    assert (saved["epoch"], saved["global_step"]) == (1, 6 + 3)
+    model = ZeroesUnits()
+    watched.fit(model, Sleepy(), ckpt_path=str(watched.folder / "last.ckpt"))
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("at", "nth", "settings", "phase", "steps"),
+    [
+        (("training_step", 9), None, {}, "train", 6),
+        (("validation_step", 4), None, {}, "validate", 6),
+        (("on_train_epoch_end", 2), None, {}, "epoch_end", 6),
+        (None, 24 + 14, {"accumulate_grad_batches": 2}, "train", 3),
+        (None, 24 + 14, {"exact": False}, "train", 6),
+        (None, 14, {"exact": False}, "train", None),
+        (None, 1, {}, "train", None),
+    ],
+    ids=["step", "validation", "epoch_end", "accumulated", "other_data", "first_epoch", "first_batch"],
+)
+def test_nothing_is_saved_that_could_not_be_resumed_exactly(
+    watched: Watched,
+    at: tuple[str, int] | None,
+    nth: int | None,
+    settings: dict[str, Any],
+    phase: str,
+    steps: int | None,
+) -> None:
+    stall = hung(watched, ZeroesUnits(at), Sleepy(nth), **settings)
+    saved = watched.saved()
+    assert stall.phase == phase
+    assert (None if saved is None else saved["global_step"]) == steps
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_other_stages_are_watched_too(watched: Watched, stage: str) -> None:
+    model = ZeroesUnits(("validation_step", 3))
+    trainer = watched.trainer()
+    run: Callable[..., Any] = getattr(trainer, stage)
+    try:
+        with pytest.raises(Hung) as caught:
+            run(model, dataloaders=DataLoader(Keyed(torch.ones(24, 4)), batch_size=4))
+    finally:
+        assert watched.watchdog is not None
+        watched.watchdog.stop()
+    assert caught.value.stall.phase == stage
+    assert caught.value.stall.at is not None
+    assert caught.value.stall.at.endswith(" in count")
+
+
+class Slow(pl.Callback):
+    """Makes what is no training step last longer than one may."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        time.sleep(self.seconds)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        time.sleep(self.seconds)
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
+        time.sleep(self.seconds)
+
+
+def test_what_is_slow_but_alive_is_not_ended(watched: Watched) -> None:
+    trainer = watched.trainer(Slow(0.7), max_epochs=1)  # a training step may take 0.5 s
+    trainer.fit(
+        ZeroesUnits(), DataLoader(Sleepy(1, 0.7), batch_size=4), DataLoader(Keyed(torch.ones(8, 4)), batch_size=4)
+    )
+    assert watched.stalls.empty()
+    assert trainer.global_step == 6
+    assert watched.saved() is not None
+
+
+def test_a_step_costs_little(watched: Watched) -> None:
+    watch = StallWatch(Watchdog(Heartbeat(), limit_s=lambda: 300.0, report=watched.stalls.put))
+    trainer = watched.trainer()
+    times = []
+    for _ in range(20):
+        began = time.perf_counter()
+        for _ in range(100):
+            watch.on_train_batch_end(trainer)
+        times.append((time.perf_counter() - began) / 100)
+    assert min(times) < 50e-6  # seconds; measured: 1e-6

@@ -1,0 +1,278 @@
+"""The webhook notifier in a real training, with a real server."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightkit import runs
+from lightkit.callbacks import SlackNotifier, WebhookNotifier
+from lightkit.errors import ConfigError, Interrupted, OutOfTime
+from tests.receiving import CANARY, Answer, Receiver, receiving
+
+pytestmark = pytest.mark.slow  # real trainings and servers
+
+
+class Marigold(LightningModule):
+    """A plane, which is out of stock in one step where asked for."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.fails_at = fails_at
+
+    def _loss(self, batch: Any) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        if self.global_step == self.fails_at:
+            raise ValueError("batches are out of stock & <gone>")
+        return self._loss(batch)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("train/late", float(self.current_epoch))
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("val/loss", self._loss(batch))
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("test/loss", self._loss(batch))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def loader() -> DataLoader[Any]:
+    x = torch.ones(4, 2)
+    return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=2)
+
+
+def trainer(notifier: WebhookNotifier, **arguments: Any) -> Trainer:
+    return Trainer(
+        **{
+            "callbacks": [notifier],
+            "accelerator": "cpu",
+            "max_epochs": 3,
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "num_sanity_val_steps": 0,
+            **arguments,
+        }
+    )
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as found:
+        yield found
+
+
+def told(receiver: Receiver) -> list[tuple[Any, ...]]:
+    return [
+        (message["kind"], message["status"], message["stage"], message["epoch"])
+        for message in (request.json for request in receiver.requests)
+    ]
+
+
+def fitted(notifier: WebhookNotifier, module: Marigold | None = None, **arguments: Any) -> None:
+    trainer(notifier, **arguments).fit(module or Marigold(), loader(), loader())
+
+
+def test_a_training_is_told_from_start_to_end(receiver: Receiver) -> None:
+    notifier = WebhookNotifier(receiver.url(), headers={"Authorization": "Bearer abc"})
+    fitted(notifier)
+    notifier.close()
+    assert told(receiver) == [
+        ("start", "running", "fit", 0),
+        ("epoch", "running", "fit", 0),
+        ("epoch", "running", "fit", 1),
+        ("epoch", "running", "fit", 2),
+        ("end", "done", "fit", 2),
+    ]
+    first, last = receiver.requests[1].json, receiver.requests[-1].json
+    assert first["metrics"]["train/late"] == 0.0  # logged after the callbacks had their turn
+    assert first["metrics"]["val/loss"] > 0
+    assert (first["job"], first["run"], first["max_epochs"], first["step"]) == ("Marigold", None, 3, 2)
+    assert (last["exit_code"], last["error"], last["metrics"]["train/late"]) == (0, None, 2.0)
+    assert receiver.requests[0].headers["authorization"] == "Bearer abc"
+    assert receiver.requests[0].headers["content-type"] == "application/json; charset=utf-8"
+
+
+def test_a_failure_is_told_with_its_last_lines_after_the_epochs_before(receiver: Receiver) -> None:
+    notifier = WebhookNotifier(receiver.url(), every_n_epochs=2)
+    notifier.mask = lambda text: text.replace("out of stock", "***")
+    with pytest.raises(ValueError, match="out of stock"):
+        fitted(notifier, Marigold(fails_at=5))
+    notifier.close()
+    assert told(receiver) == [
+        ("start", "running", "fit", 0),
+        ("epoch", "running", "fit", 1),
+        ("failure", "failed", "fit", 1),
+    ]
+    error = receiver.requests[-1].json["error"]
+    assert error.endswith("ValueError: batches are *** & <gone>")
+    assert "training_step" in error
+
+
+def test_a_test_and_a_validation_are_told_with_their_metrics(receiver: Receiver) -> None:
+    notifier = WebhookNotifier(receiver.url())
+    trainer(notifier).test(Marigold(), loader(), verbose=False)
+    trainer(notifier).validate(Marigold(), loader(), verbose=False)
+    notifier.close()
+    assert told(receiver) == [
+        ("start", "running", "test", None),
+        ("end", "done", "test", None),
+        ("start", "running", "validate", None),
+        ("end", "done", "validate", None),
+    ]
+    assert [*receiver.requests[1].json["metrics"]] == ["test/loss"]
+
+
+def test_a_trial_and_other_ranks_tell_nothing(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    notifier = WebhookNotifier(receiver.url())
+    fitted(notifier, fast_dev_run=True)
+    monkeypatch.setattr(Trainer, "is_global_zero", False)
+    fitted(notifier)
+    notifier.close()
+    assert receiver.requests == []
+
+
+def test_only_the_chosen_events_are_told(receiver: Receiver) -> None:
+    notifier = WebhookNotifier(receiver.url(), events=["end"])
+    assert notifier.kinds_sent(["start", "end"]) == ["end"]
+    fitted(notifier)
+    notifier.close()
+    assert [kind for kind, *_ in told(receiver)] == ["end"]
+
+
+def test_the_command_tells_the_end_in_its_own_words(receiver: Receiver, tmp_path: Path) -> None:
+    notifier = WebhookNotifier(receiver.url())
+    notifier.command_tells_end = True
+    run = runs.create(tmp_path, "tulips")
+    address = {"tracking_uri": "https://***@mlflow.example/base/", "experiment_id": "3", "run_id": "9f"}
+    (run.folder / "mlflow.json").write_text(json.dumps(address))
+    with runs.activate(run):
+        fitted(notifier, max_epochs=1)
+    notifier.tell_end(Interrupted(15, checkpoint=Path("last.ckpt")))
+    notifier.tell_end(Interrupted(15))
+    notifier.tell_end(OutOfTime("the deadline has come"))
+    notifier.close()
+    assert [status for _, status, *_ in told(receiver)] == [
+        "running",
+        "running",
+        "preempted",
+        "interrupted",
+        "preempted",
+    ]
+    assert [kind for kind, *_ in told(receiver)][2:] == ["end", "end", "end"]
+    last = receiver.requests[-1].json
+    assert (last["job"], last["run"], last["folder"]) == ("tulips", run.id, str(run.folder))
+    assert last["mlflow_url"] == "https://mlflow.example/base/#/experiments/3/runs/9f"
+    assert (last["exit_code"], last["error"]) == (75, "the deadline has come")
+
+
+def test_the_decision_of_a_gate_is_told(receiver: Receiver, tmp_path: Path) -> None:
+    decision = {
+        "schema": 1,
+        "run": "tulips/20261122-030000-abcd",
+        "passed": False,
+        "metric": "test/accuracy",
+        "scores": {"challenger": {"test/accuracy": 0.7}, "baseline": {"test/accuracy": 0.9}},
+        "reasons": ["test/accuracy is 0.7, expected 0.8 or more", "canary swordfish"],
+    }
+    notifier = WebhookNotifier(receiver.url())
+    notifier.mask = lambda text: text.replace("swordfish", "***")
+    notifier.gate_decided(decision)
+    notifier.gate_decided({**decision, "passed": True, "reasons": []})
+    notifier.close()
+    refused, passed = (request.json for request in receiver.requests)
+    assert (refused["kind"], refused["status"], refused["exit_code"], refused["stage"]) == ("gate", "failed", 4, "gate")
+    assert (refused["job"], refused["run"]) == ("tulips", "20261122-030000-abcd")
+    assert refused["error"] == "test/accuracy is 0.7, expected 0.8 or more\ncanary ***"
+    assert refused["gate"]["reasons"][1] == "canary ***"
+    assert refused["metrics"] == {"test/accuracy": 0.7}
+    assert (passed["status"], passed["exit_code"], passed["error"]) == ("passed", 0, None)
+
+
+def test_training_goes_on_while_a_server_never_answers(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("lightkit").propagate = True
+    receiver.answer = lambda _number: Answer(-1)
+    notifier = WebhookNotifier(receiver.url(), timeout_s=3600)
+    fitted(notifier)  # to its end, while the first message has no answer
+    assert len(receiver.wait_for(1)) == 1
+    assert not receiver.over.is_set()
+    notifier.begin_close(0.1)
+    notifier.close()
+    assert not receiver.over.is_set()
+    assert "WebhookNotifier: 5 messages were not delivered" in caplog.text
+    assert CANARY not in caplog.text
+
+
+@pytest.mark.parametrize("status", [500, 404, 0, -2], ids=["failing", "unknown", "closing", "no-http"])
+def test_training_ends_well_whatever_the_server_answers(receiver: Receiver, status: int) -> None:
+    receiver.answer = lambda _number: Answer(status)
+    notifier = WebhookNotifier(receiver.url(), retries=0)
+    fitted(notifier)
+    notifier.close()
+    assert len(receiver.requests) == 5
+
+
+def test_a_notifier_can_be_copied_and_shows_no_address(receiver: Receiver) -> None:
+    notifier = WebhookNotifier(receiver.url())
+    fitted(notifier, max_epochs=1)
+    for twin in (copy.deepcopy(notifier), pickle.loads(pickle.dumps(notifier))):
+        twin.tell_end(None)
+        twin.close()
+    notifier.close()
+    assert len(receiver.requests) == 3 + 2
+    assert CANARY not in repr(notifier)
+    assert notifier.state_dict() == {}
+
+
+def test_without_an_address_nothing_is_sent(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("lightkit").propagate = True
+    caplog.set_level(logging.INFO, "lightkit")
+    notifier = WebhookNotifier(None)
+    fitted(notifier)
+    notifier.close()
+    assert caplog.text.count("WebhookNotifier sends nothing: its webhook_url is null") == 1
+    assert notifier.kinds_sent(["start"]) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"webhook_url": f"hooks/{CANARY}"}, "webhook_url of WebhookNotifier: expected an address"),
+        (
+            {"events": ["begin"]},
+            "events of WebhookNotifier: expected some of start, epoch, end, failure, gate, got 'begin'",
+        ),
+        ({"every_n_epochs": 0}, "every_n_epochs of WebhookNotifier: expected 1 or more, got 0"),
+        ({"timeout_s": 0}, "WebhookNotifier: expected timeout_s above 0 and retries of 0 or more, got 0 and 3"),
+        ({"timeout_s": float("inf")}, "got inf and 3"),
+        ({"retries": -1}, "got 10 and -1"),
+    ],
+    ids=["address", "event", "every", "time-out", "forever", "retries"],
+)
+def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        WebhookNotifier(**{"webhook_url": "https://host/x", **arguments})
+    assert says in str(caught.value)
+    assert CANARY not in str(caught.value)
+
+
+def test_whom_slack_calls_is_checked() -> None:
+    with pytest.raises(ConfigError, match="mention of SlackNotifier: expected channel, here or the id of a member"):
+        SlackNotifier("https://host/x", mention="<!channel>")

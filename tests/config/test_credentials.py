@@ -1,0 +1,138 @@
+"""What a key or an address tells of a secret."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from lightkit.config.credentials import credentials_in, hides, shown_line, tells_secret, without_credentials
+
+TELLING = [
+    *("password", "db_password", "passwd", "token", "hf_token", "apiToken", "client_secret", "secret", "api_key"),
+    *("apikey", "apiKey", "AWS_SECRET_ACCESS_KEY", "access_key", "account-key", "webhook_url", "heartbeat_url"),
+    *("SLACK_WEBHOOK_URL", "Authorization", "access_tokens", "X-Api-Key", "credentials", "MLFLOW_TRACKING_PASSWORD"),
+    *(
+        "access_token",
+        "accessToken",
+        "bearer_token",
+        "X-Auth-Token",
+        "HUGGING_FACE_HUB_TOKEN",
+        "CI_JOB_TOKEN",
+        "token2",
+    ),
+    *("VIDEO_TOKEN", "s3_token", "authToken", "authtoken", "PGPASSWORD", "DB_PASS", "smtp_pass", "MYSQL_PWD", "pwd"),
+    *("passcode", "PASSWORD1", "db_password_2", "SLACK_WEBHOOK", "slack_webhook", "GITHUB_PAT", "github_pat", "bearer"),
+    *("cookie", "session_cookie", "auth_header", "SAS_KEY", "FERNET_KEY", "ENCRYPTION_KEY", "signing_key", "SMTP_PASS"),
+]
+PLAIN = [
+    *("pad_token", "eos_token", "max_tokens", "max_new_tokens", "num_tokens", "tokens", "tokenizer", "token_id"),
+    *("TOKENIZERS_PARALLELISM", "monkey", "key", "keys", "PWD", "url", "tracking_uri", "secretary", "password_length"),
+    *("", "3", "has_secrets_inside", "monitor", "OLD_PWD", "OLDPWD", "webhook", "forward_pass", "num_pass", "pass"),
+    *("compass", "pat", "spat", "header", "sort_key", "query_key", "TOKENS", "cookies_eaten"),
+    *("video_token", "word_delimiter_token", "level_token", "audio_token", "class_token", "blank_token", "query_token"),
+    *("prefix_token", "suffix_token", "middle_token", "fill_token", "eod_token", "label_token", "distilled_token"),
+    *("num_prefix_token", "image_token", "additional_special_tokens", "boi_token", "sepToken"),
+]
+
+
+@pytest.mark.parametrize("key", TELLING)
+def test_a_key_tells_that_its_value_is_secret(key: str) -> None:
+    assert tells_secret(key)
+
+
+@pytest.mark.parametrize("key", PLAIN)
+def test_other_keys_tell_nothing(key: str) -> None:
+    assert not tells_secret(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("bot_token", 3, False),
+        ("session_token", 0.5, False),
+        ("token", 50256, False),
+        ("cookie", 0.8, False),
+        ("cookie", "a=b", True),
+        ("password", 4815, True),
+        ("api_key", 4815, True),
+        ("webhook", "https://hooks/x", True),
+        ("webhook", "lightkit.callbacks.WebhookNotifier", False),
+    ],
+)
+def test_a_number_is_no_token_and_a_webhook_is_an_address(key: str, value: object, expected: bool) -> None:
+    assert hides(key, value) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("abc", True), (1234, True), (None, False), (True, False), ("", False), ("${oc.env:X}", False), ([1], False)],
+    ids=["text", "number", "null", "switch", "empty", "reference", "list"],
+)
+def test_only_a_value_is_hidden(value: object, expected: bool) -> None:
+    assert hides("password", value) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql+psycopg://me:p%40ss@db:5432/x", "postgresql+psycopg://me:***@db:5432/x"),
+        ("http://:pa@ss@host", "http://:***@host"),
+        ("mysql://me:pa/ss@db/x", "mysql://me:***@db/x"),
+        ("see http://a:b@c and ftp://d:e@f.", "see http://a:***@c and ftp://d:***@f."),
+        ("https://ghp_0123456789abcdef@github.com/x", "https://***@github.com/x"),
+        ("https://h/x?a=1&token=abc&sig=d%2Fe#f", "https://h/x?a=1&token=***&sig=***#f"),
+        ("http://me:${oc.env:PW}@host", "http://me:${oc.env:PW}@host"),
+        ("https://h/x?upload-token=abc&mytoken=d", "https://h/x?upload-token=***&mytoken=***"),
+        ("http://host:80/path@x", "http://host:80/path@x"),
+        ("ssh://git@host:22/x", "ssh://git@host:22/x"),
+        ("s3://bucket/a@b", "s3://bucket/a@b"),
+        ("me@example.org", "me@example.org"),
+    ],
+)
+def test_an_address_is_shown_without_what_it_keeps_to_itself(text: str, shown: str) -> None:
+    assert without_credentials(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("    webhook_url: https://hooks/x  # mine", "    webhook_url: ***"),
+        ("--data.init_args.token=abc", "--data.init_args.token=***"),
+        ("data.init_args.token+=abc", "data.init_args.token+=***"),
+        ("callbacks: {slack: {init_args: {webhook_url: abc}}}", "callbacks: {slack: {init_args: {webhook_url: ***"),
+        ("{'api_key': 'abc', x: 1}", "{'api_key': ***"),
+        ("password:", "password:"),
+        (
+            "callbacks: {webhook: {init_args: {url: 'http://h/x'}}}",
+            "callbacks: {webhook: {init_args: {url: 'http://h/x'}}}",
+        ),
+        ("webhook: 'http://h/x'", "webhook: ***"),
+        ("token: ${oc.env:TOKEN}", "token: ${oc.env:TOKEN}"),
+        ("tracking_uri: http://a:b@c", "tracking_uri: http://a:***@c"),
+        ("max_epochs: ten", "max_epochs: ten"),
+    ],
+)
+def test_a_line_ends_where_a_secret_begins(line: str, shown: str) -> None:
+    assert shown_line(line) == shown
+
+
+def test_common_words_and_short_ones_are_looked_for_nowhere_else() -> None:
+    found = credentials_in("http://me:test@a http://me:abc@b http://me:l0ng%2Fer@c")
+    assert found == {"l0ng%2Fer": "***", "l0ng/er": "***"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 100_000, "a_" * 50_000, "a:" * 50_000, "a=b " * 25_000, "a://:" * 20_000, "?a=b" * 25_000],
+    ids=["word", "words", "colons", "settings", "addresses", "queries"],
+)
+def test_long_text_takes_time_in_proportion(text: str) -> None:
+    def seconds(text: str) -> float:
+        began = time.process_time()
+        shown_line(text)
+        credentials_in(text)
+        return time.process_time() - began
+
+    seconds(text[:1000])
+    assert seconds(text) < 60 * seconds(text[: len(text) // 10]) + 1

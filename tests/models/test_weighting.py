@@ -1,0 +1,185 @@
+"""Batches with weights: what weighs nothing changes no loss, no gradient, no scale and no metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lightkit.models.classifier import ImageClassifier
+from lightkit.models.regressor import Regressor
+from lightkit.models.scores import Scores, of_classification, of_regression
+from lightkit.models.weighting import parts_of, weighted_mean
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    # 2026-11: pytorch-lightning 2.6.6 builds LeafSpec itself
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning"),
+]
+
+
+def classifier() -> ImageClassifier:
+    torch.manual_seed(0)
+    model = ImageClassifier(num_classes=3)
+    model.configure_model()
+    return model
+
+
+def images(num: int, *, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num, 3, 16, 16, generator=generator), torch.arange(num) % 3
+
+
+def numbers(num: int, *, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num, 1, generator=generator), torch.randn(num, 1, generator=generator)
+
+
+def with_blank(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The batch with one more sample, of weight 0."""
+    inputs, targets = (torch.cat([part, torch.zeros_like(part[:1])]) for part in batch)
+    return inputs, targets, torch.tensor([1.0] * len(batch[0]) + [0.0])
+
+
+def only_blank(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.zeros_like(batch[0][:1]), torch.zeros_like(batch[1][:1]), torch.zeros(1)
+
+
+def trained(model: LightningModule, batches: list[tuple[Tensor, ...]]) -> dict[str, float]:
+    """Metrics of an epoch of training and validation on ready batches."""
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0,
+    )  # fmt: skip
+    loader: DataLoader[tuple[Tensor, ...]] = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+    trainer.fit(model, loader, loader)
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def test_a_weighted_mean_is_over_the_weights() -> None:
+    losses = torch.tensor([1.0, 2.0, 6.0])
+    assert float(weighted_mean(losses, torch.tensor([1.0, 3.0, 0.0]))) == pytest.approx(7 / 4)
+    assert float(weighted_mean(losses, torch.full((3,), 0.5))) == pytest.approx(3)
+
+
+def test_nothing_that_weighs_gives_a_loss_of_0_with_gradients_of_0() -> None:
+    losses = torch.tensor([1.0, torch.inf], requires_grad=True)
+    loss = weighted_mean(losses * 2, torch.zeros(2))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == 0
+    assert losses.grad is not None
+    assert losses.grad[0] == 0
+
+
+def test_a_batch_without_weights_counts_all_its_rows() -> None:
+    parts = parts_of(images(4))
+    assert parts.weights is None
+    assert len(parts.targets[parts.counted]) == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"), [(classifier, images), (Regressor, numbers)], ids=["classifier", "regressor"]
+)
+def test_a_sample_of_weight_0_changes_neither_loss_nor_gradients(
+    model: Callable[[], Any], batch: Callable[..., Any]
+) -> None:
+    gradients = []
+    for given in (batch(4), with_blank(batch(4))):
+        torch.manual_seed(0)
+        module = model().eval()  # in training mode a batch's statistics are of all its samples
+        loss = module._step("train", given)
+        loss.backward()
+        gradients.append([loss.detach(), *(parameter.grad for parameter in module.parameters())])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"), [(classifier, images), (Regressor, numbers)], ids=["classifier", "regressor"]
+)
+def test_batches_of_nothing_leave_an_epochs_metrics_alone(model: type[LightningModule], batch: type) -> None:
+    first, second = batch(4, seed=1), batch(3, seed=2)
+    torch.manual_seed(0)
+    plain = {name: value for name, value in trained(model(), [first, second]).items() if name.startswith("train/")}
+    torch.manual_seed(0)
+    padded = trained(model(), [first, second, only_blank(first)])
+    assert {name: padded[name] for name in plain} == pytest.approx(plain)
+    assert all(math.isfinite(value) for value in padded.values())
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_metrics_leave_out_what_weighs_nothing(kind: str) -> None:
+    metrics = of_classification(3) if kind == "classification" else of_regression()
+    generator = torch.Generator().manual_seed(3)
+    shape = (5, 3) if kind == "classification" else (5, 1)
+    preds = torch.randn(shape, generator=generator)
+    target = torch.tensor([0, 1, 2, 0, 1]) if kind == "classification" else torch.randn(shape, generator=generator)
+    weights = torch.tensor([1.0, 0.0, 2.0, 1.0, 0.0])
+    loss = torch.tensor(0.5)
+    with_weights, without = Scores(metrics), Scores(metrics)
+    with_weights.update("val", preds=preds, target=target, loss=loss, weights=weights)
+    without.update("val", preds=preds[[0, 2, 3]], target=target[[0, 2, 3]], loss=loss)
+    expected = without.finish("val")
+    found = with_weights.finish("val")
+    assert found.keys() == expected.keys()
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_logged_loss_of_an_epoch_is_over_all_weights() -> None:
+    scores = Scores(of_regression())
+    for loss, weights in ((1.0, [1.0, 2.0]), (5.0, [1.0])):
+        rows = torch.zeros(len(weights), 1)
+        scores.update("val", preds=rows, target=rows, loss=torch.tensor(loss), weights=torch.tensor(weights))
+    assert scores.finish("val")["val/loss"] == pytest.approx((3 * 1 + 1 * 5) / 4)
+
+
+def test_a_process_that_had_nothing_still_has_metrics_to_compute() -> None:
+    scores = Scores(of_classification(3))
+    scores.update(
+        "val", preds=torch.zeros(1, 3), target=torch.zeros(1, dtype=torch.long), loss=torch.tensor(0.0),
+        weights=torch.zeros(1),
+    )  # fmt: skip
+    assert scores.has_counted("val")
+    assert scores.of("val")["loss"].num_examples == 0
+
+
+def test_the_scales_of_a_regressor_are_of_the_rows_that_count() -> None:
+    inputs, targets = numbers(6)
+    models = []
+    for batch in ((inputs, targets), with_blank((inputs + 0, targets + 0))):
+        model = Regressor()
+        trained(model, [batch])
+        models.append(model)
+    torch.testing.assert_close(models[0].input_mean, models[1].input_mean)
+    torch.testing.assert_close(models[0].output_std, models[1].output_std)
+
+
+def test_batch_norm_learns_nothing_from_a_blank_batch() -> None:
+    module = classifier().train()
+    before = {name: value.clone() for name, value in module.state_dict().items() if "running" in name}
+    module._step("train", only_blank(images(4)))
+    assert before
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
+    module._step("train", images(4))
+    assert not all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
+
+
+def test_a_batch_of_one_image_trains_where_its_features_are_a_single_pixel() -> None:
+    module = classifier().train()
+    tiny, label = torch.rand(1, 3, 8, 8), torch.tensor([1])
+    network = module.network
+    assert network is not None
+    norms = [norm for norm in network.modules() if isinstance(norm, torch.nn.BatchNorm2d)]
+    before = [norm.running_mean.clone() for norm in norms if norm.running_mean is not None]
+    torch.autograd.backward(module._step("train", (tiny, label)))
+    after = [norm.running_mean for norm in norms if norm.running_mean is not None]
+    learnt = [not torch.equal(*pair) for pair in zip(before, after, strict=True)]
+    assert learnt[0]
+    assert not learnt[-1]
+    assert all(norm.training for norm in norms)
+    assert all(weight.grad is not None for weight in network.parameters())

@@ -1,0 +1,118 @@
+"""The decision: scores against thresholds, the baseline and the best of late."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from lightkit.registry.gate import Decision, Drift, Scored, decide
+from lightkit.registry.gate_settings import GateSettings
+
+METRIC = "test/accuracy"
+
+
+def judged(
+    settings: GateSettings,
+    value: float,
+    baseline: float | None = None,
+    *,
+    slices: Mapping[str, float | None] | None = None,
+    drift: Drift | None = None,
+) -> Decision:
+    """The decision on a model of one score."""
+    other = None if baseline is None else Scored("flowers version 1 (champion)", {METRIC: baseline})
+    return decide(settings, Scored("run", {METRIC: value}, slices or {}), other, drift=drift, num_samples=9, run="a/b")
+
+
+def single(value: float) -> float:
+    """A score as torch gives it, in float32."""
+    return float(np.float32(value))
+
+
+@pytest.mark.parametrize(
+    ("settings", "value", "baseline", "passes"),
+    [
+        (GateSettings(METRIC, min=0.7), single(0.7), None, True),
+        (GateSettings(METRIC, min=0.7), 0.6999, None, False),
+        (GateSettings(METRIC, max=0.3, mode="min"), single(0.3), None, True),
+        (GateSettings(METRIC, max=0.3, mode="min"), 0.3001, None, False),
+        (GateSettings(METRIC, min=0.2, max=0.9), 0.91, None, False),
+        (GateSettings(METRIC, max_drop=0.01), single(0.79), single(0.80), True),
+        (GateSettings(METRIC, max_drop=0.01), 0.79, 0.80, True),
+        (GateSettings(METRIC, max_drop=0.01), 0.7899, 0.80, False),
+        (GateSettings(METRIC, max_drop=0.0), 0.80, 0.80, True),
+        (GateSettings(METRIC, max_drop=0.0), 0.799, 0.80, False),
+        (GateSettings(METRIC, max_drop=0.01, mode="min"), 0.81, 0.80, True),
+        (GateSettings(METRIC, max_drop=0.01, mode="min"), 0.82, 0.80, False),
+        (GateSettings(METRIC, max_drop=0.01, mode="min"), 0.10, 0.80, True),
+        (GateSettings(METRIC, max_drop=0.01), 0.1, None, True),
+        (GateSettings(METRIC, max_drop=0.01, min=0.8), 0.9, float("nan"), True),
+        (GateSettings(METRIC, max_drop=0.01), 0.9, float("nan"), False),
+        (GateSettings(METRIC, min=0.1), float("nan"), None, False),
+        (GateSettings(METRIC, max=0.1), float("nan"), None, False),
+        (GateSettings(METRIC, max_drop=9.0), float("nan"), 0.5, False),
+        (GateSettings(METRIC), float("nan"), None, False),
+        (GateSettings(METRIC, max=1.0), float("-inf"), None, False),
+        (GateSettings(METRIC), 0.5, None, True),
+    ],
+    ids=["at min", "below min", "at max", "above max", "above both", "float32 drop", "exact drop", "too large a drop",
+         "no drop", "any drop", "rise of a loss", "too large a rise", "a lower loss", "no champion", "champion of NaN",
+         "only a champion of NaN",
+         "NaN and min", "NaN and max", "NaN and a drop", "NaN alone", "infinite", "no condition"],
+)  # fmt: skip
+def test_a_score_passes_by_its_conditions(
+    settings: GateSettings, value: float, baseline: float | None, passes: bool
+) -> None:
+    decision = judged(settings, value, baseline)
+    assert decision.passed is passes
+    assert bool(decision.reasons) is not passes
+
+
+@pytest.mark.parametrize(
+    ("mode", "bound", "value", "passes"),
+    [("max", 0.7, 0.7, True), ("max", 0.7, 0.69, False), ("min", 0.3, 0.4, False), ("min", 0.3, 0.2, True),
+     ("max", 0.0, None, False)],
+    ids=["enough", "too little", "too much", "little enough", "no sample"],
+)  # fmt: skip
+def test_each_class_has_a_bound_of_its_own(mode: str, bound: float, value: float | None, passes: bool) -> None:
+    settings = GateSettings(METRIC, mode=mode, slices={"roses": bound})  # type: ignore[arg-type]
+    decision = judged(settings, 0.9, slices={"roses": value})
+    assert decision.passed is passes
+    assert [check.name for check in decision.checks if not check.passed] == ["test/accuracy of roses"] * (not passes)
+
+
+@pytest.mark.parametrize(
+    ("best", "value", "passes"),
+    [(0.9, 0.87, True), (0.9, 0.869, False), (None, 0.1, True)],
+    ids=["within", "slid", "nothing promoted"],
+)
+def test_the_best_of_late_bounds_a_slow_slide(best: float | None, value: float, passes: bool) -> None:
+    settings = GateSettings(METRIC, drift={"window": 5, "max_drop": 0.03})
+    decision = judged(settings, value, 0.88, drift=Drift(5, best, None if best is None else "2"))
+    assert decision.passed is passes
+    if not passes:
+        assert decision.reasons == (
+            "test/accuracy of late is 0.869, expected at most 0.03 worse than the best of the last 5 promoted models "
+            "(version 2: 0.9)",
+        )
+
+
+def test_the_record_holds_every_field_and_is_json() -> None:
+    decision = judged(GateSettings(METRIC, min=0.8, max_drop=0.01), 0.5, 0.9)
+    record = json.loads(json.dumps(decision.as_dict()))
+    assert record["passed"] is False
+    assert record["scores"] == {"challenger": {METRIC: 0.5}, "baseline": {METRIC: 0.9}}
+    assert record["baseline"] == "flowers version 1 (champion)"
+    assert record["reasons"] == [
+        "test/accuracy is 0.5, expected at least 0.8",
+        "test/accuracy is 0.5, expected at most 0.01 worse than flowers version 1 (champion) (that has 0.9)",
+    ]
+    assert (record["schema"], record["num_samples"], record["run"]) == (1, 9, "a/b")
+
+
+def test_without_a_metric_nothing_is_judged() -> None:
+    decision = decide(GateSettings(), Scored("run", {}), None, num_samples=0, run="a/b")
+    assert (decision.passed, decision.checks, decision.metric) == (True, (), None)
