@@ -25,7 +25,39 @@ _AFTER = {
     "--output": ["json"],
 }
 _AFTER_OF: dict[str, dict[str, list[str]]] = {
+    "convert": {
+        "--format": ["delta", "parquet"],
+        "--on-bad-image": ["error", "skip"],
+        "--partitions": [],
+        "--row-group-mb": [],
+        "--val-fraction": [],
+        "--test-fraction": [],
+        "--max-bad-fraction": [],
+    },
     "export": {"--format": [*FORMATS, "all"], "--output": ["json", FOLDERS]},
+    "retrain": {
+        "--export-format": [*FORMATS, "all"],
+        "--skip": ["export", "promote", "test"],
+        "--deadline": [],
+        "--reserve": [],
+        "--reason": [],
+    },
+    "runs": {
+        "--sort": ["age", "metric", "name", "size", "status"],
+        "--filter": ["locked=true", "promoted=true", "status=done"],
+        "--mode": ["max", "min"],
+        "--metric": [],
+    },
+    "gc": {
+        "--mode": ["max", "min"],
+        "--keep-last": [],
+        "--keep-best": [],
+        "--max-size": [],
+        "--older-than": [],
+        "--metric": [],
+        "--tracking-uri": [],
+    },
+    "notify-test": {"--kind": ["start", "epoch", "end", "failure", "gate"]},
     "register": {
         "--format": ["torch_export", "torchscript"],
         "--alias": ["challenger", "champion", "none"],
@@ -34,7 +66,7 @@ _AFTER_OF: dict[str, dict[str, list[str]]] = {
     },
 }
 """What stands after an option of one command."""
-_POSITIONAL = {"diff": ["latest", FILES], "upgrade": [FILES]}
+_POSITIONAL = {"convert": [FOLDERS], "diff": ["latest", FILES], "upgrade": [FILES]}
 """What stands by itself after a command that takes no keys."""
 
 

@@ -39,6 +39,8 @@ from lightkit.cli.schemas import import_path, paths_to, plain_help, plain_value,
 from lightkit.config.catalogue import PACKAGES, shown
 from lightkit.launch import LaunchSettings
 from lightkit.launch.settings import ENGINES
+from lightkit.launch.watchdog_settings import WatchdogSettings
+from lightkit.registry.gate_settings import GateSettings
 
 __all__ = ["catalogue", "described", "described_classes", "parsers"]
 
@@ -61,7 +63,13 @@ _BASES = (
     Strategy,
 )
 """Classes that arguments ask for."""
-_SECTIONS = {"trainer": Trainer, "run": RunSettings, "launch": LaunchSettings}
+_SECTIONS = {
+    "trainer": Trainer,
+    "run": RunSettings,
+    "launch": LaunchSettings,
+    "watchdog": WatchdogSettings,
+    "gate": GateSettings,
+}
 _FILLED_IN = {Optimizer: "params", LRScheduler: "optimizer", ReduceLROnPlateau: "optimizer"}
 """Arguments that LightningCLI gives itself."""
 _PROFILERS = ("simple", "advanced", "pytorch", "xla")

@@ -14,7 +14,10 @@ from pytorch_lightning.plugins import CheckpointIO
 
 from lightkit import runs
 from lightkit.callbacks import (
+    BadImages,
     Checkpoint,
+    EnoughRoom,
+    FiniteLoss,
     PredictionTable,
     ResumeState,
     StallWatch,
@@ -24,13 +27,21 @@ from lightkit.callbacks import (
     progress_for,
 )
 from lightkit.callbacks.checkpoint_reading import CheckpointReader, check_content, read_checkpoint
+from lightkit.callbacks.deadline import StopAtDeadline
+from lightkit.callbacks.finite_weights import nan_weights
+from lightkit.callbacks.notifying import Notifier
 from lightkit.cli.labelling import writer_of
 from lightkit.cli.masking import mask_hyperparameters, masked, without_nulls
 from lightkit.cli.scripted import DataChanged
 from lightkit.cli.session import Session
 from lightkit.cli.showing import Heading
+from lightkit.cli.stalling import watched
 from lightkit.cli.starting import Stage
+from lightkit.cli.timing import deadline_of
 from lightkit.distributed.xla import HushXLA, trains_on_xla
+from lightkit.errors import ConfigError
+from lightkit.launch import heartbeat, read_watchdog
+from lightkit.launch.watchdog_settings import WatchdogSettings
 
 __all__ = ["Equipment", "share_devices"]
 
@@ -105,9 +116,38 @@ class Equipment:
         )
         unchanged = LambdaCallback(setup=self._refuse_other_data)
         began = LambdaCallback(on_fit_start=self._log_config, on_train_start=self._note_beginning)
-        watched = [] if seat is None else [StallWatch(seat.watchdog(self._session.launch.stall_timeout_s))]
-        hush = [HushXLA()] if trains_on_xla(given.get("accelerator"), given.get("strategy")) else []
-        return [*hush, unchanged, *own, self._stage.recorder, ResumeState(), stop, began, *watched, *shown]
+        watchdog = watched(self._session, self._stage, read_watchdog(self._session.resolved))
+        watch = StallWatch(watchdog, gently=seat is None)
+        recorder = self._stage.recorder
+        bad_images = BadImages(run, events=recorder.events)
+        hush: list[Callback] = [HushXLA()] if trains_on_xla(given.get("accelerator"), given.get("strategy")) else []
+        late = self._in_time()
+        hush += self._finite_loss()  # before others, so that none takes a spoilt batch for a good one
+        return [*hush, unchanged, *own, recorder, bad_images, ResumeState(), stop, *late, began, watch, *shown]
+
+    def _finite_loss(self) -> list[Callback]:
+        """Give what looks at the loss of each training batch, and at the disk."""
+        if self._session.command != "fit":
+            return []
+        action = (self._saved_config.get("watchdog") or {}).get("on_nonfinite", WatchdogSettings().on_nonfinite)
+        run, events = self._stage.start.run, self._stage.recorder.events
+        return [
+            EnoughRoom(run),
+            FiniteLoss(action, events=events, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None)),
+        ]
+
+    def _in_time(self) -> list[Callback]:
+        """Give what heeds the deadline, if there is one."""
+        deadline, run = deadline_of(self._session), self._stage.start.run
+        if deadline is None:
+            return []
+        return [
+            StopAtDeadline(
+                deadline,
+                last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None),
+                stopped=self._stage.recorder.stopped_early,
+            )
+        ]
 
     def _refuse_other_data(self, trainer: Trainer, _module: LightningModule, stage: str) -> None:
         """Do not go on by itself with other data than the interrupted run had."""
@@ -115,11 +155,27 @@ class Equipment:
         describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
         if stage != "fit" or not self._stage.resumes_by_itself or before is None or not callable(describe):
             return
-        if describe().get("fingerprint") != before.get("fingerprint"):
+        now = describe()
+        if now.get("fingerprint") != before.get("fingerprint"):
+            versions = [said.get("version") for said in (before, now)]
+            which = (
+                ""
+                if None in versions or len(set(map(str, versions))) == 1
+                else " (version {}, now {})".format(*versions)
+            )
             raise DataChanged(
-                f"begins a new run: the data has changed since {self._stage.start.run.folder} was interrupted; "
+                f"begins a new run: the data has changed since {self._stage.start.run.folder} was interrupted{which}; "
                 f"--run.resume={self._stage.start.run.folder} goes on there"
             )
+
+    def _refuse_spoilt(self, checkpoint: Path, state: Mapping[str, Any]) -> None:
+        """Do not go on from weights that are NaN: no training heals them, and the same would come out each night."""
+        if not (names := nan_weights(state)):
+            return
+        what = f"weights of {checkpoint} are NaN ({', '.join(names[:3])}{', ...' * (len(names) > 3)})"
+        if not self._stage.resumes_by_itself:
+            raise ConfigError(f"No training can go on from it: {what}. Expected a checkpoint from before, or none.")
+        raise DataChanged(f"begins a new run: {what}, and no training can go on from them")
 
     def _log_config(self, trainer: Trainer, _module: LightningModule) -> None:
         """Give trackers the whole config; Lightning gives them the model's and the data's arguments only."""
@@ -142,6 +198,7 @@ class Equipment:
         return plugins
 
     def _note_checkpoint(self, path: Path, checkpoint: Mapping[str, Any]) -> None:
+        heartbeat().leave()
         self._stage.recorder.checkpoint_saved(path, checkpoint["epoch"], checkpoint["global_step"], path.stem)
 
     def attach(self, trainer: Trainer) -> None:
@@ -154,8 +211,13 @@ class Equipment:
         if checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
             content = read_checkpoint(checkpoint, mmap=True)  # here, before data are prepared
             check_content(content, checkpoint, goes_on=self._session.command == "fit")
+            if self._session.command == "fit":
+                self._refuse_spoilt(checkpoint, content["state_dict"])
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
                 callback.dirpath = str(self._stage.start.run.checkpoints)
         for logger in trainer.loggers:
             mask_hyperparameters(logger, self._session.resolved)
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
+        self._session.audience.adopt(notifiers, self._session.resolved)

@@ -15,6 +15,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 
 from lightkit.callbacks.checkpoint_reading import read_checkpoint
 from lightkit.cli.unnamed import class_of, is_one_class, refuse_unnamed
+from lightkit.config.credentials import HIDDEN
 from lightkit.errors import ConfigError
 
 __all__ = ["hyper_parameters", "model_filled"]
@@ -33,7 +34,7 @@ def hyper_parameters(checkpoint: str | None) -> dict[str, Any]:
         return {}
     if not isinstance(said, Mapping):
         return {}
-    return {str(key): value for key, value in said.items() if key != "_instantiator"}
+    return {str(key): value for key, value in said.items() if key != "_instantiator" and value != HIDDEN}
 
 
 def model_filled(

@@ -8,18 +8,18 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lightkit.errors import ConfigError, Interrupted, LightkitError
-from lightkit.launch import ATTEMPT, LAUNCH, PREEMPTED, STALLED, Board, Rank, Watchdog, heartbeat, redirect, this_rank
+from lightkit.cli.tracebacks import written_traceback
+from lightkit.errors import ConfigError, Interrupted, LightkitError, told_interruption
+from lightkit.launch import ATTEMPT, LAUNCH, PREEMPTED, STALLED, Board, Rank, Stall, redirect, this_rank
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["DATA_CHANGED", "INHERITED", "Seat", "num_threads", "seat_of", "told_interruption"]
+__all__ = ["DATA_CHANGED", "INHERITED", "Seat", "num_threads", "seat_of"]
 
 DATA_CHANGED = "DataChanged"
 """Name of the exception after which all ranks have to begin again, in a new run."""
@@ -104,14 +104,20 @@ class Seat:
             )
             return self._end(error, f"error: {error}", error.exit_code, process_code=0 if is_final else None)
         except Exception as error:  # noqa: BLE001 (told to the supervisor, which prints it, or raised again)
-            return self._end(error, traceback.format_exc(), 1)
+            return self._end(error, written_traceback(error), 1)
         except BaseException as error:
-            self.board.end(self.rank, code=_exit_code(error), kind=type(error).__name__, words=traceback.format_exc())
+            self.board.end(self.rank, code=_exit_code(error), kind=type(error).__name__, words=written_traceback(error))
             raise
         self.board.end(self.rank, code=code)
         if not self.supervised:
             self._leave(is_over=code == 0)
         return code
+
+    def end_by_force(self, interruption: Interrupted) -> int:
+        """Tell how this rank ends that has not ended in time after a signal, and give the exit code of its process."""
+        words = told_interruption(interruption)
+        self.board.end(self.rank, code=interruption.exit_code, kind=type(interruption).__name__, words=words)
+        return 0 if self.supervised else interruption.exit_code
 
     def _end(self, error: BaseException, words: str, code: int, process_code: int | None = None) -> int:
         with _unhurried() as signals:
@@ -152,21 +158,13 @@ class Seat:
             time.sleep(_LOOK_S)
         return False
 
-    def watchdog(self, timeout_s: float) -> Watchdog:
-        """Make the watchdog that ends this rank once it makes no progress.
-
-        Args:
-            timeout_s: Seconds without a finished batch.
-        """
-
-        def report(stacks: str, waits_for: str | None) -> None:
-            self.board.stall(self.rank, code=STALLED, words=stacks, waits_for=waits_for)
-            if not self.supervised or self.rank.rank != 0:
-                waits = "" if waits_for is None else f"; it waits in {waits_for}"
-                print(f"error: rank {self.rank.rank} has hung for {timeout_s:g} s{waits}\n{stacks}", file=sys.stderr)
-                sys.stderr.flush()
-
-        return Watchdog(heartbeat(), timeout_s=timeout_s, report=report)
+    def tell_stall(self, stall: Stall) -> None:
+        """Say that this rank makes no progress and is being ended."""
+        self.board.stall(self.rank, code=STALLED, words=stall.stacks, waits_for=stall.waits_for, at=stall.at)
+        if not self.supervised or self.rank.rank != 0:
+            waits = "" if stall.waits_for is None else f"; it waits in {stall.waits_for}"
+            says = f"error: rank {self.rank.rank} has hung for {stall.limit_s:g} s{waits}\n{stall.stacks}"
+            print(says, file=sys.stderr, flush=True)
 
     def tell_run(self, told: Mapping[str, Any]) -> None:
         """Tell the others which run it is; only rank 0 does."""
@@ -267,17 +265,6 @@ def num_threads(rank: Rank, *, num_cores: int, environ: Mapping[str, str] = os.e
         if len(own) < len(launcher):  # which has given each rank its cores
             share = min(num_cores, len(launcher) // rank.local_size)
     return max(1, share)
-
-
-def told_interruption(interruption: Interrupted) -> str:
-    """Say how an interruption has ended the stage."""
-    name = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 15: "SIGTERM"}.get(
-        interruption.signum, f"signal {interruption.signum}"
-    )
-    if interruption.checkpoint is None:
-        return f"interrupted by {name}; there is nothing to resume"
-    where = interruption.checkpoint
-    return f"interrupted by {name}; the same command resumes from {where}, unless run.resume says otherwise"
 
 
 def _exit_code(error: BaseException) -> int:

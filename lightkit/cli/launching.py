@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightkit import runs
-from lightkit.cli.joining import DATA_CHANGED, told_interruption
+from lightkit.cli.joining import DATA_CHANGED
 from lightkit.cli.session import Session
 from lightkit.config import Hardware, Resolved, mistake
-from lightkit.errors import ConfigError, Interrupted
+from lightkit.errors import ConfigError, Interrupted, told_interruption
 from lightkit.launch import Plan, Supervisor, Verdict, plan_launch, this_rank, writer
 from lightkit.machine import this_machine
 
@@ -99,6 +99,7 @@ def supervise(session: Session, plan: Plan) -> int:
         if verdict.kind == DATA_CHANGED and _NEVER not in session.words:
             session.tell(str(verdict.words).splitlines()[0].removeprefix("error: "))
             return supervise(replace(session, words=[*session.words, _NEVER]), plan)
+        session.audience.words = verdict.words or ""
         _tell(verdict, run)
         if run is not None:
             _keep_records(supervisor, run, verdict)

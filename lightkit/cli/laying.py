@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from lightkit import config, runs
 from lightkit.artefacts.metadata import format_of
+from lightkit.config.credentials import HIDDEN
+from lightkit.config.tree import Leaf, Table
 from lightkit.errors import ConfigError
 
 __all__ = ["NAMED_CLASSES", "OPTIONS", "STAGES", "WITH_MODEL", "Laid", "lay_words", "options_of", "with_artefact"]
@@ -28,6 +30,7 @@ OPTIONS: dict[str, Takes] = {
 }
 """Options of every stage."""
 _FURTHER: dict[str, dict[str, Takes]] = {
+    "fit": {"if-changed": "switch", "unchanged-ok": "switch", "deadline": "value"},
     "predict": {"artefact": "value", "contact-sheet": "value", "top-k": "value"},
     "export": {
         "format": "value",
@@ -55,8 +58,10 @@ NAMED_CLASSES = {
         "lr_monitor": LIGHTNING + "LearningRateMonitor",
         "pruning": LIGHTNING + "ModelPruning",
         "scale_lr": "lightkit.distributed.ScaledLearningRate",
+        "slack": "lightkit.callbacks.SlackNotifier",
         "swa": LIGHTNING + "StochasticWeightAveraging",
         "timer": LIGHTNING + "Timer",
+        "webhook": "lightkit.callbacks.WebhookNotifier",
     },
     "logger": {
         "comet": "lightkit.loggers.Comet",
@@ -152,7 +157,8 @@ def lay_words(
         arguments.options |= _run_of_weights(arguments)
     if "run" in arguments.options:
         base = _base_run(command, str(arguments.options["run"]), resolve({}).values.get("run") or {})
-        return Laid(arguments, resolve({}, [base.config_path]), base)  # complete: no defaults of this version to add
+        resolved = _without_addresses(resolve({}, [base.config_path]))  # complete: no defaults of this version to add
+        return Laid(arguments, resolved, base)
     defaults = {section: _DEFAULT_ENTRIES[section] for section in default_entries}
     resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
     if "logger" in defaults and not _has_logger(resolved.values):
@@ -185,6 +191,27 @@ def _base_run(command: str, reference: str, section: Mapping[str, Any]) -> runs.
     if not run.config_path.is_file():
         raise ConfigError(f"--run {reference}: {run.folder} has no {run.config_path.name}; it is not a run of lightkit")
     return run
+
+
+def _without_addresses(resolved: config.Resolved) -> config.Resolved:
+    """Leave out the addresses that a run's training reported to, where the run does not know them any more."""
+    callbacks = resolved.tree.entries.get("callbacks")
+    names = callbacks.entries if isinstance(callbacks, Table) else ()
+    tree = _without_hidden(resolved.tree, ("run", "heartbeat_url"))
+    for name in names:
+        tree = _without_hidden(tree, ("callbacks", name, "init_args", "webhook_url"))
+    return replace(resolved, tree=tree)
+
+
+def _without_hidden(table: Table, path: config.KeyPath) -> Table:
+    """Put null in the place of a value that a run does not keep."""
+    key, rest = path[0], path[1:]
+    node = table.entries.get(key)
+    if rest and isinstance(node, Table):
+        return replace(table, entries={**table.entries, key: _without_hidden(node, rest)})
+    if not rest and isinstance(node, Leaf) and node.value == HIDDEN:
+        return replace(table, entries={**table.entries, key: Leaf(None, node.origin)})
+    return table
 
 
 def _has_logger(values: dict[str, Any]) -> bool:

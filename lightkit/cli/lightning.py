@@ -21,7 +21,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from lightkit import config, runs
 from lightkit.cli.equipping import Equipment, share_devices
 from lightkit.cli.filling import hyper_parameters, model_filled
-from lightkit.cli.folders import check_input_folders
+from lightkit.cli.folders import check_input_folders, check_packages
 from lightkit.cli.judging import judged_by_signatures
 from lightkit.cli.labelling import images_of, lift_limits
 from lightkit.cli.masking import mask_tags
@@ -39,6 +39,8 @@ from lightkit.config.pruning import checked
 from lightkit.errors import ConfigError
 from lightkit.export.bare_trainer import bare_trainer
 from lightkit.launch import LaunchSettings
+from lightkit.launch.watchdog_settings import WatchdogSettings
+from lightkit.registry.gate_settings import GateSettings
 
 __all__ = ["Checked", "ConfigPrinted", "DataChanged", "LightkitCLI"]
 
@@ -140,10 +142,12 @@ class LightkitCLI(LightningCLI):
     # -- parsing -----------------------------------------------------------------------------------------------
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the `run` and `launch` sections beside `seed_everything`."""
+        """Add the sections that lightkit has beside `seed_everything`."""
         super().add_default_arguments_to_parser(parser)
         parser.add_class_arguments(RunSettings, "run")
         parser.add_class_arguments(LaunchSettings, "launch")
+        parser.add_class_arguments(WatchdogSettings, "watchdog")
+        parser.add_class_arguments(GateSettings, "gate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Lay all layers over one another and let jsonargparse check the result.
@@ -254,6 +258,7 @@ class LightkitCLI(LightningCLI):
         section["run"]["name"] = section["run"]["name"] or self.session.default_name
         self.saved_config = self._config_to_save()
         if self.session.print_config is None and not self.session.inputs:  # which need none of the data
+            check_packages(section.get("data"), self.session.resolved)
             check_input_folders(section.get("data"), self.session.resolved)
         if self.session.only_checks:
             raise Checked

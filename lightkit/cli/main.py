@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lightkit import __version__
-from lightkit.errors import ConfigError, Interrupted, LightkitError
+from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, told_interruption
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["main"]
@@ -47,10 +47,20 @@ COMMANDS = {
     "predict": Command("label images, or write a run's predictions for the test split"),
     "export": Command("write a model to files that are proved equal to it"),
     "register": Command("put a run's model into MLflow's registry", _OWN + "register:register"),
+    "retrain": Command("fit, test, export, judge and promote, as a schedule does", _OWN + "retrain:retrain"),
+    "gate": Command("judge a run against its thresholds and the champion", _OWN + "gate:gate"),
+    "promote": Command("let the champion be a run that passes its gate", _OWN + "promote:promote"),
+    "rollback": Command("let the champion be the one before", _OWN + "rollback:rollback"),
+    "history": Command("print who promoted what, when and why", _OWN + "history:history"),
+    "runs": Command("print a table of the runs", _OWN + "runs:show_runs"),
+    "gc": Command("delete runs that nobody needs", _OWN + "gc:collect"),
+    "reproduce": Command("train a run again and compare the two", _OWN + "reproduce:reproduce"),
+    "notify-test": Command("send one message of each kind", _OWN + "notify_test:notify_test"),
     "check": Command("tell everything that is wrong with a config", _OWN + "check:check"),
     "explain": Command("say which layer set a value, and what it replaced", _OWN + "explain:explain"),
     "diff": Command("print what differs between two runs or two configs", _OWN + "diff:diff"),
     "fetch": Command("download the data that a config names", _OWN + "fetch:fetch"),
+    "convert": Command("write a folder of photos as a Delta or Parquet table", _OWN + "convert:convert"),
     "devices": Command("print what this machine has to train on", _OWN + "devices:devices"),
     "submit": Command("put a fit into the queue of a Slurm cluster", _OWN + "submit:submit_fit"),
     "schema": Command("print the JSON Schema of a config file, for editors", _OWN + "schema:schema"),
@@ -86,22 +96,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Words after the program's name; those of this process if None.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    with SignalWatch() as watch:
+    with SignalWatch(to_the_end=argv is None) as watch:
+        watch.code = _code_of(words, watch)
+        return watch.code
+
+
+def _code_of(words: list[str], watch: SignalWatch) -> int:
+    try:
         try:
             code = _dispatch(words, watch)
-            print(end="", flush=True)  # here, where a reader that has left is no news
-        except LightkitError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return error.exit_code
-        except Interrupted as interruption:
-            from lightkit.cli.joining import told_interruption  # here: it loads all that launches processes
+        finally:
+            watch.deferred = True  # what there was to do is done, and how it has ended is still to be told
+        print(end="", flush=True)  # here, where a reader that has left is no news
+    except Interrupted as interruption:
+        return _told(interruption)
+    except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except Exception as error:
+        if watch.received is not None and watch.explains(error):
+            return _told(Interrupted(watch.received))
+        if not isinstance(error, LightkitError):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return code
 
-            print(told_interruption(interruption), file=sys.stderr)
-            return interruption.exit_code
-        except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 128 + 13
-        return code
+
+def _told(interruption: Interrupted) -> int:
+    print(told_interruption(interruption), file=sys.stderr)
+    return interruption.exit_code
 
 
 def _dispatch(words: list[str], watch: SignalWatch) -> int:
@@ -109,7 +133,7 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
         words = [words[1], "--help", *words[2:]]
     at = _command_at(words)
     if not words or words[0] in ("-h", "--help", "help") or (at == len(words) and {"-h", "--help"} & {*words}):
-        text = HELP.format(commands="\n".join(f"  {name:12}{command.says}" for name, command in COMMANDS.items()))
+        text = HELP.format(commands="\n".join(f"  {name:13}{command.says}" for name, command in COMMANDS.items()))
         print(text, end="", file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] in ("-V", "--version"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -11,8 +11,9 @@ from pytorch_lightning.loggers import Logger
 
 from lightkit import runs
 from lightkit.config import Resolved
+from lightkit.config.credentials import HIDDEN, hides, shown_line
 
-__all__ = ["MaskedEvents", "mask_hyperparameters", "mask_tags", "masked", "without_nulls"]
+__all__ = ["MaskedEvents", "mask_hyperparameters", "mask_tags", "masked", "masked_words", "without_nulls"]
 
 
 class MaskedEvents(runs.EventStream):
@@ -34,16 +35,27 @@ class MaskedEvents(runs.EventStream):
 
 
 def masked(resolved: Resolved, value: Any) -> Any:
-    """Put references in the place of secrets, in the strings of plain containers."""
+    """Put references in the place of secrets, in the strings of plain containers; a key may tell that they are."""
     if isinstance(value, str):
         return resolved.masked(value)
     if isinstance(value, Namespace):
         return type(value)(**masked(resolved, vars(value)))
     if isinstance(value, Mapping):
-        return {key: masked(resolved, child) for key, child in value.items()}
+        pairs = ((key, masked(resolved, child)) for key, child in value.items())
+        return {key: HIDDEN if hides(key, child) else child for key, child in pairs}
     if type(value) in (list, tuple):
         return type(value)(masked(resolved, child) for child in value)
     return value
+
+
+def masked_words(resolved: Resolved, words: Iterable[str]) -> list[str]:
+    """Give the words of a command line without secrets, be they shorter than what is looked for in other texts."""
+    shown: list[str] = []
+    for word in words:
+        is_value = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1]
+        hidden = HIDDEN if is_value and hides(shown[-1].rpartition(".")[2], word) else shown_line(word)
+        shown.append(resolved.masked(hidden))
+    return shown
 
 
 def mask_hyperparameters(logger: Logger, resolved: Resolved) -> None:

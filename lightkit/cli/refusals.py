@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import re
 from collections.abc import Iterator, Mapping
@@ -13,14 +14,16 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from lightkit import runs
 from lightkit.config import KeyPath, Resolved, dotted, mistake
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.runs.disk import free_bytes, in_bytes
 
-__all__ = ["refusals_told", "refused", "unwrapped_errors"]
+__all__ = ["full_disk_told", "refusals_told", "refused", "unwrapped_errors"]
 
 _SECTIONS = ("trainer", "callbacks", "logger", "lr_scheduler", "optimizer")
 _NO_METRIC = "Early stopping conditioned on metric"  # EarlyStopping of Lightning 2.6.6, a RuntimeError
 _OTHER_WEIGHTS = "Error(s) in loading state_dict"  # torch
 _OTHER_OPTIMIZER = "loaded state dict "  # torch's optimizers, of their groups of parameters
 _NO_PACKAGE = "Requirement '"  # lightning_utilities, of loggers whose package is not installed
+_NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _WRAPPINGS = ("Does not validate against any of the Union", "Parser key ", "Problem with given class_path")
 
 
@@ -39,6 +42,10 @@ def refusals_told(resolved: Resolved) -> Iterator[None]:
         names = runs.classes_named(str(error))
         told = runs.refusal("the checkpoint", names) if names else f"the checkpoint cannot be read: {_first(error)}"
         raise ConfigError(told) from error
+    except OSError as error:
+        if error.errno not in _NO_PLACE:
+            raise
+        raise LightkitError(_no_place(error)) from error
     except (RuntimeError, ImportError, ValueError) as error:
         says = str(error)
         if says.startswith(_OTHER_WEIGHTS):
@@ -48,6 +55,37 @@ def refusals_told(resolved: Resolved) -> Iterator[None]:
         if not says.startswith((_NO_METRIC, _NO_PACKAGE)):
             raise
         raise refused(error, resolved) from error
+
+
+@contextmanager
+def full_disk_told() -> Iterator[None]:
+    """Tell of a disk that takes no more in words, also where the end of a run could not be written to it either.
+
+    Raises:
+        LightkitError: In the place of the system's error: the first that was told.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_PLACE:
+            raise
+        before = error.__context__
+        while before is not None and not isinstance(before, LightkitError):
+            before = before.__context__
+        raise before or LightkitError(_no_place(error)) from error
+
+
+def _no_place(error: OSError) -> str:
+    """Say that a disk is full or cannot be written, and how to go on."""
+    run = runs.current()
+    free = None if run is None else free_bytes(run.folder)
+    aside = re.fullmatch(r"(.*/)?\.([^/]+)\.[0-9a-f]{8}\.aside", str(error.filename))  # which is made to replace it
+    file = (aside[1] or "") + aside[2] if aside else error.filename or "a file of this run"
+    left = "" if free is None or run is None else f" ({in_bytes(free)} are free on the disk of {run.folder})"
+    return (
+        f"{error.strerror}: {file} cannot be written{left}. Make room, or let the disk be written again; then run the "
+        "same command to resume."
+    )
 
 
 @contextmanager

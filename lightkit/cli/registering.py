@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from lightkit import runs
 from lightkit.cli.commands.register import RegisterOptions
@@ -16,13 +14,12 @@ from lightkit.cli.export_screen import steps
 from lightkit.cli.export_subject import subject_of
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.refusals import refusals_told
+from lightkit.cli.registry_address import address_of_run
 from lightkit.cli.screen import Mode, hush_libraries, say, speak_plainly
-from lightkit.config import Resolved, shown_path
+from lightkit.config import shown_path
 from lightkit.distributed.process_group import process_group_left
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.export.subject import Subject
-from lightkit.loggers.address import Address, find_address
-from lightkit.registry.lineage import training_of
 from lightkit.registry.names import check_name
 from lightkit.registry.packaging import Way, servable
 from lightkit.registry.registering import Registered, register
@@ -61,7 +58,7 @@ def register_run(session: Session, options: RegisterOptions) -> int:
         raise ConfigError("register: expected a run with a checkpoint. Say --run latest.")
     speak_plainly(session.mode, session.resolved.masked)
     hush_libraries()
-    address = _address(options, run, session.resolved)
+    address = address_of_run(options.tracking_uri, run, session.resolved)
     with open_store(address) as store:
         check_name(options.name, in_catalog=is_catalog(store.registry_uri))
         subject = as_served(_subject(session))
@@ -92,27 +89,6 @@ def _subject(session: Session) -> Subject:
                 return subject_of(session, built.model, built.datamodule, read).subject
         except LightkitError as error:
             raise located(error, session.resolved) from error
-
-
-def _address(options: RegisterOptions, run: runs.Run, resolved: Resolved) -> Address:
-    """Find MLflow: as said, else where the run's config says, else by the environment, else where it was tracked."""
-    named, origin = options.tracking_uri, "--tracking-uri"
-    if not named and (named := _configured(resolved.values)):
-        origin = "the logger MLflow of the run's config"
-    if not named and not os.environ.get("MLFLOW_TRACKING_URI") and (named := training_of(run).get("tracking_uri")):
-        origin = shown_path(run.folder / "mlflow.json")
-    with runs.activate(run):  # whose root says where the default database is
-        return find_address(named, origin=origin)
-
-
-def _configured(values: Mapping[str, Any]) -> str | None:
-    loggers = values.get("logger")
-    for entry in loggers.values() if isinstance(loggers, Mapping) else []:
-        if isinstance(entry, Mapping) and str(entry.get("class_path", "")).endswith(("loggers.MLflow", "MLFlowLogger")):
-            uri = (entry.get("init_args") or {}).get("tracking_uri")
-            if uri and not str(uri).startswith("file:"):  # which MLflow refuses by now
-                return str(uri)
-    return None
 
 
 def _tell(done: Registered, store: Store, subject: Subject, run: runs.Run, mode: Mode) -> None:

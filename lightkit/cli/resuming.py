@@ -37,11 +37,18 @@ class RunSettings:
         root: Folder of all runs.
         resume: `auto`: go on in the newest run of this name if it was interrupted and its config is the same;
             `never`: always begin a new run; or the path of a run folder to go on in, with this config.
+        wait_s: Seconds to wait for another process that runs this job, before it ends with exit code 75.
+        stale_s: Seconds without a heartbeat after which a process on another host that holds the job counts as dead.
+        heartbeat_url: Address of a dead-man switch: it is asked for with `/start` added when the command begins, as it
+            is when it ends well, and with `/fail` when it fails.
     """
 
     name: str | None = None
     root: str = "runs"
     resume: str = "auto"
+    wait_s: float = 0.0
+    stale_s: float = 300.0
+    heartbeat_url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ class Start:
         parent: Run that the checkpoint is from, where that is another one.
         notice: What to tell the user about the choice.
         is_old: Whether the run was there before.
+        passed_over: Checkpoints that are not what was written, so that an older one is restored.
     """
 
     run: runs.Run
@@ -61,6 +69,7 @@ class Start:
     parent: runs.Run | None = None
     notice: str | None = None
     is_old: bool = False
+    passed_over: tuple[runs.PassedOver, ...] = ()
 
 
 def choose_start(
@@ -160,9 +169,17 @@ def on_this_machine(resolved: Resolved, saved: Path) -> Resolved:
 
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List the dotted keys whose values differ, leaving out how to resume and which checkpoint to start from."""
+    """List the dotted keys whose values differ, leaving out those that the weights do not depend on."""
     old, new = _flat(saved), _flat(now)
-    return sorted(key for key in {*old, *new} - {"run.resume"} if old.get(key) != new.get(key))
+    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key) and not _is_beside(key))
+
+
+def _is_beside(key: str) -> bool:
+    """Whether a key says when, or whether, to begin, to give up or to promote, and nothing of the training itself."""
+    section, _, name = key.partition(".")
+    if section == "run":
+        return name in ("resume", "wait_s", "stale_s", "heartbeat_url")
+    return section == "gate" or (section == "watchdog" and name != "on_nonfinite")
 
 
 def _changed_beside(found: runs.Run, ckpt_path: str | None, environment: Callable[[str], str] | None) -> list[str]:
@@ -202,13 +219,15 @@ def _run_of(checkpoint: Path) -> runs.Run | None:
 
 
 def _resumed(run: runs.Run, *, required: bool) -> Start:
-    skipped: list[str] = []
-    checkpoint = runs.last_good(run.checkpoints, report=skipped.append)
+    checkpoint, passed_over = runs.choose_good(run.checkpoints)
+    skipped = [f"{path} is not used: {fault}." for path, fault in passed_over]
     if checkpoint is None and required:
         raise ConfigError(f"run.resume: {run.folder} has no checkpoint to resume from. {' '.join(skipped)}".strip())
     whence = f"from {checkpoint.name}" if checkpoint else "from the start, since no checkpoint had been written"
     notice = f"resumes {run.folder} {whence}" + "".join(f"; {text}" for text in skipped)
-    return Start(replace(run, resumed=True), checkpoint=checkpoint, notice=notice, is_old=True)
+    return Start(
+        replace(run, resumed=True), checkpoint=checkpoint, notice=notice, is_old=True, passed_over=tuple(passed_over)
+    )
 
 
 def named_run(folder: str) -> runs.Run:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, TextIO
 
+from lightkit.cli.tracebacks import mask_tracebacks
 from lightkit.errors import ConfigError
 
 __all__ = ["Mode", "choose_mode", "hush_libraries", "say", "speak_plainly"]
@@ -45,7 +46,7 @@ def choose_mode(options: Mapping[str, str | bool], stdout: TextIO) -> Mode:
 
 
 def speak_plainly(mode: Mode, mask: Callable[[str], str] = str) -> None:
-    """Send warnings and the log records of lightkit to standard error, one plain line each.
+    """Send warnings and the log records of lightkit to standard error, one plain line each, and hide secrets there.
 
     Args:
         mode: What the screen shows.
@@ -54,6 +55,7 @@ def speak_plainly(mode: Mode, mask: Callable[[str], str] = str) -> None:
     for message in KNOWN_NOISE:
         warnings.filterwarnings("ignore", message=message)
     warnings.showwarning = partial(_show_warning, mask)
+    mask_tracebacks(mask)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Plain(mask))
     own = logging.getLogger("lightkit")

@@ -17,11 +17,13 @@ from lightkit import config, runs
 from lightkit.cli.joining import Seat, seat_of
 from lightkit.cli.judging import judge, judge_with_imports
 from lightkit.cli.laying import STAGES, Laid, lay_words, options_of
+from lightkit.cli.notifying import Audience
 from lightkit.cli.resuming import checkpoint_of
 from lightkit.cli.screen import Mode, choose_mode
 from lightkit.cli.settling import settle
 from lightkit.cli.targets import check_places_of_images
 from lightkit.config import Hardware
+from lightkit.config.secrets import unsaved
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings
 from lightkit.runs.signals import SignalWatch
@@ -51,6 +53,8 @@ class Session:
         options: The command's own options, as they were said.
         inputs: Words that stand alone: the images of `predict`.
         seat: This process's place among several ranks, if it is one of them.
+        began_with: What the fit is made from, where that has been looked at already.
+        audience: Whom the command tells of its beginning and its end.
         stack: Closed at the end of the invocation: lock, current run.
     """
 
@@ -70,6 +74,8 @@ class Session:
     options: Mapping[str, str | bool] = field(default_factory=dict)
     inputs: Sequence[str] = ()
     seat: Seat | None = None
+    began_with: runs.Inputs | None = None
+    audience: Audience = field(default_factory=Audience)
     stack: ExitStack = field(default_factory=ExitStack)
 
     def environment_digest(self, salt: str) -> str:
@@ -140,6 +146,8 @@ def open_session(
         problems.add(error)
         problems.raise_any()
         raise
+    for problem in unsaved(laid.resolved.tree):
+        problems.add(problem)
     session = _session(command, words, watch, laid, problems)
     session.has_own_parser = has_own_parser
     if not has_own_parser and not session.passthrough:

@@ -11,8 +11,9 @@ from lightkit.cli.laying import STAGES, Laid
 from lightkit.cli.resuming import on_this_machine
 from lightkit.config import Hardware
 from lightkit.config.pruning import checked, without
-from lightkit.launch import LaunchSettings, check_engine, read_settings, this_rank
+from lightkit.launch import LaunchSettings, check_engine, read_settings, read_watchdog, this_rank
 from lightkit.machine import this_machine
+from lightkit.registry.gate_settings import read_gate
 
 __all__ = ["Settled", "settle"]
 
@@ -43,6 +44,8 @@ def settle(command: str, laid: Laid, problems: config.Problems) -> Settled:
         alone, resolved = checked(resolved, partial(on_this_machine, saved=laid.base.config_path), problems)
         resolved = alone or resolved
     _, resolved = checked(resolved, read_settings, problems)  # a mistake in it is told before anybody reckons with it
+    _, resolved = checked(resolved, read_watchdog, problems)
+    _, resolved = checked(resolved, read_gate, problems)
     machine = None if command == "export" else this_machine()  # it runs on one CPU, wherever the model was trained
     read_hardware = partial(config.resolve_hardware, machine=machine, environ=os.environ)
     hardware, resolved = checked(resolved, read_hardware, problems)

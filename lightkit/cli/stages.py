@@ -12,8 +12,11 @@ from lightkit.cli.explaining import located
 from lightkit.cli.export_options import options_in
 from lightkit.cli.joining import num_threads, seat_of
 from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
+from lightkit.cli.notifying import Audience
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import Session, open_session
+from lightkit.cli.timing import with_moment
+from lightkit.cli.unchanged import code_if_unchanged, warn_undecided
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
 from lightkit.launch import this_rank
 from lightkit.launch.plan import THREADS
@@ -33,8 +36,15 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
 
         if takes_exported_file(command, words):  # which needs no config, no run, and for ONNX no torch
             return predict_by_file(words)
+    audience = Audience(command, words)
+    return audience.around(partial(_run_command, command, words, watch, audience))
+
+
+def _run_command(command: str, words: list[str], watch: SignalWatch, audience: Audience) -> int:
     if command == "export":
-        return _run_export(words, watch)
+        return _run_export(words, watch, audience)
+    if command == "fit":
+        words = with_moment(words)
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
         note_preemption(watch)
     seat = seat_of(os.environ)
@@ -42,8 +52,8 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
         seat.open()
         if seat.rank.engine != "local":  # it may be on another machine, which the supervisor's signals do not reach
             seat.listen(watch)
-        return seat.run(partial(_run_opened, command, words, watch))
-    session = open_session(command, words, watch)
+        return seat.run(partial(_run_opened, command, words, watch, audience))
+    session = audience.open(open_session(command, words, watch))
     speak_plainly(session.mode, session.resolved.masked)
     if session.seat is not None:
         session.seat.open()
@@ -51,6 +61,8 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
         logging.getLogger("lightkit").warning(notice)
     if session.seat is None:
         refuse_unsubmitted(session)
+        if (code := code_if_unchanged(session)) is not None:
+            return code
         if (plan := plan_of(session)) is not None:
             return supervise(session, plan)
     os.environ.update(_threads(session))
@@ -59,22 +71,21 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
     return _run_session(session, words)
 
 
-def _run_export(words: list[str], watch: SignalWatch) -> int:
+def _run_export(words: list[str], watch: SignalWatch, audience: Audience) -> int:
     """Export in this one process, whatever the config's hardware is."""
     options, arguments = options_in(words)
     if options is not None and options.logged is not None:
         from lightkit.cli.exporting import export_logged  # here: it loads torch
 
         return export_logged(options, arguments)
-    session = open_session("export", words, watch)
+    session = audience.open(open_session("export", words, watch))
     session.seat = None
     return _run_session(session, words)
 
 
 def note_preemption(watch: SignalWatch) -> None:
     """Let SIGUSR1, which Slurm sends before it ends a job of `lightkit submit`, wait until training can be resumed."""
-    watch.add(signal.SIGUSR1)  # puts back at the end what was there before
-    signal.signal(signal.SIGUSR1, lambda signum, _frame: watch.note(signum))
+    watch.add(signal.SIGUSR1, patiently=True)
 
 
 def _threads(session: Session) -> dict[str, str]:
@@ -86,8 +97,11 @@ def _threads(session: Session) -> dict[str, str]:
     return {THREADS: str(num_threads(session.seat.rank, num_cores=this_machine().cores or 1))}
 
 
-def _run_opened(command: str, words: list[str], watch: SignalWatch) -> int:
-    return _run_session(open_session(command, words, watch), words)
+def _run_opened(command: str, words: list[str], watch: SignalWatch, audience: Audience) -> int:
+    session = audience.open(open_session(command, words, watch))
+    if session.seat is not None and not session.seat.supervised:
+        warn_undecided(session)
+    return _run_session(session, words)
 
 
 def _run_session(session: Session, words: list[str]) -> int:
@@ -105,17 +119,19 @@ def _run_session(session: Session, words: list[str]) -> int:
             says = str(change).replace("begins a new run: ", "")
             raise ConfigError(f"run.resume: {says}, and --run.resume=never begins a new run") from change
         session.tell(str(change))
-        return _run(open_session(session.command, [*words, "--run.resume=never"], session.watch))
+        again = open_session(session.command, [*words, "--run.resume=never"], session.watch)
+        again.audience = session.audience
+        return _run(again)
 
 
 def _run(session: Session) -> int:
     from lightkit.cli.lightning import ConfigPrinted, LightkitCLI  # late as above, and the next ones too
-    from lightkit.cli.refusals import refusals_told
+    from lightkit.cli.refusals import full_disk_told, refusals_told
     from lightkit.cli.showing import show_end
     from lightkit.distributed.process_group import process_group_left
 
     hush_libraries()
-    with session.stack, process_group_left():
+    with session.audience.stage(session), full_disk_told(), session.stack, process_group_left():
         try:
             with refusals_told(session.resolved):
                 cli = LightkitCLI(session=session)
@@ -140,15 +156,10 @@ def _check_promises(cli: LightkitCLI) -> None:
     Raises:
         CheckpointError: Then.
     """
-    from lightkit import runs
-    from lightkit.callbacks import Checkpoint
+    from lightkit.callbacks.promises import broken_promise  # here: it loads Lightning
 
     trainer = cli.trainer
     if getattr(trainer, "fast_dev_run", False) or not trainer.is_global_zero:
         return
-    for callback in trainer.checkpoint_callbacks:
-        if not isinstance(callback, Checkpoint):
-            continue
-        for path in (callback.last_path, callback.last_path.with_name("best.ckpt")):
-            if trainer.global_step and not runs.verify(path):
-                raise CheckpointError(f"Training ended, but {path} is missing or is not what was written.")
+    if (broken := broken_promise(trainer)) is not None:
+        raise CheckpointError(f"Training ended, but {broken}. The same command writes it again, or says why it cannot.")

@@ -15,11 +15,21 @@ from typing import Any
 
 from lightkit import __version__, config, runs
 from lightkit.callbacks import RunRecorder
+from lightkit.cli.holding import lock_of
+from lightkit.cli.inputs import record_inputs
 from lightkit.cli.joining import INHERITED
-from lightkit.cli.masking import MaskedEvents
-from lightkit.cli.resuming import RunSettings, Start, choose_start, named_run, start_again
+from lightkit.cli.masking import MaskedEvents, masked_words
+from lightkit.cli.pages import add_fit_page
+from lightkit.cli.resuming import RunSettings, Start, choose_start, start_again
 from lightkit.cli.session import Session
-from lightkit.errors import CheckpointError, ConfigError, DataError, Interrupted, LightkitError
+from lightkit.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    LightkitError,
+    told_interruption,
+)
+from lightkit.runs.pipeline import TELLS_RUN
 
 __all__ = ["Stage", "begin"]
 
@@ -59,6 +69,7 @@ def begin(session: Session, settings: RunSettings, *, saved: dict[str, Any], see
         RunLocked: If another process runs this job.
     """
     if (told := _told(session)) is not None:
+        session.watch.look()
         start = _inherited(told)
         if session.seat is not None:
             session.seat.keep_log(start.run.folder)
@@ -74,10 +85,13 @@ def begin(session: Session, settings: RunSettings, *, saved: dict[str, Any], see
         stage = _begin_fit(session, settings, saved=saved, seed=seed, fresh=fresh)
     else:
         stage = _begin_alone(session, settings, saved=saved, seed=seed)
+    if session.command == "fit":
+        session.stack.callback(add_fit_page, stage.start.run)  # last of all, when the summary is written
     session.stack.enter_context(_dropped_on_mistake(stage))
     stage.recorder.__enter__()
-    session.stack.push(lambda _kind, error, _trace: stage.recorder.close(_without_secrets(error, session)))
+    session.stack.push(lambda _kind, error, _trace: _close(stage, error, session))
     session.stack.enter_context(_resumable(session, stage.start.run))
+    session.stack.enter_context(_ended_by_force(session, stage))
     _bequeath(session, stage.start)
     return stage
 
@@ -96,12 +110,10 @@ def _begin_fit(
     session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None, fresh: bool
 ) -> Stage:
     assert settings.name is not None
-    root, name = Path(settings.root), runs.check_name(settings.name)
-    if settings.resume not in ("auto", "never"):  # that run's job is the one to hold
-        named = named_run(settings.resume)
-        root, name = named.root, named.name
+    lock = lock_of(session, settings)
     earlier = None if session.seat is None else session.seat.earlier_run(session.launch.timeout_s)
-    lock = session.stack.enter_context(runs.Lock(root, name))
+    lock.acquire()
+    session.stack.push(lambda *_: _release(lock, session))
     start = (
         choose_start(
             settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh, environment=session.environment_digest
@@ -112,7 +124,22 @@ def _begin_fit(
     lock.note_folder(start.run.folder)
     runs.remove_leftovers(start.run.checkpoints)
     stage = _written(session, start, saved=saved, seed=seed, fresh=fresh)
+    if told := os.environ.get(TELLS_RUN):
+        runs.write_json(told, {"folder": str(start.run.folder)})
+    _note_passed_over(stage)
     return replace(stage, resumes_by_itself=start.is_old and settings.resume == "auto")
+
+
+def _note_passed_over(stage: Stage) -> None:
+    """Tell of each checkpoint that was not what was written, and which one is used in its place."""
+    folder, used = stage.start.run.folder, stage.start.checkpoint
+    for path, fault in stage.start.passed_over:
+        stage.recorder.events.write(
+            "fallback",
+            path=runs.relative(path, folder),
+            used=None if used is None else runs.relative(used, folder),
+            reason=fault,
+        )
 
 
 def _begin_alone(session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None) -> Stage:
@@ -131,16 +158,17 @@ def _written(session: Session, start: Start, *, saved: dict[str, Any], seed: int
     manifest = runs.build_manifest(
         version=__version__,
         subcommand=session.command,
-        command=["lightkit", session.command, *session.words],
+        command=["lightkit", session.command, *masked_words(session.resolved, session.words)],
         run=f"{start.run.name}/{start.run.id}",
         seed=seed,
         parent=None if start.parent is None else str(start.parent.folder),
-        mask=session.resolved.masked,
         previous=previous,
     )
     manifest["ckpt_path"] = session.ckpt_path
     manifest["environment"] = session.environment_digest(start.run.id)
     manifest["fast_dev_run"] = fresh
+    if session.command == "fit" and not fresh:
+        manifest["inputs"] = record_inputs(session, start.run, previous)
     runs.write_json(start.run.manifest_path, manifest)
     return replace(_stage(session, start, manifest=manifest), data_before=(previous or {}).get("data"))
 
@@ -172,6 +200,38 @@ def _dropped_on_mistake(stage: Stage) -> Iterator[None]:
         raise
 
 
+def _close(stage: Stage, error: BaseException | None, session: Session) -> None:
+    with session.watch.deferring():  # a signal now would only leave half of the end
+        stage.recorder.close(_without_secrets(error, session))
+
+
+def _release(lock: runs.Lock, session: Session) -> None:
+    with session.watch.deferring():
+        lock.release()
+
+
+@contextmanager
+def _ended_by_force(session: Session, stage: Stage) -> Iterator[None]:
+    """Write how the run has ended also where a signal came and the process does not end by itself."""
+
+    def last_words(signum: int) -> int:
+        # By its name alone: there is no time to read it, and whoever resumes does.
+        written = {
+            path: path.stat().st_mtime for path in run.checkpoints.glob("*.ckpt") if runs.sidecar(path).is_file()
+        }
+        newest = max(written, key=lambda path: written[path], default=None)
+        ended = Interrupted(signum, checkpoint=newest if session.command == "fit" else None)
+        stage.recorder.close(ended)
+        if session.seat is not None:
+            return session.seat.end_by_force(ended)
+        session.tell(told_interruption(ended))
+        return ended.exit_code
+
+    run, session.watch.last_words = stage.start.run, last_words
+    session.watch.look()
+    yield
+
+
 @contextmanager
 def _resumable(session: Session, run: runs.Run) -> Iterator[None]:
     """Tell from what the run can be resumed where a signal came at a moment that could not know it."""
@@ -181,11 +241,13 @@ def _resumable(session: Session, run: runs.Run) -> Iterator[None]:
         if interruption.checkpoint is not None or session.command != "fit":
             raise
         raise _interrupted(run, interruption.signum) from interruption
-    except (RuntimeError, CheckpointError) as error:
-        # A signal to the whole group has ended the loaders' processes before the batch was done.
-        if session.watch.received is None or "DataLoader worker" not in str(error):
+    except Exception as error:
+        # A signal to the whole group has ended the loaders' processes before the batch was done, or a library that was
+        # being loaded has made something else of the interruption.
+        watch = session.watch
+        if watch.received is None or not (watch.explains(error) or "DataLoader worker" in str(error)):
             raise
-        raise _interrupted(run, session.watch.received) from error
+        raise _interrupted(run, watch.received) from error
 
 
 def _interrupted(run: runs.Run, signum: int) -> Interrupted:

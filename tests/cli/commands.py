@@ -162,6 +162,8 @@ class Net(LightningModule):
 class Points(LightningDataModule):
     """Points near a plane, shuffled by torch's own loader."""
 
+    input_places = ()  # they are made here
+
     def _loader(self, shuffle):
         x = torch.randn(48, 3, generator=torch.Generator().manual_seed(3))
         return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=shuffle)

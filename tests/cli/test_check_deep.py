@@ -204,7 +204,7 @@ def test_a_right_config_is_reported_and_leaves_nothing_behind(check: Callable[..
     assert "Net, 21 parameters, 21 of them trained" in lines[0]
     assert lines[1] == f"{'data':12} Points, training 8 samples in 2 batches, validation 8 samples in 2 batches"
     assert lines[3] == f"{'metrics':12} lr-SGD, train/loss, val/loss"
-    assert lines[4].startswith(f"{'checkpoints':12} 3 x ")
+    assert lines[4].startswith(f"{'checkpoints':12} 4 x ")
     assert lines[4].split("; ")[1].endswith("B free")
     assert lines[-2] == f"{'not tried':12} logger.csv: built, but nothing is logged to it"
     assert lines[-1] == "no mistakes found"
@@ -217,7 +217,7 @@ def test_json_is_one_object_whatever_the_models_code_prints(check: Callable[...,
     assert told["mistakes"] == []
     assert told["model"] == {"class": "Steps", "parameters": 21, "trained": 21}
     assert told["metrics"] == ["train/loss", "val/loss"]
-    assert told["checkpoints"][0]["count"] == 3
+    assert told["checkpoints"][0]["count"] == 4
     assert told["memory"]["num_processes"] == 1
     assert "this model talks" in done.err
 
@@ -405,7 +405,7 @@ def test_a_full_disk_is_a_mistake_that_says_how_much_is_needed(
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     done = check("--run.root=elsewhere")
     assert done.code == 2
-    assert "error: callbacks.checkpoint: 3 checkpoints of " in done.err
+    assert "error: callbacks.checkpoint: 4 checkpoints of " in done.err
     assert " one of them while it is written, need " in done.err
     assert "but 1 kB are free in elsewhere; make room, keep fewer, or set run.root" in done.err
 
@@ -526,6 +526,6 @@ def test_processes_that_load_count_with_what_they_have_for_themselves() -> None:
     [(0, "0 bytes"), (999, "999 bytes"), (14_200_000, "14.2 MB"), (120e9, "120 GB"), (5e15, "5e+03 TB")],
 )
 def test_sizes_are_written_with_a_unit(number: float, words: str) -> None:
-    from lightkit.cli.deep.disk import in_bytes
+    from lightkit.runs.disk import in_bytes
 
     assert in_bytes(number) == words

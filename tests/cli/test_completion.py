@@ -77,6 +77,11 @@ def test_every_command_has_the_options_that_its_help_names(command: str, house: 
         (["diff", ""], ["latest", ":files"]),
         (["diff", "latest", "r"], [":files"]),
         (["upgrade", ""], [":files"]),
+        (["convert", ""], [":folders"]),
+        (["convert", "photos", "--part"], ["--partitions"]),
+        (["convert", "--format", "p"], ["parquet"]),
+        (["convert", "--on-bad-image="], ["--on-bad-image=error", "--on-bad-image=skip"]),
+        (["convert", "--partitions", ""], []),
         (["schema", "-o", ""], [":files"]),
         (["fit", "--ckpt_path", ""], ["best", "last", ":files"]),
         (["fit", "--ckpt_path", "p"], [":files"]),
@@ -97,7 +102,13 @@ def test_every_command_has_the_options_that_its_help_names(command: str, house: 
         (["fit", "--data", "Flowers", "--data.init_args.b"], ["--data.init_args.batch_size="]),
         (
             ["fit", "--data", "Flowers", "--data.init_args.c"],
-            ["--data.init_args.color_jitter=", "--data.init_args.crop_scale="],
+            [
+                "--data.init_args.cache=",
+                "--data.init_args.cache_limit_gb=",
+                "--data.init_args.cache_size=",
+                "--data.init_args.color_jitter=",
+                "--data.init_args.crop_scale=",
+            ],
         ),
         (
             ["fit", "--data", "Flowers", "data.init_args.rand_augment="],

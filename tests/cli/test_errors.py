@@ -163,7 +163,8 @@ MISTAKES = [
         SMALL + "callbacks.early_stoping={}",
         "callbacks.early_stoping: there is no class of that name; did you mean 'early_stopping'?\n"
         "names: checkpoint, device_stats, early_stopping, ema, gradient_accumulation, lr_finder, "
-        "lr_monitor, pruning, scale_lr, swa, timer; any other needs a class_path\n  --> callbacks.early_stoping={}",
+        "lr_monitor, pruning, scale_lr, slack, swa, timer, webhook; any other needs a class_path\n"
+        "  --> callbacks.early_stoping={}",
     ),
     # -- classes ----------------------------------------------------------------------------------------------------
     Mistake(

@@ -131,7 +131,7 @@ def written_by_fit(run: Path) -> list[bytes]:
 
 def probabilities_of(run: Path, paths: Sequence[Path]) -> torch.Tensor:
     """What the run's best checkpoint says, by hand."""
-    from lightkit.data.transforms import eval_transform
+    from tests.data.torchvision_reference import eval_transform
 
     saved = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
     model = ImageClassifier()

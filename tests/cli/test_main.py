@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -204,3 +205,30 @@ def test_every_runnable_config_opens_with_its_command(path: Path) -> None:
 
 def test_there_are_the_three_configs() -> None:
     assert {"flowers", "fashion_mnist", "temperatures"} <= {path.stem for path in CONFIGS}
+
+
+@pytest.mark.parametrize(
+    ("module", "signum"),
+    [
+        ("yaml", signal.SIGTERM),
+        ("yaml.cyaml", signal.SIGUSR1),
+        ("yaml._yaml", signal.SIGTERM),
+        ("yaml._yaml", signal.SIGUSR1),
+        ("lightkit.config.layers", signal.SIGINT),
+        ("lightkit.cli.joining", signal.SIGTERM),
+    ],
+)
+def test_a_signal_while_a_module_is_looked_for_ends_in_one_line(
+    module: str, signum: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text("trainer: {max_epochs: 1}")
+    program = (
+        "import os, sys\nfrom lightkit.cli import main\n"
+        "class Knock:\n    def find_spec(self, name, *_):\n"
+        f"        name == {module!r} and os.kill(os.getpid(), {signum})\n"
+        "sys.meta_path.insert(0, Knock())\nsys.argv = ['lightkit', 'fit', '-c', 'job.yaml']\nsys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == f"interrupted by {signum.name}; there is nothing to resume\n"
+    assert done.returncode == 128 + signum
+    assert not (tmp_path / "runs").exists()

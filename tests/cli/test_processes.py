@@ -1,12 +1,10 @@
-"""How real processes end: exit codes, signals, and many that start at once."""
+"""How real processes end: exit codes and signals."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from tests.cli.commands import (
     runs_in,
     started,
     summary,
-    wait_for,
     workplace,
 )
 
@@ -48,14 +45,14 @@ def pictures(callbacks: dict[str, Any], *, num_workers: int = 0) -> dict[str, An
     return {**PICTURES, "callbacks": callbacks, "data": data, "trainer": trainer, "optimizer": optimizer}
 
 
-TERM, INT = int(signal.SIGTERM), int(signal.SIGINT)
+TERM, INT, USR1 = int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGUSR1)
 JOBS: dict[str, dict[str, Any]] = {
     "undisturbed": pictures(knock(at="never")),
     "crash": {**SMALL, "model": {"class_path": "mine.Net", "init_args": {"fails_at": 2}}},
     "wrong_config": {**SMALL, "trainer": {"max_epochs": "ten"}},
     "no_data": {**PICTURES, "data": {"class_path": "ImageFolder", "init_args": {"root": "nowhere"}}},
     "term_in_training": pictures(knock(at="train", step=4)),
-    "term_in_validation": pictures(knock(at="validation", step=10)),
+    "usr1_in_validation": pictures(knock(at="validation", step=10, signals=[USR1])),
     "term_to_all": pictures(knock(at="train", step=7, to_group=True), num_workers=2),
     "int_to_all": pictures(knock(at="train", step=7, signals=[INT], to_group=True), num_workers=2),
     "own_data": {**SMALL, "callbacks": knock(at="train", step=2)},
@@ -130,7 +127,7 @@ def test_a_mistake_is_told_without_a_traceback_and_leaves_no_run(
     assert not runs_in(scene.folder)
 
 
-@pytest.mark.parametrize("job", ["term_in_training", "term_in_validation", "term_to_all", "int_to_all"])
+@pytest.mark.parametrize("job", ["term_in_training", "usr1_in_validation", "term_to_all", "int_to_all"])
 def test_a_signal_in_training_is_75_and_the_same_command_ends_with_the_same_weights(scenes: Scenes, job: str) -> None:
     scene, undisturbed = scenes[job].result(), scenes["undisturbed"].result()
     last = only_run(scene.folder) / "checkpoints" / "last.ckpt"
@@ -189,33 +186,3 @@ def test_a_second_signal_ends_at_once(scenes: Scenes) -> None:
     assert not (scene.folder / "survived").exists()
     assert [checkpoint["step"] for checkpoint in events(scene.folder, "checkpoint")] == [1, 2, 3, 4]
     assert events(scene.folder, "end") == []
-
-
-def test_of_eight_that_start_at_once_one_trains_and_seven_try_again_later(tmp_path: Path) -> None:
-    wait = {"wait": {"class_path": "mine.Pause", "init_args": {"seconds": 0, "until": "go"}}}
-    folder = workplace(tmp_path, {**SMALL, "callbacks": wait})
-    with ExitStack() as stack:
-        eight = [stack.enter_context(started(folder, "fit", "-c", "job.yaml")) for _ in range(8)]
-        assert_seven_end(eight)
-        (folder / "go").touch()
-        ends = [ended(process) for process in eight]
-    (winner,) = (end for end in ends if end.code == 0)
-    losers = [end for end in ends if end is not winner]
-    assert [end.code for end in losers] == [75] * 7
-    trained = next(process.pid for process in eight if process.returncode == 0)
-    for end in losers:
-        assert f"Job 'job' is being run by process {trained} on" in end.err
-        assert end.err.count("\n") == 1
-        assert end.out == ""
-    assert summary(folder)["status"] == "done"
-    assert [event["event"] for event in events(folder) if event["event"] in ("start", "epoch", "end")] == [
-        "start", "epoch", "epoch", "epoch", "end",
-    ]  # fmt: skip
-    assert not (folder / "runs" / "job" / "lock.json").exists()
-
-
-def assert_seven_end(eight: list[subprocess.Popen[str]]) -> None:
-    wait_for(lambda: sum(process.poll() is not None for process in eight) == 7, eight[0], 120)
-    for process in eight:
-        wait_for(lambda: sum(other.poll() is not None for other in eight) == 7, process)
-    assert sum(process.poll() is None for process in eight) == 1

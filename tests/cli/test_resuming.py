@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from lightkit import runs
+from lightkit.cli.resuming import differences
 from lightkit.runs import FIELDS
 from tests.cli.conftest import House, read_json
 
@@ -107,7 +108,8 @@ def test_the_summary_has_the_best_and_the_last_epoch(house: House) -> None:
     assert (summary["status"], summary["exit_code"], summary["epochs"], summary["steps"]) == ("done", 0, 3, 6)
     assert summary["metrics"]["last"]["val/loss"] == pytest.approx(float(rows[-1]["val/loss"]))
     worst = max(rows, key=lambda row: float(row["val/loss"]))
-    assert summary["best"] == {"monitor": "val/loss", "value": float(worst["val/loss"]), "epoch": int(worst["epoch"])}
+    best = {"monitor": "val/loss", "mode": "max", "value": float(worst["val/loss"]), "epoch": int(worst["epoch"])}
+    assert summary["best"] == best
     assert all((run / path).exists() for path in summary["paths"].values())
 
 
@@ -182,6 +184,25 @@ def test_never_begins_a_new_run(house: House) -> None:
     assert house.fit("-c", "small.yaml", "--run.resume=never") != run
 
 
+@pytest.mark.parametrize(
+    ("key", "decides"),
+    [
+        ("run.resume", False),
+        ("run.wait_s", False),
+        ("run.stale_s", False),
+        ("run.heartbeat_url", False),
+        ("run.name", True),
+        ("gate.min", False),
+        ("watchdog.factor", False),
+        ("watchdog.on_nonfinite", True),
+        ("trainer.max_epochs", True),
+    ],
+)
+def test_what_decides_when_and_whether_to_run_is_no_other_config(key: str, decides: bool) -> None:
+    section, _, name = key.partition(".")
+    assert differences({section: {name: 1}}, {section: {name: 2}}) == ([key] if decides else [])
+
+
 def test_another_config_begins_a_new_run_and_says_why(house: House) -> None:
     run = house.fit("-c", "small.yaml")
     _interrupt(run)
@@ -222,7 +243,9 @@ def test_other_data_begins_a_new_run(house: House) -> None:
         "import pytorch_lightning as pl, pathlib\n"
         "from my_models import *\n"
         "class Described(LightningDataModule if 'LightningDataModule' in globals() else pl.LightningDataModule):\n"
-        "    def describe(self): return {'fingerprint': pathlib.Path('data.txt').read_text()}\n"
+        "    def describe(self):\n"
+        "        text = pathlib.Path('data.txt').read_text()\n"
+        "        return {'fingerprint': text, 'version': ['one', 'two'].index(text)}\n"
         "    def train_dataloader(self):\n"
         "        from pytorch_lightning.demos.boring_classes import RandomDataset\n"
         "        from torch.utils.data import DataLoader\n"
@@ -239,9 +262,9 @@ def test_other_data_begins_a_new_run(house: House) -> None:
     house.write("data.txt", "two")
     again = house("fit", *words)
     assert again.code == 0, again.err
-    assert f"the data has changed since {run} was interrupted" in again.err
+    assert f"the data has changed since {run} was interrupted (version 0, now 1)" in again.err
     assert len(house.runs) == 2
-    assert read_json(house.runs[-1] / "manifest.json")["data"] == {"fingerprint": "two"}
+    assert read_json(house.runs[-1] / "manifest.json")["data"] == {"fingerprint": "two", "version": 1}
 
 
 def test_a_quick_check_in_between_does_not_stand_in_the_way_of_a_resume(house: House) -> None:

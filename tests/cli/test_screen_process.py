@@ -106,4 +106,5 @@ def test_a_reader_that_leaves_gets_no_traceback(said: Said) -> None:
     _, end = said["head"].result()
     assert end.code == 128 + 13
     assert end.out.startswith("run ")
-    assert end.err == ""
+    # what the data module tells before the next line is written to nobody may still be there
+    assert [line for line in end.err.splitlines() if not line.startswith("data: ")] == []

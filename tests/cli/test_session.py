@@ -133,7 +133,7 @@ CASES = [
     Layers(
         "the run section",
         ["--run.name=x", "run.root=y", "--run.resume", "never"],
-        {"run": {"name": "x", "root": "y", "resume": "never"}},
+        {"run.name": "x", "run.root": "y", "run.resume": "never"},
     ),
     Layers("the job has the last file's name", ["-c", "b.yaml"], {"run.name": "b"}, files={"b.yaml": "{}"}),
 ]  # fmt: skip

@@ -67,6 +67,16 @@ def test_what_slurm_cannot_run_is_told(submit: Any, words: list[str], says: str)
     assert says in err
 
 
+@pytest.mark.parametrize(
+    "words", [["--model.init_args.token=abc123"], ["--model.init_args.token", "abc123"]], ids=["one-word", "two-words"]
+)
+def test_a_secret_is_not_given_to_slurm(submit: Any, words: list[str]) -> None:
+    code, out, err = submit("--dry-run", *words)
+    assert code == 2
+    assert "--model.init_args.token=***: Slurm keeps the command line" in err
+    assert "abc123" not in out + err
+
+
 def test_the_job_and_its_log_are_named(submit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bin" / "sbatch"
     program.parent.mkdir()

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightkit.cli.launching import plan_of
-from lightkit.cli.laying import STAGES
+from lightkit.cli.laying import STAGES, options_of
+from lightkit.cli.pages import check_cases, check_page
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import Session, open_session
-from lightkit.config import Problems
-from lightkit.errors import LightkitError
+from lightkit.config import Problems, split_arguments
+from lightkit.errors import ConfigError, LightkitError
+from lightkit.runs.junit import write_junit
 from lightkit.runs.signals import SignalWatch
+from lightkit.runs.step_summary import add_step_summary
 
 if TYPE_CHECKING:
     from lightkit.cli.deep import Report
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["check"]
 
 _HELP = """\
-usage: lightkit check [STAGE] -c FILE... [--deep] [--key=value]... [key=value]...
+usage: lightkit check [STAGE] -c FILE... [--deep] [--junit FILE] [--key=value]... [key=value]...
 
 Tell everything that is wrong with a config, each mistake with its place, and build and write nothing. Every other
 command does the same before it begins. Mistakes in what lightkit's catalogue knows are told without torch; for other
@@ -35,12 +40,14 @@ classes, and where no mistake is found, torch and the classes are imported, whic
                  compare what checkpoints and the batch take with the disk and the memory that are free
   --trust        let checkpoints and weights run code as they load
   --output json  print what a deep check has seen as one JSON object
+  --junit FILE   write each mistake as a test case of JUnit, which CI systems read
   --quiet        print mistakes and warnings only
 
 A deep check runs the config's own code, its callbacks included: what that code writes or sends, it writes and sends.
 Nothing else is kept: no run folder, no checkpoint, no record of a logger, no download. The values of `accelerator` and
 `launch`, progress bars, profilers and plugins are left out, as are callbacks that train by themselves.
 
+Where GITHUB_STEP_SUMMARY is set, the mistakes are added to that file too.
 Exit code 0: no mistakes; 2: mistakes.
 
 lightkit check -c configs/flowers.yaml
@@ -59,16 +66,43 @@ def check(words: list[str]) -> int:
         print(_HELP, end="")
         return 0
     is_deep = "--deep" in words
-    words = [word for word in words if word != "--deep"]
+    junit, words = _junit_in([word for word in words if word != "--deep"])
     stage = words.pop(0) if words and words[0] in STAGES else "fit"
+    began = time.monotonic()
+    found = None
     try:
         session = open_session(stage, words, SignalWatch())
         _check_session(session)
         _tell(session, _check_deeply(session) if is_deep else None)
     except LightkitError as error:
         print(f"error: {error}", file=sys.stderr)
-        return _MISTAKES
-    return 0
+        found = error
+    files = _files_in(words)
+    add_step_summary(check_page(files, found))
+    if junit is not None:
+        write_junit(junit, "lightkit check", check_cases(files, found, time.monotonic() - began))
+    return 0 if found is None else _MISTAKES
+
+
+def _junit_in(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take out the file for JUnit."""
+    junit, rest, left = None, [], [*words]
+    while left:
+        word = left.pop(0)
+        option, equals, value = word.partition("=")
+        if option != "--junit":
+            rest.append(word)
+            continue
+        junit = value if equals else left.pop(0) if left else ""
+        if not junit:
+            raise ConfigError("check: --junit: expected a file after it")
+    return junit, rest
+
+
+def _files_in(words: Sequence[str]) -> list[str]:
+    """List the config files, also where the words could not all be read."""
+    options = options_of("fit")
+    return split_arguments(words, options=options, problems=Problems()).files
 
 
 def _tell(session: Session, report: Report | None) -> None:

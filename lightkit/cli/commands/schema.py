@@ -10,16 +10,18 @@ from lightkit.config import near, shown_path
 from lightkit.config.catalogue import load_catalogue
 from lightkit.config.catalogue.schema import file_schema
 from lightkit.errors import ConfigError
+from lightkit.runs.summary import SUMMARY_SCHEMA
 
 __all__ = ["schema"]
 
 _HELP = """\
-usage: lightkit schema [-o FILE]
+usage: lightkit schema [-o FILE] [--summary]
 
 Print the JSON Schema of a config file, by which an editor completes keys and class names, shows what they mean, and
 marks what is wrong. Classes of your own are taken as they are.
 
-  -o FILE   write it there
+  -o FILE    write it there
+  --summary  print that of summary.json instead, the file in which a run says how it ended
 
 With an editor that has the YAML language server, such as VS Code with Red Hat's YAML extension:
 
@@ -43,9 +45,9 @@ def schema(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    file = _file_of(words)
-    described = file_schema(load_catalogue(), default_classes=NAMED_CLASSES, subcommands=STAGES)
-    text = json.dumps(described, ensure_ascii=False) + "\n"
+    is_of_summary = "--summary" in words
+    file = _file_of([word for word in words if word != "--summary"])
+    text = SUMMARY_SCHEMA.read_text(encoding="utf-8") if is_of_summary else _schema_of_config()
     if file is None:
         print(text, end="")
         return 0
@@ -53,9 +55,17 @@ def schema(words: list[str]) -> int:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"schema: {shown_path(file)} cannot be written: {error.strerror or error}") from None
+    if is_of_summary:
+        print(f"{shown_path(file)} is written")
+        return 0
     print(f"{shown_path(file)} is written; as first line of a config:")
     print(f"# yaml-language-server: $schema={shown_path(file)}")
     return 0
+
+
+def _schema_of_config() -> str:
+    described = file_schema(load_catalogue(), default_classes=NAMED_CLASSES, subcommands=STAGES)
+    return json.dumps(described, ensure_ascii=False) + "\n"
 
 
 def _file_of(words: list[str]) -> Path | None:
@@ -68,8 +78,8 @@ def _file_of(words: list[str]) -> Path | None:
         elif word.startswith(("-o=", "--output=")):
             file = word.partition("=")[2]
         else:
-            says = f"schema: unexpected argument {word!r}{near(word, ('-o', '--output', '--help'))}"
-            raise ConfigError(f"{says}\nusage: lightkit schema [-o FILE]")
+            says = f"schema: unexpected argument {word!r}{near(word, ('-o', '--output', '--summary', '--help'))}"
+            raise ConfigError(f"{says}\nusage: lightkit schema [-o FILE] [--summary]")
         if not file:
             raise ConfigError(f"schema: expected a file after {word}, got the end of the command line")
     return None if file is None else Path(file)

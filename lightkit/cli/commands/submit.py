@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 from lightkit.cli.launching import plan_of
 from lightkit.cli.session import Session, open_session
 from lightkit.config import mistake, read_scalar, shown_path
+from lightkit.config.credentials import shown_line
 from lightkit.errors import ConfigError
 from lightkit.launch.slurm import SlurmJob, batch_script, submit
 from lightkit.runs.signals import SignalWatch
@@ -54,6 +56,7 @@ def submit_fit(words: list[str]) -> int:
 
 
 def _job(session: Session, words: list[str]) -> SlurmJob:
+    _refuse_secrets(words)
     plan_of(session)  # refuses what Slurm cannot start
     run = session.resolved.values.get("run") or {}
     name = str(run.get("name") or session.default_name)
@@ -69,6 +72,17 @@ def _job(session: Session, words: list[str]) -> SlurmJob:
         gpus=session.hardware.kind == "gpu",
         options=session.launch.slurm or {},
     )
+
+
+def _refuse_secrets(words: list[str]) -> None:
+    """Keep secrets out of the batch script, which Slurm stores and shows."""
+    pairs = [f"{word}={following}" for word, following in itertools.pairwise(words) if word.startswith("--")]
+    said = next((word for word in (*words, *pairs) if shown_line(word) != word), None)
+    if said is not None:
+        raise ConfigError(
+            f"submit: {shown_line(said)}: Slurm keeps the command line, and shows it to others; write ${{oc.env:NAME}} "
+            f"there, and set that variable where the job runs"
+        )
 
 
 def _nodes(session: Session) -> int:

@@ -16,6 +16,7 @@ from pytorch_lightning.callbacks.model_summary import ModelSummary
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 
 from lightkit.callbacks import Checkpoint
+from lightkit.callbacks.notifying import Notifier
 from lightkit.cli.deep.crashes import crashes_told
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.restricting import with_loading_restricted
@@ -161,6 +162,9 @@ class _PartByPart(LightkitCLI):
 
     def _sort_callback(self, path: KeyPath, callback: Callback, *, checkpoints: bool) -> None:
         if isinstance(callback, _OF_THE_SCREEN) or (isinstance(callback, Checkpoint) and not checkpoints):
+            return
+        if isinstance(callback, Notifier):
+            self.parts.not_tried[dotted(path)] = "built, but it sends messages; lightkit notify-test tries them"
             return
         self.parts.paths[id(callback)] = path
         why = next((words for kind, words in _LEFT_OUT.items() if isinstance(callback, kind)), None)

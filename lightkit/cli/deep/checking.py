@@ -35,6 +35,7 @@ from lightkit.cli.refusals import refused
 from lightkit.cli.session import Session
 from lightkit.config import KeyPath, Problems, dotted, mistake
 from lightkit.errors import LightkitError
+from lightkit.runs.disk import in_bytes
 
 __all__ = ["check_deeply"]
 
@@ -279,8 +280,8 @@ def _warn_of_memory(report: Report) -> None:
         return
     many = f" in each of {report.memory.num_processes} processes" if report.memory.num_processes > 1 else ""
     says = (
-        f"one batch on the CPU took {disk.in_bytes(report.memory.peak_bytes)}{many}, more than four fifths of the "
-        f"{disk.in_bytes(report.memory.available_bytes)} of memory to be had; a smaller batch or fewer processes need "
+        f"one batch on the CPU took {in_bytes(report.memory.peak_bytes)}{many}, more than four fifths of the "
+        f"{in_bytes(report.memory.available_bytes)} of memory to be had; a smaller batch or fewer processes need "
         "less (an estimate)"
     )
     report.warnings.append(says)

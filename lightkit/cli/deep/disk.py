@@ -15,8 +15,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from lightkit.callbacks import Checkpoint
 from lightkit.config import KeyPath, Origin, Resolved, dotted, mistake, shown_path
 from lightkit.errors import ConfigError
+from lightkit.runs.disk import existing_folder, in_bytes
 
-__all__ = ["Kept", "Place", "in_bytes", "kept_by", "misfits", "places_of"]
+__all__ = ["Kept", "Place", "kept_by", "misfits", "places_of"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def kept_by(
 
 def _count(callback: ModelCheckpoint, trainer: Trainer) -> int | None:
     if isinstance(callback, Checkpoint):
-        return 2  # best.ckpt and last.ckpt
+        return 3  # best.ckpt, last.ckpt and the one before it
     last = int(callback.save_last is True)
     most = _num_saves(callback, trainer)
     if callback.save_top_k < 0:
@@ -114,9 +115,9 @@ def places_of(kept: Iterable[Kept]) -> list[Place]:
     """Bring together what lies on the same disk."""
     by_disk: dict[int, list[Kept]] = {}
     for item in kept:
-        by_disk.setdefault(_existing(item.folder).stat().st_dev, []).append(item)
+        by_disk.setdefault(existing_folder(item.folder).stat().st_dev, []).append(item)
     return [
-        Place(items[0].folder, tuple(items), shutil.disk_usage(_existing(items[0].folder)).free)
+        Place(items[0].folder, tuple(items), shutil.disk_usage(existing_folder(items[0].folder)).free)
         for items in by_disk.values()
     ]
 
@@ -147,19 +148,3 @@ def misfits(places: Iterable[Place], resolved: Resolved) -> list[ConfigError]:
 def _said_at(path: KeyPath, resolved: Resolved) -> Origin | None:
     origin = resolved.origin_of(path)
     return None if origin is None or origin.kind == "default" else origin
-
-
-def _existing(folder: Path) -> Path:
-    folder = folder.absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder
-
-
-def in_bytes(number: float) -> str:
-    """Write a number of bytes with a unit: `14.2 MB`."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} TB"

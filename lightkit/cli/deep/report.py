@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightkit.cli.deep.disk import Place, in_bytes
+from lightkit.cli.deep.disk import Place
 from lightkit.cli.deep.memory import Memory
 from lightkit.config import shown_path
+from lightkit.runs.disk import in_bytes
 
 __all__ = ["Loop", "Report"]
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 __all__ = ["OWN_OPTIONS"]
 
 OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
+    "fit": (
+        ("--if-changed", "train only if config, data or code changed; else code 6"),
+        ("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
+        ("--deadline WHEN", "stop in time: 05:30, or a duration such as 4h or 90m"),
+    ),
     "export": (
         ("--format NAMES", "torch_export (model.pt2, the default), onnx,"),
         ("", "torchscript, safetensors, with commas between; or all"),

@@ -61,7 +61,8 @@ usage: lightkit {command} {inputs}[-c FILE]... [--KEY=VALUE]... [KEY=VALUE]...
 
 """
 _DEEPER = """\
-  --help SECTION [KEY]   trainer, run, launch, accelerator: keys and defaults
+  --help SECTION [KEY]   trainer, run, launch, watchdog, gate, accelerator: keys
+                         and defaults
   --help SECTION [CLASS] model, data, callbacks, logger, optimizer,
                          lr_scheduler: classes; the arguments of one, as in
                          --help model my_module.Net

@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from lightkit import runs
-from lightkit.cli.commands.register import RegisterOptions
-from lightkit.cli.registering import _address
+from lightkit.cli.registry_address import address_of_run
 from lightkit.config import Resolved
 
 LOGGER = {"mlflow": {"class_path": "lightkit.loggers.MLflow", "init_args": {"tracking_uri": "http://config"}}}
@@ -43,9 +42,7 @@ def test_the_nearest_word_on_mlflow_counts(
     folder = tmp_path / "runs" / "net" / "20261120-101112-ab12"
     folder.mkdir(parents=True)
     (folder / "mlflow.json").write_text(json.dumps({"tracking_uri": "http://noted", "run_id": "r1"}))
-    found = _address(
-        RegisterOptions("net", (), "torch_export", said), runs.open_run(folder), resolved({"logger": loggers})
-    )
+    found = address_of_run(said, runs.open_run(folder), resolved({"logger": loggers}))
     assert found.uri == expected
     assert found.origin.endswith(origin)
 

@@ -1,0 +1,79 @@
+"""`lightkit history`: who promoted what, when and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from lightkit.cli.own_options import Takes, part
+from lightkit.cli.registry_address import address_of_root
+from lightkit.cli.screen import hush_libraries
+from lightkit.cli.tables import print_table
+from lightkit.registry.champion import check_registered
+from lightkit.registry.promotion import Move, PromotionLog
+from lightkit.registry.store import open_store
+
+__all__ = ["history"]
+
+_USAGE = "usage: lightkit history NAME [--json]"
+_HELP = f"""\
+{_USAGE}
+
+Print the promotion log of a registered model, oldest first: when, what, from which version to which, by whom, with
+which score, and why. The log is in MLflow's registry, and nothing in it is written again. A move that is pending is one
+of a process that works, or was killed; the next promotion or rollback settles it.
+
+  NAME                the registered model
+  --root FOLDER       the run root, in whose mlflow.db the registry is by default; default: runs
+  --tracking-uri URI  where MLflow is; default: MLFLOW_TRACKING_URI, else mlflow.db in the run root
+  --json              print one JSON object a line
+
+Exit code 0: printed, also where nothing was promoted yet; 2: wrong arguments, or there is no such model; 75: MLflow
+does not answer, try again later.
+
+lightkit history flowers
+"""
+_OWN: dict[str, Takes] = {"--root": "value", "--tracking-uri": "value", "--json": "switch"}
+_HEAD = ("time", "what", "version", "by", "score", "baseline", "reason")
+
+
+def history(words: list[str]) -> int:
+    """Print the promotion log, and return the exit code.
+
+    Raises:
+        ConfigError: If the arguments are wrong, or there is no such model.
+        ServerAway: If MLflow does not answer.
+    """
+    if {"-h", "--help"} & {*words}:
+        print(_HELP, end="")
+        return 0
+    parted = part("history", words, usage=_USAGE, own=_OWN)
+    name = parted.one_place("history", "the name of a registered model", _USAGE)
+    address = address_of_root(parted.said.get("--tracking-uri"), Path(parted.said.get("--root", "runs")))
+    hush_libraries()
+    with open_store(address, makes=False) as store:
+        check_registered(store, name)
+        with store.busy(f"read the promotions of {name!r}"):
+            moves = PromotionLog(store.client, name).moves()
+    if "--json" in parted.said:
+        for move in moves:
+            print(json.dumps(move.as_dict(), ensure_ascii=False))
+    elif not moves:
+        print(f"Nothing of {name} was promoted yet; `lightkit promote RUN --name {name}` does it.")
+    else:
+        print_table(_HEAD, [_row(move) for move in moves], is_terminal=sys.stdout.isatty())
+    return 0
+
+
+def _row(move: Move) -> list[str]:
+    what = f"{move.kind}{'' if move.status == 'done' else f' ({move.status})'}{' by force' if move.forced else ''}"
+    moment = move.time.replace("+00:00", "Z")
+    said = " / ".join(word for word in (move.reason, move.ended) if word)
+    versions = f"{move.before or '-'} -> {move.to}{'' if move.alias == 'champion' else f' ({move.alias})'}"
+    score, baseline = (_shown(move.scores.get(which)) for which in ("challenger", "baseline"))
+    return [moment, what, versions, move.by, f"{score} {move.metric or ''}".strip(), baseline, said]
+
+
+def _shown(score: float | None) -> str:
+    return "" if score is None else f"{score:.4f}"

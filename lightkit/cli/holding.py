@@ -1,0 +1,39 @@
+"""The lock of the job that a command works on. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightkit import runs
+from lightkit.cli.resuming import RunSettings, named_run
+from lightkit.cli.session import Session
+from lightkit.errors import RunLocked
+
+__all__ = ["job_of", "lock_of"]
+
+
+def job_of(settings: RunSettings) -> tuple[Path, str]:
+    """Give the run root and the name of a job: that of the run to go on in, where one is named.
+
+    Raises:
+        ConfigError: If the name cannot be a folder's, or there is no such run.
+    """
+    if settings.resume not in ("auto", "never"):
+        named = named_run(settings.resume)
+        return named.root, named.name
+    return Path(settings.root), runs.check_name(str(settings.name))
+
+
+def lock_of(session: Session, settings: RunSettings) -> runs.Lock:
+    """Make the lock of a job; this process ends once another has taken it over.
+
+    Raises:
+        ConfigError: If the name cannot be a folder's, there is no such run, or the seconds are none.
+    """
+    return runs.Lock(
+        *job_of(settings),
+        wait_s=settings.wait_s,
+        stale_s=settings.stale_s,
+        tell=session.tell,
+        lost=lambda words: session.watch.cut(RunLocked.exit_code, f"error: this process has lost its job. {words}"),
+    )

@@ -1,0 +1,95 @@
+"""The notifiers of a config, built without its model, data and trainer. Apart, because this loads torch."""
+
+from __future__ import annotations
+
+from argparse import ArgumentError
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from jsonargparse import ArgumentParser
+
+from lightkit.callbacks.messages import Kind, Message
+from lightkit.callbacks.notifying import Notifier
+from lightkit.cli.refusals import unwrapped_errors
+from lightkit.config import Resolved, mistake
+from lightkit.errors import ConfigError
+
+__all__ = ["built_notifiers", "send_test"]
+
+_OWN = "lightkit.callbacks."
+
+
+def built_notifiers(resolved: Resolved, entries: Mapping[str, Any]) -> list[tuple[str, Notifier]]:
+    """Build those of some callbacks that are notifiers.
+
+    Args:
+        resolved: The config.
+        entries: A callback's class and arguments, by its dotted key.
+
+    Raises:
+        ConfigError: If one cannot be built.
+    """
+    found = []
+    for key, entry in entries.items():
+        said = {"class_path": entry} if isinstance(entry, str) else dict(entry)
+        path = str(said["class_path"])
+        said["class_path"] = path if "." in path else _OWN + path
+        try:
+            if not _is_notifier(said["class_path"]):
+                continue
+            with unwrapped_errors():
+                notifier = _built(said)
+        except Exception as error:  # the class is anybody's  # noqa: BLE001
+            says = str(error) if isinstance(error, ConfigError) else f"{path} cannot be built: {_told(error)}"
+            raise mistake(f"{key}: {resolved.masked(says)}", resolved.origin_of(key)) from None
+        notifier.mask = resolved.masked
+        found.append((key.rpartition(".")[2] if key.startswith("callbacks.") else key, notifier))
+    return found
+
+
+def _is_notifier(class_path: str) -> bool:
+    module, _, name = class_path.rpartition(".")
+    found = getattr(import_module(module), name)
+    return isinstance(found, type) and issubclass(found, Notifier)
+
+
+def _built(said: Mapping[str, Any]) -> Notifier:
+    """Build one from what the config says, which is text where a flag said it."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(Notifier, "notifier")
+    built = parser.instantiate_classes(parser.parse_object({"notifier": dict(said)})).notifier
+    assert isinstance(built, Notifier)
+    return built
+
+
+def _told(error: Exception) -> str:
+    words = str(error.message if isinstance(error, ArgumentError) else error)
+    return f"{type(error).__name__}: {' '.join(words.split())}"
+
+
+def send_test(notifier: Notifier, kind: Kind, *, job: str) -> None:
+    """Send one message that says that it is a test, and wait for the answer.
+
+    Args:
+        notifier: Sends it.
+        kind: What it is like.
+        job: Name of the job.
+
+    Raises:
+        NotTaken: If it was not taken.
+    """
+    metrics = {"val/loss": 0.25, "val/accuracy": 0.9}
+    gate = {"metric": "test/accuracy", "passed": True, "scores": {"challenger": {"test/accuracy": 0.9}}, "reasons": []}
+    fields: dict[Kind, dict[str, Any]] = {
+        "start": {"status": "running", "max_epochs": 10},
+        "epoch": {"status": "running", "epoch": 4, "max_epochs": 10, "metrics": metrics},
+        "end": {"status": "done", "exit_code": 0, "epoch": 9, "max_epochs": 10, "metrics": metrics},
+        "failure": {"status": "failed", "exit_code": 1, "error": "nothing has failed: this is a test"},
+        "gate": {"status": "passed", "exit_code": 0, "gate": gate},
+    }
+    notifier.tell_now(
+        Message(
+            kind, job=f"{job} (test of lightkit notify-test)", stage="gate" if kind == "gate" else "fit", **fields[kind]
+        )
+    )

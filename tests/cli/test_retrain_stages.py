@@ -1,0 +1,524 @@
+"""Which stages a retrain runs, with what words, and where it goes on; the stages themselves are pretended."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from lightkit import runs
+from lightkit.cli.commands.retrain import RetrainOptions
+from lightkit.cli.laying import lay_words
+from lightkit.cli.retrain_stages import Retraining
+from lightkit.cli.retrain_words import config_digest
+from lightkit.cli.screen import speak_plainly
+from lightkit.cli.session import open_session
+from lightkit.cli.stage_process import Ended, Relay
+from lightkit.config import Problems
+from lightkit.errors import OutOfTime
+from lightkit.registry.gate_settings import GateSettings, read_gate
+from lightkit.runs.pipeline import TELLS_RUN
+from lightkit.runs.signals import SignalWatch
+from tests.cli.conftest import House, read_json
+
+STAGES = ["fit", "test", "export", "gate", "promote"]
+JUDGED = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=9", "--gate.baseline=null")
+
+
+class Felled(BaseException):
+    """What a kill of the whole retrain looks like from within."""
+
+
+class Stagehands:
+    """Pretends to run the commands.
+
+    Args:
+        house: The working directory.
+    """
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.codes: dict[str, int] = {}
+        self.how: dict[str, dict[str, Any]] = {}
+        self.felled_at: str | None = None
+        self.gate: dict[str, Any] = {}
+        self.seconds = 2.0
+        self.meanwhile: Callable[[str, Relay], None] = lambda _stage, _relay: None
+        self.calls: list[list[str]] = []
+        self.environments: list[dict[str, str]] = []
+        self.deadlines: list[datetime | None] = []
+
+    @property
+    def stages(self) -> list[str]:
+        """The commands that were run, since the last look."""
+        names = [words[0] for words in self.calls]
+        self.calls = []
+        return names
+
+    def __call__(
+        self,
+        words: Sequence[str],
+        relay: Relay,
+        *,
+        environment: Mapping[str, str],
+        deadline: datetime | None = None,
+        look: Callable[[], None] = lambda: None,
+        is_silent: bool = False,
+    ) -> Ended:
+        stage = words[0]
+        self.calls.append([*words])
+        self.environments.append({**environment})
+        self.deadlines.append(deadline)
+        code = self.codes.get(stage, 0)
+        if stage == "fit" and code != 6:
+            self._train(Path(environment[TELLS_RUN]), code)
+            look()
+        self.meanwhile(stage, relay)
+        if self.felled_at == stage:
+            raise Felled
+        return Ended(code, self.seconds, **self.how.get(stage, {}))
+
+    def _train(self, told: Path, code: int) -> None:
+        run = runs.newest_interrupted("runs", "small") or runs.create("runs", "small")
+        runs.write_json(run.manifest_path, {"subcommand": "fit"})
+        runs.write_json(run.config_path, {"gate": self.gate})  # which is YAML as well
+        status = "done" if code == 0 and self.felled_at != "fit" else "failed"
+        runs.write_json(run.summary_path, {"run": f"small/{run.id}", "status": status})
+        runs.write_json(told, {"folder": str(run.folder)})
+
+    def retrain(
+        self,
+        *words: str,
+        left_s: float | None = None,
+        relay: Relay | None = None,
+        may_continue: bool = True,
+        **options: Any,
+    ) -> int:
+        """Run a retrain in this process."""
+        session = open_session("fit", ["-c", "small.yaml", *words], SignalWatch())
+        speak_plainly(session.mode)
+        self.gate = read_gate(session.resolved).__dict__
+        deadline = None if left_s is None else datetime.now(timezone.utc) + timedelta(seconds=left_s)
+        work = Retraining(
+            session,
+            RetrainOptions(**options),
+            root=Path("runs"),
+            name="small",
+            config=config_digest(session),
+            deadline=deadline,
+            relay=relay or Relay(),
+            start=self,
+        )
+        return work.run({"HELD": "yes"}, may_continue=may_continue)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """How the newest retrain's stages stand."""
+        return {state["stage"]: state["status"] for state in self.record["stages"]}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The newest retrain.json."""
+        found: dict[str, Any] = read_json(runs.list_runs("runs", "small")[0].folder / "retrain.json")
+        return found
+
+
+@pytest.fixture
+def hands(house: House) -> Stagehands:
+    return Stagehands(house)
+
+
+def test_all_stages_run_in_their_order_and_are_told(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
+    code = hands.retrain(*JUDGED, reason="of November", export_format="torchscript", junit=Path("j.xml"))
+
+    assert code == 0
+    folder = str(runs.list_runs("runs", "small")[0].folder)
+    assert hands.calls == [
+        ["fit", "-c", "small.yaml", *JUDGED],
+        ["test", f"--run={folder}"],
+        ["export", f"--run={folder}", "--format=torchscript"],
+        ["gate", folder],
+        ["promote", folder, "--reason", "of November"],
+    ]
+    assert all(environment["HELD"] == "yes" for environment in hands.environments)
+    assert hands.record["outcome"] == "promoted"
+    assert {(state["status"], state["attempts"], state["seconds"]) for state in hands.record["stages"]} == {
+        ("done", 1, 2.0)
+    }
+    out = capsys.readouterr().out
+    assert [line.split()[:2] for line in out.splitlines()[:5]] == [[stage, "done"] for stage in STAGES]
+    assert "end   promoted" in out
+    assert [case.get("name") for case in ET.parse("j.xml").iter("testcase")] == STAGES
+    events = [e for e in runs.read_events(Path(folder) / "events.jsonl") if e["event"] == "stage"]
+    assert [(e["stage"], e["status"]) for e in events] == [(s, said) for s in STAGES for said in ("begun", "done")]
+    assert not Path("runs/small/.retrain-run.json").exists()
+
+    assert hands.retrain(*JUDGED) == 0
+    assert len(runs.list_runs("runs", "small")) == 2  # that one was done
+
+
+def test_nothing_is_judged_or_promoted_without_a_metric(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hands.retrain() == 0
+    assert hands.stages == ["fit", "test", "export"]
+    assert hands.record["outcome"] == "trained"
+    out = capsys.readouterr().out
+    assert "gate     skipped                 gate.metric is not set" in out
+    assert "promote  skipped                 nothing is promoted that was not judged" in out
+
+
+def test_a_gate_that_says_no_ends_the_retrain_and_the_next_start_trains_anew(
+    hands: Stagehands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hands.codes["gate"] = 4
+    assert hands.retrain(*JUDGED, junit=Path("j.xml")) == 4
+    assert hands.stages == ["fit", "test", "export", "gate"]
+    assert hands.record["outcome"] == "not promoted"
+    assert hands.states["promote"] == "skipped"
+    assert "end   not promoted" in capsys.readouterr().out
+    failures = {case.get("name") for case in ET.parse("j.xml").iter("testcase") if case.find("failure") is not None}
+    assert failures == {"gate"}
+
+    hands.codes.clear()
+    assert hands.retrain(*JUDGED) == 0
+    assert hands.stages == STAGES
+    assert len(runs.list_runs("runs", "small")) == 2
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_retrain_goes_on_with_the_stage_that_was_not_finished(hands: Stagehands, stage: str) -> None:
+    hands.felled_at = stage
+    with pytest.raises(Felled):
+        hands.retrain(*JUDGED)
+    assert hands.states[stage] == "running"
+    assert hands.stages == STAGES[: STAGES.index(stage) + 1]
+
+    hands.felled_at = None
+    assert hands.retrain(*JUDGED) == 0
+    assert hands.stages == STAGES[STAGES.index(stage) :]
+    assert len(runs.list_runs("runs", "small")) == 1
+    attempts = {state["stage"]: state["attempts"] for state in hands.record["stages"]}
+    assert attempts == {**dict.fromkeys(STAGES, 1), stage: 2}
+    assert hands.record["outcome"] == "promoted"
+
+
+def test_a_promotion_that_was_done_is_not_done_twice(hands: Stagehands) -> None:
+    def promote(stage: str, _relay: Relay) -> None:
+        if stage == "promote":
+            runs.write_json(runs.list_runs("runs", "small")[0].folder / "promoted.json", {"alias": "champion"})
+
+    hands.meanwhile, hands.felled_at = promote, "promote"
+    with pytest.raises(Felled):
+        hands.retrain(*JUDGED)
+    assert hands.stages == STAGES
+
+    assert hands.retrain(*JUDGED) == 0
+    assert hands.stages == []
+    assert hands.record["outcome"] == "promoted"
+
+
+def test_a_training_that_ended_well_just_before_the_kill_is_not_trained_again(hands: Stagehands) -> None:
+    def fell(stage: str, _relay: Relay) -> None:
+        if stage == "fit":
+            raise Felled
+
+    hands.meanwhile = fell
+    with pytest.raises(Felled):
+        hands.retrain()
+    assert hands.states["fit"] == "running"
+    hands.meanwhile, hands.calls = lambda _stage, _relay: None, []
+
+    assert hands.retrain() == 0
+    assert hands.stages == ["test", "export"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "code"),
+    [("fit", 1), ("fit", 75), ("test", 1), ("export", 5), ("gate", 2), ("promote", 75)],
+    ids=str,
+)
+def test_a_stage_that_fails_ends_the_retrain_with_its_code(hands: Stagehands, stage: str, code: int) -> None:
+    hands.codes[stage] = code
+    assert hands.retrain(*JUDGED) == code
+    assert hands.stages == STAGES[: STAGES.index(stage) + 1]
+    assert hands.states[stage] == ("interrupted" if code == 75 else "failed")
+    assert hands.record["ended"] is None
+
+    hands.codes.clear()
+    assert hands.retrain(*JUDGED) == 0
+    assert hands.stages == STAGES[STAGES.index(stage) :]
+    assert len(runs.list_runs("runs", "small")) == 1
+
+
+def test_a_stage_that_has_failed_three_times_is_given_up(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
+    hands.codes["export"] = 5
+    assert [hands.retrain() for _ in range(3)] == [5, 5, 5]
+    assert hands.stages == ["fit", "test", "export", "export", "export"]
+
+    assert hands.retrain(if_changed=("--if-changed", "--unchanged-ok")) == 5
+    assert hands.calls[0] == ["fit", "-c", "small.yaml"], "nothing has changed, so that it would not train"
+    assert hands.stages == ["fit", "test", "export"]
+    assert len(runs.list_runs("runs", "small")) == 2
+    assert "its export has failed 3 times" in capsys.readouterr().err
+
+
+def test_interruptions_are_no_failures(hands: Stagehands) -> None:
+    hands.codes["export"] = 75
+    for _ in range(5):
+        assert hands.retrain() == 75
+    assert hands.stages == ["fit", "test", *["export"] * 5]
+
+
+def test_another_config_begins_a_new_training(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
+    hands.codes["test"] = 1
+    hands.retrain()
+    hands.codes.clear()
+    hands.calls = []
+    hands.retrain("--model.hidden=5")
+    assert hands.stages[0] == "fit"
+    assert "was not finished, but had another config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["--run.wait_s=5", "--run.stale_s=60", "--callbacks.slack.webhook_url=http://127.0.0.1:9/x"],
+    ids=["patience", "staleness", "who is told"],
+)
+def test_what_does_not_change_the_training_is_no_other_config(hands: Stagehands, said: str) -> None:
+    hands.codes["test"] = 1
+    hands.retrain()
+    hands.codes.clear()
+    hands.calls = []
+    hands.retrain(said)
+    assert hands.stages == ["test", "export"]
+
+
+def test_a_slip_in_the_gate_costs_no_training(hands: Stagehands) -> None:
+    slip = ("--gate.metric=test/acuracy", '--gate.slices={"tulips": 0.5}')
+    hands.codes["gate"] = 2
+    assert hands.retrain(*slip) == 2
+    hands.codes.clear()
+    hands.calls = []
+
+    assert (
+        hands.retrain("--gate.metric=test/accuracy", '--gate.slices={"roses": 0.5}', if_changed=("--if-changed",)) == 0
+    )
+    folder = str(runs.list_runs("runs", "small")[0].folder)
+    assert len(runs.list_runs("runs", "small")) == 1
+    assert [words[:2] for words in hands.calls] == [["gate", folder], ["promote", folder]]
+    judged_by = []
+    for _, _, *words in hands.calls:
+        laid = lay_words("test", ["--run", folder, *words], Problems())
+        judged_by.append(read_gate(laid.resolved))
+    expected = GateSettings(metric="test/accuracy", slices={"roses": 0.5})
+    assert judged_by == [expected, expected]
+
+
+def test_a_new_run_is_begun_where_that_is_asked_for(hands: Stagehands) -> None:
+    hands.codes["test"] = 1
+    hands.retrain()
+    hands.codes.clear()
+    hands.calls = []
+    hands.retrain(may_continue=False)
+    assert hands.stages == ["fit", "test", "export"]
+
+
+@pytest.mark.parametrize(
+    ("if_changed", "code"),
+    [(("--if-changed",), 6), (("--if-changed", "--unchanged-ok"), 0)],
+    ids=["code 6", "code 0"],
+)
+def test_nothing_changed_nothing_done(hands: Stagehands, if_changed: tuple[str, ...], code: int) -> None:
+    class Idle(Stagehands):
+        def _train(self, told: Path, code: int) -> None:
+            """Have nothing to do."""
+
+    idle = Idle(hands.house)
+    idle.codes["fit"] = code
+    assert idle.retrain(if_changed=if_changed) == code
+    assert idle.calls == [["fit", "-c", "small.yaml", *if_changed]]
+    assert runs.list_runs("runs", "small") == []
+
+
+def test_stages_are_left_out_on_request_and_made_up_for_later(
+    hands: Stagehands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hands.codes["gate"] = 75
+    assert hands.retrain(*JUDGED, skip=("test", "export")) == 75
+    assert hands.stages == ["fit", "gate"]
+    capsys.readouterr()
+    assert hands.retrain(*JUDGED, skip=("test", "export")) == 75
+    assert "goes on with gate" in capsys.readouterr().err
+    hands.codes.clear()
+    hands.calls = []
+    assert hands.retrain(*JUDGED, skip=("test",)) == 0
+    assert hands.stages == ["export", "gate", "promote"]
+    assert hands.states["test"] == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "expected", "says"),
+    [
+        ({"killed_by": signal.SIGKILL}, 137, 1, "killed by SIGKILL"),
+        ({"was_late": True}, 143, 75, "ended at the deadline"),
+    ],
+    ids=["killed from outside", "at the deadline"],
+)
+def test_a_stage_that_did_not_end_itself(
+    hands: Stagehands, how: dict[str, Any], code: int, expected: int, says: str
+) -> None:
+    hands.codes["test"], hands.how["test"] = code, how
+    assert hands.retrain() == expected
+    assert [state["says"] for state in hands.record["stages"] if state["stage"] == "test"] == [says]
+
+
+def test_a_signal_ends_the_retrain_and_the_same_command_goes_on(
+    hands: Stagehands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def knock(stage: str, relay: Relay) -> None:
+        if stage == "test":
+            relay.received = signal.SIGTERM
+
+    hands.meanwhile, hands.codes["test"] = knock, 143
+    assert hands.retrain() == 75
+    assert "Interrupted by SIGTERM. not finished: the same command goes on with test" in capsys.readouterr().out
+    hands.codes["test"] = 0  # it was as good as done when the signal came
+    assert hands.retrain() == 75
+    assert hands.states["test"] == "done"
+    hands.meanwhile, hands.calls = lambda _stage, _relay: None, []
+    assert hands.retrain() == 0
+    assert hands.stages == ["export"]
+
+
+def test_a_training_that_was_interrupted_with_nothing_to_resume_says_so(hands: Stagehands) -> None:
+    def knock(_stage: str, relay: Relay) -> None:
+        relay.received = signal.SIGINT
+
+    hands.meanwhile, hands.codes["fit"] = knock, 130
+    assert hands.retrain() == 130
+
+
+def _seconds_before(hands: Stagehands, left_s: float) -> float:
+    (said,) = [word for word in hands.calls[0] if word.startswith("--deadline=")]
+    moment = datetime.fromisoformat(said.partition("=")[2])
+    return (datetime.now(timezone.utc) + timedelta(seconds=left_s) - moment).total_seconds()
+
+
+def test_training_is_given_less_time_than_there_is(hands: Stagehands) -> None:
+    assert hands.retrain(left_s=1000.0) == 0
+    assert _seconds_before(hands, 1000.0) == pytest.approx(250.0, abs=20)  # the first time a quarter
+    hands.calls = []
+    hands.seconds = 100.0
+    assert hands.retrain(left_s=1000.0) == 0
+    assert _seconds_before(hands, 1000.0) == pytest.approx(1.5 * (2 + 2) + 10, abs=5)
+    hands.calls = []
+    assert hands.retrain(left_s=1000.0) == 0
+    assert _seconds_before(hands, 1000.0) == pytest.approx(1.5 * (51 + 51) + 10, abs=5)  # medians of two
+    hands.calls = []
+    assert hands.retrain(left_s=1000.0, reserve_s=33.0) == 0
+    assert _seconds_before(hands, 1000.0) == pytest.approx(33, abs=5)
+    assert hands.deadlines[0] is not None
+
+
+def test_a_promotion_is_not_cut_off_by_the_deadline(hands: Stagehands) -> None:
+    assert hands.retrain(*JUDGED, left_s=1000.0) == 0
+    assert [deadline is None for deadline in hands.deadlines] == [False, False, False, False, True]
+
+
+def test_an_end_after_the_deadline_is_told(
+    hands: Stagehands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def dawdle(stage: str, _relay: Relay) -> None:
+        if stage == "promote":
+            later = datetime.now(timezone.utc) + timedelta(seconds=1019)
+            monkeypatch.setattr("lightkit.cli.retrain_stages._now", lambda: later)
+
+    assert hands.retrain(*JUDGED, left_s=1000.0) == 0
+    assert "after the deadline" not in capsys.readouterr().err
+    hands.meanwhile = dawdle
+    assert hands.retrain(*JUDGED, left_s=1000.0) == 0
+    assert "ended 19 s after the deadline; --reserve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stage", ["fit", "test"])
+def test_what_failed_is_told_to_programs_as_well(
+    hands: Stagehands, stage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(begun: str, _relay: Relay) -> None:
+        events = runs.EventStream(runs.list_runs("runs", "small")[0].events_path)
+        code, error = (5, "no photos\nin tulips") if begun == stage else (0, None)
+        events.write("end", status="failed" if code else "done", exit_code=code, seconds=1.0, error=error)
+
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "step.md")
+    hands.meanwhile, hands.codes[stage] = fail, 5
+    assert hands.retrain(junit=Path("j.xml")) == 5
+    (failure,) = ET.parse("j.xml").iter("failure")
+    assert f"{stage} has ended with exit code 5: no photos in tulips" in str(failure.get("message"))
+    assert f"| {stage} | failed | 2.0 s | no photos in tulips |" in Path("step.md").read_text(encoding="utf-8")
+    assert "no photos in tulips" in capsys.readouterr().out
+
+
+def test_no_training_is_begun_without_time_for_what_follows(hands: Stagehands) -> None:
+    with pytest.raises(OutOfTime, match="what follows a training needs 40 s of that; --reserve"):
+        hands.retrain(left_s=30.0, reserve_s=40.0)
+    assert hands.calls == []
+
+
+def test_what_does_not_fit_any_more_is_left_to_the_next_start(
+    hands: Stagehands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hands.seconds = 50.0
+    assert hands.retrain() == 0
+    hands.calls = []
+    with pytest.raises(OutOfTime, match=r"and test takes about 50 s; the same command goes on with test\."):
+        hands.retrain(left_s=30.0, reserve_s=1.0, junit=Path("j.xml"))
+    assert hands.stages == ["fit"]
+    assert "the same command goes on with test" in capsys.readouterr().out
+    skipped = [case.get("name") for case in ET.parse("j.xml").iter("testcase") if case.find("skipped") is not None]
+    assert skipped == ["test", "export", "gate", "promote"]
+
+    assert hands.retrain(left_s=1000.0) == 0
+    assert hands.stages == ["test", "export"]
+
+
+def test_programs_get_the_events_of_all_stages_in_one_stream(
+    hands: Stagehands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def decide(stage: str, _relay: Relay) -> None:
+        if stage == "gate":
+            events = runs.EventStream(runs.list_runs("runs", "small")[0].events_path)
+            events.write("gate", passed=True, scores={}, reasons=[])
+
+    hands.meanwhile = decide
+    assert hands.retrain(*JUDGED, "--output", "json") == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in told if event["event"] != "stage"] == ["gate"]
+    assert [event["stage"] for event in told if event.get("status") == "done"] == STAGES
+    folder = str(runs.list_runs("runs", "small")[0].folder)
+    assert hands.calls[1:] == [
+        ["test", f"--run={folder}", "--output=json"],
+        ["export", f"--run={folder}", "--format=torch_export", "--output=json"],
+        ["gate", folder, "--quiet"],
+        ["promote", folder, "--quiet"],
+    ]
+
+
+def test_quiet_reaches_all_stages(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hands.retrain(*JUDGED, "--quiet", "--trust") == 0
+    assert capsys.readouterr().out == ""
+    assert all("--quiet" in words and "--trust" in words for words in hands.calls)
+
+
+def test_a_ci_system_gets_a_table(hands: Stagehands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "step.md")
+    hands.codes["gate"] = 4
+    assert hands.retrain(*JUDGED) == 4
+    text = Path("step.md").read_text(encoding="utf-8")
+    assert text.startswith("### lightkit retrain: small/2")
+    assert ": not promoted\n" in text
+    assert "| gate | failed | 2.0 s | not good enough |" in text
