@@ -1,12 +1,13 @@
 """Write constraints.txt from what pip resolves under several Python versions.
 
 for v in 3.10 3.11 3.12 3.13; do
-    python$v -m pip install --dry-run --ignore-installed --report /tmp/$v.json '.[dev,comet,timm,spark,ray]'
+    python$v -m pip install --dry-run --ignore-installed --report /tmp/$v.json '.[dev,bench,comet,timm,spark,ray]'
 done
 python scripts/constraints.py /tmp/3.10.json /tmp/3.11.json /tmp/3.12.json /tmp/3.13.json > constraints.txt
 
-constraints-tpu.txt is the same for '.[dev,timm,tpu]' torch==2.9.0 torchvision==0.24.0, with all but these two as in
-constraints.txt: pip's --constraint <(grep -vE '^(torch|torchvision)==' constraints.txt).
+constraints-tpu.txt is the same for '.[dev,timm,tpu,petastorm]' torch==2.9.0 torchvision==0.24.0, up to Python 3.12 with
+pyarrow==14.0.2 numpy==1.26.4 pandas==2.3.3 too, and with all but these and what they hold back as in constraints.txt:
+pip's --constraint <(grep -vE '^(torch|torchvision|pyarrow|numpy|pandas|setuptools|scipy|contourpy)==' constraints.txt).
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ HEAD = """\
 # What torch itself pins to the digit (its CUDA libraries and triton) is left to torch.
 """
 HEAD_TPU = """\
-# For TPUs: torch 2.9, the last that torch-xla supports. Everything else as in constraints.txt.
+# For TPUs, torch 2.9, the last that torch-xla supports; and for petastorm, pyarrow 14, numpy 1 and what goes with them.
+# On Python 3.13, which these have no packages for, there is no petastorm. Everything else is as in constraints.txt.
 # pip install --constraint constraints-tpu.txt 'lightkit[tpu]'
+# pip install --constraint constraints-tpu.txt 'lightkit[petastorm]'
 """
 LEFT_TO_TORCH = ("nvidia-", "cuda-", "triton")
 OWN = ("nvidia-ml-py",)

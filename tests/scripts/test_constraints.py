@@ -42,11 +42,29 @@ def test_constraints_name_packages_and_versions_only(name: str) -> None:
     assert all("==" in line and "/" not in line for line in lines if not line.startswith("#"))
 
 
-def test_tpus_have_the_other_constraints_but_for_torch() -> None:
+def lines_of(name: str) -> set[str]:
+    return {line for line in (SCRIPT.parent.parent / name).read_text().splitlines() if not line.startswith("#")}
+
+
+def test_tpus_and_petastorm_have_the_other_constraints_but_for_what_they_need() -> None:
+    own = {line.partition("==")[0] for line in lines_of("constraints-tpu.txt") - lines_of("constraints.txt")}
+    with_xla = {"torch", "torch-xla", "torchvision", "immutabledict", "libtpu", "prometheus-client", "tpu-info"}
+    with_petastorm = {"petastorm", "dill", "diskcache", "future", "pyzmq", "pyarrow", "numpy", "pandas", "setuptools"}
+    held_back_by_numpy = {"contourpy", "scipy"}
+    assert own == with_xla | with_petastorm | held_back_by_numpy
+
+
+@pytest.mark.parametrize("package", ["contourpy", "numpy", "pandas", "pyarrow", "scipy", "setuptools"])
+def test_what_petastorm_holds_back_is_as_everywhere_from_python_3_13_on(package: str) -> None:
     usual, tpu = (
-        set((SCRIPT.parent.parent / name).read_text().splitlines())
+        [line for line in sorted(lines_of(name)) if line.startswith(f"{package}==")]
         for name in ("constraints.txt", "constraints-tpu.txt")
     )
-    own = {line.partition("==")[0] for line in tpu - usual if not line.startswith("#")}
-    with_xla = {"immutabledict", "libtpu", "prometheus-client", "tpu-info"}
-    assert own == {"torch", "torch-xla", "torchvision"} | with_xla
+    newest = [line.partition(";")[0] for line in tpu if line.endswith('python_version >= "3.13"')]
+    assert newest == [usual[-1].partition(";")[0]]
+
+
+def test_petastorm_has_what_it_works_with() -> None:
+    held = {line.partition("; ")[0]: line.partition("; ")[2] for line in lines_of("constraints-tpu.txt")}
+    assert held["pyarrow==14.0.2"] == held["numpy==1.26.4"] == 'python_version < "3.13"'
+    assert held["petastorm==0.13.1"] == ""
