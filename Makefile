@@ -2,10 +2,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TPU := .venv-tpu
-# Two processes with a thread each: two with two each would fight for the cores. glibc gives each step's memory back to
-# the system unless told not to, which costs a convolutional network on the CPU a quarter of its time.
+# Two processes with a thread each: two with two each would fight for the cores. The tests of a file run in one of them,
+# so that what they share is made once. glibc gives each step's memory back to the system unless told not to, which
+# costs a convolutional network on the CPU a quarter of its time.
 KEEP_MEMORY := MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_THRESHOLD_=33554432
-PYTEST := OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(BIN)/python -m pytest --numprocesses 2
+PYTEST := OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help fit test test-fast test-tpu horovod lint format clean
@@ -27,7 +28,7 @@ horovod: $(VENV)/.installed  ## Build Horovod for the installed torch (HOROVOD_G
 	$(BIN)/python scripts/build_horovod.py
 	@touch $(VENV)/.horovod
 
-test-tpu: $(TPU)/.installed  ## Run the tests of the TPU path, on torch 2.9 with XLA on the CPU
+test-tpu: $(TPU)/.installed  ## Run the tests on torch 2.9: TPU path with XLA on the CPU, and Petastorm
 	OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(TPU)/bin/python -m pytest --numprocesses 2 --dist loadfile tests/tpu
 
 lint: $(VENV)/.installed-dev  ## Check style, types and the floors between the rooms
@@ -61,5 +62,5 @@ $(VENV)/.horovod: scripts/build_horovod.py $(VENV)/.installed | $(VENV)/bin/pyth
 	@touch $@
 
 $(TPU)/.installed: pyproject.toml constraints-tpu.txt | $(TPU)/bin/python
-	$(TPU)/bin/python -m pip install --quiet --constraint constraints-tpu.txt --editable '.[dev]' torch-xla
+	$(TPU)/bin/python -m pip install --quiet --constraint constraints-tpu.txt --editable '.[dev,petastorm]' torch-xla
 	@touch $@
