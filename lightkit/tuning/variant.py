@@ -1,0 +1,114 @@
+"""A way to compute training steps, what measuring it has shown, and what was chosen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+__all__ = ["Findings", "Measurement", "MemoryFormat", "Variant"]
+
+MemoryFormat = Literal["contiguous", "channels_last"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to compute training steps.
+
+    Args:
+        precision: Lightning's word.
+        memory_format: Of the model's weights and images.
+        compile: Whether the model's layers go through torch.compile.
+        tf32: Whether matrix products on CUDA round float32 to TensorFloat-32; None: as torch has it.
+        fused: Whether the optimizer updates all parameters in one kernel; None: as the optimizer has it.
+        threads: Intra-op threads of the process; None: as torch has it.
+    """
+
+    precision: str = "32-true"
+    memory_format: MemoryFormat = "contiguous"
+    compile: bool = False
+    tf32: bool | None = None
+    fused: bool | None = None
+    threads: int | None = None
+
+    @property
+    def words(self) -> str:
+        """Say in short what it is: ``bf16-mixed, channels_last``."""
+        parts = [self.precision, self.memory_format]
+        parts += ["compiled"] * self.compile + ["TF32"] * bool(self.tf32) + ["fused"] * bool(self.fused)
+        parts += [] if self.threads is None else [f"{self.threads} thread{'s' if self.threads > 1 else ''}"]
+        return ", ".join(parts)
+
+    def but(self, **changes: Any) -> Variant:
+        """Give a variant that differs in these fields."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What measuring a variant has shown.
+
+    Args:
+        variant: What was measured.
+        step_s: Median seconds of a training step; None where it cannot be run.
+        spread: Greatest less least of the steps, as a share of the median.
+        samples_per_s: Samples of a batch by the median step.
+        losses: Of the first steps, in order.
+        deviation: Greatest difference of a loss from float32's of the same step, as a share of that; None for the
+            baseline and where there are no losses.
+        refused: Why it cannot be chosen; None where it can.
+    """
+
+    variant: Variant
+    step_s: float | None = None
+    spread: float | None = None
+    samples_per_s: float | None = None
+    losses: tuple[float, ...] = ()
+    deviation: float | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All measurements of a model on a machine, and the choice.
+
+    Args:
+        measurements: In the order in which they were taken; the first is the baseline.
+        chosen: The fastest that may be chosen.
+        num_workers: Processes that load, chosen together with the threads; None where that is not asked for.
+        load_s: Seconds in which one process loads a batch; None where it was not measured.
+        seconds: That measuring took.
+        left_out: What there was no time for, in words.
+    """
+
+    measurements: tuple[Measurement, ...]
+    chosen: Variant
+    num_workers: int | None = None
+    load_s: float | None = None
+    seconds: float = 0.0
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as the baseline the chosen one is."""
+        by_variant = {one.variant: one.step_s for one in self.measurements}
+        base_s, chosen_s = self.measurements[0].step_s, by_variant.get(self.chosen)
+        return None if not base_s or not chosen_s else base_s / chosen_s
+
+    def as_json(self) -> dict[str, Any]:
+        """Give what a JSON file can hold."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, found: dict[str, Any]) -> Findings:
+        """Read what `as_json` gave.
+
+        Raises:
+            TypeError: If it is of another version of lightkit.
+            KeyError: Likewise.
+        """
+        measured = [
+            Measurement(**{**one, "variant": Variant(**one["variant"]), "losses": tuple(one["losses"])})
+            for one in found["measurements"]
+        ]
+        rest = {key: value for key, value in found.items() if key not in ("measurements", "chosen", "left_out")}
+        return cls(tuple(measured), Variant(**found["chosen"]), left_out=tuple(found["left_out"]), **rest)
