@@ -1,0 +1,97 @@
+"""What machine and which versions a measurement was taken on, and how busy the machine was."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+__all__ = ["alone", "described", "load_average"]
+
+PACKAGES = (
+    "lightkit", "torch", "torchvision", "pytorch-lightning", "jsonargparse", "numpy", "pillow", "horovod",
+    "onnxruntime", "litdata",
+)  # fmt: skip
+_ROOT = Path(__file__).parents[2]
+
+
+def alone(threads: int = 1) -> dict[str, str]:
+    """Give the environment of a process that computes on the CPU with so many threads, and says little.
+
+    Args:
+        threads: Intra-op threads of OpenMP and MKL.
+    """
+    counts = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    quiet = {"JSONARGPARSE_DEPRECATION_WARNINGS": "off", "PYTHONWARNINGS": "ignore"}
+    paths = os.pathsep.join([str(_ROOT / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, **counts, **quiet, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
+
+
+def described(*, threads: int | None, load_before: list[float]) -> dict[str, Any]:
+    """Describe the machine, the versions and the commit.
+
+    Args:
+        threads: Intra-op threads of each contestant; None where each bench's rows tell.
+        load_before: What `load_average` gave before measuring.
+    """
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cpu": _processor(),
+        "cores": {"machine": os.cpu_count(), "usable": len(os.sched_getaffinity(0)), "cgroup": _cgroup_cores()},
+        "ram_bytes": psutil.virtual_memory().total,
+        "governor": _first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        "threads": threads,
+        "load_before": load_before,
+        "load_after": load_average(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "versions": _versions(),
+        "commit": _git("rev-parse", "--short=12", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def load_average() -> list[float]:
+    """Give the processes that ran or waited for a core, over 1, 5 and 15 minutes."""
+    return [round(each, 2) for each in os.getloadavg()]
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cgroup_cores() -> float | None:
+    """Read the cores that the container may use, of cgroup 2 or 1; None where nothing bounds them."""
+    if line := _first_line(Path("/sys/fs/cgroup/cpu.max")):
+        quota, period = line.split()
+        return None if quota == "max" else int(quota) / int(period)
+    first, second = (_first_line(Path(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us")) for name in ("quota", "period"))
+    return int(first) / int(second) if first and second and int(first) > 0 else None
+
+
+def _first_line(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8").partition("\n")[0].strip()
+    except OSError:
+        return None
+
+
+def _versions() -> dict[str, str]:
+    installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
+    return {name: installed[name] for name in PACKAGES if name in installed}
+
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *words], cwd=_ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

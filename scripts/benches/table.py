@@ -1,0 +1,131 @@
+"""Results as text, and as the table of README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benches.listing import BENCHES
+
+__all__ = ["RESULTS", "markdown", "run", "text_of", "with_table"]
+
+RESULTS = Path(__file__).with_name("results")
+README = Path(__file__).parents[2] / "README.md"
+START, END = "<!-- bench -->", "<!-- /bench -->"
+_SIGNS = {"at most": "≤", "at least": "≥"}
+
+
+def run(words: Sequence[str]) -> int:
+    """Make the README's table from stored results, print it or write it, and return the exit code.
+
+    Args:
+        words: See `--help`.
+    """
+    parser = argparse.ArgumentParser(prog="scripts/bench table", description=(run.__doc__ or "").partition(",")[0])
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder with NAME.json of each bench")
+    parser.add_argument("--readme", type=Path, default=README, help="file that holds the table between two comments")
+    parser.add_argument("--write", action="store_true", help="write it there instead of printing it")
+    options = parser.parse_args(words)
+    made = markdown(stored(options.results))
+    if not options.write:
+        print(made)
+        return 0
+    text = options.readme.read_text(encoding="utf-8")
+    if START not in text or END not in text:
+        print(f"error: {options.readme} has no lines {START} and {END} to write between", file=sys.stderr)
+        return 2
+    options.readme.write_text(with_table(text, made), encoding="utf-8")
+    return 0
+
+
+def stored(folder: Path) -> list[dict[str, Any]]:
+    """Read the results of a folder, in the order of the benches."""
+    files = [folder / f"{name}.json" for name, bench in BENCHES.items() if bench.stored]
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+
+
+def with_table(text: str, made: str) -> str:
+    """Put a table between the two comments of a text."""
+    head, _, rest = text.partition(START)
+    return f"{head}{START}\n{made}\n{END}{rest.partition(END)[2]}"
+
+
+def markdown(results: Sequence[Mapping[str, Any]]) -> str:
+    """Make the table: a line for each comparison, and a last one that says where and when.
+
+    Args:
+        results: What the benches wrote.
+    """
+    lines = ["| bench | what | lightkit | against | ratio | reach | |", "|---|---|---|---|---|---|---|"]
+    for found in results:
+        for row in found["comparisons"]:
+            cells = (
+                f"`{found['bench']}`",
+                row["what"],
+                *_sides(row),
+                _ratio(row["ratio"]),
+                reach_of(row),
+                _verdict(row),
+            )
+            lines.append("| " + " | ".join(cells).rstrip() + " |")
+    return "\n".join([*lines, "", *_conditions(results)])
+
+
+def text_of(found: Mapping[str, Any]) -> str:
+    """Show a bench's results on a screen.
+
+    Args:
+        found: What the bench wrote.
+    """
+    cells = [("what", "measured", "against", "ratio (least to most)", "reach", "")]
+    cells += [(row["what"], *_sides(row, names=True), *_judged(row)) for row in found["comparisons"]]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    where = found["environment"]
+    lines += ["", *found.get("notes", ()), "", f"{conditions(found)}; load {where['load_before'][0]:g} before"]
+    return "\n".join(lines)
+
+
+def conditions(found: Mapping[str, Any]) -> str:
+    """Say in a line where, when and on which commit results were taken."""
+    where = found["environment"]
+    threads = f", {where['threads']} thread{'s' if where['threads'] > 1 else ''}" if where["threads"] else ""
+    commit = f"{where['commit']}{' with changes' if where['dirty'] else ''}"
+    versions = ", ".join(f"{name} {where['versions'][name]}" for name in ("torch", "pytorch-lightning"))
+    machine = f"{where['cpu']}, {where['cores']['usable']} cores{threads}"
+    return f"medians of {found['settings']['repeat']} rounds; {machine}; {versions}; {commit}; {where['date'][:10]}"
+
+
+def reach_of(row: Mapping[str, Any]) -> str:
+    """Write what a ratio is to reach."""
+    return " ".join(f"{_SIGNS[kind]} {limit:g}" for kind, limit in (row["reach"] or {}).items())
+
+
+def _judged(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    verdict = "" if row["reached"] is None else "reached" if row["reached"] else "missed"
+    return _ratio(row["ratio"]), reach_of(row), verdict
+
+
+def _sides(row: Mapping[str, Any], *, names: bool = False) -> tuple[str, str]:
+    of, to = (_value(row["values"][row[side]]["median"], row["unit"]) for side in ("of", "to"))
+    return f"{row['of']} {of}" if names or row["of"] != "lightkit" else of, f"{row['to']} {to}"
+
+
+def _ratio(ratio: Mapping[str, float]) -> str:
+    return f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
+
+
+def _value(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
+
+
+def _conditions(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say it once for all the benches that share it."""
+    lines: dict[str, list[str]] = {}
+    for found in results:
+        lines.setdefault(conditions(found), []).append(f"`{found['bench']}`")
+    return [f"{', '.join(benches)}: {said}." for said, benches in lines.items()]
