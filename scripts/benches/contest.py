@@ -40,7 +40,8 @@ def contest(
         warm_up: Rounds before them, which do not count.
         told: What is measured, for the lines on standard error.
     """
-    order, measured = random.Random(seed), {name: [] for name in contestants}  # noqa: S311 - no secret
+    measured: dict[str, list[float]] = {name: [] for name in contestants}
+    order = random.Random(seed)  # noqa: S311 - no secret
     for turn in range(-warm_up, repeat):
         names = order.sample(list(contestants), len(contestants))
         for name in names:

@@ -63,14 +63,7 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| bench | what | lightkit | against | ratio | reach | |", "|---|---|---|---|---|---|---|"]
     for found in results:
         for row in found["comparisons"]:
-            cells = (
-                f"`{found['bench']}`",
-                row["what"],
-                *_sides(row),
-                _ratio(row["ratio"]),
-                reach_of(row),
-                _verdict(row),
-            )
+            cells = (f"`{found['bench']}`", row["what"], *_sides(row), *_judged(row))
             lines.append("| " + " | ".join(cells).rstrip() + " |")
     return "\n".join([*lines, "", *_conditions(results)])
 

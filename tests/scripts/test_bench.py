@@ -102,8 +102,8 @@ def test_the_table_has_a_line_for_each_row() -> None:
     ("words", "code", "says"),
     [
         ([], 2, "usage: scripts/bench BENCH"),
-        (["nothing"], 2, "benches: startup"),
-        (["--help"], 0, "benches: startup"),
+        (["nothing"], 2, "benches: step, "),
+        (["--help"], 0, "\n  startup      help, mistakes and --print_config; against a plain LightningCLI: "),
         (["startup", "--timeout", "0"], 2, "--timeout: expected more than 0 seconds, got 0"),
         (["startup", "--repeat", "0"], 2, "--repeat: expected 1 or more, got 0"),
     ],
