@@ -37,6 +37,7 @@ from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.resuming import RunSettings
 from lightkit.cli.schemas import import_path, paths_to, plain_help, plain_value, schema_of
 from lightkit.config.catalogue import PACKAGES, shown
+from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.launch import LaunchSettings
 from lightkit.launch.settings import ENGINES
 from lightkit.launch.watchdog_settings import WatchdogSettings
@@ -69,6 +70,7 @@ _SECTIONS = {
     "launch": LaunchSettings,
     "watchdog": WatchdogSettings,
     "gate": GateSettings,
+    "accelerator": AcceleratorSettings,
 }
 _FILLED_IN = {Optimizer: "params", LRScheduler: "optimizer", ReduceLROnPlateau: "optimizer"}
 """Arguments that LightningCLI gives itself."""

@@ -19,6 +19,7 @@ from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCL
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from lightkit import config, runs
+from lightkit.cli.choices import Choices
 from lightkit.cli.equipping import Equipment, share_devices
 from lightkit.cli.filling import hyper_parameters, model_filled
 from lightkit.cli.folders import check_input_folders, check_packages
@@ -33,8 +34,12 @@ from lightkit.cli.resuming import RunSettings
 from lightkit.cli.script_session import EXPORT, asks_for_export, session_of_script
 from lightkit.cli.scripted import Checked, ConfigPrinted, DataChanged, ended_script, keeps_own_file, with_file_name
 from lightkit.cli.session import Session
-from lightkit.cli.starting import Stage, begin
+from lightkit.cli.stage import Stage
+from lightkit.cli.starting import begin
+from lightkit.cli.tuned import autos_of, take_threads
 from lightkit.cli.unnamed import UnnamedClass
+from lightkit.config.hardware.choosing import chosen_config
+from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.config.pruning import checked
 from lightkit.errors import ConfigError
 from lightkit.export.bare_trainer import bare_trainer
@@ -105,6 +110,7 @@ class LightkitCLI(LightningCLI):
         self._own_sessions = ExitStack()
         self.stage: Stage | None = None
         self.saved_config: dict[str, Any] = {}
+        self._chosen: config.Resolved | None = None
         stages = list(self.subcommands())
         given: dict[str, Any] = parser_kwargs or {}
         to_parsers = {**given, "exit_on_error": False}
@@ -148,6 +154,7 @@ class LightkitCLI(LightningCLI):
         parser.add_class_arguments(LaunchSettings, "launch")
         parser.add_class_arguments(WatchdogSettings, "watchdog")
         parser.add_class_arguments(GateSettings, "gate")
+        parser.add_class_arguments(AcceleratorSettings, "accelerator")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Lay all layers over one another and let jsonargparse check the result.
@@ -271,8 +278,10 @@ class LightkitCLI(LightningCLI):
             saved=self.saved_config,
             seed=None if section["seed_everything"] is False else section["seed_everything"],
             fresh=bool(section["trainer"].get("fast_dev_run")),
+            autos=autos_of(self, self.session),
         )
-        start = self.stage.start
+        start, section = self.stage.start, self.config[self.subcommand]
+        take_threads(self.session, section)
         share_devices(section["trainer"], self.session)
         if "ckpt_path" in self._subcommand_method_arguments[self.subcommand]:
             section["ckpt_path"] = None if start.checkpoint is None else str(start.checkpoint)
@@ -290,6 +299,19 @@ class LightkitCLI(LightningCLI):
         else:
             self.save_config_callback = None
         self.session.stack.enter_context(runs.activate(start.run))
+
+    def settle(self, choices: Choices) -> dict[str, Any]:
+        """Put what was chosen in the place of the config's `auto`s, and give the config as it is saved."""
+        assert self.session is not None
+        before = self.config[self.subcommand]
+        self._chosen = chosen_config(self.session.resolved, choices.values)
+        self.config = self._parsed(self.parser, [str(self.subcommand)], self._chosen)
+        section = self.config[self.subcommand]
+        section["seed_everything"] = before["seed_everything"]  # drawn by now
+        section["run"]["name"] = before["run"]["name"]
+        vars(self).pop("config_dump", None)  # LightningCLI 2.6 keeps the model's hyper-parameters there
+        self.saved_config = self._config_to_save()
+        return self.saved_config
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Let strategies and checkpoint plugins of anybody's load tensors and plain values only, unless `--trust`."""
@@ -316,8 +338,9 @@ class LightkitCLI(LightningCLI):
             skip_default="skip_default" in flags,
         )
         dumped = json.loads(text)
-        named = self.session.resolved.named({key: value for key, value in dumped.items() if key not in _NOT_SAVED})
-        return self.session.resolved.with_references(named)
+        resolved = self._chosen or self.session.resolved
+        named = resolved.named({key: value for key, value in dumped.items() if key not in _NOT_SAVED})
+        return resolved.with_references(named)
 
     def instantiate_classes(self) -> None:
         """Build data, model and trainer; optimizers wait for a model whose parameters are made later.

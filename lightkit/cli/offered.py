@@ -48,7 +48,9 @@ def topics(said: Sequence[str]) -> list[str]:
     catalogue = load_catalogue()
     sections = catalogue.data["sections"]
     if not said:
-        return [*sections, "accelerator", *catalogue.data["bases"], "all"]
+        return [*sections, *catalogue.data["bases"], "all"]
+    if list(said) == ["accelerator"]:
+        return [*BLOCK_KEYS]
     if len(said) == 1 and said[0] in sections:
         return [*sections[said[0]]["arguments"]]
     return _classes(said[0], catalogue) if len(said) == 1 else []
@@ -64,7 +66,7 @@ def keys(above: str, before: Sequence[str]) -> list[str]:
     catalogue = load_catalogue()
     section, _, entry = above.partition(".")
     if not above:
-        deep = [*catalogue.data["sections"], "accelerator", *catalogue.data["bases"]]
+        deep = [*catalogue.data["sections"], *catalogue.data["bases"]]
         single = ["accelerator", "model", "data", "optimizer", "lr_scheduler", *catalogue.data["top"]]
         return [*(f"{name}." for name in deep), *(f"{name}=" for name in single if name not in OPTIONS)]
     if section in NAMED_CLASSES and not entry:
@@ -102,18 +104,29 @@ def _arguments(above: str, before: Sequence[str], catalogue: Catalogue) -> Mappi
     """Give what is known of the keys below a section or an entry."""
     holder = above.removesuffix(".init_args")
     section, _, entry = holder.partition(".")
+    if section == "accelerator":
+        return _of_block(catalogue.data["sections"])
     if section in catalogue.data["sections"] and not entry:
         arguments: Mapping[str, Any] = catalogue.data["sections"][section]["arguments"]
         return arguments
-    if section == "accelerator":
-        trainer = catalogue.data["sections"]["trainer"]["arguments"]
-        return {key: trainer.get(key, {"schema": {"type": "integer"}}) for key in BLOCK_KEYS}
     if section not in catalogue.data["bases"]:
         return {}
     name = _said_class(holder, before) or NAMED_CLASSES.get(section, {}).get(entry, "")
     path = catalogue.path_of(name, catalogue.data["bases"][section])
     own = {} if path is None else catalogue.classes[path]["arguments"]
     return own if holder != above else {**own, "class_path": {"schema": {"class": ""}}}
+
+
+def _of_block(sections: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give what is known of the keys for hardware: each is as in the section, as in the trainer, or a number."""
+    own, trainer = sections["accelerator"]["arguments"], sections["trainer"]["arguments"]
+    known = {**trainer, **own, "precision": {"schema": {"anyOf": _branches(own) + _branches(trainer)}}}
+    return {key: known.get(key, {"schema": {"type": "integer"}}) for key in BLOCK_KEYS}
+
+
+def _branches(arguments: Mapping[str, Any]) -> list[Any]:
+    schema = arguments["precision"]["schema"]
+    return list(schema.get("anyOf", [schema]))
 
 
 def _said_class(holder: str, before: Sequence[str]) -> str:

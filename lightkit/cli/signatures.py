@@ -72,10 +72,11 @@ def keys_below(tree: Node, path: KeyPath) -> list[str]:
 def _arguments(tree: Node, path: KeyPath, *, imports: bool) -> tuple[str, Mapping[str, Any]]:
     data = load_catalogue().data
     if not path:
-        sections = {key: {"says": ""} for key in [*data["sections"], "accelerator", *data["bases"]]}
+        sections = {key: {"says": ""} for key in [*data["sections"], *data["bases"]]}
         return "lightkit", {**sections, **data["top"]}
     if path == ("accelerator",):
-        return "lightkit", {key: {"says": says} for key, says in ACCELERATOR.items()}
+        own = data["sections"]["accelerator"]["arguments"]
+        return "lightkit", {key: {**own.get(key, {}), "says": says} for key, says in ACCELERATOR.items()}
     if len(path) == 1 and path[0] in data["sections"]:
         owner = "pytorch_lightning.Trainer" if path[0] == "trainer" else "lightkit"
         return owner, data["sections"][path[0]]["arguments"]

@@ -26,9 +26,21 @@ _SAYING: dict[KeyPath, tuple[str, ...]] = {
     ("trainer", "strategy"): ("strategy",),
     ("trainer", "precision"): ("precision",),
     ("trainer", "num_nodes"): ("num_nodes",),
+    ("launch", "threads"): ("threads",),
+    ("data", "init_args", "num_workers"): ("num_workers",),
+    ("data", "init_args", "batch_size"): ("batch_size",),
+    ("optimizer", "init_args", "lr"): ("learning_rate",),
+    ("model", "init_args", "learning_rate"): ("learning_rate",),
+    ("model", "init_args", "lr"): ("learning_rate",),
 }
 """Keys of hardware that say the same in other words."""
-_TRAINER_KEYS = {*_SAYING, *(("trainer", key) for key in (*OLD_TRAINER_KEYS, "accelerator"))}
+_BLOCK = ("accelerator",)
+_HOMES = ("trainer", "launch", "callbacks", "data", "optimizer", "model")
+"""Sections that hardware keys go to."""
+_TRAINER_KEYS = {
+    *(path for path in _SAYING if path[0] == "trainer"),
+    *(("trainer", key) for key in (*OLD_TRAINER_KEYS, "accelerator")),
+}
 """Keys of the trainer that are read to settle the hardware."""
 
 
@@ -48,7 +60,8 @@ class Traced:
 
     def presented(self, path: KeyPath = ()) -> Presented:
         """Give what shows the value at a path: that of the run, or of the layers where the run has another key."""
-        return Presented(self.after if node_at(self.after.tree, path) is not None else self.before)
+        is_of_run = path[:1] != _BLOCK and node_at(self.after.tree, path) is not None
+        return Presented(self.after if is_of_run else self.before)
 
     def find(self, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
         """Find the value at a path in which ``init_args`` may be left out.
@@ -56,7 +69,7 @@ class Traced:
         Returns:
             Its whole path; the value; and what of the path leads nowhere, whose value is that of what is before it.
         """
-        found = _descend(self.after.tree, path)
+        found = _descend((self.before if path[:1] == _BLOCK else self.after).tree, path)
         return found if not found[2] else min(found, _descend(self.before.tree, path), key=lambda each: len(each[2]))
 
     def replaced(self, path: KeyPath, node: Node) -> Sequence[Node]:
@@ -86,7 +99,7 @@ class Traced:
 
     def sources(self, path: KeyPath, node: Node) -> list[tuple[KeyPath, Node]]:
         """List the hardware keys that gave a value."""
-        if path[:1] not in (("trainer",), ("launch",), ("callbacks",)):
+        if not path or path[0] not in _HOMES:
             return []
         return [(old, source) for old, source in self._hardware() if source.origin == node.origin and old != path]
 

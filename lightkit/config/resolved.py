@@ -35,7 +35,7 @@ SECTIONS = ("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks"
 """Top-level keys whose value may be the name of a file that holds the section."""
 WORDS = {"accelerator": "kind"}
 """Top-level keys whose mapping may be a single word, each with the key that the word stands for."""
-_RANKED = ("accelerator", "trainer", "launch")
+_RANKED = ("accelerator", "trainer", "launch", "data", "optimizer", "model")
 """Sections that can say the same thing in different words, so that the order of layers decides between them."""
 
 

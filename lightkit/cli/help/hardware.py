@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ACCELERATOR", "TITLE"]
+__all__ = ["ACCELERATOR", "AUTO", "TITLE"]
 
 TITLE = "What to train on. `accelerator: cpu` is short for `accelerator: {kind: cpu}`."
 ACCELERATOR = {
@@ -11,11 +11,26 @@ ACCELERATOR = {
     "tpu_cores": "1 or 8: that many cores; [5]: that core; auto: all",
     "num_processes": "that many processes on the CPU, with ddp unless a strategy is given",
     "strategy": "how devices train together: ddp, fsdp, deepspeed, horovod, ...; default: auto",
-    "precision": "32-true, 16-mixed, bf16-mixed, bf16-true, 64-true, ...; default: 32-true",
     "num_nodes": "number of machines, for launchers that Lightning knows itself; default: 1",
+    "precision": "32-true, 16-mixed, bf16-mixed, bf16-true, 64-true, ..., or auto; default: 32-true",
+    "memory_format": "contiguous, channels_last or auto: of weights and images; default: contiguous",
+    "compile": "true, false or auto: the model goes through torch.compile; default: false",
+    "tf32": "true, false or auto: TensorFloat-32 on CUDA; default: null, as torch has it",
+    "fused": "true, false or auto: the optimizer in one kernel; default: null, as the optimizer has it",
+    "threads": "threads of each process, or auto; a number is launch.threads; default: null, shared out",
+    "num_workers": "processes that load, or auto; a number is the data's argument; default: the data's",
+    "batch_size": "samples of a batch, or auto; a number is the data's argument; default: the data's",
+    "learning_rate": "of the optimizer, else of the model, or auto; a number is theirs; default: theirs",
     "scale_lr": "true: multiply the learning rate by the number of ranks; default: false",
     "warmup_epochs": "epochs in which the rate grows to that; default: 0",
     "ipus": "refused unless 0: Lightning dropped IPUs",
     "hpus": "refused unless 0: Lightning dropped HPUs",
 }
 """What each key takes, in the words of the README."""
+AUTO = """\
+auto measures a few steps of the real model on real batches before training, for at most 5 % of
+its expected time or 30 s. It takes the fastest setting whose first losses stay within a tolerance
+of float32's, says so in one line, and writes it into the run's config: a replay measures nothing.
+batch_size and learning_rate are found by Lightning's finders. configs/accelerator/auto.yaml has
+the others; lightkit tune shows all measurements.
+"""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightkit.cli.help.classes import entries_of, imported, names_of, path_and_description, section_of
-from lightkit.cli.help.hardware import ACCELERATOR, TITLE
+from lightkit.cli.help.hardware import ACCELERATOR, AUTO, TITLE
 from lightkit.cli.help.table import arguments_text, choices_text, paragraph
 from lightkit.config import near
 from lightkit.config.catalogue import Catalogue, load_catalogue
@@ -36,7 +36,7 @@ def topic_text(command: str, topics: Sequence[str]) -> str:
             return _class_text(command, section, inside[0], catalogue)
         return _choices_text(command, section, catalogue)
     if section == "accelerator":
-        return _hardware_text(inside)
+        return _hardware_text(inside, catalogue)
     if section in catalogue.data["top"] and not inside:
         return arguments_text({section: catalogue.data["top"][section]})
     if section in catalogue.data["sections"]:
@@ -68,7 +68,7 @@ def _holding(word: str, catalogue: Catalogue) -> list[str]:
 
 
 def _sections(catalogue: Catalogue) -> list[str]:
-    return [*catalogue.data["sections"], "accelerator", *catalogue.data["bases"]]
+    return [*catalogue.data["sections"], *catalogue.data["bases"]]
 
 
 def _unknown(word: str, catalogue: Catalogue) -> ConfigError:
@@ -99,15 +99,16 @@ def _section_text(section: str, described: Mapping[str, Any], inside: Sequence[s
     return f"{section}: {says}\n\n{usage}\n\n{arguments_text(arguments)}"
 
 
-def _hardware_text(inside: Sequence[str]) -> str:
+def _hardware_text(inside: Sequence[str], catalogue: Catalogue) -> str:
     if inside and inside[0] not in ACCELERATOR:
         raise ConfigError(f"--help accelerator: there is no key {inside[0]!r}{near(inside[0], ACCELERATOR)}")
     if inside:
-        return choices_text([(f"accelerator.{inside[0]}", ACCELERATOR[inside[0]])])
+        says = catalogue.data["sections"]["accelerator"]["arguments"].get(inside[0], {}).get("says", "")
+        return f"  accelerator.{inside[0]}  {ACCELERATOR[inside[0]]}\n{paragraph(says, 6)}"
     usage = "--accelerator.gpus=2, or accelerator: {gpus: 2} in a file; the trainer's own keys do the same"
     width = max(map(len, ACCELERATOR))
     keys = "".join(f"  {key:{width}}  {says}\n" for key, says in ACCELERATOR.items())
-    return f"accelerator: {TITLE}\n\n{usage}\n\n{keys}"
+    return f"accelerator: {TITLE}\n\n{usage}\n\n{keys}\n{AUTO}"
 
 
 def _choices_text(command: str, section: str, catalogue: Catalogue) -> str:

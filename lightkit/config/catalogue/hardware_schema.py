@@ -18,6 +18,13 @@ _SWITCH = {"type": ["boolean", "string", "null"]}
 _STRATEGIES = ("auto", "ddp", "ddp_spawn", "fsdp", "deepspeed", "horovod", *XLA_STRATEGIES, *OLD_STRATEGIES)
 _STRATEGY = {"anyOf": [{"enum": list(_STRATEGIES)}, {"type": ["string", "object", "null"]}]}
 _PRECISION = {"anyOf": [{"enum": list(PRECISIONS)}, {"type": ["integer", "string", "null"]}]}
+_PRECISION_OR_AUTO = {"anyOf": [{"enum": ["auto", *PRECISIONS]}, {"type": ["integer", "string", "null"]}]}
+_REFERENCE = {"$ref": "#/$defs/reference"}
+_DIGITS = {"type": "string", "pattern": r"^[-+]?\.?[0-9][0-9_.eE+-]*$"}
+_SWITCH_OR_AUTO = {"anyOf": [{"type": ["boolean", "null"]}, {"enum": ["auto", "true", "false"]}, _REFERENCE]}
+_COUNT_OR_AUTO = {"anyOf": [{"type": ["integer", "null"]}, {"enum": ["auto"]}, _DIGITS, _REFERENCE]}
+_RATE_OR_AUTO = {"anyOf": [{"type": ["number", "null"]}, {"enum": ["auto"]}, _DIGITS, _REFERENCE]}
+_FORMAT = {"anyOf": [{"enum": ["auto", "contiguous", "channels_last", None]}, _REFERENCE]}
 _KIND = {"anyOf": [{"enum": list(KINDS)}, {"type": ["string", "null"]}]}
 _KEYS: dict[str, tuple[Schema, str]] = {
     "kind": (_KIND, "Kind of device; accelerator: cpu is short for it"),
@@ -27,8 +34,16 @@ _KEYS: dict[str, tuple[Schema, str]] = {
     "hpus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {why_gone('hpu')}"),
     "num_processes": (_NUMBER, "Number of processes on CPUs, with ddp unless a strategy is given"),
     "strategy": (_STRATEGY, "How processes train together: ddp, fsdp, horovod, ..., or a class"),
-    "precision": (_PRECISION, "Numbers to compute in, such as bf16-mixed"),
     "num_nodes": (_NUMBER, "Number of machines"),
+    "precision": (_PRECISION_OR_AUTO, "Numbers to compute in, such as bf16-mixed; auto: the fastest of those measured"),
+    "memory_format": (_FORMAT, "Of weights and images; auto: the faster one"),
+    "compile": (_SWITCH_OR_AUTO, "Whether the model goes through torch.compile; auto: if that is faster"),
+    "tf32": (_SWITCH_OR_AUTO, "Whether CUDA rounds float32 to TensorFloat-32 in matrix products; auto: if faster"),
+    "fused": (_SWITCH_OR_AUTO, "Whether the optimizer updates all parameters in one kernel; auto: if faster"),
+    "threads": (_COUNT_OR_AUTO, "Threads of each process; auto: as many as fit the cores beside workers and ranks"),
+    "num_workers": (_COUNT_OR_AUTO, "Processes that load the data; auto: as many as training waits for, if they fit"),
+    "batch_size": (_COUNT_OR_AUTO, "Samples of a batch; auto: the largest that fits into memory"),
+    "learning_rate": (_RATE_OR_AUTO, "Of the optimizer or the model; auto: Lightning's finder"),
     "scale_lr": (_SWITCH, "Multiply the learning rate by the number of ranks"),
     "warmup_epochs": (
         {"type": ["integer", "number", "string", "null"]},

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lightkit.config.hardware.computing import computing_settings, unheeded
 from lightkit.config.hardware.counts import ALL, read_processes, read_tpu_cores
 from lightkit.config.hardware.devices import Devices, decide_devices
 from lightkit.config.hardware.layers import is_remote, outspoken
@@ -33,8 +34,9 @@ class Hardware:
     """What a config asks of the hardware.
 
     Args:
-        resolved: The config with today's trainer keys in the place of the block ``accelerator`` and of the keys of
-            Lightning 1.x; with Horovod the number of processes stands under ``launch.processes``.
+        resolved: The config with today's trainer keys in the place of the keys of Lightning 1.x and of those of the
+            block ``accelerator``, in which only what `AcceleratorSettings` knows is left; with Horovod the number of
+            processes stands under ``launch.processes``.
         processes: Processes that a launch must start, because Horovod's each have one device; below 0 where Spark's
             driver is to run them. None: nothing is said.
         processes_origin: Place that says so.
@@ -43,7 +45,7 @@ class Hardware:
         kind: Kind of device: ``cpu``, ``gpu``, ``tpu``, ``mps``; None where Lightning decides.
         devices: Devices of each machine for one launch of the trainer, as read, so that text from a flag is a number: a
             number, -1 for all, a tuple with the numbers of those meant, or ``auto``; None: nothing is said.
-        notices: For each old spelling, today's.
+        notices: For each old spelling, today's; and what has no effect on this kind of device.
         environment: Variables to set before torch-xla is imported.
     """
 
@@ -72,7 +74,8 @@ def resolve_hardware(
             not what they ask for.
     """
     environ = os.environ if environ is None else environ
-    said, gone = outspoken(read_said(resolved.tree), resolved.ranks)
+    computing, said_of_devices = computing_settings(read_said(resolved.tree), resolved)
+    said, gone = outspoken(said_of_devices, resolved.ranks)
     strategy = decide_strategy(said)
     machine = None if _is_elsewhere(said) else machine
     cores = machine.xla.tpu_cores or None if machine is not None else None
@@ -99,7 +102,8 @@ def resolve_hardware(
     if ranks is not None and devices.count_by is not None:
         settings["launch", "processes"] = valued(ranks, devices.count_by), devices.count_by
     settings.update(scaling_entry(said, resolved))
-    result = rewritten(resolved, settings)
+    computing, without_effect = unheeded(computing, kind)
+    result = rewritten(resolved, {**computing, **settings})
     return Hardware(
         result,
         processes=ranks,
@@ -107,7 +111,7 @@ def resolve_hardware(
         strategy=strategy.name if strategy else None,
         kind="tpu" if on_xla else devices.kind if devices.kind in KINDS.values() else None,
         devices=1 if strategy and strategy.name == "horovod" else devices.count,
-        notices=notices_of(said, settings),
+        notices=(*notices_of(said, settings), *without_effect),
         environment=environment,
     )
 

@@ -120,8 +120,8 @@ def _read(said: Said) -> Said:
     value = said.value
     word = PRECISIONS.get(str(value)) if isinstance(value, (int, str)) and not isinstance(value, bool) else None
     if word is None and value is not None and said.path[0] == "accelerator":
-        hint = near(str(value), PRECISIONS)
-        raise said.wrong(f"one of {', '.join(PRECISIONS)}", hint)
+        words = ("auto", *PRECISIONS)
+        raise said.wrong(f"one of {', '.join(words)}", near(str(value), words))
     return replace(said, value=word or value)
 
 

@@ -43,13 +43,13 @@ def rewritten(resolved: Resolved, settings: Mapping[KeyPath, tuple[Node, Said]])
         return resolved
     tree = resolved.tree
     references = dict(resolved.references)
+    for gone_path in removed:
+        tree = _without(tree, gone_path)
+        references = _outside(references, gone_path)
     for path, (node, said) in settings.items():
         tree = _with(tree, path, node)
         references = _outside(references, path)
         references.update(_moved(resolved, said, path, node))
-    for gone_path in removed:
-        tree = _without(tree, gone_path)
-        references = _outside(references, gone_path)
     return replace(resolved, tree=tree, references=references)
 
 

@@ -54,7 +54,7 @@ WRONG = [
     ("trainer: {accelerator: ddp2, gpus: 2}", r"trainer.accelerator: ddp2 is no strategy any more"),
     ("trainer: {strategy: ddp_sharded}", r"dropped FairScale; use fsdp or deepspeed_stage_2"),
     ("trainer: {strategy: bagua}", r"dropped Bagua"),
-    ("accelerator: {precision: bf15}", r"precision: expected one of 16, .*, got 'bf15'; did you mean .*'bf16'"),
+    ("accelerator: {precision: bf15}", r"precision: expected one of auto, 16, .*, got 'bf15'; did you mean .*'bf16'"),
     ("accelerator: {precision: 8}", r"got 8"),
     ("accelerator: {precision: true}", r"got True"),
     ("accelerator: {scale_lr: 2}", r"scale_lr: expected true or false, got 2"),

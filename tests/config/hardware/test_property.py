@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
 from lightkit.config import Hardware, resolve, resolve_hardware
+from lightkit.config.hardware.computing import COMPUTING_KEYS
+from lightkit.config.hardware.said import BLOCK_KEYS
 from lightkit.config.layers import Flag
 from lightkit.config.scalars import read_scalar
 from lightkit.errors import ConfigError
@@ -125,7 +127,7 @@ def test_any_combination_is_one_trainer_or_one_clear_error(
 
 def check_idempotence(hardware: Hardware, file: Path, machine: Machine | None) -> None:
     values = hardware.resolved.values
-    assert "accelerator" not in values
+    assert not set(values.get("accelerator", {})) & set(BLOCK_KEYS) - set(COMPUTING_KEYS)
     assert not {"gpus", "tpu_cores", "ipus", "hpus", "num_processes"} & set(values["trainer"])
     check_coherence(hardware)
     again = resolved_hardware(file, values, machine)
