@@ -1,0 +1,108 @@
+"""One training of a contestant, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benches.contest import BenchError
+from benches.end_to_end_moments import FILE, Moments, read
+from benches.environment import alone
+
+__all__ = ["BY_HAND", "CLOCK", "LIGHTKIT", "LIGHTNING_CLI", "Training", "lightkit", "lightning_cli", "loop", "train"]
+
+LIGHTKIT, LIGHTNING_CLI, BY_HAND = "lightkit", "LightningCLI", "hand-written loop"
+CLOCK = "benches.end_to_end_clock.Clock"
+"""The callback that notes the moments."""
+_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Training:
+    """A command that trains.
+
+    Args:
+        name: What people call it.
+        words: After `python -m`.
+        files: By name: what is written into the folder that it runs in.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    files: Mapping[str, str]
+
+
+def lightkit(config: Mapping[str, Any], *, name: str = LIGHTKIT) -> Training:
+    """Give a training by lightkit.
+
+    Args:
+        config: Of its fit.
+        name: What people call it.
+    """
+    return Training(name, ("lightkit", "fit", "-c", "bench.yaml"), {"bench.yaml": json.dumps(config)})
+
+
+def lightning_cli(config: Mapping[str, Any], *, name: str = LIGHTNING_CLI) -> Training:
+    """Give a training by a plain LightningCLI over the classes of `end_to_end_plain`.
+
+    Args:
+        config: Of its fit.
+        name: What people call it.
+    """
+    words = ("benches.end_to_end_plain", "cli", "fit", "--config", "bench.yaml")
+    return Training(name, words, {"bench.yaml": json.dumps(config)})
+
+
+def loop(module: str, asked: Mapping[str, Any], *, name: str = BY_HAND) -> Training:
+    """Give a training by a hand-written loop.
+
+    Args:
+        module: Of `benches`.
+        asked: What it is told.
+        name: What people call it.
+    """
+    return Training(name, (f"benches.{module}", "loop", json.dumps(asked)), {})
+
+
+def train(training: Training, folder: Path, *, threads: int) -> Moments:
+    """Run a training to its end.
+
+    Args:
+        training: What runs.
+        folder: That it runs in; it is made.
+        threads: For computing.
+
+    Raises:
+        BenchError: If it fails, or does not end.
+    """
+    folder.mkdir(parents=True)
+    for name, text in training.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    own = {FILE: str(folder / "moments.jsonl"), "XDG_CACHE_HOME": str(folder / "cache")}
+    environment = {**alone(threads), **own}
+    says, started_s = folder / "says.txt", time.time()
+    with says.open("wb") as output:
+        code = _ended((sys.executable, "-m", *training.words), folder, environment, output)
+    if code:
+        raise BenchError(f"{training.name} ended with {code}:\n{_tail(says)}")
+    return read(folder / "moments.jsonl", started_s=started_s)
+
+
+def _ended(command: Sequence[str], folder: Path, environment: Mapping[str, str], output: Any) -> int:
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT) as process:
+        try:
+            return process.wait(_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise BenchError(f"{' '.join(command)} has not ended after {_TIMEOUT_S:g} s") from error
+        finally:
+            process.terminate()  # lightkit ends its own processes; where it has ended, nothing happens
+
+
+def _tail(says: Path) -> str:
+    return says.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
