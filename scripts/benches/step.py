@@ -1,0 +1,129 @@
+"""Seconds of a training step: lightkit beside a hand-written loop and a plain LightningCLI.
+
+Synthetic batches are held in memory and are the same for all, as are weights, optimizer and threads. All contestants of
+a net are loaded at once and take turns of some steps, so that start-up counts nowhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benches.command import command_line, concluded, parsed
+from benches.contest import comparison, contest
+from benches.turns import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, side_by_side
+
+__all__ = ["NETS", "Net", "compared", "run"]
+
+WITHOUT_BAR = f"{LIGHTNING_CLI} without its bar"
+BAREBONES = f"{LIGHTNING_CLI}, barebones"
+ON_A_TERMINAL = f"{LIGHTKIT} on a terminal"
+CONTESTANTS: dict[str, dict[str, Any]] = {BY_HAND: {}, LIGHTNING_CLI: {}, LIGHTKIT: {}}
+MORE: dict[str, dict[str, Any]] = {
+    WITHOUT_BAR: {"config": {"trainer": {"enable_progress_bar": False}}},
+    BAREBONES: {"config": {"trainer": {"barebones": True}}},
+    ON_A_TERMINAL: {"terminal": True},
+}
+
+
+@dataclass(frozen=True)
+class Net:
+    """How a net is measured.
+
+    Args:
+        title: For readers.
+        num_steps: Of a turn.
+        warm_up: Steps before the first turn.
+        overhead: Whether the step is so short that the ways around it are what is compared.
+        at_most: Times of the loop's step to reach.
+    """
+
+    title: str
+    num_steps: int
+    warm_up: int
+    overhead: bool = False
+    at_most: float | None = None
+
+
+NETS = {
+    "resnet18": Net("ResNet-18, batch 32", num_steps=3, warm_up=2, at_most=1.02),
+    "mobilenet_v3_small": Net("MobileNetV3-small, batch 32", num_steps=6, warm_up=3),
+    "two_layer": Net("2-layer net, batch 32", num_steps=500, warm_up=300, overhead=True),
+}
+
+
+def run(words: Sequence[str]) -> int:
+    """Measure, print a table or JSON, and return the exit code.
+
+    Args:
+        words: See `--help`.
+    """
+    parser = command_line("step", __doc__, repeat=5)
+    parser.add_argument("--net", choices=NETS, action="append", help="measure this one only; can be said again")
+    parser.add_argument("--threads", type=int, default=2, help="intra-op threads of image nets (default: 2)")
+    options = parsed(parser, words)
+    return concluded("step", options, lambda: measured(options), threads=None)
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure each net.
+
+    Args:
+        options: The command line.
+
+    Returns:
+        Comparisons, and all rounds in seconds of a step.
+    """
+    comparisons: list[dict[str, Any]] = []
+    rounds: dict[str, Any] = {}
+    threads = {name: 1 if net.overhead else options.threads for name, net in NETS.items()}
+    for name in options.net or NETS:
+        size = {"batch_size": 2, "image_size": 64} if options.quick else {}
+        job = Job(name, seed=options.seed, threads=threads[name], **size)
+        rounds[name] = _rounds(job, NETS[name], repeat=1 if options.quick else options.repeat, quick=options.quick)
+        comparisons += compared(NETS[name], rounds[name])
+    return {"comparisons": comparisons, "rounds": rounds, "settings": {"threads": threads}, "notes": [_NOTE]}
+
+
+_NOTE = "Overhead is a step's time less that of the hand-written loop's step in the same round."
+
+
+def _rounds(job: Job, net: Net, *, repeat: int, quick: bool) -> dict[str, list[float]]:
+    num_steps = min(net.num_steps, 50) if quick else net.num_steps
+    contestants = {**CONTESTANTS, **(MORE if net.overhead and not quick else {})}
+    with side_by_side(job, contestants) as trainings:
+        for training in trainings.values():
+            training.seconds(1 if quick else net.warm_up)
+        turns = {
+            name: lambda _, training=training: training.seconds(num_steps) / num_steps
+            for name, training in trainings.items()
+        }
+        return contest(turns, repeat=repeat, seed=job.seed, told=net.title)
+
+
+def compared(net: Net, rounds: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    """Compare what was measured of a net.
+
+    Args:
+        net: How it was measured.
+        rounds: Seconds of a step by contestant, round by round.
+    """
+    scale, unit = (1e6, "us") if net.overhead else (1e3, "ms")
+    scaled = {name: [scale * value for value in values] for name, values in rounds.items()}
+    lines = [
+        comparison(net.title, scaled, of=LIGHTKIT, to=BY_HAND, unit=unit, at_most=net.at_most),
+        comparison(net.title, scaled, of=LIGHTKIT, to=LIGHTNING_CLI, unit=unit),
+    ]
+    if not net.overhead:
+        return lines
+    over = {
+        name: [value - loop for value, loop in zip(values, scaled[BY_HAND], strict=True)]
+        for name, values in scaled.items()
+        if name != BY_HAND
+    }
+    title = f"overhead a step, {net.title}"
+    lines.append(comparison(title, over, of=LIGHTKIT, to=LIGHTNING_CLI, unit=unit, at_most=0.5))
+    lines += [comparison(title, over, of=LIGHTKIT, to=name, unit=unit) for name in MORE if name in over]
+    return lines

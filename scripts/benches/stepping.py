@@ -1,0 +1,119 @@
+"""What every contestant trains: nets, batches held in memory, and a hand-written loop. Torch alone.
+
+The batches ask the bench for leave: they give as many as it says, tell how long that took, and wait. So the time of a
+step is taken in the same place by all, start-up is in none of it, and the contestants take turns while all are loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = ["GATE", "Batches", "NetName", "net_of", "optimizer_of"]
+
+GATE = "BENCH_GATE"  # no LIGHTKIT_, which would be a setting
+NetName = Literal["resnet18", "mobilenet_v3_small", "two_layer"]
+NUM_CLASSES = 5
+NUM_FEATURES = 32
+LOG_EVERY_N_STEPS = 50
+Batch = tuple[Tensor, Tensor]
+
+
+def net_of(name: NetName, seed: int) -> nn.Module:
+    """Build a net with the weights of a seed.
+
+    Args:
+        name: ``two_layer``, or a model of torchvision.
+        seed: Of the weights.
+    """
+    torch.manual_seed(seed)
+    if name == "two_layer":
+        return nn.Sequential(nn.Linear(NUM_FEATURES, 64), nn.ReLU(), nn.Linear(64, NUM_CLASSES))
+    from torchvision import models  # here, so that the two-layer net does without
+
+    net: nn.Module = models.get_model(name, num_classes=NUM_CLASSES)
+    return net
+
+
+def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:
+    """Give the optimizer that all train with."""
+    return torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+
+
+def loss_of(net: nn.Module, batch: Batch) -> Tensor:
+    """Compute the loss that all train on."""
+    images, labels = batch
+    return functional.cross_entropy(net(images), labels)
+
+
+class Batches:
+    """Gives the same few batches again and again, as many at a time as the bench says.
+
+    Args:
+        name: Of the net that takes them.
+        batch_size: Samples of a batch.
+        image_size: Side of the images in pixels.
+        seed: Of the numbers in them.
+    """
+
+    def __init__(self, name: NetName, batch_size: int, image_size: int, seed: int) -> None:
+        numbers = torch.Generator().manual_seed(seed)
+        shape = (NUM_FEATURES,) if name == "two_layer" else (3, image_size, image_size)
+        self.batches: list[Batch] = [
+            (
+                torch.randn(batch_size, *shape, generator=numbers),
+                torch.randint(NUM_CLASSES, (batch_size,), generator=numbers),
+            )
+            for _ in range(4)
+        ]
+
+    def __len__(self) -> int:
+        """Say more than anybody asks for."""
+        return 1_000_000
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Give batches as long as the bench wants them."""
+        with socket.socket(socket.AF_UNIX) as gate:
+            gate.connect(os.environ[GATE])
+            for line in gate.makefile(encoding="ascii"):
+                num_steps = int(line)
+                if num_steps == 0:
+                    return
+                start = time.perf_counter()
+                for step in range(num_steps):
+                    yield self.batches[step % len(self.batches)]
+                gate.sendall(json.dumps({"seconds": time.perf_counter() - start}).encode() + b"\n")
+
+
+def train(net: nn.Module, batches: Iterable[Batch]) -> None:
+    """Train as one writes it by hand."""
+    optimizer = optimizer_of(net)
+    net.train()
+    for step, batch in enumerate(batches):
+        optimizer.zero_grad()
+        loss = loss_of(net, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if step % LOG_EVERY_N_STEPS == 0:
+            print(f"step {step}: loss {loss.item():.4f}")
+
+
+def main() -> None:
+    """Train by hand: `stepping.py NET BATCH_SIZE IMAGE_SIZE SEED THREADS`."""
+    name, *numbers = sys.argv[1:]
+    batch_size, image_size, seed, threads = map(int, numbers)
+    torch.set_num_threads(threads)
+    train(net_of(name, seed), Batches(name, batch_size, image_size, seed))  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Trainings in processes of their own that take turns: each computes some steps when it is told to, and waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+import yaml
+
+from benches.contest import BenchError
+from benches.environment import alone
+
+__all__ = ["BY_HAND", "LIGHTKIT", "LIGHTNING_CLI", "Job", "Training", "side_by_side"]
+
+BY_HAND, LIGHTNING_CLI, LIGHTKIT = "hand-written loop", "LightningCLI", "lightkit"
+START_S, TURN_S, END_S = 180.0, 240.0, 60.0
+PLAIN_CLI = (
+    "import torch\nfrom pytorch_lightning.cli import LightningCLI\n\ntorch.set_num_threads({threads})\nLightningCLI()\n"
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training that every contestant does.
+
+    Args:
+        net: Its name.
+        batch_size: Samples of a batch.
+        image_size: Side of the images in pixels.
+        seed: Of weights and data.
+        threads: Intra-op threads of each process.
+    """
+
+    net: str
+    batch_size: int = 32
+    image_size: int = 224
+    seed: int = 0
+    threads: int = 1
+
+    def command(self, who: str, folder: Path, *, config: Mapping[str, Any]) -> list[str]:
+        """Write what a contestant needs into a folder and give the command that trains.
+
+        Args:
+            who: `BY_HAND`, `LIGHTNING_CLI` or `LIGHTKIT`.
+            folder: Where it runs.
+            config: Sections of the config beside model and data.
+        """
+        if who == BY_HAND:
+            numbers = (self.batch_size, self.image_size, self.seed, self.threads)
+            return [sys.executable, "-m", "benches.stepping", self.net, *map(str, numbers)]
+        data = {"name": self.net, "batch_size": self.batch_size, "image_size": self.image_size, "seed": self.seed}
+        classes = {
+            "model": {
+                "class_path": "benches.stepping_lightning.Stepped",
+                "init_args": {"name": self.net, "seed": self.seed},
+            },
+            "data": {"class_path": "benches.stepping_lightning.HeldBatches", "init_args": data},
+        }
+        trainer = {"max_epochs": 1, "accelerator": "cpu", **config.get("trainer", {})}
+        text = yaml.safe_dump({**classes, **config, "trainer": trainer})
+        Path(folder, "bench.yaml").write_text(text, encoding="utf-8")
+        if who == LIGHTKIT:
+            return [sys.executable, "-m", "lightkit", "fit", "-c", "bench.yaml"]
+        Path(folder, "plain.py").write_text(PLAIN_CLI.format(threads=self.threads), encoding="utf-8")
+        return [sys.executable, "plain.py", "fit", "-c", "bench.yaml"]
+
+
+class Training:
+    """A training whose processes have asked for leave.
+
+    Args:
+        name: Of the contestant.
+        process: That was started.
+        gates: A connection to each process that trains.
+    """
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], gates: Sequence[socket.socket]) -> None:
+        self.name, self.process = name, process
+        self._gates = gates
+
+    def seconds(self, num_steps: int) -> float:
+        """Let it compute some steps, and give the seconds of the slowest process.
+
+        Raises:
+            BenchError: If it ends before, or takes too long.
+        """
+        for gate in self._gates:
+            gate.sendall(f"{num_steps}\n".encode())
+        return max(_answer(gate, self.name)["seconds"] for gate in self._gates)
+
+    def peak_bytes(self) -> int:
+        """Give the most memory that its processes have held, each for itself at its own time.
+
+        What a child shares with others is counted once, in the process that was started.
+        """
+        family = psutil.Process(self.process.pid)
+        return _peak(family) + sum(_own(child) for child in family.children(recursive=True))
+
+    def end(self) -> None:
+        """Let it end as it would by itself, or kill it where that takes too long."""
+        for gate in self._gates:
+            gate.sendall(b"0\n")
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            print(f"{self.name} did not end within {END_S:g} s of its last step and was killed", file=sys.stderr)
+
+
+def _answer(gate: socket.socket, name: str) -> dict[str, float]:
+    gate.settimeout(TURN_S)
+    line = b""
+    while not line.endswith(b"\n"):
+        try:
+            part = gate.recv(4096)
+        except TimeoutError as error:
+            raise BenchError(f"{name} has not computed its steps after {TURN_S:g} s") from error
+        if not part:
+            raise BenchError(f"{name} has ended before its steps were done")
+        line += part
+    answer: dict[str, float] = json.loads(line)
+    return answer
+
+
+def _peak(process: psutil.Process) -> int:
+    lines = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def _own(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().uss)
+    except psutil.Error:  # it has just ended
+        return 0
+
+
+@contextmanager
+def training(
+    name: str, command: Sequence[str], folder: Path, *, num_ranks: int = 1, threads: int = 1, terminal: bool = False
+) -> Iterator[Training]:
+    """Start a training and wait until it asks for its first batch; end it afterwards.
+
+    Args:
+        name: Of the contestant.
+        command: That trains.
+        folder: Where it runs.
+        num_ranks: Processes that train.
+        threads: Intra-op threads of each.
+        terminal: Whether it sees a terminal, which shows progress bars, or a file.
+
+    Raises:
+        BenchError: If it ends before it asks.
+    """
+    with ExitStack() as open_things:
+        address = str(folder / "gate")
+        door = open_things.enter_context(socket.socket(socket.AF_UNIX))
+        door.bind(address)
+        door.listen(num_ranks)
+        says = open_things.enter_context(tempfile.TemporaryFile())
+        screen = open_things.enter_context(_terminal(says)) if terminal else says.fileno()
+        process = subprocess.Popen(
+            command, cwd=folder, env={**alone(threads), "BENCH_GATE": address}, stdin=subprocess.DEVNULL,
+            stdout=screen, stderr=screen, start_new_session=True,
+        )  # fmt: skip
+        open_things.callback(_killed, process)
+        door.settimeout(0.2)
+        gates: list[socket.socket] = []
+        give_up = time.monotonic() + START_S
+        while len(gates) < num_ranks:
+            with suppress(TimeoutError):
+                gates.append(open_things.enter_context(door.accept()[0]))
+                continue
+            if process.poll() is not None or time.monotonic() > give_up:
+                says.seek(0)
+                said = says.read().decode(errors="replace").strip()[-3000:]
+                raise BenchError(f"{name} did not begin to train ({process.poll()}):\n{said}")
+        yield Training(name, process, gates)
+
+
+def _killed(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of a session of processes."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextmanager
+def _terminal(says: IO[bytes]) -> Iterator[int]:
+    """Give a terminal whose screen nobody sees; what it shows goes into a file."""
+    reader, screen = pty.openpty()
+    over = threading.Event()
+
+    def drained() -> None:
+        while not over.is_set():
+            if select.select([reader], [], [], 0.2)[0]:
+                try:
+                    says.write(os.read(reader, 65536))
+                except OSError:  # nobody writes any more
+                    return
+
+    watcher = threading.Thread(target=drained)
+    watcher.start()
+    try:
+        yield screen
+    finally:
+        over.set()
+        watcher.join()
+        os.close(screen)
+        os.close(reader)
+
+
+@contextmanager
+def side_by_side(job: Job, contestants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Training]]:
+    """Start all contestants of a job, one after the other, and end them together.
+
+    Args:
+        job: That they do.
+        contestants: By name, which starts with who it is: ``config`` (sections of the config), ``terminal``,
+            ``num_ranks``.
+    """
+    with ExitStack() as running:
+        trainings = {}
+        for number, (name, its) in enumerate(contestants.items()):
+            folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="lightkit-bench-")))
+            who = next(who for who in (BY_HAND, LIGHTNING_CLI, LIGHTKIT) if name.startswith(who))
+            command = job.command(who, folder, config=its.get("config", {}))
+            print(f"{job.net}: starting {name} ({number + 1} of {len(contestants)})", file=sys.stderr)
+            trainings[name] = running.enter_context(
+                training(name, command, folder, num_ranks=its.get("num_ranks", 1), threads=job.threads,
+                         terminal=its.get("terminal", False))
+            )  # fmt: skip
+        yield trainings
+        for each in trainings.values():
+            each.end()
