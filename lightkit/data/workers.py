@@ -13,6 +13,7 @@ from weakref import WeakSet
 from pytorch_lightning import Trainer
 
 from lightkit.errors import ConfigError
+from lightkit.machine.cores import workers_by_rule
 from lightkit.machine.processor import num_cores
 
 __all__ = [
@@ -30,8 +31,6 @@ __all__ = [
 log = logging.getLogger("lightkit.data")
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux has it; torch's workers hand their batches over in it)
-_MOST_WORKERS = 16
-_MOST_WORKERS_CACHED = 4
 _told: WeakSet[Trainer] = WeakSet()
 _told_of_pinning: WeakSet[Trainer] = WeakSet()
 
@@ -78,10 +77,7 @@ def chosen_num_workers(
 def num_workers_for(*, cores: int, ranks: int, device: str, is_cached: bool, num_batches: int | None = None) -> int:
     """Choose the number of processes that load for each process that trains.
 
-    A GPU or a TPU leaves the cores to the loading: all but the one of the training process load, up to 16, or up to 4
-    where images come decoded, each of which gives some thousands a second. On the CPU the training itself takes every
-    core. One process that decodes fills the time in which it cannot, the small steps between its parallel ones; images
-    that come decoded take less time than handing them over from another process.
+    The rule is that of `lightkit.machine.cores.workers_by_rule`.
 
     Args:
         cores: That this machine lets us use.
@@ -91,10 +87,7 @@ def num_workers_for(*, cores: int, ranks: int, device: str, is_cached: bool, num
         num_batches: Of an epoch on one process; more workers than batches would have nothing to do.
     """
     share = cores // max(1, ranks)
-    if device == "cpu":
-        wanted = 1 if share > 1 and not is_cached else 0
-    else:
-        wanted = min(max(1, share - 1), _MOST_WORKERS_CACHED if is_cached else _MOST_WORKERS)
+    wanted = workers_by_rule(share, device=device, is_cached=is_cached)
     if num_batches is not None:
         wanted = 0 if num_batches < 2 else min(wanted, num_batches)
     return wanted
