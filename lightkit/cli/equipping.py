@@ -18,6 +18,7 @@ from lightkit.callbacks import (
     Checkpoint,
     EnoughRoom,
     FiniteLoss,
+    LeanSteps,
     PredictionTable,
     ResumeState,
     StallWatch,
@@ -35,15 +36,19 @@ from lightkit.cli.masking import mask_hyperparameters, masked, without_nulls
 from lightkit.cli.scripted import DataChanged
 from lightkit.cli.session import Session
 from lightkit.cli.showing import Heading
+from lightkit.cli.stage import Stage
 from lightkit.cli.stalling import watched
-from lightkit.cli.starting import Stage
 from lightkit.cli.timing import deadline_of
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import ConfigError
 from lightkit.launch import heartbeat, read_watchdog
 from lightkit.launch.watchdog_settings import WatchdogSettings
+from lightkit.tuning.computation import Computation
 
 __all__ = ["Equipment", "share_devices"]
+
+_OF_ALL_STAGES = ("memory_format", "tf32")
+_OF_TRAINING = (*_OF_ALL_STAGES, "compile", "fused")
 
 
 def share_devices(trainer: Any, session: Session) -> None:
@@ -123,7 +128,29 @@ class Equipment:
         hush: list[Callback] = [HushXLA()] if trains_on_xla(given.get("accelerator"), given.get("strategy")) else []
         late = self._in_time()
         hush += self._finite_loss()  # before others, so that none takes a spoilt batch for a good one
-        return [*hush, unchanged, *own, recorder, bad_images, ResumeState(), stop, *late, began, watch, *shown]
+        return [
+            *self._computation(),
+            *hush,
+            unchanged,
+            *own,
+            recorder,
+            bad_images,
+            ResumeState(),
+            stop,
+            *late,
+            began,
+            watch,
+            *shown,
+            LeanSteps(),
+        ]
+
+    def _computation(self) -> list[Callback]:
+        """Give what computes as the section `accelerator` says; only training compiles, or has an optimizer."""
+        said: Mapping[str, Any] = self._saved_config.get("accelerator") or {}
+        keys = _OF_TRAINING if self._session.command == "fit" else _OF_ALL_STAGES
+        given = {key: said[key] for key in keys if said.get(key) not in (None, False, "contiguous")}
+        given |= {key: False for key in ("tf32", "fused") if key in keys and said.get(key) is False}
+        return [Computation(**given)] if given else []
 
     def _finite_loss(self) -> list[Callback]:
         """Give what looks at the loss of each training batch, and at the disk."""

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from lightkit import runs
+from lightkit.cli.choices import explained
 from lightkit.config import Resolved
 from lightkit.config.tree import Leaf, Table
 from lightkit.errors import ConfigError
@@ -98,7 +99,9 @@ def choose_start(
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
     if found is None:
         return _new(settings, ckpt_path)
-    changed = [*differences(_saved(found), config), *_changed_beside(found, ckpt_path, environment)]
+    by_choice = explained(found, config)
+    changed = [key for key in differences(_saved(found), config) if key not in by_choice]
+    changed += _changed_beside(found, ckpt_path, environment)
     if not changed:
         start = _resumed(found, required=False)
         return start if start.checkpoint else replace(start, checkpoint=_new_checkpoint(settings, ckpt_path)[0])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lightkit import runs
 from lightkit.cli.session import Session
-from lightkit.cli.starting import Stage
+from lightkit.cli.stage import Stage
 from lightkit.errors import Stalled
 from lightkit.launch import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat
 

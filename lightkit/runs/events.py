@@ -7,6 +7,8 @@ null, because JSON has no other way to say it.
 ==========  ==========================================================================================
 start       training or another stage begins in a new run folder
 resume      training goes on in a run folder that an earlier process left behind
+tune        settings of ``accelerator`` that were ``auto``: ``chosen`` by name, their ``source`` (measured, cache), the
+            ``seconds`` that it took, and the ``gain``: how many times as fast as float32; null where nobody measured
 epoch       an epoch, with its validation, is complete; ``metrics`` are those of its row in metrics.csv
 checkpoint  a checkpoint is on disk and its digest beside it; ``path`` is relative to the run folder
 result      a validate, test or predict stage is complete
@@ -48,6 +50,7 @@ _NUMBER = (int, float)
 FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "start": {"run": (str,), "stage": (str,)},
     "resume": {"run": (str,), "stage": (str,), "checkpoint": (str, type(None)), "epoch": (int,), "step": (int,)},
+    "tune": {"chosen": (dict,), "source": (str,), "seconds": _NUMBER, "gain": (*_NUMBER, type(None))},
     "epoch": {"epoch": (int,), "step": (int,), "metrics": (dict,), "seconds": _NUMBER},
     "checkpoint": {"path": (str,), "epoch": (int,), "step": (int,), "kind": (str,)},
     "result": {"stage": (str,), "metrics": (dict,)},

@@ -1,0 +1,92 @@
+"""The end of a stage, whatever brings it: what is recorded, what is left, and from what the run can be resumed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lightkit import runs
+from lightkit.cli.session import Session
+from lightkit.cli.stage import Stage
+from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, told_interruption
+
+__all__ = ["close", "dropped_on_mistake", "ended_by_force", "release", "resumable"]
+
+
+def _without_secrets(error: BaseException | None, session: Session) -> BaseException | None:
+    """Give an error of the same name for the records where its words hold what came from the environment."""
+    if error is None or not isinstance(error, Exception) or session.resolved.masked(str(error)) == str(error):
+        return error
+    if isinstance(error, LightkitError):
+        return error.reworded(session.resolved.masked)
+    stand_in: type[Exception] = type(type(error).__name__, (Exception,), {})
+    return stand_in(session.resolved.masked(str(error)))
+
+
+@contextmanager
+def dropped_on_mistake(stage: Stage) -> Iterator[None]:
+    """Leave no folder of a new run behind where a mistake shows before training has begun."""
+    run = stage.start.run
+    try:
+        yield
+    except (ConfigError, DataError):
+        if not (stage.start.is_old or stage.worth_keeping.is_set()):
+            shutil.rmtree(run.folder, ignore_errors=True)
+        raise
+
+
+def close(stage: Stage, error: BaseException | None, session: Session) -> None:
+    """Write how the stage has ended, without secrets."""
+    with session.watch.deferring():  # a signal now would only leave half of the end
+        stage.recorder.close(_without_secrets(error, session))
+
+
+def release(lock: runs.Lock, session: Session) -> None:
+    """Give the job's lock back."""
+    with session.watch.deferring():
+        lock.release()
+
+
+@contextmanager
+def ended_by_force(session: Session, stage: Stage) -> Iterator[None]:
+    """Write how the run has ended also where a signal came and the process does not end by itself."""
+
+    def last_words(signum: int) -> int:
+        # By its name alone: there is no time to read it, and whoever resumes does.
+        written = {
+            path: path.stat().st_mtime for path in run.checkpoints.glob("*.ckpt") if runs.sidecar(path).is_file()
+        }
+        newest = max(written, key=lambda path: written[path], default=None)
+        ended = Interrupted(signum, checkpoint=newest if session.command == "fit" else None)
+        stage.recorder.close(ended)
+        if session.seat is not None:
+            return session.seat.end_by_force(ended)
+        session.tell(told_interruption(ended))
+        return ended.exit_code
+
+    run, session.watch.last_words = stage.start.run, last_words
+    session.watch.look()
+    yield
+
+
+@contextmanager
+def resumable(session: Session, run: runs.Run) -> Iterator[None]:
+    """Tell from what the run can be resumed where a signal came at a moment that could not know it."""
+    try:
+        yield
+    except Interrupted as interruption:
+        if interruption.checkpoint is not None or session.command != "fit":
+            raise
+        raise _interrupted(run, interruption.signum) from interruption
+    except Exception as error:
+        # A signal to the whole group has ended the loaders' processes before the batch was done, or a library that was
+        # being loaded has made something else of the interruption.
+        watch = session.watch
+        if watch.received is None or not (watch.explains(error) or "DataLoader worker" in str(error)):
+            raise
+        raise _interrupted(run, watch.received) from error
+
+
+def _interrupted(run: runs.Run, signum: int) -> Interrupted:
+    return Interrupted(signum, checkpoint=runs.last_good(run.checkpoints, report=lambda _: None))

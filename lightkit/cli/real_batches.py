@@ -1,0 +1,115 @@
+"""A few batches of a config's data as training would get them, before any of it is computed on."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from pytorch_lightning import LightningDataModule, LightningModule, Trainer
+from pytorch_lightning.utilities.combined_loader import CombinedLoader
+
+__all__ = ["Batches", "taken_batches"]
+
+_NUM_BATCHES = 4
+_MOST_S = 8.0
+_LIMITS = ("limit_train_batches", "overfit_batches", "reload_dataloaders_every_n_epochs")
+_ALONE: dict[str, Any] = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "max_epochs": 0,
+    "limit_val_batches": 0,
+    "num_sanity_val_steps": 0,
+}
+_UNSEEN: dict[str, Any] = dict.fromkeys(
+    ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What a training would compute on.
+
+    Args:
+        items: Batches as the loader gives them, on the CPU.
+        per_epoch: Number of them in an epoch; None where nobody knows.
+        load_s: Median seconds in which this process alone loads one; None where others load.
+    """
+
+    items: tuple[Any, ...]
+    per_epoch: int | None
+    load_s: float | None
+
+
+class _StandIn(LightningModule):
+    """Takes a few batches from the loader once the trainer has made it, and trains nothing.
+
+    Data modules that ask which model they feed see none of lightkit's: they give what any model would get.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.taken: Batches | None = None
+
+    def training_step(self, *_: Any) -> None:
+        """Lightning asks for one."""
+
+    def configure_optimizers(self) -> None:
+        """Lightning asks for one."""
+
+    def on_fit_end(self) -> None:
+        """The loader is there, and the data not torn down yet."""
+        self.taken = _taken(self.trainer)
+
+
+def taken_batches(
+    model: LightningModule, data: LightningDataModule | None, values: Mapping[str, Any], *, folder: str
+) -> Batches:
+    """Take batches of the train split.
+
+    Args:
+        model: Gives the loader where there is no data module.
+        data: The data module.
+        values: The config's `trainer` section; its limits count.
+        folder: For what is written.
+    """
+    limits = {key: values[key] for key in _LIMITS if values.get(key) is not None}
+    stand_in = _StandIn()
+    if data is None:
+        stand_in.train_dataloader = model.train_dataloader  # type: ignore[method-assign]
+        model.prepare_data()
+        model.setup("fit")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the training warns of the same
+        trainer = Trainer(**_ALONE, **_UNSEEN, **limits, default_root_dir=folder, plugins=[LightningEnvironment()])
+        trainer.fit(stand_in, datamodule=data)
+    assert stand_in.taken is not None
+    return stand_in.taken
+
+
+def _taken(trainer: Trainer) -> Batches:
+    number: float = trainer.num_training_batches
+    loaders: Any = trainer.train_dataloader
+    batches: list[Any] = []
+    seconds: list[float] = []
+    began = time.monotonic()
+    are_several = isinstance(loaders, (dict, list))
+    loading: Iterator[Any] = iter(CombinedLoader(loaders, "max_size_cycle") if are_several else loaders)
+    while len(batches) < min(_NUM_BATCHES, number) and not (batches and time.monotonic() - began > _MOST_S):
+        before = time.monotonic()
+        batch = next(loading, None)
+        if batch is None:
+            break
+        batches.append(batch[0] if are_several else batch)
+        seconds.append(time.monotonic() - before)
+    alone = getattr(loaders, "num_workers", None) == 0
+    steady = sorted(seconds[1:] or seconds)  # the first one opens files
+    return Batches(
+        tuple(batches),
+        per_epoch=int(number) if number != float("inf") else None,
+        load_s=steady[len(steady) // 2] if steady and alone else None,
+    )

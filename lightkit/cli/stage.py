@@ -1,0 +1,47 @@
+"""A stage that has begun, and what answers the `auto`s of its config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any, Protocol
+
+from lightkit.callbacks import RunRecorder
+from lightkit.cli.choices import Choices
+from lightkit.cli.resuming import Start
+
+__all__ = ["Autos", "Stage"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage that has begun.
+
+    Args:
+        start: Its run and checkpoint.
+        recorder: Keeps the run folder up to date.
+        worth_keeping: Set once training has begun. A mistake in the config or the data that shows before leaves
+            no folder behind.
+        data_before: What the run was trained on when it was interrupted.
+        resumes_by_itself: Whether nobody named the run that goes on, so that it should be the same in all respects.
+    """
+
+    start: Start
+    recorder: RunRecorder
+    worth_keeping: Event = field(default_factory=Event)
+    data_before: dict[str, Any] | None = None
+    resumes_by_itself: bool = False
+    choices: Choices | None = None
+
+
+class Autos(Protocol):
+    """Answers the `auto`s of a config."""
+
+    def recalled(self, start: Start) -> Choices | None:
+        """Give what is known without measuring; None where there is something to measure."""
+
+    def found(self, stage: Stage) -> Choices:
+        """Measure, or read what has been measured."""
+
+    def settled(self, choices: Choices) -> dict[str, Any]:
+        """Put choices in the place of the `auto`s, and give the config as the run folder keeps it."""

@@ -1,0 +1,121 @@
+"""Answers to the `auto`s of the section `accelerator`: recalled from a run, or found by measuring."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lightkit.cli.choices import Choices
+from lightkit.cli.resuming import Start
+from lightkit.cli.session import Session
+from lightkit.cli.stage import Stage
+from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.errors import LightkitError
+from lightkit.launch.plan import THREADS
+
+if TYPE_CHECKING:
+    from lightkit.cli.lightning import LightkitCLI
+
+__all__ = ["autos_of", "take_threads"]
+
+_log = logging.getLogger("lightkit")
+_MOST_S = 30.0  # that measuring may take before a training
+
+
+def autos_of(cli: LightkitCLI, session: Session) -> MeasuredAutos | None:
+    """Give what answers the `auto`s of a config; None where it has none."""
+    section = cli.config[cli.subcommand]
+    settings = AcceleratorSettings(**section["accelerator"].as_dict())
+    return MeasuredAutos(cli, session, settings) if settings.autos() else None
+
+
+def take_threads(session: Session, section: Any) -> None:
+    """Compute with the threads of the config: torch has made its pool by now. Processes started later are told.
+
+    Args:
+        session: The invocation, at whose end all is as before.
+        section: The config of the command.
+    """
+    threads = section["launch"]["threads"]
+    if threads is None:
+        return
+    before, told = torch.get_num_threads(), os.environ.get(THREADS)
+
+    def take_back() -> None:
+        torch.set_num_threads(before)
+        os.environ.pop(THREADS, None)
+        os.environ.update({} if told is None else {THREADS: told})
+
+    session.stack.callback(take_back)
+    torch.set_num_threads(threads)
+    os.environ[THREADS] = str(threads)
+
+
+class MeasuredAutos:
+    """Answers the `auto`s of a stage's config.
+
+    A run that goes on keeps what it has chosen; a stage that does not train measures nothing.
+
+    Args:
+        cli: Has parsed the config.
+        session: The invocation.
+        settings: The section `accelerator`.
+    """
+
+    def __init__(self, cli: LightkitCLI, session: Session, settings: AcceleratorSettings) -> None:
+        self._cli = cli
+        self._session = session
+        self._settings = settings
+
+    def settled(self, choices: Choices) -> dict[str, Any]:
+        """Put choices in the place of the `auto`s, and give the config as the run folder keeps it."""
+        return self._cli.settle(choices)
+
+    def recalled(self, start: Start) -> Choices | None:
+        """Give what is known without measuring; None where there is something to measure."""
+        trains = self._session.command == "fit"
+        run = start.run if start.is_old else None if trains else start.parent
+        if run is not None and (told := Choices.of_run(run)) is not None:
+            found = self._defaults(str(run.folder)).values
+            return Choices({key: told.values.get(key, value) for key, value in found.items()}, told.source, told.keys)
+        if not trains or (start.is_old and start.checkpoint is not None):
+            return self._defaults("default")
+        if self._cli.config[self._cli.subcommand]["trainer"].get("fast_dev_run"):
+            self._session.tell(f"accelerator.{self._settings.autos()[0]}: auto measures nothing in a fast_dev_run")
+            return self._defaults("default")
+        return None
+
+    def found(self, stage: Stage) -> Choices:
+        """Measure, or read what has been measured.
+
+        What ends the user's own model ends the training too, which then tells it as it would without `auto`.
+
+        Raises:
+            LightkitError: If config or data are wrong.
+        """
+        from lightkit.cli.workbench import Workbench  # here: few runs measure
+
+        try:
+            found = Workbench(self._cli, self._session, self._settings, budget_s=_MOST_S, is_hurried=True).found()
+        except LightkitError:
+            raise
+        except Exception as error:  # noqa: BLE001 (the same comes again in training, with all that tells of it)
+            says = f"{type(error).__name__}: {' '.join(self._session.resolved.masked(str(error)).split())}"
+            _log.warning("accelerator: auto chooses nothing, for measuring has ended with %s", says)
+            return self._defaults("default")
+        for line in found.lines:
+            self._session.tell(line)
+        if found.rate is not None and found.rate.learning_rate is None:
+            _log.warning("accelerator.learning_rate: %s; the config's is kept", found.rate.words)
+        stage.recorder.events.write("tune", **found.event())
+        return Choices(found.chosen, found.source)
+
+    def _defaults(self, source: str) -> Choices:
+        return Choices({key: _default_of(key) for key in self._settings.autos()}, source)
+
+
+def _default_of(key: str) -> Any:
+    return getattr(AcceleratorSettings(), key)

@@ -1,0 +1,164 @@
+"""What a config's `auto`s come to: the real model on real batches, in this order: batch size, speed, learning rate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lightkit.cli.launching import plan_of
+from lightkit.cli.session import Session
+from lightkit.cli.twin import Twin
+from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.tuning.batch_size import FoundSize, find_batch_size
+from lightkit.tuning.computation import Computation
+from lightkit.tuning.learning_rate import FoundRate, find_learning_rate
+from lightkit.tuning.short_fits import without_trace
+from lightkit.tuning.variant import Findings
+
+if TYPE_CHECKING:
+    from lightkit.cli.lightning import LightkitCLI
+
+__all__ = ["Found", "Workbench"]
+
+_SPEED = ("precision", "memory_format", "compile", "tf32", "fused", "threads", "num_workers")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the `auto`s of a config have come to, and what has shown it.
+
+    Args:
+        chosen: By the keys of the section `accelerator`; None leaves what is said elsewhere.
+        source: `measured` or `cache`.
+        seconds: That it took.
+        findings: Of the settings for speed, where they were asked for.
+        size: Of the batch size, where it was asked for.
+        rate: Of the learning rate, where it was asked for.
+    """
+
+    chosen: dict[str, Any]
+    source: str
+    seconds: float
+    findings: Findings | None = None
+    size: FoundSize | None = None
+    rate: FoundRate | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """Say what was chosen and what it gains, a line for each search."""
+        lines = [] if self.size is None else [f"tuned  {self.size.words}"]
+        if self.findings is not None:
+            lines.append(f"tuned  {_words_of(self.findings, self.chosen, self.source)}")
+        return lines if self.rate is None else [*lines, f"tuned  {self.rate.words}"]
+
+    def event(self) -> dict[str, Any]:
+        """Give the fields of the event `tune`."""
+        findings = self.findings
+        return {
+            "chosen": self.chosen,
+            "source": self.source,
+            "seconds": round(self.seconds, 3),
+            "gain": None if findings is None or findings.gain is None else round(findings.gain, 3),
+        }
+
+
+def _words_of(findings: Findings, chosen: Mapping[str, Any], source: str) -> str:
+    """Say what was chosen for speed, and what it gains."""
+    best = findings.chosen
+    words = best.words
+    if chosen.get("num_workers") is not None:
+        words += f", {chosen['num_workers']} worker{'s' if chosen['num_workers'] != 1 else ''}"
+    rate = next((one.samples_per_s for one in findings.measurements if one.variant == best), None)
+    measured = f"{findings.seconds:.1f} s measured" if source == "measured" else "measured before"
+    facts = [f"{rate:.3g} samples/s"] * (rate is not None) + [measured]
+    if findings.gain is None or findings.gain <= 1:
+        return f"{words}: nothing that was tried is faster ({', '.join(facts)})"
+    base = findings.measurements[0].variant.precision
+    said = f"--trainer.precision={best.precision}"
+    return f"{words}: {findings.gain:.2g} times as fast as {base} ({', '.join([*facts, f'{said} fixes it'])})"
+
+
+class Workbench:
+    """Measures what a config leaves open, and leaves nothing of it behind but a file in the folder of all runs.
+
+    Args:
+        cli: Has parsed the config.
+        session: The invocation.
+        settings: The section `accelerator`.
+        budget_s: Seconds for the settings for speed; None for as many as it takes.
+        is_hurried: Whether a training waits for it, whose expected time limits it too.
+    """
+
+    def __init__(
+        self,
+        cli: LightkitCLI,
+        session: Session,
+        settings: AcceleratorSettings,
+        *,
+        budget_s: float | None,
+        is_hurried: bool,
+    ) -> None:
+        self._session = session
+        self._section = cli.config[cli.subcommand]
+        self._settings = settings
+        self._budget_s = budget_s
+        self._is_hurried = is_hurried
+        self._twin = Twin(cli)
+        self._values: dict[str, Any] = dict(vars(self._section["trainer"]))
+        self._seed = int(self._section["seed_everything"] or 0)
+
+    def found(self) -> Found:
+        """Answer all `auto`s.
+
+        Raises:
+            LightkitError: If config or data are wrong, or an `auto` cannot be answered.
+        """
+        began = time.monotonic()
+        autos = self._settings.autos()
+        chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in autos}
+        size = rate = None
+        with without_trace():
+            if "batch_size" in autos:
+                size = self._batch_size()
+                chosen["batch_size"] = size.batch_size
+                self._twin.data_differs["batch_size"] = size.batch_size
+            if "learning_rate" in autos:
+                rate = self._learning_rate(chosen)
+                chosen["learning_rate"] = rate.learning_rate
+        return Found(chosen, "measured", time.monotonic() - began, size=size, rate=rate)
+
+    def _batch_size(self) -> FoundSize:
+        return find_batch_size(
+            self._twin.model,
+            self._twin.data(),
+            trainer_values=self._values,
+            seed=self._seed,
+            ranks=self._ranks,
+            budget_s=self._budget_s,
+        )
+
+    def _learning_rate(self, chosen: dict[str, Any]) -> FoundRate:
+        computed = {key: chosen.get(key, self._said(key)) for key in ("memory_format", "compile", "tf32", "fused")}
+        values = {**self._values, **({"precision": chosen["precision"]} if chosen.get("precision") else {})}
+        return find_learning_rate(
+            self._twin.model,
+            self._twin.data(),
+            trainer_values=values,
+            seed=self._seed,
+            callbacks=lambda: [Computation(**computed)],
+        )
+
+    def _said(self, key: str) -> Any:
+        value = getattr(self._settings, key)
+        return getattr(AcceleratorSettings(), key) if value == "auto" else value
+
+    @property
+    def _ranks(self) -> int:
+        """Processes that train on this machine."""
+        rank = None if self._session.seat is None else self._session.seat.rank
+        if rank is not None:
+            return max(1, rank.local_size)
+        plan = plan_of(self._session)
+        return 1 if plan is None else max(1, plan.local_processes)

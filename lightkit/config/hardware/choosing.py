@@ -1,0 +1,58 @@
+"""A config whose `auto`s have been chosen: each value where a number that the user fixes would stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lightkit.config.hardware.homes import home_of
+from lightkit.config.hardware.said import Said
+from lightkit.config.hardware.writing import _with
+from lightkit.config.origins import KeyPath, Origin
+from lightkit.config.resolved import Resolved
+from lightkit.config.tree import Leaf, Table
+
+__all__ = ["chosen_config"]
+
+_HOMES: Mapping[str, KeyPath] = {"precision": ("trainer", "precision"), "threads": ("launch", "threads")}
+_ARGUMENTS = ("num_workers", "batch_size", "learning_rate")
+
+
+def chosen_config(resolved: Resolved, chosen: Mapping[str, Any]) -> Resolved:
+    """Put values in the place of the `auto`s of the section `accelerator`.
+
+    Args:
+        resolved: The config, whose hardware keys are today's.
+        chosen: By their keys in that section; None leaves what is said elsewhere.
+    """
+    section = resolved.tree.entries.get("accelerator")
+    said = section.entries if isinstance(section, Table) else {}
+    for key, value in chosen.items():
+        home = _home_of(key, said[key].origin if key in said else Origin("default"), resolved)
+        resolved = _without_auto(resolved, key)
+        if home is not None and value is not None:
+            resolved = _with_value(resolved, home, value)
+    return resolved
+
+
+def _home_of(key: str, origin: Origin, resolved: Resolved) -> KeyPath | None:
+    if key in _ARGUMENTS:
+        return home_of(key, Said(("accelerator", key), Leaf("auto", origin), "auto"), resolved)
+    return _HOMES.get(key, ("accelerator", key))
+
+
+def _without_auto(resolved: Resolved, key: str) -> Resolved:
+    section = resolved.tree.entries.get("accelerator")
+    if not isinstance(section, Table):
+        return resolved
+    left = {other: node for other, node in section.entries.items() if other != key}
+    entries = {**resolved.tree.entries, "accelerator": replace(section, entries=left)}
+    references = {path: text for path, text in resolved.references.items() if path[:2] != ("accelerator", key)}
+    return replace(resolved, tree=replace(resolved.tree, entries=entries), references=references)
+
+
+def _with_value(resolved: Resolved, home: KeyPath, value: Any) -> Resolved:
+    references = {path: text for path, text in resolved.references.items() if path[: len(home)] != home}
+    tree = _with(resolved.tree, home, Leaf(value, Origin("default")))
+    return replace(resolved, tree=tree, references=references)
