@@ -1,0 +1,225 @@
+"""A learning rate from Lightning's range test: the rate rises from step to step, and the loss tells how far it may."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from pytorch_lightning.callbacks import LearningRateFinder
+from pytorch_lightning.tuner import lr_finder
+
+from lightkit.errors import ConfigError
+from lightkit.tuning.short_fits import short_trainer, without_trace
+
+__all__ = ["FoundRate", "find_learning_rate", "judged", "losses_of_steps"]
+
+LEAST, MOST = 1e-6, 1.0
+"""A rate outside these is refused: the test has failed, whatever its curve looks like."""
+_FROM, _TO = 1e-7, 1.0
+_FEWEST_STEPS = 40
+_FEWEST_POINTS = 20
+_BETA = 0.98  # of Lightning's smoothing
+_NUM_FLAT = 10  # steps at the beginning, whose rates are too low to change anything
+
+
+@dataclass(frozen=True)
+class FoundRate:
+    """What a range test has shown.
+
+    Args:
+        learning_rate: The suggestion; None where there is none to be trusted.
+        refused: Why there is none.
+        rates: Learning rate of each step.
+        losses: Loss of each step, as the model gave it.
+    """
+
+    learning_rate: float | None
+    refused: str | None
+    rates: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Say it in one line."""
+        if self.learning_rate is None:
+            return f"no learning rate was found: {self.refused}"
+        return (
+            f"learning_rate {self.learning_rate:.2g}: a tenth of the rate at which the loss was least, in "
+            f"{len(self.rates)} steps from {self.rates[0]:.0e} to {self.rates[-1]:.2g}"
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write the curve as ``lr_find.csv``, and as a picture, ``lr_find.png``.
+
+        Args:
+            folder: Where to.
+        """
+        smooth = _smoothed(self.losses)
+        table = io.StringIO()
+        rows = csv.writer(table, lineterminator="\n")
+        rows.writerow(["step", "learning_rate", "loss", "smoothed_loss"])
+        rows.writerows(zip(range(1, len(smooth) + 1), self.rates, self.losses, smooth, strict=True))
+        (folder / "lr_find.csv").write_text(table.getvalue(), encoding="utf-8")
+        self._draw(smooth, folder / "lr_find.png")
+
+    def _draw(self, smooth: Sequence[float], file: Path) -> None:
+        from matplotlib.figure import Figure  # here: it takes longer than everything else in this module
+
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(self.rates, self.losses, color="lightgrey", label="loss")
+        axes.plot(self.rates, smooth, label="smoothed")
+        if self.learning_rate is not None:
+            axes.axvline(self.learning_rate, color="tab:red", linestyle="--", label=f"{self.learning_rate:.2g}")
+        axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
+        axes.legend()
+        figure.savefig(file)
+
+
+def find_learning_rate(
+    build: Callable[[], LightningModule],
+    datamodule: LightningDataModule | None,
+    *,
+    trainer_values: Mapping[str, Any],
+    seed: int,
+    callbacks: Callable[[], Sequence[Callback]] = tuple,
+    num_steps: int = 100,
+) -> FoundRate:
+    """Raise the rate from 1e-7 to 1 in a short training, and suggest a tenth of the one at which the loss was least.
+
+    The test is Lightning's `LearningRateFinder`; its suggestion is not. It takes the steepest descent per unit of the
+    rate, not of its logarithm, so that noise among the lowest rates wins, whose distance is least: 5e-6 where 0.05
+    trains best (pytorch-lightning 2.6.6). Its smoothing halves the loss of the first step, too. A tenth of the rate of
+    the least loss is the rule of Smith 2017, arXiv:1506.01186, as fastai gives it.
+
+    The rate goes into the optimizer's groups, all of them, so that the model needs no attribute for it. Random numbers
+    are what they were afterwards; the trained weights are thrown away.
+
+    Args:
+        build: Gives the model, with the config's optimizer where it has one.
+        datamodule: The data; None where the model has its own loaders.
+        trainer_values: The config's `trainer` section.
+        seed: Of weights and order, so that the same rate is found again.
+        callbacks: Gives what else takes part, such as `Computation`.
+        num_steps: Most steps to take: no more than the training has, but for 40.
+
+    Raises:
+        ConfigError: If the model optimizes by hand, or has not exactly one optimizer.
+    """
+    with without_trace() as folder, _without_bar():
+        seed_everything(seed, workers=True, verbose=False)
+        test = _RangeTest(num_steps)
+        trainer = short_trainer(trainer_values, [*callbacks(), test], folder=folder)
+        trainer.fit(build(), datamodule=datamodule)
+    return judged(test.rates, test.losses)
+
+
+class _RangeTest(Callback):
+    """Has Lightning's finder take its steps in place of the training."""
+
+    def __init__(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+        self.rates: list[float] = []
+        self.losses: list[float] = []
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Run it: by now optimizers and schedules are made, for the length of the real training."""
+        _check_optimizers(trainer, pl_module)
+        num_steps = int(min(self._num_steps, max(_FEWEST_STEPS, trainer.estimated_stepping_batches)))
+        trainer.fit_loop.max_epochs = -1  # as many epochs as the steps need
+        self._run(trainer, pl_module, num_steps, early_stop_threshold=4.0)
+        if len(self.losses) < _FEWEST_POINTS and min(self.losses, default=0) < 0:  # whose fourfold is no divergence
+            self._run(trainer, pl_module, num_steps, early_stop_threshold=None)
+        trainer.fit_loop.max_epochs = 0  # nothing is trained after this
+
+    def _run(
+        self, trainer: Trainer, module: LightningModule, num_steps: int, *, early_stop_threshold: float | None
+    ) -> None:
+        finder = LearningRateFinder(_FROM, _TO, num_steps, early_stop_threshold=early_stop_threshold, update_attr=False)
+        finder.lr_find(trainer, module)
+        assert finder.optimal_lr is not None  # only a fast_dev_run finds nothing
+        self.rates = list(finder.optimal_lr.results["lr"])
+        self.losses = losses_of_steps(finder.optimal_lr.results["loss"])
+
+
+def _check_optimizers(trainer: Trainer, module: LightningModule) -> None:
+    name = type(module).__name__
+    if not module.automatic_optimization:
+        raise ConfigError(
+            f"accelerator.learning_rate: auto cannot be found for {name}, which optimizes by hand "
+            "(automatic_optimization = False). Give the rate."
+        )
+    if len(trainer.optimizers) != 1:
+        raise ConfigError(
+            f"accelerator.learning_rate: auto needs one optimizer, and {name} has {len(trainer.optimizers)}. "
+            "Give the rate."
+        )
+
+
+def _without_bar() -> AbstractContextManager[Any]:
+    """Keep Lightning's finder from drawing a bar, which it always does: by tqdm, on standard error (2.6.6)."""
+    return patch.dict(vars(lr_finder), tqdm=partial(vars(lr_finder)["tqdm"], disable=True))
+
+
+def losses_of_steps(smoothed: Sequence[float]) -> list[float]:
+    """Take back the smoothing of Lightning's finder (2.6.6, `_LRCallback.on_train_batch_end`).
+
+    It divides the moving average of step n by ``1 - beta ** (n + 1)``, which is meant to be ``1 - beta ** n``: the
+    first loss comes out at half of what it was.
+
+    Args:
+        smoothed: Its losses.
+    """
+    losses, before = [], 0.0
+    for step, loss in enumerate(smoothed, start=1):
+        average = loss * (1 - _BETA ** (step + 1))
+        losses.append((average - _BETA * before) / (1 - _BETA))
+        before = average if math.isfinite(average) else before
+    return losses
+
+
+def judged(rates: Sequence[float], losses: Sequence[float]) -> FoundRate:
+    """Suggest a rate, or say why there is none.
+
+    Args:
+        rates: Learning rate of each step.
+        losses: Loss of each step.
+    """
+    given = tuple(rates), tuple(losses)
+    num_points = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
+    if num_points < _FEWEST_POINTS:
+        ended = "it became NaN or infinite" if num_points < len(losses) else "the loss grew to four times its least"
+        return FoundRate(None, f"after {num_points} steps {ended}", *given)
+    smooth = _smoothed(losses[:num_points])
+    flat = losses[:_NUM_FLAT]
+    start = sum(flat) / len(flat)
+    noise = math.sqrt(sum((loss - start) ** 2 for loss in flat) / (len(flat) - 1))
+    least = min(range(num_points), key=smooth.__getitem__)
+    fall = start - smooth[least]
+    if fall <= max(1.5 * noise, 1e-3 * abs(start)):
+        return FoundRate(
+            None,
+            f"the loss fell at no rate from {_FROM:g} to {rates[num_points - 1]:.2g} by more than its noise "
+            f"({fall:.2g} of {start:.3g}, which varies by {noise:.2g})",
+            *given,
+        )
+    rate = rates[least] / 10
+    if not LEAST <= rate < MOST:
+        return FoundRate(None, f"{rate:.1e} would be the rate, which is not within {LEAST:g} and {MOST:g}", *given)
+    return FoundRate(float(f"{rate:.2g}"), None, *given)
+
+
+def _smoothed(losses: Sequence[float]) -> list[float]:
+    """Give the mean of each loss and those around it: an average over the past would come too late."""
+    half = max(2, len(losses) // 20)
+    windows = [losses[max(0, index - half) : index + half + 1] for index in range(len(losses))]
+    return [sum(window) / len(window) for window in windows]

@@ -1,0 +1,127 @@
+"""Short fits of the real model that leave nothing behind: what the searches for a batch size and a rate are made of."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.utilities.seed import isolate_rng
+
+__all__ = ["short_trainer", "without_trace"]
+
+_OF_A_STEP = (
+    "accelerator",
+    "accumulate_grad_batches",
+    "benchmark",
+    "detect_anomaly",
+    "deterministic",
+    "gradient_clip_algorithm",
+    "gradient_clip_val",
+    "inference_mode",
+    "limit_train_batches",
+    "max_epochs",
+    "max_steps",
+    "precision",
+)
+"""What of a config's trainer changes a step, or the schedule that the model makes for the whole run."""
+_LOUD = ("pytorch_lightning", "lightning_fabric", "lightkit")
+
+
+def short_trainer(values: Mapping[str, Any], callbacks: Sequence[Callback], *, folder: Path) -> Trainer:
+    """Give a trainer of one device that computes steps as the config's does, and validates, logs and shows nothing.
+
+    Args:
+        values: The config's `trainer` section; its callbacks, loggers and plugins are left out.
+        callbacks: In their place.
+        folder: For what Lightning writes.
+    """
+    kept = {key: values[key] for key in _OF_A_STEP if values.get(key) is not None}
+    return Trainer(
+        **kept,
+        devices=_one_of(values.get("devices")),
+        callbacks=list(callbacks),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        limit_val_batches=0,
+        plugins=[LightningEnvironment()],  # alone, whatever has launched this process
+        default_root_dir=str(folder),
+    )
+
+
+def _one_of(devices: Any) -> Any:
+    """Give the first device that is named, else any one."""
+    if isinstance(devices, str) and "," in devices:
+        devices = [int(word) for word in devices.split(",") if word.strip()]
+    return [devices[0]] if isinstance(devices, (list, tuple)) and devices else 1
+
+
+@contextmanager
+def without_trace() -> Iterator[Path]:
+    """Give a folder for what is written, and put back at the end what the process had; also after a signal.
+
+    Random numbers, environment variables, torch's flags of determinism and cuDNN's of benchmarks are put back. What
+    Lightning and the code of the model warn of is left to the training that follows, which warns of it again.
+    """
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lightkit-tuning-", ignore_cleanup_errors=True))
+        stack.enter_context(isolate_rng())
+        stack.enter_context(patch.dict(os.environ))
+        stack.enter_context(_flags_as_before())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(_only_new_garbage())
+        for name in _LOUD:
+            stack.enter_context(_hushed(logging.getLogger(name)))
+        yield Path(folder)
+
+
+@contextmanager
+def _only_new_garbage() -> Iterator[None]:
+    """Leave out of garbage collections what is there now: torch and its kin, which take longer than a short fit."""
+    is_first = gc.get_freeze_count() == 0
+    if is_first:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if is_first:
+            gc.unfreeze()
+
+
+@contextmanager
+def _flags_as_before() -> Iterator[None]:
+    cudnn = torch.backends.cudnn
+    benchmark, deterministic = cudnn.benchmark, cudnn.deterministic
+    is_strict, only_warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = benchmark, deterministic
+        torch.use_deterministic_algorithms(is_strict, warn_only=only_warns)
+
+
+@contextmanager
+def _hushed(log: logging.Logger) -> Iterator[None]:
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
