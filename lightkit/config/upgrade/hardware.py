@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lightkit.config.hardware import Hardware, resolve_hardware
+from lightkit.config.hardware.computing import COMPUTING_KEYS
 from lightkit.config.hardware.said import OLD_TRAINER_KEYS
 from lightkit.config.hardware.words import GONE_STRATEGIES, OLD_STRATEGIES, STRATEGIES_AS_ACCELERATORS
 from lightkit.config.merging import Layering
@@ -100,7 +102,7 @@ def _as_trainer_keys(said: Mapping[str, Node], report: Report) -> dict[str, str]
 def _resolved(table: Mapping[str, Node], block: Node | None, report: Report, origin: Origin) -> Hardware | None:
     top = {"trainer": Table(dict(table), Origin("default"))}
     if block is not None:
-        top["accelerator"] = block  # type: ignore[assignment]
+        top["accelerator"] = _of_devices(block)  # type: ignore[assignment]
     layering = Layering(CLASS_SECTIONS, {"callbacks": {}, "logger": {}}, WORDS)
     try:
         tree = layering.lay(Table({}, Origin("default")), Table(top, Origin("default")))
@@ -109,6 +111,14 @@ def _resolved(table: Mapping[str, Node], block: Node | None, report: Report, ori
     except ConfigError as error:
         report.refuse_as(origin, error)
         return None
+
+
+def _of_devices(block: Node) -> Node:
+    """Leave out of lightkit's own block what goes to other sections, which are not looked at here."""
+    if not isinstance(block, Table):
+        return block
+    kept = {key: node for key, node in block.entries.items() if key not in COMPUTING_KEYS or key == "precision"}
+    return replace(block, entries=kept)
 
 
 def _placed(hardware: Hardware, said: Mapping[str, Node], table: Mapping[str, Node], report: Report) -> dict[str, Keys]:

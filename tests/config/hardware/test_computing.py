@@ -1,0 +1,144 @@
+"""How to compute: fixed values go to the keys that they are for, `auto` stays, and a higher layer wins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.config import Hardware, resolve, resolve_hardware
+from lightkit.config.hardware.computing import COMPUTING_KEYS
+from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.errors import ConfigError
+from tests.config.hardware.test_layers import layered
+from tests.config.hardware.test_resolving import NOTHING, TPU
+
+CLASSES = "model: {class_path: ImageClassifier}\ndata: {class_path: Flowers, init_args: {batch_size: 16}}\n"
+ADAM = "optimizer: {class_path: Adam}\n"
+AUTOS = f"accelerator: {{{', '.join(f'{key}: auto' for key in COMPUTING_KEYS)}}}\n"
+
+
+def said_by(hardware: Hardware) -> dict[str, Any]:
+    """Give all that a config says but its classes, by dotted key."""
+    values = hardware.resolved.values
+    found = {f"accelerator.{key}": value for key, value in (values.get("accelerator") or {}).items()}
+    for section in ("data", "model", "optimizer"):
+        arguments = (values.get(section) or {}).get("init_args") or {}
+        found |= {f"{section}.{key}": value for key, value in arguments.items()}
+    for section in ("trainer", "launch"):
+        found |= {f"{section}.{key}": value for key, value in (values.get(section) or {}).items()}
+    return found
+
+
+BECOMES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (("accelerator: {threads: 2}",), {"launch.threads": 2}),
+    (("accelerator: {batch_size: 32, num_workers: 0}",), {"data.batch_size": 32, "data.num_workers": 0}),
+    (("accelerator: {precision: bf16}",), {"trainer.precision": "bf16-mixed"}),
+    (("accelerator: {learning_rate: 1e-2}",), {"model.learning_rate": 0.01}),
+    (("accelerator: {learning_rate: 1e-2}", ADAM), {"optimizer.lr": 0.01}),
+    (("accelerator: {memory_format: channels_last, compile: true}",),
+     {"accelerator.memory_format": "channels_last", "accelerator.compile": True}),
+    (("--accelerator.threads=2", "--accelerator.compile=auto", "--accelerator.fused=false"),
+     {"launch.threads": 2, "accelerator.compile": "auto", "accelerator.fused": False}),
+    (("accelerator: {threads: null, compile: null, precision: null}",), {}),
+    (("accelerator: cpu", "accelerator: {precision: auto}"),
+     {"trainer.accelerator": "cpu", "accelerator.precision": "auto"}),
+    (("accelerator: {precision: auto}", "accelerator: null"), {}),
+    (("accelerator: {precision: auto}", "accelerator: cpu"),
+     {"trainer.accelerator": "cpu", "accelerator.precision": "auto"}),
+    # a higher layer wins in whatever words, and a lower one is where `auto` starts
+    (("accelerator: {precision: auto}", "--trainer.precision=32"), {"trainer.precision": "32"}),
+    (("trainer: {precision: 16-mixed}", "accelerator: {precision: auto}"),
+     {"trainer.precision": "16-mixed", "accelerator.precision": "auto"}),
+    (("accelerator: {precision: auto}", "accelerator: {precision: bf16-mixed}"), {"trainer.precision": "bf16-mixed"}),
+    (("accelerator: {precision: bf16-mixed}", "accelerator: {precision: auto}"), {"accelerator.precision": "auto"}),
+    (("accelerator: {batch_size: auto}", "--data.init_args.batch_size=64"), {"data.batch_size": "64"}),
+    (("accelerator: {batch_size: auto}",), {"accelerator.batch_size": "auto"}),
+    (("accelerator: {batch_size: 8}", "--data.batch_size=64"), {"data.batch_size": "64"}),
+    (("accelerator: {threads: 4}", "launch: {threads: 1}"), {"launch.threads": 1}),
+    (("launch: {threads: 1}", "accelerator: {threads: auto}"), {"launch.threads": 1, "accelerator.threads": "auto"}),
+    (("launch: {threads: 2}\naccelerator: {threads: 2}",), {"launch.threads": 2}),
+    (("model: {init_args: {learning_rate: 0.1}}", "accelerator: {learning_rate: 0.5}"), {"model.learning_rate": 0.5}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layers", "becomes"), BECOMES, ids=[" & ".join(row[0]) for row in BECOMES])
+def test_a_value_goes_where_it_is_for_and_the_higher_layer_wins(
+    layers: tuple[str, ...], becomes: dict[str, Any], tmp_path: Path
+) -> None:
+    assert said_by(layered(tmp_path, CLASSES, *layers)) == {"data.batch_size": 16} | becomes
+
+
+WRONG = [
+    ("memory_format: chanels_last", r"memory_format: expected auto, contiguous or .* did you mean 'channels_last'"),
+    ("compile: 3", r"compile: expected auto, true or false, got 3"),
+    ("threads: 0", r"threads: expected auto, or a number of threads from 1, got 0"),
+    ("num_workers: -1", r"num_workers: expected auto, or a number of processes from 0"),
+    ("batch_size: 2.5", r"batch_size: expected auto, or a number of samples from 1"),
+    ("batch_size: atuo", r"got 'atuo'; did you mean 'auto'"),
+    ("learning_rate: 0", r"learning_rate: expected auto, or a number above 0"),
+    ("learning_rate: .inf", r"learning_rate: expected auto, or a number above 0"),
+    ("batch_size: 8", r"batch_size: 8 contradicts data.init_args.batch_size: 16; say one of them"),
+    ("memory_fromat: auto", r"memory_fromat: there is no such key; did you mean 'memory_format'"),
+]
+
+
+@pytest.mark.parametrize(("block", "says"), WRONG, ids=[row[0] for row in WRONG])
+def test_what_is_wrong_is_shown_at_its_place(block: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        layered(tmp_path, f"{CLASSES}accelerator: {{{block}}}\n")
+    assert re.search(says, str(caught.value))
+    assert f"{tmp_path.name}/0.yaml:3:" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["2", "auto"])
+def test_a_class_without_such_an_argument_is_told_with_those_that_it_has(value: str, tmp_path: Path) -> None:
+    data = "data: {class_path: pytorch_lightning.demos.boring_classes.BoringDataModule}"
+    with pytest.raises(ConfigError, match=r"BoringDataModule has no argument num_workers") as caught:
+        layered(tmp_path, f"{data}\naccelerator: {{num_workers: {value}}}\n")
+    assert "\narguments of pytorch_lightning.demos.boring_classes.BoringDataModule: none" in str(caught.value)
+
+
+def test_a_number_needs_what_takes_it_and_auto_waits_for_a_layer_above(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"num_workers: 2: nothing takes it, because data is not set"):
+        layered(tmp_path, "accelerator: {num_workers: 2}")
+    assert said_by(layered(tmp_path, "accelerator: {num_workers: auto}")) == {"accelerator.num_workers": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "left"),
+    [(None, set(COMPUTING_KEYS)), (NOTHING, {*COMPUTING_KEYS} - {"tf32"}),
+     (TPU, {"threads", "num_workers", "batch_size", "learning_rate"})],
+    ids=["unknown", "cpu", "tpu"],
+)  # fmt: skip
+def test_auto_is_left_out_where_it_chooses_nothing(machine: Any, left: set[str], tmp_path: Path) -> None:
+    kind = "accelerator: {tpu_cores: 1}" if machine is TPU else "accelerator: {kind: auto}"
+    hardware = layered(tmp_path, CLASSES, AUTOS, kind, machine=machine)
+    assert set(hardware.resolved.values["accelerator"]) == left
+    assert AcceleratorSettings(**hardware.resolved.values["accelerator"]).autos() == tuple(
+        key for key in COMPUTING_KEYS if key in left
+    )
+    assert hardware.notices == ()
+
+
+def test_a_fixed_value_without_effect_is_told_once(tmp_path: Path) -> None:
+    block = "accelerator: {tpu_cores: 1, memory_format: channels_last, compile: false, tf32: true}"
+    hardware = layered(tmp_path, block, machine=TPU)
+    assert "accelerator" not in hardware.resolved.values
+    told = [notice.partition(" (")[0] for notice in hardware.notices]
+    assert told == [
+        "accelerator.memory_format: channels_last has no effect on a TPU",
+        "accelerator.tf32: true has no effect on a TPU",
+    ]
+
+
+def test_what_the_environment_gave_is_a_reference_where_it_went(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"{CLASSES}accelerator: {{threads: '${{oc.env:CORES}}', batch_size: auto}}\n")
+    environ = {"CORES": "2", "LIGHTKIT_ACCELERATOR__PRECISION": "auto", "LIGHTKIT_ACCELERATOR__BATCH_SIZE": "8"}
+    hardware = resolve_hardware(resolve([file], environ=environ), None, environ={})
+    assert said_by(hardware) == {"data.batch_size": 8, "launch.threads": 2, "accelerator.precision": "auto"}
+    saved = hardware.resolved.with_references(hardware.resolved.values)
+    assert saved["launch"] == {"threads": "${oc.env:CORES}"}
