@@ -118,7 +118,7 @@ def parsed(cli: LightningCLI) -> dict[str, Any]:
     trainer["callbacks"] = [each for each in callbacks if "lightkit." not in str(each)]
     given = trainer.pop("logger", None)
     trainer["logger"] = None if given is True or "lightkit." in str(given) else given
-    for key in ("run", "launch", "watchdog", "gate", "config", "ckpt_path"):
+    for key in ("run", "launch", "watchdog", "gate", "accelerator", "config", "ckpt_path"):
         config.pop(key, None)
     trainer.pop("default_root_dir", None)
     return config
