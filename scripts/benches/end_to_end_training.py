@@ -49,13 +49,13 @@ def lightkit(config: Mapping[str, Any], *, name: str = LIGHTKIT) -> Training:
 
 
 def lightning_cli(config: Mapping[str, Any], *, name: str = LIGHTNING_CLI) -> Training:
-    """Give a training by a plain LightningCLI over the classes of `end_to_end_plain`.
+    """Give a training by a plain LightningCLI over the classes of `end_to_end_cli`.
 
     Args:
         config: Of its fit.
         name: What people call it.
     """
-    words = ("benches.end_to_end_plain", "cli", "fit", "--config", "bench.yaml")
+    words = ("benches.end_to_end_cli", "fit", "--config", "bench.yaml")
     return Training(name, words, {"bench.yaml": json.dumps(config)})
 
 
@@ -67,7 +67,7 @@ def loop(module: str, asked: Mapping[str, Any], *, name: str = BY_HAND) -> Train
         asked: What it is told.
         name: What people call it.
     """
-    return Training(name, (f"benches.{module}", "loop", json.dumps(asked)), {})
+    return Training(name, (f"benches.{module}", json.dumps(asked)), {})
 
 
 def train(training: Training, folder: Path, *, threads: int) -> Moments:

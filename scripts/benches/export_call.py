@@ -1,0 +1,54 @@
+"""Times one exported file, or the eager model, in a process of its own: `export.py` starts it.
+
+Its argument is JSON: ``file`` (exported, or a checkpoint), ``sizes`` of batches, ``threads`` (numbers of them),
+``image_size``, ``seed``. It answers with JSON: for each number of threads and each size what `measure` gives.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from lightkit.export.fresh.run import measure
+from lightkit.export.fresh.runtimes import Runner, of_module, open_model
+
+__all__ = ["Figures", "timed"]
+
+Figures = dict[str, dict[str, dict[str, float]]]
+"""By number of threads and by size of a batch."""
+
+
+def timed(file: Path, *, sizes: list[int], threads: list[int], image_size: int, seed: int) -> Figures:
+    """Time calls with random images.
+
+    Args:
+        file: Exported, or a checkpoint of an ImageClassifier.
+        sizes: Of the batches.
+        threads: Numbers of them.
+        image_size: Side of the images, in pixels.
+        seed: Of the images.
+    """
+    numbers = np.random.default_rng(seed)
+    images = {size: numbers.standard_normal((size, 3, image_size, image_size), dtype=np.float32) for size in sizes}
+    found: Figures = {}
+    for number in threads:
+        call = _eager(file, number) if file.suffix == ".ckpt" else open_model(file, threads=number)
+        found[str(number)] = {str(size): measure(lambda: call([images[size]])) for size in sizes}  # noqa: B023
+    return found
+
+
+def _eager(checkpoint: Path, threads: int) -> Runner:
+    import torch  # here, as a file of ONNX is run without it
+
+    from lightkit.models import ImageClassifier
+
+    torch.set_num_threads(threads)
+    return of_module(ImageClassifier.load_from_checkpoint(checkpoint, map_location="cpu").eval())
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    print(json.dumps(timed(Path(asked.pop("file")), **asked)))

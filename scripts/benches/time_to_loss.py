@@ -1,0 +1,160 @@
+"""Seconds until a new head on a frozen MobileNetV2 reaches a validation loss on photos: lightkit and a loop.
+
+Both see the middle of each photo, in new order each epoch, train the same linear head by the same optimizer in the same
+batch size, validate and write a checkpoint after each epoch, and stop at the loss. The loop loads by torchvision's
+ImageFolder and computes the backbone without gradients in each epoch, with torch's defaults: float32, contiguous, no
+workers. lightkit computes each photo's features once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benches.command import command_line, concluded, parsed
+from benches.contest import BenchError, comparison, contest
+from benches.end_to_end_moments import Moments
+from benches.end_to_end_photos import Laid, add_options, lay, photos_of, weights_of
+from benches.end_to_end_training import BY_HAND, CLOCK, LIGHTKIT, Training, lightkit, loop, train
+
+__all__ = ["Found", "compared", "contestants", "run"]
+
+AT_MOST = round(1 / 3, 4)
+LEARNING_RATE = 1e-3
+MAX_EPOCHS = 40
+TITLE = "frozen MobileNetV2 to val/loss {:g}"
+Found = Mapping[str, Sequence[Moments]]
+
+
+def run(words: Sequence[str]) -> int:
+    """Measure, print a table or JSON, and return the exit code.
+
+    Args:
+        words: See `--help`.
+    """
+    parser = command_line("time_to_loss", __doc__, repeat=2)
+    add_options(parser, weights=True)
+    parser.add_argument("--loss", type=float, default=0.55, help="validation loss to reach (default: 0.55)")
+    parser.add_argument("--size", type=int, default=224, help="side of the photos in pixels (default: 224)")
+    parser.add_argument("--precision", default="32-true", help="lightkit's (default: 32-true)")
+    options = parsed(parser, words)
+    if options.quick:
+        options.repeat, options.size, options.max_images, options.loss = 1, 64, options.max_images or 50, 10.0
+    photos, weights = photos_of(parser, options.photos), weights_of(parser, options.weights)
+    return concluded("time_to_loss", options, lambda: measured(options, photos, weights), threads=options.threads)
+
+
+def measured(options: argparse.Namespace, photos: Path, weights: Path) -> dict[str, Any]:
+    """Train with each contestant in turn.
+
+    Args:
+        options: The command line.
+        photos: One folder a class.
+        weights: Of MobileNetV2.
+
+    Raises:
+        BenchError: If a contestant does not reach the loss.
+    """
+    with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as work:
+        laid = lay(photos, Path(work, "photos"), max_images=options.max_images)
+        found: dict[str, list[Moments]] = {}
+
+        def of_seed(name: str, seed: int) -> float:
+            training = contestants(laid, weights, options, seed=seed)[name]
+            moments = train(training, Path(work, f"{name} {seed}".replace(" ", "-")), threads=options.threads)
+            found.setdefault(name, []).append(moments)
+            return reached_s(name, moments, options.loss)
+
+        names = contestants(laid, weights, options, seed=options.seed)
+        rounds = contest(
+            {name: partial(of_seed, name) for name in names},
+            repeat=options.repeat, seed=options.seed, told="time_to_loss",
+        )  # fmt: skip
+    settings = {name: getattr(options, name) for name in ("loss", "size", "precision", "threads")}
+    return {
+        "comparisons": compared(found, options.loss),
+        "rounds": {"seconds": rounds, "epochs": {name: [len(m.losses) for m in each] for name, each in found.items()}},
+        "settings": {**settings, "num_train": laid.num_train, "num_val": laid.num_val},
+        "notes": [epochs_in_words(found)],
+    }
+
+
+def contestants(laid: Laid, weights: Path, options: argparse.Namespace, *, seed: int) -> dict[str, Training]:
+    """Give both trainings by name.
+
+    Args:
+        laid: The photos.
+        weights: Of MobileNetV2.
+        options: The command line.
+        seed: Of the head's weights and the order.
+    """
+    data = {"root": str(laid.root), "image_size": options.size, "batch_size": 32}
+    head = {"backbone": "mobilenet_v2", "weights": str(weights), "freeze": "backbone"}
+    stopping = {"monitor": "val/loss", "stopping_threshold": options.loss, "patience": MAX_EPOCHS}
+    own = {
+        "model": {"class_path": "ImageClassifier", "init_args": head},
+        "data": {"class_path": "ImageFolder", "init_args": {**data, "augment": False}},
+        "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": LEARNING_RATE}},
+        "trainer": {"max_epochs": MAX_EPOCHS, "precision": options.precision},
+        "callbacks": {
+            "checkpoint": {},
+            "early_stopping": {"init_args": stopping},
+            "clock": {"class_path": CLOCK},
+        },
+        "seed_everything": seed,
+    }
+    by_hand = {
+        **data, "weights": str(weights), "num_classes": laid.num_classes, "learning_rate": LEARNING_RATE,
+        "max_epochs": MAX_EPOCHS, "seed": seed, "loss": options.loss, "checkpoint": "last.pt",
+    }  # fmt: skip
+    return {training.name: training for training in (lightkit(own), loop("time_to_loss_plain", by_hand))}
+
+
+def reached_s(name: str, moments: Moments, loss: float) -> float:
+    """Tell after how many seconds the loss was reached.
+
+    Args:
+        name: Of the contestant.
+        moments: Of its training.
+        loss: To reach.
+
+    Raises:
+        BenchError: If it was not.
+    """
+    at = moments.reached_s(loss)
+    if at is None:
+        raise BenchError(f"{name} has come to a loss of {min(moments.losses):.3f} in {MAX_EPOCHS} epochs, not {loss:g}")
+    return at
+
+
+def compared(found: Found, loss: float) -> list[dict[str, Any]]:
+    """Compare what was measured: from the start of the process, and from the first step.
+
+    Args:
+        found: By contestant, the moments of each round.
+        loss: That was reached.
+    """
+    title = TITLE.format(loss)
+    whole = {name: [reached_s(name, moments, loss) for moments in each] for name, each in found.items()}
+    after = {
+        name: [reached_s(name, moments, loss) - moments.first_step_s for moments in each]
+        for name, each in found.items()
+    }
+    return [
+        comparison(f"{title}, from the process's start", whole, of=LIGHTKIT, to=BY_HAND, unit="s", at_most=AT_MOST),
+        comparison(f"{title}, from the first step", after, of=LIGHTKIT, to=BY_HAND, unit="s"),
+    ]
+
+
+def epochs_in_words(found: Found) -> str:
+    """Tell how many epochs each took.
+
+    Args:
+        found: By contestant, the moments of each round.
+    """
+    listed = (f"{name} {' and '.join(str(len(moments.losses)) for moments in each)}" for name, each in found.items())
+    return f"Epochs: {', '.join(listed)}."

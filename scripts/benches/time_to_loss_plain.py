@@ -1,0 +1,85 @@
+"""A hand-written loop that trains a new head on a frozen MobileNetV2: a contestant of `time_to_loss`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision import models
+
+from benches.end_to_end_moments import note
+from benches.end_to_end_plain import evaluation, photos, validated
+
+__all__ = ["Frozen", "train"]
+
+
+class Frozen(nn.Module):
+    """MobileNetV2 whose backbone computes without gradients, in eval mode, below a linear head.
+
+    Args:
+        weights: State dict of the backbone and a head for 1,000 classes.
+        num_classes: Of the new head.
+    """
+
+    def __init__(self, weights: str, num_classes: int) -> None:
+        super().__init__()
+        network = models.mobilenet_v2(weights=None)
+        network.load_state_dict(torch.load(weights, weights_only=True))
+        self.backbone = network.features.requires_grad_(requires_grad=False)
+        self.head = nn.Linear(network.last_channel, num_classes)
+
+    def train(self, mode: bool = True) -> Frozen:
+        """Set the mode of the head alone."""
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Give the logits."""
+        with torch.no_grad():
+            features = functional.adaptive_avg_pool2d(self.backbone(images), 1).flatten(1)
+        logits: Tensor = self.head(features)
+        return logits
+
+
+def train(asked: dict[str, Any]) -> None:
+    """Train until the loss is reached, with a loop that sets nothing that need not be set.
+
+    Args:
+        asked: ``root``, ``weights``, ``num_classes``, ``image_size``, ``batch_size``, ``learning_rate``,
+            ``max_epochs``, ``seed``, ``loss``, ``checkpoint`` (a file).
+    """
+    torch.manual_seed(asked["seed"])
+    root, batch_size, transform = Path(asked["root"]), asked["batch_size"], evaluation(asked["image_size"])
+    shuffled = photos(root, "train", transform, batch_size=batch_size, shuffle=True)
+    val = photos(root, "val", transform, batch_size=batch_size, shuffle=False)
+    network = Frozen(asked["weights"], asked["num_classes"])
+    optimizer = torch.optim.AdamW(network.head.parameters(), lr=asked["learning_rate"])
+    has_stepped = False
+    for _ in range(asked["max_epochs"]):
+        note("epoch")
+        network.train()
+        for images, labels in shuffled:
+            if not has_stepped:
+                note("step")
+                has_stepped = True
+            loss = functional.cross_entropy(network(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        network.eval()
+        found = validated(network, val)
+        note("validated", found)
+        torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, asked["checkpoint"])
+        if found["loss"] <= asked["loss"]:
+            break
+    note("end")
+
+
+if __name__ == "__main__":
+    train(json.loads(sys.argv[1]))
