@@ -29,7 +29,7 @@ def command_line(name: str, says: str | None, *, repeat: int) -> argparse.Argume
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON into this file too")
     parser.add_argument("--repeat", type=int, default=repeat, help=f"rounds that count (default: {repeat})")
     parser.add_argument("--seed", type=int, default=0, help="of weights, data and the order of turns (default: 0)")
-    parser.add_argument("--quick", action="store_true", help="as little as shows that everything runs")
+    parser.add_argument("--quick", action="store_true", help="one round, as little as shows that everything runs")
     return parser
 
 
@@ -38,6 +38,8 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
     options = parser.parse_args(words)
     if options.repeat < 1:
         parser.error(f"--repeat: expected 1 or more, got {options.repeat}")
+    if options.quick:
+        options.repeat = 1
     if options.out is not None and not options.out.absolute().parent.is_dir():
         parser.error(f"--out: {options.out.parent} is no folder")
     return options

@@ -7,13 +7,13 @@ a net are loaded at once and take turns of some steps, so that start-up counts n
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benches.command import command_line, concluded, parsed
 from benches.contest import comparison, contest
-from benches.turns import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, side_by_side
+from benches.turns import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, Training, side_by_side
 
 __all__ = ["NETS", "Net", "compared", "run"]
 
@@ -63,6 +63,9 @@ def run(words: Sequence[str]) -> int:
     parser = command_line("step", __doc__, repeat=5)
     parser.add_argument("--net", choices=NETS, action="append", help="measure this one only; can be said again")
     parser.add_argument("--threads", type=int, default=2, help="intra-op threads of image nets (default: 2)")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="cpu: what threads have computed, on a busy machine"
+    )
     options = parsed(parser, words)
     return concluded("step", options, lambda: measured(options), threads=None)
 
@@ -82,25 +85,31 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     for name in options.net or NETS:
         size = {"batch_size": 2, "image_size": 64} if options.quick else {}
         job = Job(name, seed=options.seed, threads=threads[name], **size)
-        rounds[name] = _rounds(job, NETS[name], repeat=1 if options.quick else options.repeat, quick=options.quick)
+        rounds[name] = _rounds(job, NETS[name], options)
         comparisons += compared(NETS[name], rounds[name])
-    return {"comparisons": comparisons, "rounds": rounds, "settings": {"threads": threads}, "notes": [_NOTE]}
+    return {
+        "comparisons": comparisons,
+        "rounds": rounds,
+        "settings": {"threads": threads, "clock": options.clock},
+        "notes": [_NOTE],
+    }
 
 
 _NOTE = "Overhead is a step's time less that of the hand-written loop's step in the same round."
 
 
-def _rounds(job: Job, net: Net, *, repeat: int, quick: bool) -> dict[str, list[float]]:
-    num_steps = min(net.num_steps, 50) if quick else net.num_steps
-    contestants = {**CONTESTANTS, **(MORE if net.overhead and not quick else {})}
+def _rounds(job: Job, net: Net, options: argparse.Namespace) -> dict[str, list[float]]:
+    num_steps = min(net.num_steps, 50) if options.quick else net.num_steps
+    contestants = {**CONTESTANTS, **(MORE if net.overhead and not options.quick else {})}
     with side_by_side(job, contestants) as trainings:
         for training in trainings.values():
-            training.seconds(1 if quick else net.warm_up)
-        turns = {
-            name: lambda _, training=training: training.seconds(num_steps) / num_steps
-            for name, training in trainings.items()
-        }
-        return contest(turns, repeat=repeat, seed=job.seed, told=net.title)
+            training.seconds(1 if options.quick else net.warm_up)
+
+        def turn(training: Training) -> Callable[[int], float]:
+            return lambda _: training.seconds(num_steps, clock=options.clock) / num_steps
+
+        turns = {name: turn(training) for name, training in trainings.items()}
+        return contest(turns, repeat=options.repeat, seed=job.seed, told=net.title)
 
 
 def compared(net: Net, rounds: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:

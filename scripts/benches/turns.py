@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import psutil
 import yaml
@@ -93,15 +93,27 @@ class Training:
         self.name, self.process = name, process
         self._gates = gates
 
-    def seconds(self, num_steps: int) -> float:
+    def seconds(self, num_steps: int, *, clock: Literal["wall", "cpu"] = "wall") -> float:
         """Let it compute some steps, and give the seconds of the slowest process.
+
+        Args:
+            num_steps: That each process computes.
+            clock: Whether seconds on the wall's clock are told, or those that all threads have computed.
 
         Raises:
             BenchError: If it ends before, or takes too long.
         """
+        self.begin(num_steps)
+        return self.taken(clock=clock)
+
+    def begin(self, num_steps: int) -> None:
+        """Let it compute some steps; `taken` waits for their end."""
         for gate in self._gates:
             gate.sendall(f"{num_steps}\n".encode())
-        return max(_answer(gate, self.name)["seconds"] for gate in self._gates)
+
+    def taken(self, *, clock: Literal["wall", "cpu"] = "wall") -> float:
+        """Wait until the steps that were begun are done; as `seconds`."""
+        return max(_answer(gate, self.name)[clock] for gate in self._gates)
 
     def peak_bytes(self) -> int:
         """Give the most memory that its processes have held, each for itself at its own time.

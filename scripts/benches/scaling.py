@@ -1,0 +1,101 @@
+"""Images/s of two processes with a thread each: Horovod and DDP beside twice one process with one thread.
+
+All train ResNet-18 by `lightkit fit`, on batches that are held in memory. Two processes that know nothing of each other
+show what the machine itself gives two of them: the cores share caches, memory and clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from importlib import util
+from typing import Any
+
+from benches.command import command_line, concluded, parsed
+from benches.contest import comparison, contest
+from benches.turns import LIGHTKIT, Job, Training, side_by_side
+
+__all__ = ["compared", "run"]
+
+ALONE, TWICE, APART = f"{LIGHTKIT} alone", "twice one process", f"{LIGHTKIT} twice, apart"
+HOROVOD, DDP = f"{LIGHTKIT}, Horovod", f"{LIGHTKIT}, DDP"
+REACH = 0.95
+CONTESTANTS: dict[str, dict[str, Any]] = {
+    ALONE: {},
+    APART: {},
+    HOROVOD: {"config": {"accelerator": {"strategy": "horovod"}, "launch": {"processes": 2}}, "num_ranks": 2},
+    DDP: {"config": {"accelerator": {"num_processes": 2, "strategy": "ddp"}}, "num_ranks": 2},
+}
+NUM_PROCESSES = {ALONE: 1, APART: 2, HOROVOD: 2, DDP: 2}
+
+
+def run(words: Sequence[str]) -> int:
+    """Measure, print a table or JSON, and return the exit code.
+
+    Args:
+        words: See `--help`.
+    """
+    parser = command_line("scaling", __doc__, repeat=2)
+    parser.add_argument("--steps", type=int, default=4, help="steps of a turn (default: 4)")
+    parser.add_argument("--batch", type=int, default=32, help="images of each process's batch (default: 32)")
+    options = parsed(parser, words)
+    return concluded("scaling", options, lambda: measured(options), threads=1)
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure each way.
+
+    Args:
+        options: The command line.
+
+    Returns:
+        Comparisons, and all rounds in images/s.
+    """
+    size = {"batch_size": 2, "image_size": 64} if options.quick else {"batch_size": options.batch}
+    num_steps = 1 if options.quick else options.steps
+    job = Job("resnet18", seed=options.seed, threads=1, **size)
+    ways = {name: its for name, its in CONTESTANTS.items() if name != HOROVOD or util.find_spec("horovod")}
+    num_images = num_steps * job.batch_size
+
+    def turn(name: str) -> Callable[[int], float]:
+        def trained(_: int) -> float:
+            names = [f"{name}, {which}" for which in ("first", "second")] if name == APART else [name]
+            with side_by_side(job, dict.fromkeys(names, ways[name])) as trainings:
+                return num_images * NUM_PROCESSES[name] / _slowest(list(trainings.values()), num_steps)
+
+        return trained
+
+    rounds = contest({name: turn(name) for name in ways}, repeat=options.repeat, seed=options.seed)
+    missing = [] if HOROVOD in ways else ["Horovod is not installed: make horovod"]
+    return {
+        "comparisons": compared(rounds, batch_size=job.batch_size),
+        "rounds": rounds,
+        "settings": {"steps": num_steps, "batch_size": job.batch_size},
+        "notes": missing,
+    }
+
+
+def _slowest(trainings: Sequence[Training], num_steps: int) -> float:
+    """Give the seconds of some steps after one that does not count, of those that compute at the same time."""
+    for training in trainings:
+        training.begin(1)
+    for training in trainings:
+        training.taken()
+    for training in trainings:
+        training.begin(num_steps)
+    return max(training.taken() for training in trainings)
+
+
+def compared(rounds: Mapping[str, Sequence[float]], *, batch_size: int) -> list[dict[str, Any]]:
+    """Compare what was measured.
+
+    Args:
+        rounds: Images/s by contestant, round by round.
+        batch_size: Images of each process's batch.
+    """
+    title = f"ResNet-18, 2 processes, batch {batch_size} each"
+    twice = {**rounds, TWICE: [2 * value for value in rounds[ALONE]]}
+    shared = [name for name in (HOROVOD, DDP) if name in rounds]
+    lines = [comparison(title, twice, of=name, to=TWICE, unit="images/s", at_least=REACH) for name in shared]
+    lines += [comparison(title, twice, of=name, to=APART, unit="images/s") for name in shared]
+    return [*lines, comparison(title, twice, of=APART, to=TWICE, unit="images/s")]
