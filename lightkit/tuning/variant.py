@@ -50,6 +50,7 @@ class Measurement:
     Args:
         variant: What was measured.
         step_s: Median seconds of a training step; None where it cannot be run.
+        least_s: Seconds of the fastest step, which other programs on the machine have disturbed least.
         spread: Greatest less least of the steps, as a share of the median.
         samples_per_s: Samples of a batch by the median step.
         losses: Of the first steps, in order.
@@ -60,6 +61,7 @@ class Measurement:
 
     variant: Variant
     step_s: float | None = None
+    least_s: float | None = None
     spread: float | None = None
     samples_per_s: float | None = None
     losses: tuple[float, ...] = ()

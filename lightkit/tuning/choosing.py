@@ -1,0 +1,80 @@
+"""Which of the measured variants is taken: the fastest whose losses stay near those of the baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lightkit.tuning.variant import Measurement
+
+__all__ = ["NOISE", "TOLERANCE", "choose", "deviation_of", "judged"]
+
+TOLERANCE = 0.05
+"""Greatest difference of a loss of the first steps from float32's, as a share of that."""
+NOISE = 0.03
+"""Gain that is taken for noise, as a share."""
+
+
+def deviation_of(losses: Sequence[float], reference: Sequence[float]) -> float | None:
+    """Give the greatest difference of losses from those of the same steps, as a share; None where there are none."""
+    shares = [
+        abs(loss - other) / max(abs(other), 1e-6) if math.isfinite(loss) else math.inf
+        for loss, other in zip(losses, reference, strict=False)
+    ]
+    return max(shares, default=None)
+
+
+def judged(measured: Measurement, reference: Sequence[float], *, tolerance: float = TOLERANCE) -> Measurement:
+    """Give the measurement with its deviation, refused where that is too great.
+
+    Args:
+        measured: Of a variant other than the baseline.
+        reference: The baseline's losses.
+        tolerance: Greatest deviation that is accepted.
+    """
+    if measured.refused is not None:
+        return measured
+    deviation = deviation_of(measured.losses, reference)
+    if deviation is None:
+        lossy = measured.variant.precision != "32-true"
+        return replace(measured, refused="no loss to compare with float32's" if lossy else None)
+    if math.isinf(deviation):
+        return replace(measured, deviation=None, refused="its loss is not finite")
+    refused = None
+    if deviation > tolerance:
+        step, loss, other = max(
+            ((step, loss, other) for step, (loss, other) in enumerate(zip(measured.losses, reference, strict=False))),
+            key=lambda each: abs(each[1] - each[2]) / max(abs(each[2]), 1e-6),
+        )
+        refused = (
+            f"its loss of step {step + 1} is {loss:.4g} where the baseline's is {other:.4g}: {deviation:.1%} off, "
+            f"{tolerance:.0%} is accepted"
+        )
+    return replace(measured, deviation=deviation, refused=refused)
+
+
+def choose(measurements: Sequence[Measurement], *, noise: float = NOISE) -> Measurement:
+    """Give the fastest that is not refused; the first, which is the baseline, unless another is clearly faster.
+
+    Clearly: by more than the noise in the median step, and in the fastest step as well, which other programs on the
+    machine can only have slowed down.
+
+    Args:
+        measurements: As they were taken.
+        noise: Gain that does not count, as a share.
+    """
+    baseline = measurements[0]
+    best = baseline
+    for one in measurements[1:]:
+        if one.refused is None and _is_faster(one, baseline, noise) and _is_faster(one, best, 0.0):
+            best = one
+    return best
+
+
+def _is_faster(one: Measurement, other: Measurement, noise: float) -> bool:
+    if one.step_s is None or one.least_s is None or other.step_s is None or other.least_s is None:
+        return False
+    if noise == 0:
+        return one.step_s < other.step_s
+    return one.step_s < (1 - noise) * other.step_s and one.least_s < (1 - noise) * other.least_s

@@ -1,0 +1,106 @@
+"""What was measured of a model on a machine, kept below the folder of runs so that it is not measured again."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightkit import __version__
+from lightkit.machine.gpus import visible_gpus
+from lightkit.machine.packages import describe_packages
+from lightkit.machine.processor import cpu_model, instruction_sets, num_cores
+from lightkit.tuning.variant import Findings
+
+__all__ = ["key_of", "read", "source_digest", "write"]
+
+_FOLDER = ".tuning"
+_FORMAT = 1
+_PACKAGES = ("torch", "torchvision", "pytorch-lightning", "timm")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def key_of(parts: Mapping[str, Any]) -> str:
+    """Give the name under which findings are kept.
+
+    Args:
+        parts: Plain values that decide how fast the model trains: its class, arguments and `source_digest`, the
+            optimizer, the batch, the settings that are tried, the trainer's values of a step. The machine, the threads
+            that its environment asks for, and the versions are added.
+    """
+    gpus = visible_gpus(os.environ).visible
+    machine = {
+        "cpu": cpu_model(),
+        "cores": num_cores(),
+        "instruction_sets": instruction_sets(),
+        "gpus": None if gpus is None else [[gpu.name, gpu.memory_bytes] for gpu in gpus],
+        "threads": {name: os.environ.get(name) for name in _THREADS},
+    }
+    versions = {"lightkit": __version__, "python": sys.version.split()[0], **describe_packages(_PACKAGES)}
+    text = json.dumps([_FORMAT, dict(parts), machine, versions], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def read(root: Path, key: str) -> Findings | None:
+    """Give what was found before; None where there is nothing, or nothing that this version can read.
+
+    Args:
+        root: Folder of runs.
+        key: What `key_of` gives.
+    """
+    try:
+        return Findings.of_json(json.loads((root / _FOLDER / f"{key}.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # cut off, or of another version
+        return None
+
+
+def write(root: Path, key: str, findings: Findings) -> Path:
+    """Keep findings; of two processes that do so at once, the last one wins.
+
+    Args:
+        root: Folder of runs.
+        key: What `key_of` gives.
+        findings: What was found.
+
+    Returns:
+        The file.
+    """
+    folder = root / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{key}.json"
+    descriptor, aside = tempfile.mkstemp(dir=folder, prefix=f".{key}-", suffix=".json")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(findings.as_json(), file, indent=1)
+            file.write("\n")
+        Path(aside).chmod(0o644)
+        Path(aside).replace(target)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def source_digest(model: object) -> str:
+    """Give a digest of the code of a model: the files of its class and of the classes that it is made of.
+
+    Args:
+        model: The model, or its class. Files of torch and Lightning are not read: their versions count.
+    """
+    digest = hashlib.sha256()
+    kind = model if isinstance(model, type) else type(model)
+    for each in kind.__mro__:
+        digest.update(f"{each.__module__}.{each.__qualname__}".encode())
+        if each.__module__.partition(".")[0] in ("torch", "pytorch_lightning", "lightning", "builtins"):
+            continue
+        try:
+            digest.update(Path(inspect.getfile(each)).read_bytes())
+        except (OSError, TypeError):  # made in a notebook or an interactive session
+            digest.update(repr(each).encode())
+    return digest.hexdigest()
