@@ -4,9 +4,11 @@ from lightkit.callbacks.bad_images import BadImages
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO, VerifiedXLACheckpointIO
 from lightkit.callbacks.interruption import StopOnSignal
+from lightkit.callbacks.last_block import last_block
+from lightkit.callbacks.lean_steps import LeanSteps
 from lightkit.callbacks.nonfinite import FiniteLoss
 from lightkit.callbacks.predictions import PredictionTable
-from lightkit.callbacks.progress import last_block, progress_for
+from lightkit.callbacks.progress import progress_for
 from lightkit.callbacks.recorder import RunRecorder
 from lightkit.callbacks.resume import ResumeState
 from lightkit.callbacks.room import EnoughRoom
@@ -19,6 +21,7 @@ __all__ = [
     "Checkpoint",
     "EnoughRoom",
     "FiniteLoss",
+    "LeanSteps",
     "PredictionTable",
     "ResumeState",
     "RunRecorder",

@@ -103,8 +103,8 @@ class Checkpoint(ModelCheckpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write `last.ckpt` if it is due and training could be resumed right here."""
-        stepped = trainer.global_step != self._step_seen
-        self._step_seen = trainer.global_step
+        before, self._step_seen = self._step_seen, trainer.global_step
+        stepped = before != self._step_seen
         if stepped and self._is_due(trainer) and can_save_within_epoch(trainer, batch_idx):
             self.save_last_now(trainer)
 

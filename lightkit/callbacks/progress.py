@@ -1,11 +1,11 @@
-"""What the screen shows while Lightning runs, and the block at the end: bars on a terminal, plain lines in a pipe."""
+"""What the screen shows while Lightning runs: bars on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
-import shlex
+import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -15,9 +15,8 @@ from pytorch_lightning.trainer.states import TrainerFn
 from rich.text import Text
 
 from lightkit.callbacks.epoch_meter import Epoch, EpochMeter
-from lightkit.config import shown_path
 
-__all__ = ["PlainProgress", "RichProgress", "SilentProgress", "last_block", "progress_for"]
+__all__ = ["PlainProgress", "RichProgress", "SilentProgress", "progress_for"]
 
 _THEME = RichProgressBarTheme(
     progress_bar="green",
@@ -30,6 +29,8 @@ _THEME = RichProgressBarTheme(
     metrics_format=".3g",
 )
 _MOST_METRICS = 6
+_REFRESHES_PER_S = 4  # each takes some milliseconds of a thread beside the training's
+_READ_EVERY_S = 1.0
 _TELLING = ("train/loss", "val/loss", "val/accuracy")
 
 
@@ -184,11 +185,40 @@ class PlainProgress(_EpochWatch, ProgressBar):
 
 
 class RichProgress(_EpochWatch, RichProgressBar):
-    """Bars on a terminal, above them a table that grows by one row an epoch."""
+    """Bars on a terminal, above them a table that grows by one row an epoch.
+
+    They move with the time, not with each batch, and the metrics beside them are read from their device once a second.
+    """
 
     def __init__(self) -> None:
-        super().__init__(refresh_rate=10, theme=_THEME)
+        super().__init__(refresh_rate=_REFRESHES_PER_S, theme=_THEME)
         self._columns: list[str] = []
+        self._moved_s = self._read_s = -math.inf
+        self._left_out: tuple[Any, int] | None = None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move the bar, where it has not moved for a while."""
+        if trainer.is_last_batch:
+            self._moved_s = -math.inf
+        if time.monotonic() - self._moved_s >= 1 / _REFRESHES_PER_S:
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        else:
+            self._meter.count(batch)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Move the bar to its end."""
+        self._move_to_end()
+        super().on_validation_epoch_end(trainer, pl_module)
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Move the bar to its end."""
+        self._move_to_end()
+
+    def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Move the bar to its end."""
+        self._move_to_end()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         """Give what stands beside the bar, without the number that Lightning gives a logger's folder."""
@@ -221,45 +251,30 @@ class RichProgress(_EpochWatch, RichProgressBar):
         if self.progress is not None and self.is_enabled:
             self.progress.console.print(Text(line, style=style, no_wrap=True, overflow="ellipsis"))
 
+    def _update(self, progress_bar_id: Any, current: int, visible: bool = True, hard: bool = False) -> None:
+        # Lightning 2.6 moves the bar with each batch
+        now = time.monotonic()
+        if not hard and now - self._moved_s < 1 / _REFRESHES_PER_S:
+            self._left_out = progress_bar_id, current
+            return
+        self._moved_s, self._left_out = now, None
+        super()._update(progress_bar_id, current, visible=visible, hard=hard)
+
+    def _move_to_end(self) -> None:
+        if self._left_out is not None:
+            super()._update(*self._left_out)
+        self._left_out = None
+
+    def _update_metrics(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # after each batch in Lightning 2.6, which waits for the device
+        now = time.monotonic()
+        if trainer.is_last_batch or now - self._read_s >= _READ_EVERY_S:
+            self._read_s = now
+            super()._update_metrics(trainer, pl_module)
+
     def _get_train_description(self, current_epoch: int) -> str:
         # Lightning 2.6 counts from 0 up to the last number; here "3/20" is the third of twenty, as in the table.
         return f"{'epoch ' + _count(self.trainer, current_epoch):{len(self.validation_description)}}"
-
-
-def last_block(
-    *,
-    folder: Path | str,
-    best_checkpoint: Path | str | None = None,
-    monitor: str | None = None,
-    value: float | None = None,
-    epoch: int | None = None,
-    commands: Sequence[Sequence[str]] = (),
-    notices: Sequence[str] = (),
-) -> str:
-    """Give the lines that a run ends with: the best checkpoint, the folder, and what to type next.
-
-    Args:
-        folder: The run's folder.
-        best_checkpoint: The checkpoint, where there is one.
-        monitor: Metric by which it is best.
-        value: Its value.
-        epoch: Epoch that it is from, counted from 0 as in its file and in metrics.csv.
-        commands: The commands to type next, each as its words; they are quoted for the shell.
-        notices: What else must be known, such as what a tracker has missed.
-    """
-    lines = []
-    if best_checkpoint is not None:
-        when = f" after epoch {epoch + 1}" if epoch is not None else ""
-        why = f"  ({monitor} {value:.4g}{when})" if monitor is not None and value is not None else ""
-        lines.append(f"best  {shown_path(Path(best_checkpoint))}{why}")
-    lines.append(f"run   {shown_path(Path(folder))}")
-    lines += [f"note  {notice}" for notice in notices]
-    lines += [f"{'next' if first else '':4}  {shlex.join(words)}" for first, words in _first(commands)]
-    return "\n".join(lines)
-
-
-def _first(commands: Sequence[Sequence[str]]) -> list[tuple[bool, Sequence[str]]]:
-    return [(index == 0, words) for index, words in enumerate(commands)]
 
 
 def _count(trainer: Trainer, epoch: int) -> str:

@@ -59,7 +59,8 @@ class BatchIndices:
         if isinstance(sampler, KnownOrder):
             return sampler.indices_of(epoch=epoch, batch=batch)
         found = (indices for number, indices in reversed(self._kept) if number == batch)  # the newest is this epoch's
-        return next(found, None)
+        indices = next(found, None)
+        return indices if indices is not None and all(isinstance(index, int) for index in indices) else None
 
     def names(self, indices: list[int] | None) -> list[str] | None:
         """Give what people know the samples by, such as paths of files; None where the data does not tell."""
@@ -77,7 +78,7 @@ class _Noted:
 
     def __iter__(self) -> Iterator[Any]:
         for number, indices in enumerate(self._sampler):
-            if isinstance(indices, list) and all(isinstance(index, int) for index in indices):
+            if isinstance(indices, list):
                 self._kept_here.append((number, indices))
             yield indices
 

@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightkit.callbacks.progress import PlainProgress, RichProgress, SilentProgress, last_block, progress_for
+from lightkit.callbacks.progress import PlainProgress, RichProgress, SilentProgress, progress_for
 
 HERE = Path(__file__).parents[2]
 
@@ -189,30 +189,3 @@ def test_the_line_has_what_tells_most(
 def test_without_a_last_epoch_the_line_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
     lines = _shown({"mae": 0.5}, capsys, max_epochs=-1)
     assert [line.split("  ")[0] for line in lines] == ["epoch 1", "epoch 2", "predict"]
-
-
-def test_the_last_block_says_what_is_best_where_it_is_and_what_to_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "runs" / "my flowers" / "7"
-    block = last_block(
-        folder=folder,
-        best_checkpoint=folder / "checkpoints" / "best.ckpt",
-        monitor="val/loss",
-        value=0.51234,
-        epoch=11,
-        commands=[["lightkit", "test", "--run", "runs/my flowers/7"], ["tensorboard", "--logdir", "runs"]],
-        notices=["12 metrics wait in runs/outbox"],
-    )
-    assert block.splitlines() == [
-        "best  runs/my flowers/7/checkpoints/best.ckpt  (val/loss 0.5123 after epoch 12)",
-        "run   runs/my flowers/7",
-        "note  12 metrics wait in runs/outbox",
-        "next  lightkit test --run 'runs/my flowers/7'",
-        "      tensorboard --logdir runs",
-    ]
-
-
-def test_a_run_elsewhere_without_a_checkpoint_is_named_in_full() -> None:
-    assert last_block(folder="/somewhere/runs/7") == "run   /somewhere/runs/7"
