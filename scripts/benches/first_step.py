@@ -1,0 +1,151 @@
+"""Seconds from the start of a process to the end of its first optimizer step: lightkit beside a hand-written script.
+
+Both train ResNet-18 on the same photos, with the same batch, size, threads and loading processes. lightkit does what it
+does by default on the way: it reads the config, makes the run's folder, writes the manifest, looks at each photo (once,
+and keeps what it found), and validates two batches before it begins. Rows without a reach tell what some of it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benches.command import command_line, concluded, parsed
+from benches.contest import BenchError, comparison, contest
+from benches.end_to_end_photos import photos_of
+from benches.environment import alone
+from benches.turns import LIGHTKIT
+
+__all__ = ["Start", "run"]
+
+SCRIPT, IMPORTS = "hand-written script", "imports of torch, torchvision, Lightning"
+UNCHECKED, FIRST_TIME = f"{LIGHTKIT} without sanity check", f"{LIGHTKIT}, photos never seen"
+REACH = 1.25
+LIMIT_S = 180.0
+
+
+def run(words: Sequence[str]) -> int:
+    """Measure, print a table or JSON, and return the exit code.
+
+    Args:
+        words: See `--help`.
+    """
+    parser = command_line("first_step", __doc__, repeat=3)
+    parser.add_argument("--photos", type=Path, metavar="FOLDER", help="one folder a class")
+    parser.add_argument("--workers", type=int, default=0, help="loading processes of all (default: 0)")
+    parser.add_argument("--threads", type=int, default=2, help="intra-op threads (default: 2)")
+    options = parsed(parser, words)
+    options.photos = photos_of(parser, options.photos)
+    return concluded("first_step", options, lambda: measured(options), threads=options.threads)
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Start each contestant in turn.
+
+    Args:
+        options: The command line.
+
+    Returns:
+        Comparisons, and all rounds in seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as root:
+        start = Start(Path(root), options)
+        contestants: dict[str, Callable[[int], float]] = {SCRIPT: start.script, LIGHTKIT: start.lightkit}
+        if not options.quick:
+            contestants |= {IMPORTS: start.imports, UNCHECKED: start.unchecked, FIRST_TIME: start.first_time}
+        start.lightkit(options.seed)  # so that what it keeps of the photos is there, as from the second run on
+        rounds = contest(contestants, repeat=options.repeat, seed=options.seed)
+    title = "to the first optimizer step, ResNet-18"
+    lines = [comparison(title, rounds, of=LIGHTKIT, to=SCRIPT, unit="s", at_most=REACH)]
+    lines += [
+        comparison(title, rounds, of=LIGHTKIT, to=name, unit="s") for name in rounds if name not in (LIGHTKIT, SCRIPT)
+    ]
+    return {"comparisons": lines, "rounds": rounds, "settings": {"workers": options.workers}}
+
+
+class Start:
+    """Starts the contestants.
+
+    Args:
+        root: Folder that is theirs.
+        options: The command line.
+    """
+
+    def __init__(self, root: Path, options: argparse.Namespace) -> None:
+        self._root, self._options, self._count = root, options, 0
+
+    def script(self, seed: int) -> float:
+        """Give the seconds of the hand-written script."""
+        counts = {"--workers": self._options.workers, "--threads": self._options.threads, "--seed": seed}
+        words = [str(word) for pair in counts.items() for word in pair]
+        return self._seconds(["-m", "benches.first_step_net", str(self._options.photos), *words])
+
+    def lightkit(self, seed: int) -> float:
+        """Give those of lightkit, which has seen the photos before."""
+        return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed)])
+
+    def unchecked(self, seed: int) -> float:
+        """Give those of lightkit without validating two batches before."""
+        return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed, num_sanity_val_steps=0)])
+
+    def first_time(self, seed: int) -> float:
+        """Give those of lightkit on photos that it has never seen."""
+        with tempfile.TemporaryDirectory(dir=self._root) as cache:
+            return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed)], cache=cache)
+
+    def imports(self, _: int) -> float:
+        """Give those of the imports that Lightning and torchvision are."""
+        start = time.monotonic()
+        names = "torch, torchvision, pytorch_lightning, torchmetrics"
+        environment = alone(self._options.threads)
+        subprocess.run([sys.executable, "-c", f"import {names}"], env=environment, check=True, capture_output=True)
+        return time.monotonic() - start
+
+    def _config(self, seed: int, **trainer: Any) -> str:
+        data = {"root": str(self._options.photos), "batch_size": 32, "image_size": 224}
+        sections: Mapping[str, Any] = {
+            "seed_everything": seed,
+            "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "resnet18"}},
+            "data": {"class_path": "ImageFolder", "init_args": {**data, "num_workers": self._options.workers}},
+            "optimizer": {"class_path": "benches.first_step_net.TellingSGD", "init_args": {"lr": 0.01}},
+            "trainer": {"max_epochs": 1, "accelerator": "cpu", **trainer},
+            "run": {"resume": "never"},
+        }
+        file = self._root / f"bench{len(trainer)}.yaml"
+        file.write_text(yaml.safe_dump(sections), encoding="utf-8")
+        return str(file)
+
+    def _seconds(self, words: Sequence[str], *, cache: str | None = None) -> float:
+        """Start a program and end it after its first step."""
+        self._count += 1
+        moment = self._root / f"moment-{self._count}"
+        own = {"BENCH_MOMENT": str(moment), "XDG_CACHE_HOME": cache or str(self._root / "cache")}
+        with tempfile.TemporaryFile() as says:
+            start = time.monotonic()
+            process = subprocess.Popen(
+                [sys.executable, *words], cwd=self._root, env={**alone(self._options.threads), **own},
+                stdin=subprocess.DEVNULL, stdout=says, stderr=says, start_new_session=True,
+            )  # fmt: skip
+            try:
+                while not moment.exists():
+                    if process.poll() is not None or time.monotonic() - start > LIMIT_S:
+                        says.seek(0)
+                        said = says.read().decode(errors="replace").strip()[-3000:]
+                        raise BenchError(f"{' '.join(words[:3])} made no step ({process.poll()}):\n{said}")
+                    time.sleep(0.02)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return float(moment.read_text(encoding="ascii")) - start
