@@ -57,6 +57,7 @@ _AFTER_OF: dict[str, dict[str, list[str]]] = {
         "--metric": [],
         "--tracking-uri": [],
     },
+    "tune": {"--budget": []},
     "notify-test": {"--kind": ["start", "epoch", "end", "failure", "gate"]},
     "register": {
         "--format": ["torch_export", "torchscript"],

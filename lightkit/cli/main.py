@@ -56,6 +56,7 @@ COMMANDS = {
     "gc": Command("delete runs that nobody needs", _OWN + "gc:collect"),
     "reproduce": Command("train a run again and compare the two", _OWN + "reproduce:reproduce"),
     "notify-test": Command("send one message of each kind", _OWN + "notify_test:notify_test"),
+    "tune": Command("measure which settings train fastest here", _OWN + "tune:tune"),
     "check": Command("tell everything that is wrong with a config", _OWN + "check:check"),
     "explain": Command("say which layer set a value, and what it replaced", _OWN + "explain:explain"),
     "diff": Command("print what differs between two runs or two configs", _OWN + "diff:diff"),

@@ -67,7 +67,7 @@ class _StandIn(LightningModule):
 
 
 def taken_batches(
-    model: LightningModule, data: LightningDataModule | None, values: Mapping[str, Any], *, folder: str
+    model: LightningModule | None, data: LightningDataModule | None, values: Mapping[str, Any], *, folder: str
 ) -> Batches:
     """Take batches of the train split.
 
@@ -79,7 +79,7 @@ def taken_batches(
     """
     limits = {key: values[key] for key in _LIMITS if values.get(key) is not None}
     stand_in = _StandIn()
-    if data is None:
+    if data is None and model is not None:
         stand_in.train_dataloader = model.train_dataloader  # type: ignore[method-assign]
         model.prepare_data()
         model.setup("fit")

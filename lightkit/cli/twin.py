@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from pytorch_lightning import LightningDataModule, LightningModule
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
 
-__all__ = ["Twin"]
+__all__ = ["Twin", "arguments_of", "class_of_section"]
 
 _LOADING = ("persistent_workers", "prefetch_factor")
 
@@ -68,6 +69,13 @@ class Twin:
 def arguments_of(section: Any) -> Any:
     """Give the arguments of a section whose class the config or Python names."""
     return section["init_args"] if "class_path" in section else section
+
+
+def class_of_section(section: Any) -> type | None:
+    """Give the class that a section names; None where Python has fixed it, or there is none."""
+    module, _, name = str(getattr(section, "class_path", "")).rpartition(".")
+    found = getattr(importlib.import_module(module), name, None) if module else None
+    return found if isinstance(found, type) else None
 
 
 def _is_own(section: Any) -> bool:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.launching import plan_of
+from lightkit.cli.real_batches import Batches, taken_batches
 from lightkit.cli.session import Session
-from lightkit.cli.twin import Twin
+from lightkit.cli.twin import Twin, class_of_section
 from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.machine import this_machine
+from lightkit.tuning import findings_cache
 from lightkit.tuning.batch_size import FoundSize, find_batch_size
 from lightkit.tuning.computation import Computation
+from lightkit.tuning.findings_cache import source_digest
 from lightkit.tuning.learning_rate import FoundRate, find_learning_rate
+from lightkit.tuning.measuring import measure
 from lightkit.tuning.short_fits import without_trace
-from lightkit.tuning.variant import Findings
+from lightkit.tuning.variant import Findings, Variant
 
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
 
 __all__ = ["Found", "Workbench"]
 
+_EPOCHS = 1000  # of Lightning's trainer that is told of none
+_OF_A_STEP = ("accelerator", "precision", "deterministic", "accumulate_grad_batches", "gradient_clip_val", "devices")
 _SPEED = ("precision", "memory_format", "compile", "tf32", "fused", "threads", "num_workers")
 
 
@@ -80,6 +88,11 @@ def _words_of(findings: Findings, chosen: Mapping[str, Any], source: str) -> str
     return f"{words}: {findings.gain:.2g} times as fast as {base} ({', '.join([*facts, f'{said} fixes it'])})"
 
 
+def _values_of(findings: Findings) -> dict[str, Any]:
+    """Give the choice by the keys of the section `accelerator`."""
+    return {**asdict(findings.chosen), "num_workers": findings.num_workers}
+
+
 class Workbench:
     """Measures what a config leaves open, and leaves nothing of it behind but a file in the folder of all runs.
 
@@ -118,16 +131,74 @@ class Workbench:
         began = time.monotonic()
         autos = self._settings.autos()
         chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in autos}
-        size = rate = None
-        with without_trace():
+        size = rate = findings = None
+        source = "measured"
+        with without_trace() as folder:
             if "batch_size" in autos:
                 size = self._batch_size()
                 chosen["batch_size"] = size.batch_size
                 self._twin.data_differs["batch_size"] = size.batch_size
+            if asked := {*autos} & {*_SPEED}:
+                findings, source = self._speed(folder)
+                chosen |= {key: value for key, value in _values_of(findings).items() if key in asked}
             if "learning_rate" in autos:
                 rate = self._learning_rate(chosen)
                 chosen["learning_rate"] = rate.learning_rate
-        return Found(chosen, "measured", time.monotonic() - began, size=size, rate=rate)
+        return Found(chosen, source, time.monotonic() - began, findings=findings, size=size, rate=rate)
+
+    def _speed(self, folder: Path) -> tuple[Findings, str]:
+        """Measure settings for speed, or read what has been measured for the same, and say which."""
+        root = Path(self._section["run"]["root"])
+        key = findings_cache.key_of(self._parts())
+        if self._is_hurried and (before := findings_cache.read(root, key)) is not None:
+            return before, "cache"
+        data = self._twin.data()
+        taken = taken_batches(self._twin.model() if data is None else None, data, self._values, folder=str(folder))
+        findings = measure(
+            self._twin.model,
+            taken.items,
+            settings=self._settings,
+            base=self._base(),
+            trainer_values=self._values,
+            datamodule=data,
+            seed=self._seed,
+            budget_s=self._budget_s,
+            num_steps=self._num_steps(taken) if self._is_hurried else None,
+            ranks=self._ranks,
+            cores=this_machine().cores,
+            load_s=taken.load_s,
+        )
+        findings_cache.write(root, key, findings)
+        return findings, "measured"
+
+    def _base(self) -> Variant:
+        """Give what is fixed, and the defaults of the rest."""
+        keys = ("memory_format", "compile", "tf32", "fused")
+        precision = str(self._values.get("precision") or "32-true")
+        return Variant(precision, **{key: self._said(key) for key in keys}, threads=self._section["launch"]["threads"])
+
+    def _num_steps(self, taken: Batches) -> int | None:
+        """Count the batches of the whole training; None where nobody knows."""
+        epochs, steps = self._values.get("max_epochs"), self._values.get("max_steps", -1)
+        limits = [] if steps in (None, -1) else [steps * int(self._values.get("accumulate_grad_batches") or 1)]
+        if taken.per_epoch is not None and epochs != -1 and not (epochs is None and limits):
+            limits.append(taken.per_epoch * (_EPOCHS if epochs is None else epochs))
+        return min(limits, default=None)
+
+    def _parts(self) -> dict[str, Any]:
+        """Give what decides how fast a step is, apart from the machine and the versions."""
+        sections = {name: self._section.get(name) for name in ("model", "data", "optimizer")}
+        said = {name: None if one is None else one.as_dict() for name, one in sections.items()}
+        classes = {name: class_of_section(one) for name, one in sections.items() if name != "optimizer"}
+        return {
+            **said,
+            "data_differs": self._twin.data_differs,
+            "sources": {name: source_digest(kind) for name, kind in classes.items() if kind is not None},
+            "trainer": {key: str(self._values.get(key)) for key in _OF_A_STEP},
+            "accelerator": asdict(self._settings),
+            "threads": self._section["launch"]["threads"],
+            "ranks": self._ranks,
+        }
 
     def _batch_size(self) -> FoundSize:
         return find_batch_size(

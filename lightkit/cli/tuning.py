@@ -1,0 +1,148 @@
+"""The work of `lightkit tune`: a config parsed as `fit` parses it, measured, and told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from lightkit.cli.explaining import located
+from lightkit.cli.screen import hush_libraries, speak_plainly
+from lightkit.cli.session import Session, open_session
+from lightkit.cli.tables import print_table
+from lightkit.config import dump_yaml
+from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.errors import ConfigError, LightkitError
+from lightkit.machine import this_machine
+from lightkit.runs.files import finite
+from lightkit.runs.signals import SignalWatch
+
+if TYPE_CHECKING:
+    from lightkit.cli.workbench import Found
+    from lightkit.tuning.variant import Findings, Measurement
+
+__all__ = ["tuned_config"]
+
+_HEAD = ("setting", "ms a step", "spread", "samples/s", "gain", "loss off by", "")
+_STYLES = {"chosen": "bold green", "refused": "dim"}
+_SPEED = ("precision", "memory_format", "compile", "fused", "threads", "num_workers")
+_OF_CUDA = ("tf32",)
+
+
+def tuned_config(words: Sequence[str], *, budget_s: float | None, is_json: bool) -> int:
+    """Measure the settings of a config, print what was found, and return the exit code.
+
+    Args:
+        words: Those of the command line that are for the config.
+        budget_s: Seconds after which nothing else is tried; None for as many as it takes.
+        is_json: Print one JSON object.
+
+    Raises:
+        LightkitError: If config or data are wrong.
+    """
+    with SignalWatch() as watch:
+        session = open_session("fit", words, watch)
+        if session.passthrough or session.print_config is not None:
+            raise ConfigError("tune: --print_config and --KEY.help are options of lightkit fit")
+        speak_plainly(session.mode, session.resolved.masked)
+        for notice in session.hardware.notices:
+            logging.getLogger("lightkit").warning(notice)
+        session.seat = None
+        hush_libraries()
+        # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
+        from lightkit.cli.measured import MeasuredConfig
+
+        try:
+            with session.stack, redirect_stdout(sys.stderr):  # what the user's code prints is no measurement
+                cli = MeasuredConfig(session, budget_s=budget_s, settings_of=lambda said: _asked(said, session))
+        except LightkitError as error:
+            raise located(error, session.resolved) from error
+        _tell(cli.found, session, is_json=is_json)
+    return 0
+
+
+def _asked(said: AcceleratorSettings, session: Session) -> AcceleratorSettings:
+    """Give the settings with all that is to be measured as `auto`, and say so where that is more than the config has.
+
+    Raises:
+        ConfigError: If the config leaves nothing open.
+    """
+    if said.autos():
+        return said
+    values = session.resolved.values
+    block, trainer, launch = (values.get(name) or {} for name in ("accelerator", "trainer", "launch"))
+    data = values.get("data")
+    arguments = (data.get("init_args", data) or {}) if isinstance(data, dict) else {}
+    fixed = {key for key in (*_SPEED, *_OF_CUDA) if block.get(key) is not None}
+    fixed |= {"precision"} if trainer.get("precision") is not None else set()
+    fixed |= {"threads"} if launch.get("threads") is not None else set()
+    fixed |= {"num_workers"} if arguments.get("num_workers", "auto") != "auto" or not data else set()
+    keys = [*_SPEED, *(_OF_CUDA if session.hardware.kind in (None, "gpu") and this_machine().gpus else ())]
+    open_keys = [key for key in keys if key not in fixed]
+    if not open_keys:
+        raise ConfigError(
+            f"tune: the config fixes all of {', '.join(keys)}; say accelerator.precision: auto, or others"
+        )
+    session.tell(f"the config has no auto; measures what it does not fix: {', '.join(open_keys)}")
+    autos: dict[str, Any] = dict.fromkeys(open_keys, "auto")
+    return replace(said, **autos)
+
+
+def _tell(found: Found, session: Session, *, is_json: bool) -> None:
+    if is_json:
+        print(session.resolved.masked(json.dumps(_described(found), indent=2)))
+        return
+    if session.mode != "quiet":
+        if found.findings is not None:
+            _print_measurements(found.findings)
+        for line in found.lines:
+            print(line)
+        print("\nto fix it:")
+    print(dump_yaml({"accelerator": _fixing(found)}), end="")
+
+
+def _described(found: Found) -> dict[str, Any]:
+    """Give all that was seen, as JSON can hold it."""
+    parts = {"findings": found.findings, "batch_size": found.size, "learning_rate": found.rate}
+    return {
+        "schema": 1,
+        "chosen": found.chosen,
+        "gain": found.event()["gain"],
+        "seconds": round(found.seconds, 3),
+        **{name: None if part is None else finite(asdict(part)) for name, part in parts.items()},
+    }
+
+
+def _fixing(found: Found) -> dict[str, Any]:
+    """Give the block that fixes what was chosen."""
+    return {key: value for key, value in found.chosen.items() if value is not None}
+
+
+def _print_measurements(findings: Findings) -> None:
+    base = findings.measurements[0].step_s if findings.measurements else None
+    rows = [_row(one, base, is_chosen=one.variant == findings.chosen) for one in findings.measurements]
+    print_table(_HEAD, rows, is_terminal=sys.stdout.isatty(), style=lambda row: _STYLES.get(row[-1].partition(":")[0]))
+    for words in findings.left_out:
+        print(f"left out  {words}")
+
+
+def _row(one: Measurement, base_s: float | None, *, is_chosen: bool) -> list[str]:
+    gain = None if one.step_s is None or base_s is None else base_s / one.step_s
+    note = "chosen" if is_chosen else "" if one.refused is None else f"refused: {one.refused}"
+    return [
+        one.variant.words,
+        _number(one.step_s, "{:.1f}", 1e3),
+        _number(one.spread, "{:.0f} %", 100),
+        _number(one.samples_per_s, "{:.3g}"),
+        _number(gain, "{:.2f}"),
+        _number(one.deviation, "{:.2g} %", 100),
+        note,
+    ]
+
+
+def _number(value: float | None, form: str, times: float = 1) -> str:
+    return "-" if value is None else form.format(value * times)
