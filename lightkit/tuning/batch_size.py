@@ -31,18 +31,24 @@ class FoundSize:
         batch_size: The least size, from the first on, that gives the most samples a second but for 5 %.
         tried: All sizes, in order.
         ended: Why none larger was tried.
+        first: What the config had, or the largest below that fits.
     """
 
     batch_size: int
     tried: tuple[TriedSize, ...]
     ended: str
+    first: int
 
     @property
     def words(self) -> str:
         """Say it in one line."""
         rates = {one.batch_size: one.samples_per_s for one in self.tried if one.samples_per_s}
-        each = ", ".join(f"{size}: {rate:.3g}" for size, rate in sorted(rates.items()))
-        return f"batch_size {self.batch_size} (samples/s at {each}; {self.ended}); the learning rate stays what it is"
+        chosen, first = rates.get(self.batch_size), rates[self.first]
+        gain = ""
+        if chosen is not None:
+            gain = f": {chosen:.3g} samples/s"
+            gain += f", {chosen / first:.2g} times those of {self.first}" if self.batch_size != self.first else ""
+        return f"batch_size {self.batch_size}{gain} ({self.ended}); the learning rate stays what it is"
 
     def as_json(self) -> dict[str, Any]:
         """Give what a JSON file can hold."""
@@ -129,7 +135,7 @@ class _Search:
             ended = self._why_not(size, first)
             if ended is None and not self._try(size):
                 ended = f"{size} does not fit into memory"
-        return FoundSize(self._chosen(first), tuple(self._tried), ended)
+        return FoundSize(self._chosen(first), tuple(self._tried), ended, first)
 
     def _try(self, size: int) -> bool:
         """Tell whether a size fits."""
