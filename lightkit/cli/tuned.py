@@ -108,6 +108,8 @@ class MeasuredAutos:
             return self._defaults("default")
         for line in found.lines:
             self._session.tell(line)
+        if found.rate is not None:
+            found.rate.write(stage.start.run.folder)
         if found.rate is not None and found.rate.learning_rate is None:
             _log.warning("accelerator.learning_rate: %s; the config's is kept", found.rate.words)
         stage.recorder.events.write("tune", **found.event())
