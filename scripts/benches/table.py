@@ -64,7 +64,7 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     for found in results:
         for row in found["comparisons"]:
             cells = (f"`{found['bench']}`", row["what"], *_sides(row), *_judged(row))
-            lines.append("| " + " | ".join(cells).rstrip() + " |")
+            lines.append("|" + "".join(f" {cell} |" if cell else " |" for cell in cells))
     return "\n".join([*lines, "", *_conditions(results)])
 
 
