@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightkit.errors import ConfigError
 
-__all__ = ["check_arguments"]
+__all__ = ["check_arguments", "warn_unaugmented"]
+
+log = logging.getLogger("lightkit.data")
 
 
 def check_arguments(**given: Any) -> None:
@@ -24,6 +28,25 @@ def check_arguments(**given: Any) -> None:
         if not is_right(value):
             raise ConfigError(f"data.init_args.{name}: expected {expected}, got {value}.")
     _check_cache_size(given.get("cache_size"), given.get("image_size"))
+
+
+def warn_unaugmented(data: object, *names: str) -> None:
+    """Say which settings of a data module have no effect, as it augments nothing.
+
+    Args:
+        data: The data module; its attributes bear the names of its arguments.
+        names: Of the settings of augmentation.
+    """
+    constructors = [vars(kind)["__init__"] for kind in reversed(type(data).__mro__) if "__init__" in vars(kind)]
+    parameters = [each for constructor in constructors for each in inspect.signature(constructor).parameters.values()]
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    idle = [f"data.init_args.{name}" for name in names if _plain(getattr(data, name)) != _plain(defaults[name])]
+    if idle:
+        log.warning("%s: no effect with data.init_args.augment: false", " and ".join(idle))
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _check_cache_size(cache_size: int | None, image_size: int | None) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import shutil
 import zlib
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +17,9 @@ from PIL import Image
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from lightkit.data.arguments import check_arguments
+from lightkit.data.arguments import check_arguments, warn_unaugmented
 from lightkit.data.defects import Defects
+from lightkit.data.features import Features
 from lightkit.data.fetch import Remote, download
 from lightkit.data.loaders import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
 from lightkit.data.on_device import after_transfer
@@ -26,7 +28,7 @@ from lightkit.data.samples import ImageSamples
 from lightkit.data.sampling import global_seed
 from lightkit.data.splits import Split, check_fractions, split_of
 from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView, TrainView, View
+from lightkit.data.views import EvalView, View, training_view
 from lightkit.data.workers import chosen_num_workers, num_batches_of
 from lightkit.errors import DataError
 from lightkit.images.preprocessing import Preprocessing
@@ -48,6 +50,8 @@ class FashionMNIST(LightningDataModule):
         num_workers: Processes that load images; 0 loads in the training process, `auto` chooses by cores and device,
             and says what it chose.
         val_fraction: Share of the 60,000 training images used for validation, chosen by their content.
+        augment: Show training random crops, flipped or not, and what else is asked for; false shows it what evaluation
+            sees. ImageClassifier then computes the features of a frozen backbone only once.
         crop_scale: Least and greatest share of an image's area that a random training crop keeps.
         color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training, from 0 (none)
             to 1.
@@ -66,6 +70,7 @@ class FashionMNIST(LightningDataModule):
         batch_size: int = 32,
         num_workers: int | Literal["auto"] = "auto",
         val_fraction: float = 0.1,
+        augment: bool = True,
         crop_scale: tuple[float, float] = (0.6, 1.0),
         color_jitter: float = 0.0,
         rand_augment: bool = False,
@@ -90,6 +95,7 @@ class FashionMNIST(LightningDataModule):
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.val_fraction = val_fraction
+        self.augment = augment
         self.crop_scale = crop_scale
         self.color_jitter = color_jitter
         self.rand_augment = rand_augment
@@ -103,6 +109,7 @@ class FashionMNIST(LightningDataModule):
         self.num_classes = len(self.class_names)
         self._splits: dict[Split, Pictures] = {}
         self._fingerprint = ""
+        self._features = Features()
 
     def setup(self, stage: str | None = None) -> None:
         """Read the idx files, once.
@@ -110,6 +117,8 @@ class FashionMNIST(LightningDataModule):
         Raises:
             DataError: If they are missing or broken.
         """
+        if stage == "fit" and not self.augment:
+            warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment")
         if self._splits:
             return
         training, test = self._read(train=True), self._read(train=False)
@@ -165,20 +174,20 @@ class FashionMNIST(LightningDataModule):
         return [f"t10k/{number:05d}" for number in range(len(self._splits["test"]))]
 
     def train_dataloader(self) -> ResumableLoader:
-        """Shuffled, augmented batches; after a restored checkpoint, the rest of its epoch first."""
-        view = TrainView(
-            self.image_size,
-            crop_scale=self.crop_scale,
-            color_jitter=self.color_jitter,
-            rand_augment=self.rand_augment,
-        )
-        return train_loader(self._samples("train", view), **self._loading)
+        """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
+        view = training_view(
+            self.preprocessing, augment=self.augment,
+            crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment,
+        )  # fmt: skip
+        shown, loading = self._shown(self._samples("train", view), "train")
+        return train_loader(shown, **loading)
 
     def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
         """The validation split; no loader where ``val_fraction`` is 0."""
         if not len(self._splits["val"]):
             return []
-        return eval_loader(self._samples("val", EvalView(self.preprocessing)), **self._loading)
+        shown, loading = self._shown(self._samples("val", EvalView(self.preprocessing)), "val")
+        return eval_loader(shown, **loading)
 
     def test_dataloader(self) -> DataLoader[Any]:
         """The 10,000 test images."""
@@ -216,6 +225,15 @@ class FashionMNIST(LightningDataModule):
             "seed": self._seed,
             "trainer": self.trainer,
         }
+
+    def _shown(self, samples: ImageSamples, split: Split) -> tuple[Sized, dict[str, Any]]:
+        """Give images, or the model's features of them where these are the same each time; and how they are loaded."""
+        if self.augment:
+            return samples, self._loading
+        num = len(self._splits["train"]) + len(self._splits["val"])
+        return self._features.instead_of(
+            samples, self._loading, split=split, preprocessing=self.preprocessing, trainer=self.trainer, num_images=num
+        )
 
     def _samples(self, split: Split, view: View) -> ImageSamples:
         return ImageSamples(self._splits[split], view, seed=self._seed, defects=self.defects)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -9,9 +10,10 @@ from typing import Any, ClassVar, Literal
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from lightkit.data.arguments import check_arguments
+from lightkit.data.arguments import check_arguments, warn_unaugmented
 from lightkit.data.cache.choosing import Choice, cached_sources
 from lightkit.data.defects import Defects
+from lightkit.data.features import Features, may_be_kept
 from lightkit.data.left_out import CountingLoader, refuse_left_out
 from lightkit.data.loaders import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
 from lightkit.data.on_device import after_transfer
@@ -21,7 +23,7 @@ from lightkit.data.samples import ImageSamples
 from lightkit.data.sampling import global_seed
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView, TrainView
+from lightkit.data.views import EvalView, training_view
 from lightkit.data.workers import chosen_num_workers, num_batches_of
 from lightkit.errors import DataError
 from lightkit.images.preprocessing import Preprocessing
@@ -54,6 +56,8 @@ class ImageFolder(LightningDataModule):
             cache, and says what it chose.
         val_fraction: Share of the images used for validation, where no validation folder is given.
         test_fraction: Share of the images kept for testing, where no splits are given.
+        augment: Show training random crops, flipped or not, and what else is asked for; false shows it what evaluation
+            sees. ImageClassifier then computes the features of a frozen backbone only once.
         crop_scale: Least and greatest share of an image's area that a random training crop keeps. torchvision's
             default starts at 0.08, for trainings of hundreds of epochs; a short one learns faster from larger crops.
         color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training, from 0 (none)
@@ -88,6 +92,7 @@ class ImageFolder(LightningDataModule):
         num_workers: int | Literal["auto"] = "auto",
         val_fraction: float = 0.2,
         test_fraction: float = 0.1,
+        augment: bool = True,
         crop_scale: tuple[float, float] = (0.35, 1.0),
         color_jitter: float = 0.0,
         rand_augment: bool = False,
@@ -117,7 +122,8 @@ class ImageFolder(LightningDataModule):
         self.root = Path(root).expanduser()
         self.image_size, self.batch_size, self.num_workers = image_size, batch_size, num_workers
         self.val_fraction, self.test_fraction = val_fraction, test_fraction
-        self.crop_scale, self.color_jitter, self.rand_augment = crop_scale, color_jitter, rand_augment
+        self.augment, self.crop_scale = augment, crop_scale
+        self.color_jitter, self.rand_augment = color_jitter, rand_augment
         self.seed, self.on_bad_image, self.max_bad_fraction = seed, on_bad_image, max_bad_fraction
         self.cache, self.cache_size, self.cache_limit_gb = cache, cache_size, cache_limit_gb
         self.prefetch_factor = prefetch_factor
@@ -126,6 +132,7 @@ class ImageFolder(LightningDataModule):
         self._catalogue: Catalogue | None = None
         self._choice: Choice | None = None
         self._counted: dict[Split, CountingLoader] = {}
+        self._features = Features()
 
     def prepare_data(self) -> None:
         """Check all images on one process of each machine; the others then find what it found, and need not decode."""
@@ -149,6 +156,8 @@ class ImageFolder(LightningDataModule):
             self.defects = Defects(self._catalogue.defects)
         if stage == "fit" and (self._choice is None or not self._choice.is_final):
             self._choice = self._chosen_sources(self._catalogue)
+            if not self.augment:
+                warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment", "cache_size")
         needed: dict[str | None, Split] = {"test": "test", "validate": "val"}
         if stage in needed and not self._catalogue.splits[needed[stage]]:
             self._refuse_missing(needed[stage])
@@ -198,12 +207,14 @@ class ImageFolder(LightningDataModule):
         }
 
     def train_dataloader(self) -> ResumableLoader:
-        """Shuffled, augmented batches; after a restored checkpoint, the rest of its epoch first."""
-        view = TrainView(
-            self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment
-        )
+        """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
+        view = training_view(
+            self.preprocessing, augment=self.augment,
+            crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment,
+        )  # fmt: skip
         samples = ImageSamples(self._source("train"), view, seed=self._seed, defects=self.defects)
-        loader = train_loader(samples, **self._loading)
+        shown, loading = self._shown(samples, "train")
+        loader = train_loader(shown, **loading)
         sampler: Any = loader.sampler
         sampler.before_epoch = self._refuse_bad_epoch
         self._counted["train"] = loader
@@ -243,9 +254,19 @@ class ImageFolder(LightningDataModule):
             refuse_left_out(counted, what="images", max_fraction=self.max_bad_fraction, trainer=self.trainer)
 
     def _evaluation(self, split: Split) -> DataLoader[Any]:
-        loader = eval_loader(self._centres(split, self.defects), **self._loading)
+        shown, loading = self._shown(self._centres(split, self.defects), split)
+        loader = eval_loader(shown, **loading)
         self._counted[split] = loader
         return loader
+
+    def _shown(self, samples: ImageSamples, split: Split) -> tuple[Sized, dict[str, Any]]:
+        """Give images, or the model's features of them where these are the same each time; and how they are loaded."""
+        if self.augment:
+            return samples, self._loading
+        num = sum(len(self.catalogue.splits[each]) for each in ("train", "val"))
+        return self._features.instead_of(
+            samples, self._loading, split=split, preprocessing=self.preprocessing, trainer=self.trainer, num_images=num
+        )
 
     @property
     def _predict_split(self) -> Split:
@@ -278,11 +299,12 @@ class ImageFolder(LightningDataModule):
             photos,
             {split: PhotoPixels(listed) for split, listed in photos.items()},
             cache=self.cache,
-            cache_size=self.cache_size,
+            cache_size=self.cache_size if self.augment else None,
             cache_limit_gb=self.cache_limit_gb,
             preprocessing=self.preprocessing,
             batch_size=self.batch_size,
             trainer=self.trainer,
+            is_read_once=not self.augment and may_be_kept(self.trainer),
         )
 
     def _source(self, split: Split) -> PixelSource:

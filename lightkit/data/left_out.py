@@ -9,6 +9,7 @@ import torch
 from pytorch_lightning import Trainer
 from torch.utils.data import DataLoader
 
+from lightkit.data.features import FeatureSamples
 from lightkit.data.samples import num_read
 from lightkit.data.sampling import ResumableSampler
 from lightkit.data.shares import EvenBatches, Share
@@ -37,6 +38,8 @@ class CountingLoader(DataLoader[Any]):
 
     def __iter__(self) -> Any:
         batches, sampler = super().__iter__(), self.sampler
+        if isinstance(self.dataset, FeatureSamples):
+            self.dataset.begin(self.batch_sampler)  # type: ignore[arg-type]  # a loader of single samples has none
         if not hasattr(self.dataset, "defects"):
             return batches
         first = sampler.first_batch if isinstance(sampler, ResumableSampler) else 0

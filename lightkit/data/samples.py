@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from lightkit.data.defects import Defect, Defects
 from lightkit.data.pixels import Pixels, PixelSource, Unreadable
 from lightkit.data.sampling import SampleKey, stable_seed
-from lightkit.data.views import TrainView, View
+from lightkit.data.views import View
 from lightkit.images.reading import UnreadableImageError
 
 __all__ = ["STANDS_IN", "Batch", "ImageSamples", "Sample", "make_batch", "num_read", "stand_ins"]
@@ -75,7 +75,7 @@ def make_batch(
     Raises:
         UnreadableImageError: If a sample cannot be read, and ``defects`` is None.
     """
-    images = torch.empty(len(samples), *view.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    images = view.empty(len(samples))
     read: list[Sample] = []
     for sample, key in zip(samples, keys, strict=True):
         try:
@@ -86,7 +86,7 @@ def make_batch(
             defects.note(Defect(sample.name, error.reason))
             continue
         read.append(sample)
-    least = min(2, len(samples)) if isinstance(view, TrainView) else 1
+    least = min(2, len(samples)) if view.for_training else 1
     if len(read) < least:
         for sample in islice(others, _NUM_TRIED):
             with suppress(UnreadableImageError):  # its own batch tells of it

@@ -18,7 +18,7 @@ from lightkit.data.pixels import Box, Pixels
 from lightkit.data.sampling import SampleKey, sample_randomness, stable_seed
 from lightkit.images.preprocessing import Preprocessing
 
-__all__ = ["EvalView", "TrainView", "View"]
+__all__ = ["EvalView", "TrainView", "View", "training_view"]
 
 _RATIOS = (3 / 4, 4 / 3)  # width to height: torchvision's RandomResizedCrop, after Szegedy et al. 2014
 _NUM_TRIES = 10
@@ -31,6 +31,13 @@ class View(Protocol):
     def size(self) -> tuple[int, int]:
         """Height and width of what it gives."""
 
+    @property
+    def for_training(self) -> bool:
+        """Whether a model learns from it, for which BatchNorm may need two samples in a batch."""
+
+    def empty(self, num: int, /) -> Tensor:
+        """Give a tensor for ``num`` of them, not filled yet."""
+
     def __call__(self, pixels: Pixels, seed: int, key: SampleKey, /) -> Tensor:
         """Give uint8 ``(3, height, width)``.
 
@@ -39,7 +46,15 @@ class View(Protocol):
         """
 
 
-class TrainView:
+class _ImageView:
+    size: tuple[int, int]
+
+    def empty(self, num: int) -> Tensor:
+        """Give uint8 ``(num, 3, height, width)``, with the channels last in memory."""
+        return torch.empty(num, *self.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+
+
+class TrainView(_ImageView):
     """Random resized crop and flip, then what is asked for; the randomness is from (seed, epoch, index) alone.
 
     Args:
@@ -49,6 +64,8 @@ class TrainView:
             at most by 0.5. 0 leaves it out.
         rand_augment: Apply RandAugment (Cubuk et al. 2019) with torchvision's defaults.
     """
+
+    for_training = True
 
     def __init__(
         self,
@@ -79,20 +96,34 @@ class TrainView:
         return augmented
 
 
-class EvalView:
+class EvalView(_ImageView):
     """The resized centre.
 
     Args:
         preprocessing: Says the sizes.
+        for_training: It is for a training without augmentation.
     """
 
-    def __init__(self, preprocessing: Preprocessing) -> None:
-        self.size = preprocessing.crop
+    def __init__(self, preprocessing: Preprocessing, *, for_training: bool = False) -> None:
+        self.size, self.for_training = preprocessing.crop, for_training
         self._preprocessing = preprocessing
 
     def __call__(self, pixels: Pixels, seed: int, key: SampleKey) -> Tensor:
         """Give the centre, to the last bit what the preprocessing makes of the whole image."""
         return torch.from_numpy(np.array(self._preprocessing.cropped(pixels.whole()))).permute(2, 0, 1)
+
+
+def training_view(preprocessing: Preprocessing, *, augment: bool, **augmentation: Any) -> TrainView | EvalView:
+    """Give what training sees of an image: a random part of it, or without augmentation what evaluation sees.
+
+    Args:
+        preprocessing: Of evaluation.
+        augment: Whether anything is random.
+        augmentation: As for `TrainView`.
+    """
+    if not augment:
+        return EvalView(preprocessing, for_training=True)
+    return TrainView(preprocessing.crop[0], **augmentation)
 
 
 def _random_box(draw: random.Random, size: tuple[int, int], scale: tuple[float, float]) -> Box:

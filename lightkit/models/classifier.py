@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -18,11 +19,14 @@ from lightkit.errors import ConfigError
 from lightkit.models import pictures, pretrained
 from lightkit.models.backbones import build, check_name, image_size_of, subnetworks_of_head
 from lightkit.models.classes import agree, numbered, of_data, usable
+from lightkit.models.features import FrozenFeatures, are_images, logits_of, sees_batches
 from lightkit.models.optimization import adamw_with_cosine
 from lightkit.models.scores import Scores, Stage, of_classification
 from lightkit.models.weighting import normalising, parts_of, weighted_mean
 
 __all__ = ["ImageClassifier"]
+
+log = logging.getLogger("lightkit.models")
 
 
 class ImageClassifier(LightningModule):
@@ -41,6 +45,10 @@ class ImageClassifier(LightningModule):
             else must fit.
         freeze: ``backbone`` trains the head alone; all else keeps its weights and its BatchNorm statistics, and
             drops nothing out.
+        features: How often a frozen backbone computes what the head is given. `auto` does it once an image, and keeps
+            it in memory, where that is the same in each epoch: where the data module can do so and augments nothing
+            (``augment: false``). Batches of training and validation then hold it in place of images, which callbacks
+            see. `once` says so where it cannot be; `each_step` computes it at each step.
         num_classes: Number of classes, where the data does not tell.
         class_names: Names in the order of the labels, where the data does not tell.
         label_smoothing: Part of each training target that is spread over all classes, from 0 to below 1. The losses
@@ -59,6 +67,7 @@ class ImageClassifier(LightningModule):
         backbone: str = "small_cnn",
         weights: str | None = None,
         freeze: Literal["none", "backbone"] = "none",
+        features: Literal["auto", "once", "each_step"] = "auto",
         num_classes: int | None = None,
         class_names: list[str] | None = None,
         label_smoothing: float = 0.0,
@@ -75,6 +84,7 @@ class ImageClassifier(LightningModule):
         self.backbone = backbone
         self.weights = weights
         self.frozen = freeze == "backbone"
+        self.features = features
         self.num_classes = num_classes
         self.class_names = usable(class_names, num_classes) if class_names else None
         self.label_smoothing = label_smoothing
@@ -85,6 +95,8 @@ class ImageClassifier(LightningModule):
         self._has_weights = weights is None
         self._show_images = False
         self._is_starting = False
+        self._first_images: Tensor | None = None
+        self._has_offered = False
 
     def configure_model(self) -> None:
         """Build the network for the data's classes. Weights follow when it is known whether a checkpoint has them.
@@ -234,6 +246,8 @@ class ImageClassifier(LightningModule):
         """Put the frozen part into eval mode."""
         self._is_starting = False
         self.train()
+        if self.features == "once" and not self._has_offered and self.trainer.is_global_zero:
+            log.warning("model.init_args.features: once has no effect %s", _WITHOUT_DATA if self.frozen else _UNFROZEN)
 
     on_validation_start = on_test_start = on_predict_start = load_weights
 
@@ -249,13 +263,34 @@ class ImageClassifier(LightningModule):
         logits: Tensor = self._network(images)
         return logits
 
+    # Data modules that augment nothing ask for this, and then put features in place of images.
+
+    def frozen_features(self) -> FrozenFeatures | None:
+        """Give what computes, once an image, what the head is given; None where that may differ between steps."""
+        is_own = sees_batches(self, ImageClassifier, "training_step", "validation_step", "_step")
+        if not self.frozen or self.features == "each_step" or is_own:
+            return None
+        self._has_offered = True
+        is_wanted = self.features == "once"
+        return FrozenFeatures(self, self._network, self._head_names, is_wanted=is_wanted, seen=self._keep_first)
+
+    @property
+    def may_keep_features(self) -> bool:
+        """Whether `frozen_features` may give something; known before the network is built."""
+        return self.frozen and self.features != "each_step"
+
+    def _keep_first(self, images: Tensor) -> None:
+        if self._show_images and self.trainer.training and self._first_images is None:
+            self._first_images = images
+
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Start a new epoch's metrics, and show the first batch of a run."""
         if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before
             self.scores.of("train").reset()
-        if self._show_images and self.trainer.is_global_zero and pictures.takers(self.trainer):
-            pictures.send(self.trainer, "train/images", pictures.grid_of(batch[0]))
-        self._show_images = False
+        images = batch[0] if self._first_images is None else self._first_images
+        if self._show_images and are_images(images) and self.trainer.is_global_zero and pictures.takers(self.trainer):
+            pictures.send(self.trainer, "train/images", pictures.grid_of(images))
+        self._show_images, self._first_images = False, None
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
         """Give the loss of a batch."""
@@ -277,8 +312,11 @@ class ImageClassifier(LightningModule):
 
     def _step(self, stage: Stage, batch: Sequence[Tensor], *, label_smoothing: float = 0.0) -> Tensor:
         parts = parts_of(batch)
-        with normalising(self._network, parts):
-            logits = self(parts.inputs)
+        if are_images(parts.inputs) or not self._has_offered:
+            with normalising(self._network, parts):
+                logits = self(parts.inputs)
+        else:
+            logits = logits_of(self._network, self._head_names[0], parts.inputs)
         if parts.weights is None:
             loss = functional.cross_entropy(logits, parts.targets, label_smoothing=label_smoothing)
         else:
@@ -321,6 +359,10 @@ class ImageClassifier(LightningModule):
         return adamw_with_cosine(self, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
 
 
+_UNFROZEN = "without model.init_args.freeze: backbone: what is trained changes what it computes."
+_WITHOUT_DATA = (
+    "with this data module. Expected ImageFolder, Flowers or FashionMNIST with data.init_args.augment: false."
+)
 _UNKNOWN_CLASSES = (
     "model.init_args.class_names: the classes are unknown: the data module has neither class_names nor num_classes. "
     "Expected one of them there, or class_names or num_classes of the model."

@@ -24,6 +24,7 @@ __all__ = ["Choice", "cached_sources"]
 
 log = logging.getLogger("lightkit.data")
 
+_READ_ONCE = "each is needed once"
 Cache = Literal["auto", "none", "memory", "disk"]
 
 
@@ -59,6 +60,7 @@ def cached_sources(
     preprocessing: Preprocessing,
     batch_size: int,
     trainer: Trainer | None,
+    is_read_once: bool = False,
 ) -> Choice:
     """Choose where the images of a fit come from.
 
@@ -77,6 +79,7 @@ def cached_sources(
         preprocessing: Of evaluation.
         batch_size: Of one process.
         trainer: Tells whether it is a fit, and of how many epochs.
+        is_read_once: Each image is asked for once only.
     """
     if trainer is not None and trainer.state.fn != TrainerFn.FITTING:
         return Choice({}, is_final=False)
@@ -88,7 +91,9 @@ def cached_sources(
     tell = log.info if trainer is not None and trainer.is_global_zero else log.debug  # no training, nothing to tell
     # validation's own resizing of a file gives the same pixels
     resized = Choice({"train": ResizedSource(splits["train"], files["train"], shorter=shorter)}, size=shorter)
-    if cache == "auto" and (why := why_not(trainer, num_photos=len(splits["train"]), batch_size=batch_size)):
+    num_photos = len(splits["train"])
+    why = _READ_ONCE if is_read_once else why_not(trainer, num_photos=num_photos, batch_size=batch_size)
+    if cache == "auto" and why:
         tell("data: photos are decoded each time, as %s; data.init_args.cache: disk keeps them for later runs", why)
         return replace(resized, is_final=False)
     layout = layout_of((photo for photos in kept.values() for photo in photos), shorter)

@@ -17,7 +17,7 @@ from lightkit.data.tables.parquet import local_path
 from lightkit.data.tables.snapshot import Snapshot
 from lightkit.data.tables.stores import is_remote
 from lightkit.data.tables.table import Table
-from lightkit.data.views import TrainView, View
+from lightkit.data.views import View
 from lightkit.errors import ConfigError
 
 __all__ = ["PetastormTable"]
@@ -60,6 +60,7 @@ class PetastormTable(Table):
         shuffling_queue_capacity: Rows, decoded, that each process keeps in memory and mixes; 0 mixes within row groups
             only.
         shuffle_row_groups: Read the row groups in another order each epoch.
+        augment: Change training images at random; false shows training what evaluation sees.
         crop_scale: Least and greatest share of an image's area that a random training crop keeps.
         color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training; 0 for none.
         rand_augment: Apply RandAugment in training.
@@ -89,6 +90,7 @@ class PetastormTable(Table):
         reader_pool_type: Literal["thread", "dummy"] = "thread",
         shuffling_queue_capacity: int = 1024,
         shuffle_row_groups: bool = True,
+        augment: bool = True,
         crop_scale: tuple[float, float] = (0.35, 1.0),
         color_jitter: float = 0.0,
         rand_augment: bool = False,
@@ -100,7 +102,7 @@ class PetastormTable(Table):
         super().__init__(
             train=train, val=val, test=test, storage_options=storage_options, image=image, features=features,
             label=label, weight=weight, split=None, val_fraction=0, test_fraction=0, target=target,
-            image_size=image_size, batch_size=batch_size, num_workers=0, crop_scale=crop_scale,
+            image_size=image_size, batch_size=batch_size, num_workers=0, augment=augment, crop_scale=crop_scale,
             color_jitter=color_jitter, rand_augment=rand_augment, seed=seed, on_bad_image=on_bad_image,
             max_bad_fraction=max_bad_fraction,
         )  # fmt: skip
@@ -146,11 +148,8 @@ class PetastormTable(Table):
                 raise _is_delta(split, table.place)
 
     def train_dataloader(self) -> Any:
-        """Shuffled, augmented batches; after a restored checkpoint, the rest of its epoch first."""
-        view = TrainView(
-            self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment
-        )
-        loader = self._petastorm_loader("train", view, for_training=True)
+        """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
+        loader = self._petastorm_loader("train", self._view, for_training=True)
         loader.before_epoch = self._refuse_bad_epoch
         self._training = loader
         return loader

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from lightkit.data.arguments import check_arguments
+from lightkit.data.arguments import check_arguments, warn_unaugmented
 from lightkit.data.defects import Defects
 from lightkit.data.loaders import LabelledSource
 from lightkit.data.on_device import after_transfer
@@ -25,7 +25,7 @@ from lightkit.data.tables.sharing import warn_of_few_row_groups, warn_of_neighbo
 from lightkit.data.tables.split_rows import RowLabels, RowNames
 from lightkit.data.tables.streams import Streams
 from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView, TrainView
+from lightkit.data.views import EvalView, View, training_view
 from lightkit.data.workers import chosen_num_workers, num_batches_of
 from lightkit.errors import DataError
 from lightkit.images.preprocessing import Preprocessing
@@ -71,6 +71,7 @@ class Table(LightningDataModule):
         batch_size: Rows of one batch on one process.
         num_workers: Processes that load; 0 loads in the training process, `auto` chooses by cores and device.
         shuffle_buffer: Rows that each process keeps in memory and mixes; its workers share them.
+        augment: Change training images at random; false shows training what evaluation sees.
         crop_scale: Least and greatest share of an image's area that a random training crop keeps.
         color_jitter: Strength of random changes of colours in training, from 0 for none to 1.
         rand_augment: Apply RandAugment in training.
@@ -112,6 +113,7 @@ class Table(LightningDataModule):
         batch_size: int = 32,
         num_workers: int | Literal["auto"] = "auto",
         shuffle_buffer: int = 2048,
+        augment: bool = True,
         crop_scale: tuple[float, float] = (0.35, 1.0),
         color_jitter: float = 0.0,
         rand_augment: bool = False,
@@ -141,7 +143,8 @@ class Table(LightningDataModule):
         self.image_size, self.batch_size, self.num_workers = image_size, batch_size, num_workers
         self.shuffle_buffer, self.prefetch_factor = shuffle_buffer, prefetch_factor
         self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
-        self.crop_scale, self.color_jitter, self.rand_augment = crop_scale, color_jitter, rand_augment
+        self.augment, self.crop_scale = augment, crop_scale
+        self.color_jitter, self.rand_augment = color_jitter, rand_augment
         self.seed, self.on_bad_image, self.max_bad_fraction = seed, on_bad_image, max_bad_fraction
         self.defects = Defects()
         self._opened: Opened | None = None
@@ -160,6 +163,8 @@ class Table(LightningDataModule):
             self.defects = Defects(self.index.defects)
             warn_of_shares(self._opened, trainer=self.trainer)
             self.index.check_bad(on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction)
+        if stage == "fit" and not self.augment:
+            warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment")
         if stage == "fit" and self.on_bad_image == "error" and self.index.columns.image:
             refuse_undecodable(self.index, trainer=self.trainer)
         needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
@@ -241,11 +246,8 @@ class Table(LightningDataModule):
         warn_of_other_rows(state, self.describe(), trainer=self.trainer)
 
     def train_dataloader(self) -> TableLoader:
-        """Shuffled, augmented batches; after a restored checkpoint, the rest of its epoch first."""
-        view = TrainView(
-            self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment
-        )
-        loader = self._streams.training(view, shuffle_buffer=self.shuffle_buffer, defects=self.defects)
+        """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
+        loader = self._streams.training(self._view, shuffle_buffer=self.shuffle_buffer, defects=self.defects)
         if self._training is None:
             warn_of_few_row_groups(self.index, trainer=self.trainer)
             warn_of_neighbours(self.index, loader.order, trainer=self.trainer)
@@ -282,6 +284,13 @@ class Table(LightningDataModule):
 
     def _evaluation(self, split: Split) -> DataLoader[Any]:
         return self._streams.evaluation(split, self._centre, defects=self.defects)
+
+    @property
+    def _view(self) -> View:
+        return training_view(
+            preprocessing_of(self.image_size), augment=self.augment,
+            crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment,
+        )  # fmt: skip
 
     @property
     def _centre(self) -> EvalView:

@@ -1,0 +1,161 @@
+"""What a frozen backbone makes of an image, which is the same in every epoch, so that it need be computed only once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch import Tensor, nn
+
+__all__ = ["FrozenFeatures", "are_images", "logits_of", "sees_batches"]
+
+log = logging.getLogger("lightkit.models")
+
+_NUM_AXES, _NUM_CHANNELS = 4, 3
+_SHARDED = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
+_BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+class FrozenFeatures:
+    """Computes what the head of a model is given, where all else is frozen.
+
+    Args:
+        module: The model, on the device and with the trainer that it has when features are asked for.
+        network: Its network, in which all but the head is frozen.
+        head_names: Of the layers that make the logits, by `subnetworks_of_head`.
+        is_wanted: The user has asked for it; why it cannot be is then a warning.
+        seen: Takes the images of each batch whose features are computed.
+    """
+
+    def __init__(
+        self,
+        module: LightningModule,
+        network: nn.Module,
+        head_names: Sequence[str],
+        *,
+        is_wanted: bool,
+        seen: Callable[[Tensor], None],
+    ) -> None:
+        self._module, self._network, self._head_names = module, network, tuple(head_names)
+        self._is_wanted, self._seen = is_wanted, seen
+
+    def example(self, size: tuple[int, int]) -> Tensor | None:
+        """Give the features ``(1, ...)`` of one image of noise, or None, and say why, where there are none to be had.
+
+        Its numbers tell whether the head alone makes the same logits of them as the whole model does of the image.
+
+        Args:
+            size: Height and width of the images.
+        """
+        features, why = self._tried(size)
+        if why and self._module.trainer.is_global_zero:
+            tell = log.warning if self._is_wanted else log.info
+            tell("what the frozen backbone makes of an image is computed at each step: %s", why)
+        return features
+
+    def _tried(self, size: tuple[int, int]) -> tuple[Tensor | None, str]:
+        if isinstance(self._module.trainer.strategy, _SHARDED):
+            return None, f"{type(self._module.trainer.strategy).__name__} parts the backbone's weights"
+        if len(self._head_names) != 1:
+            return None, f"its head has {len(self._head_names)} parts"
+        noise = torch.randn(1, _NUM_CHANNELS, *size, generator=torch.Generator().manual_seed(0))
+        images = self._module.trainer.precision_plugin.convert_input(noise.to(self._module.device))
+        features, logits = self._traced(images)
+        if features is None:
+            return None, "its head's input is not one tensor"
+        with torch.no_grad(), self._precision():
+            alone = logits_of(self._network, self._head_names[0], features)
+        if are_images(features) or alone.shape != logits.shape or not _are_close(alone, logits):
+            return None, "its logits are not made of its head's input alone"
+        return features, ""
+
+    def key(self) -> bytes | None:
+        """Give what is another where features would be others: of all frozen weights; None where not all are frozen."""
+        heads = tuple(f"{name}." for name in self._head_names)
+        frozen = [named for named in self._network.named_parameters() if not named[0].startswith(heads)]
+        if any(parameter.requires_grad for _, parameter in frozen):
+            return None
+        weights = [tensor.detach() for _, tensor in (*frozen, *self._network.named_buffers())]
+        sums = [tensor.sum(dtype=torch.float64) for tensor in weights if tensor.numel()]
+        # one copy from the device for all of them
+        return torch.stack(sums).cpu().numpy().tobytes() if sums else b""
+
+    def of(self, images: Tensor) -> Tensor:
+        """Give the features of normalised images, in the dtype of the trainer's precision."""
+        self._seen(images)
+        features, _ = self._traced(images)
+        assert features is not None
+        return features
+
+    def _traced(self, images: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Give what the head is given, and the logits; nothing learns from it."""
+        given: list[Any] = []
+        head = self._network.get_submodule(self._head_names[0])
+        hook = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs))
+        try:
+            with torch.no_grad(), self._precision(), _in_eval(self._network), _uncompiled(self._module):
+                logits = self._module(images)
+        finally:
+            hook.remove()
+        is_one = len(given) == 1 and len(given[0]) == 1 and isinstance(given[0][0], Tensor)
+        return (given[0][0].detach() if is_one and len(given[0][0]) == len(images) else None), logits
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return self._module.trainer.precision_plugin.val_step_context()
+
+
+def are_images(inputs: Tensor) -> bool:
+    """Tell images ``(batch, 3, height, width)`` from features."""
+    return inputs.ndim == _NUM_AXES and inputs.shape[1] == _NUM_CHANNELS
+
+
+def logits_of(network: nn.Module, head_name: str, features: Tensor) -> Tensor:
+    """Give the logits ``(batch, num_classes)`` for what the head is given.
+
+    What follows the head in an `nn.Sequential` is applied as well, such as SqueezeNet's mean over all places.
+    """
+    parent_name, _, own_name = head_name.rpartition(".")
+    parent = network.get_submodule(parent_name)
+    logits: Tensor = network.get_submodule(head_name)(features)
+    if isinstance(parent, nn.Sequential):
+        names = [name for name, _ in parent.named_children()]
+        for name in names[names.index(own_name) + 1 :]:
+            logits = parent.get_submodule(name)(logits)
+    return logits.flatten(1)
+
+
+def sees_batches(module: LightningModule, base: type[LightningModule], *steps: str) -> bool:
+    """Tell whether a class made of ``base`` has steps or hooks of its own, which expect images in batches."""
+    own = [name for name in steps if getattr(type(module), name) is not getattr(base, name)]
+    return bool(own) or any(is_overridden(name, module, parent=base) for name in _BATCH_HOOKS)
+
+
+def _are_close(one: Tensor, other: Tensor) -> bool:
+    # the same kernels on the same numbers; another layout in memory may round otherwise
+    atol = 1e-4 if other.dtype == torch.float32 else 1e-2
+    return torch.allclose(one.float(), other.float(), rtol=atol, atol=atol * float(other.abs().max().clamp_min(1)))
+
+
+@contextmanager
+def _in_eval(network: nn.Module) -> Iterator[None]:
+    """Within it all of a network is in eval mode: features may be asked for before a training sets the modes."""
+    learning = [module for module in network.modules() if module.training]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module in learning:
+            module.training = True
+
+
+def _uncompiled(module: nn.Module) -> AbstractContextManager[Any]:
+    """Within it a compiled model is computed layer by layer: the hook on its head would compile it once more."""
+    is_compiled = any(getattr(part, "_compiled_call_impl", None) is not None for part in module.modules())
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+    return stance
