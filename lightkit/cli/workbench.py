@@ -59,7 +59,7 @@ class Found:
         lines = [] if self.size is None else [f"tuned  {self.size.words}"]
         if self.findings is not None:
             lines.append(f"tuned  {_words_of(self.findings, self.chosen, self.source)}")
-        return lines if self.rate is None else [*lines, f"tuned  {self.rate.words}"]
+        return lines if self.rate is None or self.rate.refused else [*lines, f"tuned  {self.rate.words}"]
 
     def event(self) -> dict[str, Any]:
         """Give the fields of the event `tune`."""
