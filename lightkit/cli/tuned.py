@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +13,11 @@ from lightkit.cli.choices import Choices
 from lightkit.cli.resuming import Start
 from lightkit.cli.session import Session
 from lightkit.cli.stage import Stage
+from lightkit.cli.timing import deadline_of
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import LightkitError
 from lightkit.launch.plan import THREADS
+from lightkit.tuning.measuring import SHARE_OF_TRAINING
 
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
@@ -99,7 +102,8 @@ class MeasuredAutos:
         from lightkit.cli.workbench import Workbench  # here: few runs measure
 
         try:
-            found = Workbench(self._cli, self._session, self._settings, budget_s=_MOST_S, is_hurried=True).found()
+            bench = Workbench(self._cli, self._session, self._settings, budget_s=self._budget_s(), is_hurried=True)
+            found = bench.found()
         except LightkitError:
             raise
         except Exception as error:  # noqa: BLE001 (the same comes again in training, with all that tells of it)
@@ -110,10 +114,20 @@ class MeasuredAutos:
             self._session.tell(line)
         if found.rate is not None:
             found.rate.write(stage.start.run.folder)
-        if found.rate is not None and found.rate.learning_rate is None:
-            _log.warning("accelerator.learning_rate: %s; the config's is kept", found.rate.words)
+        if found.rate is not None:
+            found.rate.write(stage.start.run.folder)
+            if found.rate.learning_rate is None:
+                _log.warning("accelerator.learning_rate: %s; the config's is kept", found.rate.words)
         stage.recorder.events.write("tune", **found.event())
         return Choices(found.chosen, found.source)
+
+    def _budget_s(self) -> float:
+        """Give the seconds that measuring may take: a training with a deadline has none to give away."""
+        deadline = deadline_of(self._session)
+        if deadline is None:
+            return _MOST_S
+        left_s = (deadline - datetime.now(deadline.tzinfo)).total_seconds()
+        return min(_MOST_S, max(0.0, SHARE_OF_TRAINING * left_s))
 
     def _defaults(self, source: str) -> Choices:
         return Choices({key: _default_of(key) for key in self._settings.autos()}, source)
