@@ -11,7 +11,12 @@ from lightkit.tuning.variant import Measurement
 __all__ = ["NOISE", "TOLERANCE", "choose", "deviation_of", "judged"]
 
 TOLERANCE = 0.05
-"""Greatest difference of a loss of the first steps from float32's, as a share of that."""
+"""Greatest difference of a loss of the first steps from float32's, as a share of that.
+
+Seen of bf16-mixed in four steps of AdamW from random weights on photos: 0.2 % for `small_cnn` and MobileNetV3-small,
+2.9 % for ResNet-18 with batches of 8, whose loss then goes from 1.7 to 2.7 and back (0.01 % in the first step, before
+updates part them). A loss that overflows, or is computed wrongly, is further off.
+"""
 NOISE = 0.03
 """Gain that is taken for noise, as a share."""
 
@@ -19,7 +24,7 @@ NOISE = 0.03
 def deviation_of(losses: Sequence[float], reference: Sequence[float]) -> float | None:
     """Give the greatest difference of losses from those of the same steps, as a share; None where there are none."""
     shares = [
-        abs(loss - other) / max(abs(other), 1e-6) if math.isfinite(loss) else math.inf
+        abs(loss - other) / max(abs(other), 1e-6) if math.isfinite(loss) and math.isfinite(other) else math.inf
         for loss, other in zip(losses, reference, strict=False)
     ]
     return max(shares, default=None)
@@ -40,7 +45,7 @@ def judged(measured: Measurement, reference: Sequence[float], *, tolerance: floa
         lossy = measured.variant.precision != "32-true"
         return replace(measured, refused="no loss to compare with float32's" if lossy else None)
     if math.isinf(deviation):
-        return replace(measured, deviation=None, refused="its loss is not finite")
+        return replace(measured, deviation=None, refused="its loss, or the baseline's, is not finite")
     refused = None
     if deviation > tolerance:
         step, loss, other = max(

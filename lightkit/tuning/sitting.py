@@ -21,7 +21,7 @@ from lightkit.tuning.computation import Computation, has_convolutions
 from lightkit.tuning.short_fits import short_trainer
 from lightkit.tuning.variant import Variant
 
-__all__ = ["LOSS_STEPS", "Patience", "Sitting", "Subject"]
+__all__ = ["LOSS_STEPS", "Patience", "Sitting", "Subject", "free"]
 
 LOSS_STEPS = 4
 """Losses that are compared: each of the first batches once, with the first three updates."""
@@ -29,6 +29,7 @@ _MOST_ACCUMULATED = 4
 _WARM_UP = {"cpu": 1}
 _WARM_UP_ELSEWHERE = 3
 _NUM_STEPS = 10_000
+_LEAST_NUM_STEPS = 200  # so that no fit comes to its end
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Subject:
         return clock.finished()
 
     def _fit(self, trainer: Trainer, module: LightningModule) -> None:
-        loader = _Repeated(self.batches, self.num_steps or _NUM_STEPS)
+        loader = _Repeated(self.batches, max(self.num_steps or _NUM_STEPS, _LEAST_NUM_STEPS))
         if self.datamodule is None:
             trainer.fit(module, loader)
             return
@@ -206,10 +207,11 @@ def _as_before(variant: Variant) -> Iterator[None]:
     """Compute with the variant's threads, and leave no memory, thread number or default type behind."""
     num_threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     with ExitStack() as stack:
-        stack.callback(_free, compiled=variant.compile)
+        stack.callback(free)
         stack.callback(torch.set_default_dtype, dtype)
         stack.callback(torch.set_num_threads, num_threads)
         if variant.compile:
+            stack.callback(torch.compiler.reset)
             stack.enter_context(_hushed_compiler())
         if variant.threads is not None:
             torch.set_num_threads(variant.threads)
@@ -227,9 +229,8 @@ def _hushed_compiler() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _free(*, compiled: bool) -> None:
-    if compiled:
-        torch.compiler.reset()
+def free() -> None:
+    """Give back the memory of what nobody refers to any more."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # does nothing before CUDA's first use

@@ -1,0 +1,70 @@
+"""Findings are kept, found again for the same model and machine alone, and never trusted where they are damaged."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lightkit.tuning import findings_cache
+from lightkit.tuning.findings_cache import key_of, read, source_digest, write
+from lightkit.tuning.variant import Findings, Measurement, Variant
+from tests.tuning.conftest import Small
+
+FOUND = Findings(
+    (Measurement(Variant(), 1.0, 0.9, losses=(2.0,)), Measurement(Variant("bf16-mixed"), 0.5, 0.4, refused="planted")),
+    Variant("bf16-mixed"),
+    num_workers=1,
+    left_out=("compiled: no time",),
+)
+
+
+def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+    assert read(tmp_path, "key") is None
+    assert write(tmp_path, "key", FOUND) == tmp_path / ".tuning" / "key.json"
+    assert read(tmp_path, "key") == FOUND
+    assert read(tmp_path, "other") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"measurements": []}', '{"measurements": [{"variant": {"speed": 1}}], "chosen": {}}'],
+)
+def test_what_cannot_be_read_is_passed_over(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path, "key", FOUND)
+    path.write_text(text)
+    assert read(tmp_path, "key") is None
+
+
+def test_several_at_once_leave_one_whole_file(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: write(tmp_path, "key", FOUND), range(32)))
+    assert read(tmp_path, "key") == FOUND
+    assert [path.name for path in (tmp_path / ".tuning").iterdir()] == ["key.json"]
+
+
+def test_another_model_machine_or_version_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {"model": {"width": 8}, "batch": [4, 3]}
+    key = key_of(parts)
+    assert key_of({"batch": [4, 3], "model": {"width": 8}}) == key
+    keys = {key, key_of({**parts, "model": {"width": 9}})}
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    keys.add(key_of(parts))
+    monkeypatch.setattr(findings_cache, "__version__", "0.0.0")
+    keys.add(key_of(parts))
+    monkeypatch.setattr(findings_cache, "num_cores", lambda: 99)
+    keys.add(key_of(parts))
+    assert len(keys) == 5
+
+
+def test_the_code_of_a_model_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "planted_net.py").write_text("class Net:\n    width = 1\n")
+    import planted_net  # type: ignore[import-not-found]
+
+    before = source_digest(planted_net.Net)
+    assert source_digest(planted_net.Net()) == before
+    (tmp_path / "planted_net.py").write_text("class Net:\n    width = 2\n")
+    assert source_digest(planted_net.Net) != before
+    assert source_digest(Small) == source_digest(Small(width=2))
