@@ -72,7 +72,7 @@ def train(asked: dict[str, Any]) -> None:
                 has_stepped = True
             loss = functional.cross_entropy(network(images), labels)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         network.eval()
         note("validated", validated(network, val))

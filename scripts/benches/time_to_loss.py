@@ -1,9 +1,9 @@
 """Seconds until a new head on a frozen MobileNetV2 reaches a validation loss on photos: lightkit and a loop.
 
-Both see the middle of each photo, in new order each epoch, train the same linear head by the same optimizer in the same
-batch size, validate and write a checkpoint after each epoch, and stop at the loss. The loop loads by torchvision's
-ImageFolder and computes the backbone without gradients in each epoch, with torch's defaults: float32, contiguous, no
-workers. lightkit computes each photo's features once.
+Both see the middle of each photo, in new order each epoch, train the same linear head by the same optimizer with the
+batch size, image size and label smoothing of configs/flowers.yaml, validate and write a checkpoint after each epoch,
+and stop at the loss. The loop loads by torchvision's ImageFolder and computes the backbone without gradients in each
+epoch, with torch's defaults: float32, contiguous, no workers. lightkit computes each photo's features once.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = ["Found", "compared", "contestants", "run"]
 
 AT_MOST = round(1 / 3, 4)
 LEARNING_RATE = 1e-3
+BATCH_SIZE, IMAGE_SIZE, LABEL_SMOOTHING = 16, 257, 0.15  # of configs/flowers.yaml
 MAX_EPOCHS = 40
 TITLE = "frozen MobileNetV2 to val/loss {:g}"
 Found = Mapping[str, Sequence[Moments]]
@@ -39,7 +40,7 @@ def run(words: Sequence[str]) -> int:
     parser = command_line("time_to_loss", __doc__, repeat=2)
     add_options(parser, weights=True)
     parser.add_argument("--loss", type=float, default=0.55, help="validation loss to reach (default: 0.55)")
-    parser.add_argument("--size", type=int, default=224, help="side of the photos in pixels (default: 224)")
+    parser.add_argument("--size", type=int, default=IMAGE_SIZE, help=f"side of the photos (default: {IMAGE_SIZE})")
     parser.add_argument("--precision", default="32-true", help="lightkit's (default: 32-true)")
     options = parsed(parser, words)
     if options.quick:
@@ -92,8 +93,13 @@ def contestants(laid: Laid, weights: Path, options: argparse.Namespace, *, seed:
         options: The command line.
         seed: Of the head's weights and the order.
     """
-    data = {"root": str(laid.root), "image_size": options.size, "batch_size": 32}
-    head = {"backbone": "mobilenet_v2", "weights": str(weights), "freeze": "backbone"}
+    data = {"root": str(laid.root), "image_size": options.size, "batch_size": BATCH_SIZE}
+    head = {
+        "backbone": "mobilenet_v2",
+        "weights": str(weights),
+        "freeze": "backbone",
+        "label_smoothing": LABEL_SMOOTHING,
+    }
     stopping = {"monitor": "val/loss", "stopping_threshold": options.loss, "patience": MAX_EPOCHS}
     own = {
         "model": {"class_path": "ImageClassifier", "init_args": head},
@@ -109,7 +115,7 @@ def contestants(laid: Laid, weights: Path, options: argparse.Namespace, *, seed:
     }
     by_hand = {
         **data, "weights": str(weights), "num_classes": laid.num_classes, "learning_rate": LEARNING_RATE,
-        "max_epochs": MAX_EPOCHS, "seed": seed, "loss": options.loss, "checkpoint": "last.pt",
+        "max_epochs": MAX_EPOCHS, "seed": seed, "loss": options.loss, "checkpoint": "last.pt", **smoothing,
     }  # fmt: skip
     return {training.name: training for training in (lightkit(own), loop("time_to_loss_plain", by_hand))}
 

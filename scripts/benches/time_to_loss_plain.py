@@ -52,7 +52,7 @@ def train(asked: dict[str, Any]) -> None:
 
     Args:
         asked: ``root``, ``weights``, ``num_classes``, ``image_size``, ``batch_size``, ``learning_rate``,
-            ``max_epochs``, ``seed``, ``loss``, ``checkpoint`` (a file).
+            ``label_smoothing``, ``max_epochs``, ``seed``, ``loss``, ``checkpoint`` (a file).
     """
     torch.manual_seed(asked["seed"])
     root, batch_size, transform = Path(asked["root"]), asked["batch_size"], evaluation(asked["image_size"])
@@ -68,9 +68,9 @@ def train(asked: dict[str, Any]) -> None:
             if not has_stepped:
                 note("step")
                 has_stepped = True
-            loss = functional.cross_entropy(network(images), labels)
+            loss = functional.cross_entropy(network(images), labels, label_smoothing=asked["label_smoothing"])
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         network.eval()
         found = validated(network, val)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -55,9 +56,18 @@ def test_both_train_the_same_head_on_the_same_photos_to_the_same_loss(tmp_path: 
     data = own["data"]["init_args"]
     assert data.pop("augment") is False
     assert {key: by_hand[key] for key in data} == data
-    assert own["model"]["init_args"]["weights"] == by_hand["weights"] == "weights.pth"
+    model = own["model"]["init_args"]
+    assert (model["weights"], model["label_smoothing"]) == (by_hand["weights"], by_hand["label_smoothing"])
     assert own["callbacks"]["early_stopping"]["init_args"]["stopping_threshold"] == by_hand["loss"] == 0.6
     assert own["optimizer"]["init_args"]["lr"] == by_hand["learning_rate"]
+
+
+def test_settings_are_those_of_the_config_for_flowers() -> None:
+    config = yaml.safe_load((SCRIPTS.parent / "configs" / "flowers.yaml").read_text(encoding="utf-8"))
+    module, data = _module("time_to_loss"), config["data"]["init_args"]
+    assert (data["batch_size"], data["image_size"]) == (module.BATCH_SIZE, module.IMAGE_SIZE)
+    assert config["model"]["init_args"]["label_smoothing"] == module.LABEL_SMOOTHING
+    assert config["callbacks"]["early_stopping"]["init_args"]["stopping_threshold"] == 0.55
 
 
 def test_weights_that_are_not_there_are_told_before_anything_is_measured(
