@@ -126,6 +126,12 @@ def test_every_command_has_the_options_that_its_help_names(command: str, house: 
         ),
         (["fit", "--trainer.strategy", "hor"], ["horovod"]),
         (["fit", "--accelerator.precision=bf16-m"], ["--accelerator.precision=bf16-mixed"]),
+        (["fit", "--accelerator.precision=a"], ["--accelerator.precision=auto"]),
+        (
+            ["fit", "--accelerator.memory_format="],
+            [f"--accelerator.memory_format={word}" for word in ("auto", "channels_last", "contiguous")],
+        ),
+        (["fit", "--accelerator.threads=a"], ["--accelerator.threads=auto"]),
         (["fit", "--launch.engine=s"], ["--launch.engine=slurm", "--launch.engine=spark"]),
         (["fit", "--run.resume="], ["--run.resume=auto", "--run.resume=never", ":folders"]),
         (["fit", "--run.root="], [":folders"]),

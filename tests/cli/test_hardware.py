@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lightkit.cli import main
 
@@ -56,6 +57,7 @@ def test_hardware_is_refused_before_torch_is_loaded() -> None:
 @pytest.mark.slow
 def test_the_printed_config_has_todays_keys() -> None:
     flags = ["accelerator.num_processes=2", "accelerator.precision=bf16", "accelerator.scale_lr=true"]
+    flags += ["accelerator.threads=1", "accelerator.memory_format=auto", "accelerator.fused=true"]
     ask = [
         sys.executable,
         "-m",
@@ -70,4 +72,9 @@ def test_the_printed_config_has_todays_keys() -> None:
     for line in ("accelerator: cpu", "devices: 2", "strategy: ddp", "precision: bf16-mixed"):
         assert f"\n  {line}\n" in done.stdout
     assert "class_path: lightkit.distributed.ScaledLearningRate" in done.stdout
-    assert "\naccelerator:" not in done.stdout
+    printed = yaml.safe_load(done.stdout)
+    assert printed["launch"]["threads"] == 1
+    assert {key: value for key, value in printed["accelerator"].items() if value} == {
+        "memory_format": "auto",
+        "fused": True,
+    }

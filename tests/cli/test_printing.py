@@ -75,7 +75,14 @@ TRAINER = table(
     devices=st.sampled_from([1, "auto"]),
     callbacks=st.sampled_from([None, [TIMER]]),
 ) | st.just({"callbacks+": [TIMER]})
-HARDWARE = st.sampled_from(["cpu", {"kind": "cpu"}, {"num_processes": 2}, {"precision": "bf16"}, {"strategy": "ddp"}])
+HARDWARE = st.sampled_from(
+    [
+        *("cpu", {"kind": "cpu"}, {"num_processes": 2}, {"precision": "bf16"}, {"strategy": "ddp"}),
+        {"precision": "auto", "memory_format": "channels_last", "threads": 2},
+        {"compile": "auto", "fused": True, "learning_rate": 0.5},
+        {"threads": "auto", "precision": None, "learning_rate": "auto"},
+    ]
+)
 OPTIMIZER = st.one_of(
     st.just("Adam"), spec("torch.optim.Adam", lr=st.sampled_from([1e-3, 0.1])), spec("SGD", lr=st.just(1))
 )

@@ -39,7 +39,7 @@ KEYS = (
     Key("accelerator", "auto, cpu, gpu or tpu; or the keys below"),
     Key("accelerator.gpus", "2, [0, 3], -1 for all; so too .tpu_cores"),
     Key("accelerator.strategy", "ddp, fsdp, deepspeed, horovod, ..."),
-    Key("accelerator.precision", "32-true, bf16-mixed, 16-mixed, ..."),
+    Key("accelerator.precision", "32-true, bf16-mixed, ..., or auto: measured"),
     Key("launch.engine", "local, horovod, torchrun, spark, ray, slurm", None),
     Key("launch.processes", "number of processes, each with one device", None),
     Key("callbacks.NAME", "early_stopping, swa, ...; null takes it out"),

@@ -112,7 +112,7 @@ class _Check:
     def _known_keys(self) -> set[str]:
         top: Mapping[str, Any] = self.catalogue.data["top"]
         own = {key for key, said in top.items() if self.subcommand in (None, *said.get("commands", (self.subcommand,)))}
-        return {*own, *_CLASSES, *_ENTRIES, *self.catalogue.data["sections"], "accelerator", "ckpt_path", "extends"}
+        return {*own, *_CLASSES, *_ENTRIES, *self.catalogue.data["sections"], "ckpt_path", "extends"}
 
     def _class_section(self, key: str, node: Node) -> None:
         if key not in self.layering.class_sections:  # its class is fixed in Python
