@@ -94,12 +94,8 @@ def contestants(laid: Laid, weights: Path, options: argparse.Namespace, *, seed:
         seed: Of the head's weights and the order.
     """
     data = {"root": str(laid.root), "image_size": options.size, "batch_size": BATCH_SIZE}
-    head = {
-        "backbone": "mobilenet_v2",
-        "weights": str(weights),
-        "freeze": "backbone",
-        "label_smoothing": LABEL_SMOOTHING,
-    }
+    smoothing = {"label_smoothing": LABEL_SMOOTHING}
+    head = {"backbone": "mobilenet_v2", "weights": str(weights), "freeze": "backbone", **smoothing}
     stopping = {"monitor": "val/loss", "stopping_threshold": options.loss, "patience": MAX_EPOCHS}
     own = {
         "model": {"class_path": "ImageClassifier", "init_args": head},
