@@ -6,13 +6,15 @@ somebody has looked at it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.__version__ import version
 from pytorch_lightning.profilers import PassThroughProfiler
+from pytorch_lightning.trainer.connectors.logger_connector import result
+from pytorch_lightning.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
 from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultMetric
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
@@ -47,7 +49,8 @@ class LeanSteps(Callback):
     For each hook of each callback Lightning makes a name, a context and a call, whether or not the callback has the
     hook. It passes over an attribute that is no function: while a stage runs, those of callbacks and of the model that
     are Lightning's empty ones are None. What `log` has counted is moved to the device of the value each time, with
-    copies of all that describes it; here only when it is elsewhere. A batch of tensors that are on the CPU already
+    copies of all that describes it; here only when it is elsewhere. What is logged for a bar is read from the device
+    with each batch, which waits for it; here when somebody asks for it. A batch of tensors that are on the CPU already
     stays as it is where the trainer uses the CPU.
 
     Without a profiler no contexts are made for one either. Nothing else changes: which hooks run, in which order, and
@@ -69,6 +72,8 @@ class LeanSteps(Callback):
             trainer.profiler = _NoProfiler()
         if _stays_on_cpu(trainer, pl_module):
             trainer.strategy.batch_to_device = _kept_if_on_cpu(trainer.strategy.batch_to_device)
+        if type(trainer._logger_connector) is _LoggerConnector:
+            trainer._logger_connector.__class__ = _LazyConnector
         _LazyMoves.begin()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -97,7 +102,32 @@ class LeanSteps(Callback):
         vars(trainer.strategy).pop("batch_to_device", None)
         if type(trainer.profiler) is _NoProfiler:
             trainer.profiler = PassThroughProfiler()
+        connector = trainer._logger_connector
+        if type(connector) is _LazyConnector:
+            connector.read_for_bars()
+            trainer._logger_connector.__class__ = _LoggerConnector
         _LazyMoves.end()
+
+
+class _LazyConnector(_LoggerConnector):
+    """Reads the values for bars when they are asked for."""
+
+    def on_batch_end(self) -> None:
+        """Keep the tensors of this batch."""
+        with _unread():
+            super().on_batch_end()
+
+    @property
+    def progress_bar_metrics(self) -> dict[str, float]:
+        """Give the values as numbers."""
+        super().progress_bar_metrics  # noqa: B018 (takes what is new)
+        return self.read_for_bars()
+
+    def read_for_bars(self) -> dict[str, float]:
+        """Let what is kept for bars be numbers."""
+        kept: dict[str, Any] = self._progress_bar_metrics
+        kept.update({name: value.item() for name, value in kept.items() if isinstance(value, Tensor)})
+        return kept
 
 
 class _LazyMoves:
@@ -125,6 +155,20 @@ class _LazyMoves:
         if cls._original is not None:
             _ResultMetric.to = cls._original  # type: ignore[method-assign]
             cls._original = None
+
+
+@contextmanager
+def _unread() -> Iterator[None]:
+    module: Any = result
+    module.convert_tensors_to_scalars, read = _as_it_is, module.convert_tensors_to_scalars
+    try:
+        yield
+    finally:
+        module.convert_tensors_to_scalars = read
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _stays_on_cpu(trainer: Trainer, module: LightningModule) -> bool:

@@ -30,7 +30,7 @@ class Net(LightningModule):
         """Give a loss that is logged each step and each epoch."""
         self.seen.append(batch)
         loss: torch.Tensor = self.layer(batch[0]).square().mean()
-        self.log("loss", loss, on_step=True, on_epoch=True)
+        self.log("loss", loss, on_step=True, on_epoch=True, prog_bar=True)
         return loss
 
     def on_after_backward(self) -> None:
@@ -88,6 +88,23 @@ def test_what_is_trained_and_logged_is_the_same() -> None:
     assert torch.equal(lean.layer.weight, plain.layer.weight)
     assert with_it.callback_metrics == without.callback_metrics
     assert set(with_it.callback_metrics) == {"loss", "loss_step", "loss_epoch"}
+    assert with_it.progress_bar_metrics == without.progress_bar_metrics
+
+
+def test_bars_get_numbers_and_only_when_they_ask() -> None:
+    seen: list[dict[str, float]] = []
+    late = LambdaCallback(on_train_batch_start=lambda trainer, *_: seen.append(dict(trainer.progress_bar_metrics)))
+    kept: list[Any] = []
+    ends = LambdaCallback(
+        on_before_zero_grad=lambda trainer, *_: kept.extend(trainer._logger_connector._progress_bar_metrics.values())
+    )
+    _, trainer = fitted(late, LeanSteps())
+    _, plain = fitted(late)
+    assert seen[1:3] == seen[4:6]
+    assert all(type(value) is float for values in seen for value in values.values())
+    fitted(ends, LeanSteps())
+    assert {type(value) for value in kept} == {torch.Tensor}
+    assert trainer.progress_bar_metrics == plain.progress_bar_metrics
 
 
 def test_hooks_that_somebody_has_are_called_in_their_order() -> None:
