@@ -17,7 +17,7 @@ from lightkit.cli.timing import deadline_of
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import LightkitError
 from lightkit.launch.plan import THREADS
-from lightkit.tuning.measuring import SHARE_OF_TRAINING
+from lightkit.tuning.search import SHARE_OF_TRAINING
 
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
