@@ -1,7 +1,7 @@
 """Peak resident memory of a training of ResNet-18: lightkit beside a hand-written loop.
 
-Both train in a process of their own, with the same batches, weights and optimizer. The peak is the kernel's own count
-of the process, and what its children hold by themselves is added.
+All train in a process of their own, with the same batches, weights and optimizer, to its end. The peak is what the
+kernel has counted for the process, and what its children hold by themselves is added.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             job = Job("resnet18", seed=seed, threads=options.threads, **size)
             with side_by_side(job, {who: {}}) as trainings:
                 trainings[who].seconds(num_steps)
-                return trainings[who].peak_bytes() / 1e6
+                return trainings[who].end() / 1e6
 
         return trained
 

@@ -118,19 +118,27 @@ class Training:
     def peak_bytes(self) -> int:
         """Give the most memory that its processes have held, each for itself at its own time.
 
-        What a child shares with others is counted once, in the process that was started.
+        What a child shares with others is counted once, in the process that was started. 0 where it has ended.
         """
-        family = psutil.Process(self.process.pid)
-        return _peak(family) + sum(_own(child) for child in family.children(recursive=True))
-
-    def end(self) -> None:
-        """Let it end as it would by itself, or kill it where that takes too long."""
-        for gate in self._gates:
-            gate.sendall(b"0\n")
         try:
-            self.process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            print(f"{self.name} did not end within {END_S:g} s of its last step and was killed", file=sys.stderr)
+            family = psutil.Process(self.process.pid)
+            return _peak(family) + sum(_own(child) for child in family.children(recursive=True))
+        except (psutil.Error, OSError, StopIteration):  # it has just ended: the kernel tells no more of it
+            return 0
+
+    def end(self) -> int:
+        """Let it end as it would by itself, or kill it where that takes too long; give its `peak_bytes` till then."""
+        for gate in self._gates:
+            with suppress(BrokenPipeError):  # it has ended before
+                gate.sendall(b"0\n")
+        peak, give_up = self.peak_bytes(), time.monotonic() + END_S
+        while self.process.poll() is None:
+            if time.monotonic() > give_up:
+                print(f"{self.name} did not end within {END_S:g} s of its last step and is killed", file=sys.stderr)
+                break
+            time.sleep(0.02)
+            peak = max(peak, self.peak_bytes())
+        return peak
 
 
 def _answer(gate: socket.socket, name: str) -> dict[str, float]:
