@@ -123,7 +123,7 @@ def _check_agreement(one: Said, home: KeyPath, there: Node | None, resolved: Res
         return
     value = plain(there)
     other = Said(home, there, read_scalar(value.strip()) if isinstance(value, str) else value)
-    if other.value != one.value:
+    if other.value not in (one.value, AUTO):  # a data module may have an auto of its own
         raise contradiction(one, other, "say one of them")
 
 

@@ -60,6 +60,7 @@ BECOMES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("accelerator: {threads: 4}", "launch: {threads: 1}"), {"launch.threads": 1}),
     (("launch: {threads: 1}", "accelerator: {threads: auto}"), {"launch.threads": 1, "accelerator.threads": "auto"}),
     (("launch: {threads: 2}\naccelerator: {threads: 2}",), {"launch.threads": 2}),
+    (("data: {num_workers: auto}\naccelerator: {num_workers: 2}",), {"data.num_workers": 2}),
     (("model: {init_args: {learning_rate: 0.1}}", "accelerator: {learning_rate: 0.5}"), {"model.learning_rate": 0.5}),
 ]  # fmt: skip
 
