@@ -222,7 +222,11 @@ class FeatureSamples(Dataset[tuple[Tensor, int]]):
         for index, reason in loaded.unreadable.items():
             self._table.put_unreadable(index, reason)
         if loaded.indices:
-            self._table.put(loaded.indices, self._computes.of(self._on_device(loaded.images)))
+            # Always as many at a time, so that the same kernels compute them: a training that goes on later, and has
+            # others left to compute, gets the same numbers to the last bit.
+            num, lacking = len(loaded.indices), self._batch_size - len(loaded.indices)
+            images = torch.cat([loaded.images, loaded.images[-1:].expand(lacking, -1, -1, -1)])
+            self._table.put(loaded.indices, self._computes.of(self._on_device(images))[:num])
 
     def _without_unreadable(self, keys: Sequence[SampleKey | int]) -> Batch:
         whole = [key if isinstance(key, SampleKey) else SampleKey(key, epoch=0) for key in keys]
