@@ -83,16 +83,12 @@ class Search:
         free()  # what an error still held
 
     def compare_again(self) -> None:
-        """Let the best two and the baseline sit once more, in turns."""
-        best = self.chosen().variant
-        if best == self._base:
-            return
-        rivals = sorted(
-            (one for one in self.measurements()[1:] if one.refused is None and one.variant != best),
-            key=lambda one: one.step_s or float("inf"),
-        )
-        for variant in [best, self._base, *(one.variant for one in rivals[:1])]:
-            if not variant.compile and self._needed_s(variant) <= self._until - time.perf_counter():
+        """Let the baseline and the two whose fastest steps beat its fastest sit once more, in turns."""
+        baseline, *others = self.measurements()
+        rivals = [one for one in others if one.refused is None and _least_s(one) < _least_s(baseline)]
+        best = [one.variant for one in sorted(rivals, key=_least_s) if not one.variant.compile][:2]
+        for variant in [*best[:1], self._base, *best[1:]] if best else []:
+            if self._needed_s(variant) <= self._until - time.perf_counter():
                 self._sit_again(variant)
 
     def refuse_what_does_not_repeat(self) -> None:
@@ -139,8 +135,12 @@ class Search:
         return self._subject.sit(variant, patience)
 
     def _sit_again(self, variant: Variant) -> None:
-        again = self._sit(variant, Patience(until=self._until))
-        self._sittings[variant].times += again.times
+        try:
+            self._sittings[variant].times += self._sit(variant, Patience(until=self._until)).times
+        except Exception as error:
+            if variant == self._base:
+                raise
+            self._refused[variant] = _in_a_line(error)
 
     def _needed_s(self, variant: Variant) -> float:
         known = self._sittings.get(variant, self._sittings[self._base])
@@ -158,6 +158,10 @@ class Search:
             samples_per_s=None if self._batch_size is None else self._batch_size / step_s,
             losses=tuple(sitting.losses),
         )
+
+
+def _least_s(one: Measurement) -> float:
+    return float("inf") if one.least_s is None else one.least_s
 
 
 def _size_of(batch: Any) -> int | None:
