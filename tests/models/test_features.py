@@ -1,0 +1,101 @@
+"""What the head of a frozen network is given: the same logits come of it, and where not, it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning import Trainer
+from torch import Tensor
+
+from lightkit.models import ImageClassifier
+from lightkit.models.features import FrozenFeatures, logits_of
+
+
+class OwnForward(ImageClassifier):
+    """Does more than its network."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) * 2
+
+
+class OwnStep(ImageClassifier):
+    """Expects images in its batches."""
+
+    def training_step(self, batch: Any) -> Tensor:
+        return super().training_step(batch)
+
+
+@pytest.fixture
+def model_of(make_trainer: Callable[..., Trainer]) -> Callable[..., ImageClassifier]:
+    def make(kind: type[ImageClassifier] = ImageClassifier, **settings: Any) -> ImageClassifier:
+        model = kind(**{"freeze": "backbone", "num_classes": 3, **settings})
+        model.trainer = make_trainer()
+        model.configure_model()
+        return model
+
+    return make
+
+
+def features_of(model: ImageClassifier) -> FrozenFeatures:
+    features = model.frozen_features()
+    assert features is not None
+    return features
+
+
+@pytest.mark.parametrize("backbone", ["small_cnn", "mobilenet_v3_small", "squeezenet1_1"])
+def test_the_head_makes_the_same_logits(model_of: Callable[..., ImageClassifier], backbone: str) -> None:
+    model = model_of(backbone=backbone).eval()
+    features, images = features_of(model), torch.randn(4, 3, 64, 64)
+    assert features.example((64, 64)) is not None
+    (head,) = model._head_names
+    with torch.no_grad():
+        torch.testing.assert_close(logits_of(model._network, head, features.of(images)), model(images))
+
+
+def test_asking_changes_nothing(model_of: Callable[..., ImageClassifier]) -> None:
+    model = model_of().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    modes = [module.training for module in model.modules()]
+    state = torch.get_rng_state()
+    features = features_of(model)
+    features.example((32, 32))
+    features.of(torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_forward_of_its_own_is_told(
+    model_of: Callable[..., ImageClassifier], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert features_of(model_of(OwnForward, features="once")).example((32, 32)) is None
+    assert "computed at each step: its logits are not made of its head's input alone" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(ImageClassifier, {"freeze": "none"}), (ImageClassifier, {"features": "each_step"}), (OwnStep, {})],
+    ids=["not frozen", "not wanted", "own step"],
+)
+def test_others_have_none(
+    model_of: Callable[..., ImageClassifier], kind: type[ImageClassifier], settings: dict[str, Any]
+) -> None:
+    assert model_of(kind, **settings).frozen_features() is None
+
+
+def test_the_key_is_another_for_other_weights_and_none_where_some_are_trained(
+    model_of: Callable[..., ImageClassifier],
+) -> None:
+    model = model_of()
+    features = features_of(model)
+    key = features.key()
+    with torch.no_grad():
+        model._heads()[0].bias.add_(1)  # type: ignore[operator,union-attr]
+        assert features.key() == key
+        next(model._network.parameters()).add_(1)
+    assert features.key() not in (key, None)
+    next(model._network.parameters()).requires_grad_(requires_grad=True)
+    assert features.key() is None
