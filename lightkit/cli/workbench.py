@@ -168,7 +168,8 @@ class Workbench:
             cores=this_machine().cores,
             load_s=taken.load_s,
         )
-        findings_cache.write(root, key, findings)
+        if len(findings.measurements) > 1 or not findings.left_out:  # else a busy moment would decide for good
+            findings_cache.write(root, key, findings)
         return findings, "measured"
 
     def _base(self) -> Variant:
