@@ -93,9 +93,9 @@ def test_the_key_is_another_for_other_weights_and_none_where_some_are_trained(
     features = features_of(model)
     key = features.key()
     with torch.no_grad():
-        model._heads()[0].bias.add_(1)  # type: ignore[operator,union-attr]
+        model._heads()[0].bias.add_(1)  # type: ignore[operator]
         assert features.key() == key
         next(model._network.parameters()).add_(1)
     assert features.key() not in (key, None)
-    next(model._network.parameters()).requires_grad_(requires_grad=True)
+    next(model._network.parameters()).requires_grad = True
     assert features.key() is None
