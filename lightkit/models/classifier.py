@@ -19,7 +19,7 @@ from lightkit.errors import ConfigError
 from lightkit.models import pictures, pretrained
 from lightkit.models.backbones import build, check_name, image_size_of, subnetworks_of_head
 from lightkit.models.classes import agree, numbered, of_data, usable
-from lightkit.models.features import FrozenFeatures, are_images, logits_of, sees_batches
+from lightkit.models.features import FrozenFeatures, are_images, logits_of, own_methods
 from lightkit.models.optimization import adamw_with_cosine
 from lightkit.models.scores import Scores, Stage, of_classification
 from lightkit.models.weighting import normalising, parts_of, weighted_mean
@@ -47,8 +47,9 @@ class ImageClassifier(LightningModule):
             drops nothing out.
         features: How often a frozen backbone computes what the head is given. `auto` does it once an image, and keeps
             it in memory, where that is the same in each epoch: where the data module can do so and augments nothing
-            (``augment: false``). Batches of training and validation then hold it in place of images, which callbacks
-            see. `once` says so where it cannot be; `each_step` computes it at each step.
+            (``augment: false``), and where the model's class has no steps, ``forward`` or hooks of its own that get a
+            batch. Batches of training and validation then hold it in place of images, which callbacks see. `once`
+            says so where it cannot be; `each_step` computes it at each step.
         num_classes: Number of classes, where the data does not tell.
         class_names: Names in the order of the labels, where the data does not tell.
         label_smoothing: Part of each training target that is spread over all classes, from 0 to below 1. The losses
@@ -247,7 +248,7 @@ class ImageClassifier(LightningModule):
         self._is_starting = False
         self.train()
         if self.features == "once" and not self._has_offered and self.trainer.is_global_zero:
-            log.warning("model.init_args.features: once has no effect %s", _WITHOUT_DATA if self.frozen else _UNFROZEN)
+            log.warning("model.init_args.features: once has no effect %s", self._why_no_features())
 
     on_validation_start = on_test_start = on_predict_start = load_weights
 
@@ -267,8 +268,7 @@ class ImageClassifier(LightningModule):
 
     def frozen_features(self) -> FrozenFeatures | None:
         """Give what computes, once an image, what the head is given; None where that may differ between steps."""
-        is_own = sees_batches(self, ImageClassifier, "training_step", "validation_step", "_step")
-        if not self.frozen or self.features == "each_step" or is_own:
+        if not self.may_keep_features:
             return None
         self._has_offered = True
         is_wanted = self.features == "once"
@@ -277,7 +277,16 @@ class ImageClassifier(LightningModule):
     @property
     def may_keep_features(self) -> bool:
         """Whether `frozen_features` may give something; known before the network is built."""
-        return self.frozen and self.features != "each_step"
+        return self.frozen and self.features != "each_step" and not self._own_methods()
+
+    def _own_methods(self) -> list[str]:
+        return own_methods(self, ImageClassifier, "_step")
+
+    def _why_no_features(self) -> str:
+        if not self.frozen:
+            return _UNFROZEN
+        own = self._own_methods()
+        return f"with {', '.join(own)} of {type(self).__name__}'s own: they get images." if own else _WITHOUT_DATA
 
     def _keep_first(self, images: Tensor) -> None:
         if self._show_images and self.trainer.training and self._first_images is None:
@@ -361,7 +370,8 @@ class ImageClassifier(LightningModule):
 
 _UNFROZEN = "without model.init_args.freeze: backbone: what is trained changes what it computes."
 _WITHOUT_DATA = (
-    "with this data module. Expected ImageFolder, Flowers or FashionMNIST with data.init_args.augment: false."
+    "with this data module. Expected ImageFolder, Flowers or FashionMNIST, without transfer hooks or loaders of its "
+    "own, with data.init_args.augment: false."
 )
 _UNKNOWN_CLASSES = (
     "model.init_args.class_names: the classes are unknown: the data module has neither class_names nor num_classes. "

@@ -10,16 +10,19 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
-from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
-__all__ = ["FrozenFeatures", "are_images", "logits_of", "sees_batches"]
+__all__ = ["FrozenFeatures", "are_images", "logits_of", "own_methods"]
 
 log = logging.getLogger("lightkit.models")
 
 _NUM_AXES, _NUM_CHANNELS = 4, 3
 _SHARDED = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
-_BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_ON_THE_WAY = (
+    "__call__", "forward", "train", "training_step", "validation_step",
+    "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer",
+    "on_train_batch_start", "on_train_batch_end", "on_validation_batch_start", "on_validation_batch_end",
+)  # fmt: skip
 
 
 class FrozenFeatures:
@@ -66,9 +69,13 @@ class FrozenFeatures:
             return None, f"its head has {len(self._head_names)} parts"
         noise = torch.randn(1, _NUM_CHANNELS, *size, generator=torch.Generator().manual_seed(0))
         images = self._module.trainer.precision_plugin.convert_input(noise.to(self._module.device))
-        features, logits = self._traced(images)
-        if features is None:
+        with _same_randomness(self._module.device):
+            features, logits = self._traced(images)
+            again, _ = self._traced(torch.cat([images, -images]))
+        if features is None or again is None:
             return None, "its head's input is not one tensor"
+        if not _are_close(again[:1], features):
+            return None, "it is another each time, or with other images beside it"
         with torch.no_grad(), self._precision():
             alone = logits_of(self._network, self._head_names[0], features)
         if are_images(features) or alone.shape != logits.shape or not _are_close(alone, logits):
@@ -99,7 +106,7 @@ class FrozenFeatures:
         head = self._network.get_submodule(self._head_names[0])
         hook = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs))
         try:
-            with torch.no_grad(), self._precision(), _in_eval(self._network), _uncompiled(self._module):
+            with torch.no_grad(), self._precision(), _in_eval(self._module), _uncompiled(self._module):
                 logits = self._module(images)
         finally:
             hook.remove()
@@ -130,10 +137,22 @@ def logits_of(network: nn.Module, head_name: str, features: Tensor) -> Tensor:
     return logits.flatten(1)
 
 
-def sees_batches(module: LightningModule, base: type[LightningModule], *steps: str) -> bool:
-    """Tell whether a class made of ``base`` has steps or hooks of its own, which expect images in batches."""
-    own = [name for name in steps if getattr(type(module), name) is not getattr(base, name)]
-    return bool(own) or any(is_overridden(name, module, parent=base) for name in _BATCH_HOOKS)
+def own_methods(module: LightningModule, base: type[LightningModule], *steps: str) -> list[str]:
+    """Name the methods that get a batch, or change what is made of it, and are others than those of ``base``.
+
+    They expect images, or may make something else of one at each step.
+
+    Args:
+        module: Of a class made of ``base``, or of ``base`` itself with methods of its own.
+        base: Has those that are known.
+        steps: Other methods than Lightning's that are looked at.
+    """
+    return [name for name in (*_ON_THE_WAY, *steps) if not _is_of(base, module, name)]
+
+
+def _is_of(base: type[LightningModule], module: LightningModule, name: str) -> bool:
+    # by its function, for a strategy may put the same one, bound, on the instance (Lightning 2.6, _ForwardRedirection)
+    return getattr(getattr(module, name), "__func__", None) is getattr(base, name)
 
 
 def _are_close(one: Tensor, other: Tensor) -> bool:
@@ -143,15 +162,21 @@ def _are_close(one: Tensor, other: Tensor) -> bool:
 
 
 @contextmanager
-def _in_eval(network: nn.Module) -> Iterator[None]:
-    """Within it all of a network is in eval mode: features may be asked for before a training sets the modes."""
-    learning = [module for module in network.modules() if module.training]
-    network.eval()
+def _in_eval(model: nn.Module) -> Iterator[None]:
+    """Within it all of a model is in eval mode: features may be asked for before a training sets the modes."""
+    learning = [module for module in model.modules() if module.training]
+    model.eval()
     try:
         yield
     finally:
         for module in learning:
             module.training = True
+
+
+def _same_randomness(device: torch.device) -> AbstractContextManager[None]:
+    """Leave the random states as they were, whatever is drawn within."""
+    devices = [device] if device.type == "cuda" else []
+    return torch.random.fork_rng(devices=devices)
 
 
 def _uncompiled(module: nn.Module) -> AbstractContextManager[Any]:

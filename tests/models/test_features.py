@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from pytorch_lightning import Trainer
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightkit.models import ImageClassifier
 from lightkit.models.features import FrozenFeatures, logits_of
@@ -26,6 +26,27 @@ class OwnStep(ImageClassifier):
 
     def training_step(self, batch: Any) -> Tensor:
         return super().training_step(batch)
+
+
+class OwnHook(ImageClassifier):
+    """Expects images in its batches."""
+
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        assert batch[0].ndim == 4
+
+
+class Trembling(nn.Module):
+    """Adds noise, also in eval mode."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images + torch.randn_like(images)
+
+
+class ByItsNeighbours(nn.Module):
+    """Subtracts what the batch has in common."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images - images.mean(0)
 
 
 @pytest.fixture
@@ -68,17 +89,39 @@ def test_asking_changes_nothing(model_of: Callable[..., ImageClassifier]) -> Non
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_forward_of_its_own_is_told(
-    model_of: Callable[..., ImageClassifier], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("layer", [Trembling, ByItsNeighbours])
+def test_what_is_another_each_time_is_not_kept(
+    model_of: Callable[..., ImageClassifier], layer: type[nn.Module], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert features_of(model_of(OwnForward, features="once")).example((32, 32)) is None
-    assert "computed at each step: its logits are not made of its head's input alone" in caplog.text
+    model = model_of(features="once")
+    first: Any = next(module for module in model._network.modules() if isinstance(module, nn.Conv2d))
+    first.register_forward_pre_hook(lambda _, inputs: (layer()(inputs[0]),))
+    state = torch.get_rng_state()
+    assert features_of(model).example((32, 32)) is None
+    assert "computed at each step: it is another each time, or with other images beside it" in caplog.text
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_method_that_is_put_on_the_instance_counts_and_the_same_one_does_not(
+    model_of: Callable[..., ImageClassifier],
+) -> None:
+    model = model_of()
+    model.forward = model.forward  # type: ignore[method-assign]  # as Lightning does under a strategy
+    assert model.frozen_features() is not None
+    model.forward = model._network  # type: ignore[method-assign]
+    assert model.frozen_features() is None
 
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(ImageClassifier, {"freeze": "none"}), (ImageClassifier, {"features": "each_step"}), (OwnStep, {})],
-    ids=["not frozen", "not wanted", "own step"],
+    [
+        (ImageClassifier, {"freeze": "none"}),
+        (ImageClassifier, {"features": "each_step"}),
+        (OwnForward, {}),
+        (OwnStep, {}),
+        (OwnHook, {}),
+    ],
+    ids=["not frozen", "not wanted", "own forward", "own step", "own hook"],
 )
 def test_others_have_none(
     model_of: Callable[..., ImageClassifier], kind: type[ImageClassifier], settings: dict[str, Any]
