@@ -108,7 +108,7 @@ def test_a_method_that_is_put_on_the_instance_counts_and_the_same_one_does_not(
     model = model_of()
     model.forward = model.forward  # type: ignore[method-assign]  # as Lightning does under a strategy
     assert model.frozen_features() is not None
-    model.forward = model._network  # type: ignore[method-assign]
+    model.forward = lambda images: 2 * model._network(images)  # type: ignore[method-assign]
     assert model.frozen_features() is None
 
 
