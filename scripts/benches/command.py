@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from benches.contest import BenchError
 from benches.environment import described, load_average
 from benches.table import text_of
 
-__all__ = ["command_line", "concluded", "parsed"]
+__all__ = ["command_line", "concluded", "parsed", "recorded"]
 
 
 def command_line(name: str, says: str | None, *, repeat: int) -> argparse.ArgumentParser:
@@ -57,7 +58,7 @@ def concluded(
             ``settings`` and ``notes`` (lines in words).
         threads: Intra-op threads of each contestant; None where it is not the same for all.
     """
-    before = load_average()
+    before, start = load_average(), time.monotonic()
     try:
         found = {"bench": name, **measured()}
     except BenchError as error:
@@ -66,10 +67,35 @@ def concluded(
     except KeyboardInterrupt:
         print("interrupted; nothing was measured to its end", file=sys.stderr)
         return 130
-    asked = {"repeat": options.repeat, "seed": options.seed, "quick": options.quick}
-    found["settings"] = {**asked, **found.get("settings", {})}
-    found["environment"] = described(threads=threads, load_before=before)
-    if options.out is not None:
-        options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    found["settings"] = {"seed": options.seed, **found.get("settings", {})}
+    found = recorded(found, options, threads=threads, load_before=before, start=start)
     print(json.dumps(found, indent=2) if options.json else text_of(found))
     return 0
+
+
+def recorded(
+    found: Mapping[str, Any],
+    options: argparse.Namespace,
+    *,
+    threads: int | None,
+    load_before: list[float],
+    start: float,
+) -> dict[str, Any]:
+    """Add how it was measured to what was found, and write it into `--out`.
+
+    Args:
+        found: ``bench``, ``comparisons`` and what else a bench gives.
+        options: With ``repeat``, ``quick`` and ``out``.
+        threads: As of `concluded`.
+        load_before: What `load_average` gave before measuring.
+        start: What `time.monotonic` gave then.
+
+    Returns:
+        All of it, with ``settings``, ``environment`` and ``seconds`` that it took.
+    """
+    settings = {"repeat": options.repeat, "quick": options.quick, **found.get("settings", {})}
+    record = {**found, "settings": settings, "seconds": round(time.monotonic() - start, 1)}
+    record["environment"] = described(threads=threads, load_before=load_before)
+    if options.out is not None:
+        options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return record

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["BenchError", "Rounds", "comparison", "contest", "spread"]
+__all__ = ["BenchError", "Rounds", "comparison", "contest", "spread", "unmeasured"]
 
 Rounds = Mapping[str, Sequence[float]]
 
@@ -21,10 +21,17 @@ class BenchError(Exception):
 @dataclass(frozen=True)
 class _Bound:
     limit: float
-    kind: Literal["at most", "at least"]
+    kind: Literal["at most", "at least", "at most s"]
 
-    def holds(self, ratio: float) -> bool:
-        return ratio <= self.limit if self.kind == "at most" else ratio >= self.limit
+    def holds(self, found: Mapping[str, float]) -> bool | None:
+        """Tell whether all that was found is within the bound, or all beyond; None where they differ."""
+        less, more = found["min"], found["max"]
+        first, last = (
+            (less >= self.limit, more >= self.limit)
+            if self.kind == "at least"
+            else (less <= self.limit, more <= self.limit)
+        )
+        return first if first == last else None
 
 
 def contest(
@@ -68,6 +75,8 @@ def comparison(
     unit: str,
     at_most: float | None = None,
     at_least: float | None = None,
+    at_most_s: float | None = None,
+    provided: bool = True,
 ) -> dict[str, Any]:
     """Compare two contestants round by round: a line of the results' table.
 
@@ -78,17 +87,17 @@ def comparison(
         to: What it is a share of.
         unit: Of the numbers: ``s``, ``ms``, ``us``, ``images/s``, ``MB``, ``%``.
         at_most: Ratio to reach where less is better.
-        at_least: Ratio to reach where more is better; with neither, the ratio is only reported.
+        at_least: Ratio to reach where more is better.
+        at_most_s: Seconds of ``of`` to reach, whatever the ratio; with none of the three, the ratio is only reported.
+        provided: Whether what the reach asks for beside the ratio is so.
 
     Returns:
-        The spreads of both, that of the ratios of each round, and whether the median ratio reaches the bound.
+        The spreads of both, that of the ratios of each round, how many rounds, and whether the bound is reached: by all
+        rounds (True), by none (False), or by some (None), which decides nothing.
     """
     ratio = spread([one / other for one, other in zip(rounds[of], rounds[to], strict=True)])
-    bound = None
-    if at_most is not None:
-        bound = _Bound(at_most, "at most")
-    elif at_least is not None:
-        bound = _Bound(at_least, "at least")
+    bound = _bound(at_most, at_least, at_most_s)
+    reached = None if bound is None else bound.holds(spread(rounds[of]) if at_most_s is not None else ratio)
     return {
         "what": what,
         "of": of,
@@ -96,6 +105,33 @@ def comparison(
         "unit": unit,
         "values": {name: spread(rounds[name]) for name in (of, to)},
         "ratio": ratio,
+        "rounds": len(rounds[of]),
         "reach": None if bound is None else {bound.kind: bound.limit},
-        "reached": None if bound is None else bound.holds(ratio["median"]),
+        "reached": False if bound is not None and not provided else reached,
     }
+
+
+def unmeasured(
+    what: str, *, of: str, to: str, why: str, at_most: float | None = None, at_least: float | None = None
+) -> dict[str, Any]:
+    """Give the line of a comparison that could not be made.
+
+    Args:
+        what: As of `comparison`.
+        of: As of `comparison`.
+        to: As of `comparison`.
+        why: What is missing.
+        at_most: As of `comparison`.
+        at_least: As of `comparison`.
+    """
+    bound = _bound(at_most, at_least, None)
+    reach = None if bound is None else {bound.kind: bound.limit}
+    return {"what": what, "of": of, "to": to, "unmeasured": why, "rounds": 0, "reach": reach, "reached": None}
+
+
+def _bound(at_most: float | None, at_least: float | None, at_most_s: float | None) -> _Bound | None:
+    if at_most is not None:
+        return _Bound(at_most, "at most")
+    if at_least is not None:
+        return _Bound(at_least, "at least")
+    return None if at_most_s is None else _Bound(at_most_s, "at most s")

@@ -36,17 +36,21 @@ class Laid:
     num_classes: int
 
 
-def add_options(parser: ArgumentParser, *, weights: bool) -> None:
+def add_options(parser: ArgumentParser, *, weights: bool, max_images: int | None = None) -> None:
     """Add the options that name the data.
 
     Args:
         parser: Takes them.
         weights: Whether weights are needed too.
+        max_images: How many photos are taken by default; None for all.
     """
     where = f"${DATA} or ../shared/data"
     default = f"(default: flower_photos in {where})"
+    most = "all" if max_images is None else max_images
     parser.add_argument("--photos", type=Path, metavar="FOLDER", help=f"one folder a class {default}")
-    parser.add_argument("--max-images", type=int, metavar="N", help="take N photos at most, of all classes alike")
+    parser.add_argument(
+        "--max-images", type=int, metavar="N", help=f"take N photos at most, of all classes alike (default: {most})"
+    )
     parser.add_argument("--threads", type=int, default=_CORES, help=f"of each contestant (default: {_CORES})")
     if weights:
         parser.add_argument(

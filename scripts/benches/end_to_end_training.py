@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,13 +70,14 @@ def loop(module: str, asked: Mapping[str, Any], *, name: str = BY_HAND) -> Train
     return Training(name, (f"benches.{module}", json.dumps(asked)), {})
 
 
-def train(training: Training, folder: Path, *, threads: int) -> Moments:
+def train(training: Training, folder: Path, *, threads: int, watch: Callable[[int], object] | None = None) -> Moments:
     """Run a training to its end.
 
     Args:
         training: What runs.
         folder: That it runs in; it is made.
         threads: For computing.
+        watch: Is called with the process's id again and again while it runs.
 
     Raises:
         BenchError: If it fails, or does not end.
@@ -88,16 +89,26 @@ def train(training: Training, folder: Path, *, threads: int) -> Moments:
     environment = {**alone(threads), **own}
     says, started_s = folder / "says.txt", time.time()
     with says.open("wb") as output:
-        code = _ended((sys.executable, "-m", *training.words), folder, environment, output)
+        code = _ended((sys.executable, "-m", *training.words), folder, environment, output, watch)
     if code:
         raise BenchError(f"{training.name} ended with {code}:\n{_tail(says)}")
     return read(folder / "moments.jsonl", started_s=started_s)
 
 
-def _ended(command: Sequence[str], folder: Path, environment: Mapping[str, str], output: Any) -> int:
+def _ended(
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    output: Any,
+    watch: Callable[[int], object] | None,
+) -> int:
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT) as process:
+        give_up = time.monotonic() + _TIMEOUT_S
         try:
-            return process.wait(_TIMEOUT_S)
+            while watch is not None and process.poll() is None and time.monotonic() < give_up:
+                watch(process.pid)
+                time.sleep(0.02)
+            return process.wait(max(0.0, give_up - time.monotonic()))
         except subprocess.TimeoutExpired as error:
             raise BenchError(f"{' '.join(command)} has not ended after {_TIMEOUT_S:g} s") from error
         finally:

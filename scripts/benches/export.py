@@ -46,7 +46,7 @@ def run(words: Sequence[str]) -> int:
         words: See `--help`.
     """
     parser = command_line("export", __doc__, repeat=1)
-    add_options(parser, weights=True)
+    add_options(parser, weights=True, max_images=_NUM_PHOTOS)
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
     options = parsed(parser, words)
     if options.quick:

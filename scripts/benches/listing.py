@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import cast
 
-__all__ = ["BENCHES", "Bench", "listed", "runner"]
+__all__ = ["BENCHES", "Bench", "listed", "runner", "told_before"]
 
 
 @dataclass(frozen=True)
@@ -18,13 +20,15 @@ class Bench:
         says: What it measures.
         against: What lightkit is compared with.
         reach: What the ratio is to reach, in words.
-        stored: Whether its results stand in the README's table.
+        minutes: That it takes on two idle cores, about.
+        words: That `scripts/bench all` adds.
     """
 
     says: str
     against: str
     reach: str
-    stored: bool = True
+    minutes: float
+    words: tuple[str, ...] = ()
 
 
 BENCHES = {
@@ -32,24 +36,47 @@ BENCHES = {
         "a training step of ResNet-18, MobileNetV3-small and a 2-layer net",
         "a hand-written loop, a plain LightningCLI",
         "<= 1.02 times the loop (ResNet-18); <= half of LightningCLI's overhead (2-layer net)",
+        minutes=4,
     ),
     "end_to_end": Bench(
-        "images/s of a whole epoch on the flower photos",
+        "images/s of ResNet-18 on photos: the epochs after the first; that one and the whole training beside",
         "a plain LightningCLI and a hand-written loop with ImageFolder",
-        ">= 2.5 times LightningCLI for ResNet-18, at equal accuracy",
+        ">= 2.5 times LightningCLI in the epochs after the first, at no lower accuracy",
+        minutes=10,
     ),
-    "first_step": Bench("process start to the end of the first optimizer step", "a hand-written script", "<= 1.25"),
+    "first_step": Bench(
+        "process start to the end of the first optimizer step, from the second run on; the first run beside",
+        "a hand-written script",
+        "<= 1.25",
+        minutes=3,
+    ),
     "time_to_loss": Bench(
-        "to a val/loss of 0.55 on the flower photos, frozen MobileNetV2", "a hand-written loop", "<= a third"
+        "to a val/loss of 0.55 on the flower photos, frozen MobileNetV2",
+        "a hand-written loop",
+        "<= a third",
+        minutes=6,
     ),
-    "scaling": Bench("2 processes with a thread each, Horovod and DDP", "twice one process", ">= 0.95"),
-    "memory": Bench("peak resident memory of a training of ResNet-18", "a hand-written loop", "<= 1.1"),
-    "export": Bench("latency of each exported format, batches of 1 and 32", "eager", "reported"),
+    "scaling": Bench("2 processes with a thread each, Horovod and DDP", "twice one process", ">= 0.95", minutes=6),
+    "memory": Bench(
+        "peak resident memory of a training of ResNet-18, with batches in memory and with photos",
+        "a hand-written loop",
+        "<= 1.1",
+        minutes=6,
+    ),
+    "export": Bench("latency of each exported format, batches of 1 and 32", "eager", "reported", minutes=3),
     "startup": Bench(
-        "help, mistakes and --print_config", "a plain LightningCLI", "0.1 to 0.3 s; 1.1 times imports", stored=False
+        "help, mistakes and --print_config",
+        "a plain LightningCLI",
+        "0.1 to 0.3 s; 1.1 times imports",
+        minutes=3,
+        words=("--repeat", "3"),
     ),
     "loader": Bench(
-        "images/s that one core loads", "torchvision's ImageFolder, litdata", "1.7 and 6 times; 1.0", stored=False
+        "images/s that one core loads",
+        "torchvision's ImageFolder, litdata",
+        "1.7 and 6 times; 1.0",
+        minutes=4,
+        words=("--repeat", "3"),
     ),
 }
 
@@ -58,6 +85,22 @@ def listed() -> str:
     """List them, one line each."""
     lines = [f"  {name:13}{bench.says}; against {bench.against}: {bench.reach}" for name, bench in BENCHES.items()]
     return "\n".join(lines)
+
+
+def told_before(results: Path) -> str:
+    """Tell how long all take: as long as the last time, where results say how long that was.
+
+    Args:
+        results: Folder with NAME.json of each bench that has been run.
+    """
+    minutes = {name: _last_minutes(results / f"{name}.json") or bench.minutes for name, bench in BENCHES.items()}
+    each = ", ".join(f"{name} {value:.0f}" for name, value in minutes.items())
+    return f"about {sum(minutes.values()):.0f} minutes where nothing else runs: {each}"
+
+
+def _last_minutes(file: Path) -> float | None:
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return None if found.get("settings", {}).get("quick", True) or "seconds" not in found else found["seconds"] / 60
 
 
 def runner(name: str) -> Callable[[Sequence[str]], int]:

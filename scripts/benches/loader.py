@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -24,17 +25,16 @@ from typing import IO, Any
 
 import psutil
 
-from benches.loader_report import NAMES, report, table, workers_in_words
+from benches.command import recorded
+from benches.contest import BenchError
+from benches.environment import load_average
+from benches.loader_report import NAMES, compared, report, table, workers_in_words
 
 __all__ = ["BenchError", "Settings", "measure", "run"]
 
 WORKERS = (0, 1, 2)
 _WAYS = Path(__file__).with_name("loader_ways.py")
 _ALONE = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-
-
-class BenchError(Exception):
-    """A way of loading did not do what is measured."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,25 @@ def run(words: Sequence[str]) -> int:
         words: See `--help`.
     """
     options = _options(words)
+    before, start = load_average(), time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as work:
-            folder = options.data or _photos() or _drawn(Path(work, "drawn"))
+            photos = options.data or _photos()
+            folder = photos or _drawn(Path(work, "drawn"), num_images=20 if options.quick else 400)
             cache_size = options.cache_size or round(options.size * 256 / 224)
             settings = Settings(str(folder), work, options.batch, options.size, cache_size)
-            found = report(measure(settings, repeat=options.repeat, seconds=options.seconds), asdict(settings))
+            workers = WORKERS[:1] if options.quick else WORKERS
+            passes = measure(settings, repeat=options.repeat, seconds=options.seconds, workers=workers)
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted; nothing was measured to its end", file=sys.stderr)
         return 130
+    told = {**asdict(settings), "folder": "drawn flowers" if photos is None else photos.name}
+    del told["work"]
+    found = {"bench": "loader", **report(passes, told), "comparisons": compared(passes, told), "rounds": passes}
+    found = recorded(found, options, threads=1, load_before=before, start=start)
     print(json.dumps(found, indent=2) if options.json else table(found))
     return 0
 
@@ -74,6 +81,8 @@ def run(words: Sequence[str]) -> int:
 def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench loader", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON into this file too")
+    parser.add_argument("--quick", action="store_true", help="one short pass without workers, to see that all runs")
     parser.add_argument(
         "--data", type=Path, help="folder with one folder a class (default: LIGHTKIT_DATA, else drawn flowers)"
     )
@@ -91,6 +100,10 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--seconds: expected 0 or more, got {options.seconds:g}")
     if options.data is not None and not options.data.is_dir():
         parser.error(f"--data: {options.data} is no folder")
+    if options.out is not None and not options.out.absolute().parent.is_dir():
+        parser.error(f"--out: {options.out.parent} is no folder")
+    if options.quick:
+        options.repeat, options.seconds, options.size = 1, 0.0, min(options.size, 64)
     return options
 
 

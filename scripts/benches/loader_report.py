@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata, util
 from typing import Any
 
-__all__ = ["INSTALL_LITDATA", "NAMES", "REACHES", "report", "table", "workers_in_words"]
+from benches.contest import comparison, unmeasured
+
+__all__ = ["INSTALL_LITDATA", "NAMES", "REACHES", "compared", "report", "table", "workers_in_words"]
 
 NAMES = {
     "torchvision": "torchvision ImageFolder",
@@ -45,6 +47,30 @@ def report(passes: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
     names = ["torch", "torchvision", "pillow", *["litdata"] * (util.find_spec("litdata") is not None)]
     versions = {name: metadata.version(name) for name in names}
     return {"settings": dict(settings), "versions": versions, "rows": rows, "ratios": _ratios(rows)}
+
+
+def compared(passes: Mapping[str, Any], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compare the ways pass by pass: lines of the README's table.
+
+    Args:
+        passes: As of `report`.
+        settings: What was loaded.
+    """
+    lines = []
+    for number, ways in passes.items():
+        what = f"{settings['folder']}, one core, {workers_in_words(int(number))}"
+        speeds = {
+            NAMES[way]: [each["images"] / each["cpu_s"] for each in found["passes"]]
+            for way, found in ways.items()
+            if way in NAMES
+        }
+        for way, other, reach in REACHES:
+            of, to = NAMES[way], NAMES[other]
+            if to in speeds:
+                lines.append(comparison(what, speeds, of=of, to=to, unit="images/s", at_least=reach))
+            else:
+                lines.append(unmeasured(what, of=of, to=to, why=f"{other} is not installed", at_least=reach))
+    return lines
 
 
 def _ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

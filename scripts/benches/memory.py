@@ -1,22 +1,31 @@
 """Peak resident memory of a training of ResNet-18: lightkit beside a hand-written loop.
 
-All train in a process of their own, with the same batches, weights and optimizer, to its end. The peak is what the
-kernel has counted for the process, and what its children hold by themselves is added.
+All train in a process of their own, with the same weights and optimizer, to its end: on the same batches, which are
+held in memory, and for an epoch on photos, which the training process loads itself. The peak is what the kernel has
+counted for the process (VmHWM), libraries and start-up with it, and what its children hold by themselves is added.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from benches import end_to_end
 from benches.command import command_line, concluded, parsed
 from benches.contest import comparison, contest
-from benches.turns import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, side_by_side
+from benches.end_to_end_photos import Laid, lay, photos_of
+from benches.end_to_end_training import train
+from benches.turns import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, peak_bytes_of, side_by_side
 
-__all__ = ["run"]
+__all__ = ["compared", "run"]
 
 REACH = 1.1
+NUM_PHOTOS = 80
+"""Of which four fifths are trained on: two batches."""
+WHO = (BY_HAND, LIGHTNING_CLI, LIGHTKIT)
 
 
 def run(words: Sequence[str]) -> int:
@@ -26,17 +35,20 @@ def run(words: Sequence[str]) -> int:
         words: See `--help`.
     """
     parser = command_line("memory", __doc__, repeat=3)
-    parser.add_argument("--steps", type=int, default=6, help="steps of each training (default: 6)")
+    parser.add_argument("--steps", type=int, default=6, help="steps of each training on held batches (default: 6)")
     parser.add_argument("--threads", type=int, default=1, help="intra-op threads (default: 1)")
+    parser.add_argument("--photos", type=Path, metavar="FOLDER", help="one folder a class")
     options = parsed(parser, words)
-    return concluded("memory", options, lambda: measured(options), threads=options.threads)
+    photos = photos_of(parser, options.photos)
+    return concluded("memory", options, lambda: measured(options, photos), threads=options.threads)
 
 
-def measured(options: argparse.Namespace) -> dict[str, Any]:
+def measured(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
     """Train a few steps and look at the peaks.
 
     Args:
         options: The command line.
+        photos: One folder a class.
 
     Returns:
         Comparisons, and all rounds in MB.
@@ -53,14 +65,50 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
         return trained
 
-    peaks = {who: peak(who) for who in (BY_HAND, LIGHTNING_CLI, LIGHTKIT)}
-    rounds = contest(peaks, repeat=options.repeat, seed=options.seed)
-    title = f"peak memory, ResNet-18, batch {size.get('batch_size', 32)}"
+    held = contest({who: peak(who) for who in WHO}, repeat=options.repeat, seed=options.seed, told="held batches")
+    with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as work:
+        laid = lay(photos, Path(work, "photos"), max_images=NUM_PHOTOS)
+        from_photos = contest(
+            _of_photos(laid, Path(work), options), repeat=options.repeat, seed=options.seed, told="photos"
+        )
     return {
-        "comparisons": [
-            comparison(title, rounds, of=LIGHTKIT, to=BY_HAND, unit="MB", at_most=REACH),
-            comparison(title, rounds, of=LIGHTKIT, to=LIGHTNING_CLI, unit="MB"),
-        ],
-        "rounds": rounds,
-        "settings": {"steps": num_steps},
+        "comparisons": compared(held, from_photos, batch_size=size.get("batch_size", 32)),
+        "rounds": {"held": held, "photos": from_photos},
+        "settings": {"steps": num_steps, "num_train": laid.num_train},
     }
+
+
+def _of_photos(laid: Laid, work: Path, options: argparse.Namespace) -> dict[str, Callable[[int], float]]:
+    """Give trainings of an epoch on photos: those of `end_to_end`, all in float32 and without loading processes."""
+    asked = argparse.Namespace(size=64 if options.quick else 224, epochs=1, fixed=False)
+
+    def peak(who: str) -> Callable[[int], float]:
+        def trained(seed: int) -> float:
+            training = end_to_end.contestants(laid, asked, seed=seed, accelerator={"num_workers": 0})[who]
+            peaks = [0]
+            folder = work / f"{who} {seed}".replace(" ", "-")
+            train(training, folder, threads=options.threads, watch=lambda pid: peaks.append(peak_bytes_of(pid)))
+            return max(peaks) / 1e6
+
+        return trained
+
+    return {who: peak(who) for who in WHO}
+
+
+def compared(
+    held: Mapping[str, Sequence[float]], photos: Mapping[str, Sequence[float]], *, batch_size: int
+) -> list[dict[str, Any]]:
+    """Compare what was measured.
+
+    Args:
+        held: MB by contestant, round by round, with batches that are held in memory.
+        photos: The same with photos.
+        batch_size: Of the held batches.
+    """
+    title = "peak resident memory of the training process, ResNet-18"
+    rows = ((f"{title}, batches of {batch_size} held in memory", held), (f"{title}, photos of an epoch", photos))
+    return [
+        comparison(what, rounds, of=LIGHTKIT, to=other, unit="MB", at_most=REACH if other == BY_HAND else None)
+        for what, rounds in rows
+        for other in (BY_HAND, LIGHTNING_CLI)
+    ]

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ROWS", "BenchError", "measure", "report", "run"]
+from benches.command import recorded
+from benches.contest import BenchError, comparison
+from benches.environment import alone, load_average
+
+__all__ = ["ROWS", "BenchError", "compared", "measure", "report", "run"]
 
 PLAIN = """\
 from pytorch_lightning.cli import LightningCLI
@@ -43,10 +46,6 @@ OWN = "model: {class_path: own_class.Net, init_args: {hiden: 3}}\ndata: lightkit
 FILES = {"plain.py": PLAIN, "good.yaml": GOOD, "bad.yaml": BAD, "own_class.py": OWN_CLASS, "own.yaml": OWN}
 TIMEOUT_S = 120.0
 IMPORTS = "import torch, pytorch_lightning, jsonargparse, lightkit.models, lightkit.data"
-
-
-class BenchError(Exception):
-    """A command did not do what is measured."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,12 @@ def run(words: Sequence[str]) -> int:
     """Measure, print a table or JSON, and return the exit code.
 
     Args:
-        words: `--json`; `--repeat N`: how often each command runs; `--timeout S`: how long it may take.
+        words: See `--help`.
     """
     parser = argparse.ArgumentParser(prog="scripts/bench startup", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON into this file too")
+    parser.add_argument("--quick", action="store_true", help="each command once, to see that all runs")
     parser.add_argument("--repeat", type=int, default=10, help="how often each command runs (default: 10)")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for each command (default: 120)")
     options = parser.parse_args(words)
@@ -100,14 +101,20 @@ def run(words: Sequence[str]) -> int:
         parser.error(f"--repeat: expected 1 or more, got {options.repeat}")
     if not options.timeout > 0:
         parser.error(f"--timeout: expected more than 0 seconds, got {options.timeout:g}")
+    if options.out is not None and not options.out.absolute().parent.is_dir():
+        parser.error(f"--out: {options.out.parent} is no folder")
+    options.repeat = 1 if options.quick else options.repeat
+    before, start = load_average(), time.monotonic()
     try:
-        found = report(measure(options.repeat, timeout_s=options.timeout))
+        seconds = measure(options.repeat, timeout_s=options.timeout)
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted; nothing was measured to its end", file=sys.stderr)
         return 130
+    found = {"bench": "startup", **report(seconds), "comparisons": compared(seconds), "rounds": seconds}
+    found = recorded(found, options, threads=1, load_before=before, start=start)
     print(json.dumps(found, indent=2) if options.json else _table(found, options.repeat))
     return 0
 
@@ -142,14 +149,11 @@ def measure(repeat: int, rows: Sequence[Row] = ROWS, *, timeout_s: float = TIMEO
 
 
 def _seconds(command: Sequence[str], folder: str, code: int, *, timeout_s: float = TIMEOUT_S) -> float:
-    alone = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    quiet = {"JSONARGPARSE_DEPRECATION_WARNINGS": "off", "PYTHONWARNINGS": "ignore"}
-    environment = {**os.environ, **alone, **quiet}
     shown = " ".join(command)
     start = time.perf_counter()
     try:
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=timeout_s
+            command, cwd=folder, env=alone(), capture_output=True, text=True, check=False, timeout=timeout_s
         )
     except subprocess.TimeoutExpired as error:
         raise BenchError(f"{shown} has not ended after {timeout_s:g} s; --timeout gives it more") from error
@@ -183,6 +187,25 @@ def report(seconds: dict[str, list[float]], rows: Sequence[Row] = ROWS) -> dict[
             }
         )
     return {"imports_s": _spread(seconds["imports"]), "rows": found}
+
+
+def compared(seconds: Mapping[str, Sequence[float]], rows: Sequence[Row] = ROWS) -> list[dict[str, Any]]:
+    """Compare each row's two commands: lines of the README's table.
+
+    Args:
+        seconds: What `measure` gave.
+        rows: What ran.
+    """
+    lines = []
+    for row in rows:
+        both = {"lightkit": seconds[f"own {row.name}"], "plain LightningCLI": seconds[f"plain {row.name}"]}
+        what = f"`{row.name}`"
+        lines.append(comparison(what, both, of="lightkit", to="plain LightningCLI", unit="s", at_most_s=row.reach_s))
+        if row.reach_of_imports is not None:
+            imports = {**both, "imports": seconds["imports"]}
+            reach = row.reach_of_imports
+            lines.append(comparison(what, imports, of="lightkit", to="imports", unit="s", at_most=reach))
+    return lines
 
 
 def _spread(seconds: Sequence[float]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Seconds of a training step: lightkit beside a hand-written loop and a plain LightningCLI.
 
 Synthetic batches are held in memory and are the same for all, as are weights, optimizer and threads. All contestants of
-a net are loaded at once and take turns of some steps, so that start-up counts nowhere.
+a net are loaded at once and take turns of some steps, so that start-up counts nowhere. The Lightning module of all logs
+its loss for the bar too (`prog_bar=True`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from benches.command import command_line, concluded, parsed
 from benches.contest import comparison, contest
@@ -19,11 +20,12 @@ __all__ = ["NETS", "Net", "compared", "run"]
 
 WITHOUT_BAR = f"{LIGHTNING_CLI} without its bar"
 BAREBONES = f"{LIGHTNING_CLI}, barebones"
-ON_A_TERMINAL = f"{LIGHTKIT} on a terminal"
+ON_A_TERMINAL, CLI_ON_A_TERMINAL = f"{LIGHTKIT} on a terminal", f"{LIGHTNING_CLI} on a terminal"
 CONTESTANTS: dict[str, dict[str, Any]] = {BY_HAND: {}, LIGHTNING_CLI: {}, LIGHTKIT: {}}
 MORE: dict[str, dict[str, Any]] = {
     WITHOUT_BAR: {"config": {"trainer": {"enable_progress_bar": False}}},
     BAREBONES: {"config": {"trainer": {"barebones": True}}},
+    CLI_ON_A_TERMINAL: {"terminal": True},
     ON_A_TERMINAL: {"terminal": True},
 }
 
@@ -86,7 +88,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         size = {"batch_size": 2, "image_size": 64} if options.quick else {}
         job = Job(name, seed=options.seed, threads=threads[name], **size)
         rounds[name] = _rounds(job, NETS[name], options)
-        comparisons += compared(NETS[name], rounds[name])
+        comparisons += compared(NETS[name], rounds[name], clock=options.clock)
     return {
         "comparisons": comparisons,
         "rounds": rounds,
@@ -112,18 +114,22 @@ def _rounds(job: Job, net: Net, options: argparse.Namespace) -> dict[str, list[f
         return contest(turns, repeat=options.repeat, seed=job.seed, told=net.title)
 
 
-def compared(net: Net, rounds: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+def compared(
+    net: Net, rounds: Mapping[str, Sequence[float]], *, clock: Literal["wall", "cpu"] = "wall"
+) -> list[dict[str, Any]]:
     """Compare what was measured of a net.
 
     Args:
         net: How it was measured.
         rounds: Seconds of a step by contestant, round by round.
+        clock: That told them.
     """
+    step = f"{net.title}, {clock} clock"
     scale, unit = (1e6, "us") if net.overhead else (1e3, "ms")
     scaled = {name: [scale * value for value in values] for name, values in rounds.items()}
     lines = [
-        comparison(net.title, scaled, of=LIGHTKIT, to=BY_HAND, unit=unit, at_most=net.at_most),
-        comparison(net.title, scaled, of=LIGHTKIT, to=LIGHTNING_CLI, unit=unit),
+        comparison(step, scaled, of=LIGHTKIT, to=BY_HAND, unit=unit, at_most=net.at_most),
+        comparison(step, scaled, of=LIGHTKIT, to=LIGHTNING_CLI, unit=unit),
     ]
     if not net.overhead:
         return lines
@@ -132,7 +138,11 @@ def compared(net: Net, rounds: Mapping[str, Sequence[float]]) -> list[dict[str, 
         for name, values in scaled.items()
         if name != BY_HAND
     }
-    title = f"overhead a step, {net.title}"
+    title = f"overhead a step, {step}"
     lines.append(comparison(title, over, of=LIGHTKIT, to=LIGHTNING_CLI, unit=unit, at_most=0.5))
-    lines += [comparison(title, over, of=LIGHTKIT, to=name, unit=unit) for name in MORE if name in over]
+    lines += [
+        comparison(title, over, of=LIGHTKIT, to=name, unit=unit) for name in (WITHOUT_BAR, BAREBONES) if name in over
+    ]
+    if ON_A_TERMINAL in over:
+        lines.append(comparison(title, over, of=ON_A_TERMINAL, to=CLI_ON_A_TERMINAL, unit=unit, at_most=0.5))
     return lines

@@ -16,7 +16,7 @@ __all__ = ["HeldBatches", "Stepped"]
 
 
 class Stepped(LightningModule):
-    """A net that is trained on batches in memory, and logs its loss.
+    """A net that is trained on batches in memory, and logs its loss, for the bar too where there is one.
 
     Args:
         name: Of the net.
@@ -30,7 +30,7 @@ class Stepped(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Give the loss."""
         loss = loss_of(self.net, batch)
-        self.log("train/loss", loss)
+        self.log("train/loss", loss, prog_bar=True)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

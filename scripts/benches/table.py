@@ -16,7 +16,7 @@ __all__ = ["RESULTS", "markdown", "run", "text_of", "with_table"]
 RESULTS = Path(__file__).with_name("results")
 README = Path(__file__).parents[2] / "README.md"
 START, END = "<!-- bench -->", "<!-- /bench -->"
-_SIGNS = {"at most": "≤", "at least": "≥"}
+_SIGNS = {"at most": "≤ {:g}", "at least": "≥ {:g}", "at most s": "≤ {:g} s"}
 
 
 def run(words: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def run(words: Sequence[str]) -> int:
 
 def stored(folder: Path) -> list[dict[str, Any]]:
     """Read the results of a folder, in the order of the benches."""
-    files = [folder / f"{name}.json" for name, bench in BENCHES.items() if bench.stored]
+    files = [folder / f"{name}.json" for name in BENCHES]
     return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
 
 
@@ -60,10 +60,10 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     Args:
         results: What the benches wrote.
     """
-    lines = ["| bench | what | lightkit | against | ratio | reach | |", "|---|---|---|---|---|---|---|"]
+    lines = ["| bench | what | lightkit | against | ratio | rounds | reach | |", "|---|---|---|---|---|---|---|---|"]
     for found in results:
         for row in found["comparisons"]:
-            cells = (f"`{found['bench']}`", row["what"], *_sides(row), *_judged(row))
+            cells = (f"`{found['bench']}`", row["what"], *_sides(row), *_judged(row, found))
             lines.append("|" + "".join(f" {cell} |" if cell else " |" for cell in cells))
     return "\n".join([*lines, "", *_conditions(results)])
 
@@ -74,8 +74,8 @@ def text_of(found: Mapping[str, Any]) -> str:
     Args:
         found: What the bench wrote.
     """
-    cells = [("what", "measured", "against", "ratio (least to most)", "reach", "")]
-    cells += [(row["what"], *_sides(row, names=True), *_judged(row)) for row in found["comparisons"]]
+    cells = [("what", "measured", "against", "ratio (least to most)", "rounds", "reach", "")]
+    cells += [(row["what"], *_sides(row, names=True), *_judged(row, found)) for row in found["comparisons"]]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     where = found["environment"]
@@ -90,20 +90,28 @@ def conditions(found: Mapping[str, Any]) -> str:
     commit = f"{where['commit']}{' with changes' if where['dirty'] else ''}"
     versions = ", ".join(f"{name} {where['versions'][name]}" for name in ("torch", "pytorch-lightning"))
     machine = f"{where['cpu']}, {where['cores']['usable']} cores{threads}"
-    return f"medians of {found['settings']['repeat']} rounds; {machine}; {versions}; {commit}; {where['date'][:10]}"
+    repeat = found["settings"]["repeat"]
+    rounds = "a single round" if repeat == 1 else f"medians of {repeat} rounds"
+    quick = ", as small as --quick has it, which tells nothing of speed" if found["settings"].get("quick") else ""
+    return f"{rounds}{quick}; {machine}; {versions}; {commit}; {where['date'][:10]}"
 
 
 def reach_of(row: Mapping[str, Any]) -> str:
     """Write what a ratio is to reach."""
-    return " ".join(f"{_SIGNS[kind]} {limit:g}" for kind, limit in (row["reach"] or {}).items())
+    return " ".join(_SIGNS[kind].format(limit) for kind, limit in (row["reach"] or {}).items())
 
 
-def _judged(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    verdict = "" if row["reached"] is None else "reached" if row["reached"] else "missed"
-    return _ratio(row["ratio"]), reach_of(row), verdict
+def _judged(row: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Tell ratio, rounds, reach, and the verdict: ``undecided`` where some rounds reach it and some do not."""
+    if "unmeasured" in row:
+        return "", "0", reach_of(row), f"not measured: {row['unmeasured']}"
+    verdict = {True: "reached", False: "missed", None: "undecided" if row["reach"] else ""}[row["reached"]]
+    return _ratio(row["ratio"]), str(row.get("rounds", found["settings"]["repeat"])), reach_of(row), verdict
 
 
 def _sides(row: Mapping[str, Any], *, names: bool = False) -> tuple[str, str]:
+    if "unmeasured" in row:
+        return row["of"], row["to"]
     of, to = (_value(row["values"][row[side]]["median"], row["unit"]) for side in ("of", "to"))
     return f"{row['of']} {of}" if names or row["of"] != "lightkit" else of, f"{row['to']} {to}"
 

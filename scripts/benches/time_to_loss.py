@@ -37,7 +37,7 @@ def run(words: Sequence[str]) -> int:
     Args:
         words: See `--help`.
     """
-    parser = command_line("time_to_loss", __doc__, repeat=2)
+    parser = command_line("time_to_loss", __doc__, repeat=3)
     add_options(parser, weights=True)
     parser.add_argument("--loss", type=float, default=0.55, help="validation loss to reach (default: 0.55)")
     parser.add_argument("--size", type=int, default=IMAGE_SIZE, help=f"side of the photos (default: {IMAGE_SIZE})")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +28,7 @@ import yaml
 from benches.contest import BenchError
 from benches.environment import alone
 
-__all__ = ["BY_HAND", "LIGHTKIT", "LIGHTNING_CLI", "Job", "Training", "side_by_side"]
+__all__ = ["BY_HAND", "LIGHTKIT", "LIGHTNING_CLI", "Job", "Training", "peak_bytes_of", "side_by_side"]
 
 BY_HAND, LIGHTNING_CLI, LIGHTKIT = "hand-written loop", "LightningCLI", "lightkit"
 START_S, TURN_S, END_S = 180.0, 240.0, 60.0
@@ -116,15 +119,8 @@ class Training:
         return max(_answer(gate, self.name)[clock] for gate in self._gates)
 
     def peak_bytes(self) -> int:
-        """Give the most memory that its processes have held, each for itself at its own time.
-
-        What a child shares with others is counted once, in the process that was started. 0 where it has ended.
-        """
-        try:
-            family = psutil.Process(self.process.pid)
-            return _peak(family) + sum(_own(child) for child in family.children(recursive=True))
-        except (psutil.Error, OSError, StopIteration):  # it has just ended: the kernel tells no more of it
-            return 0
+        """Give the most memory that its processes have held; as `peak_bytes_of`."""
+        return peak_bytes_of(self.process.pid)
 
     def end(self) -> int:
         """Let it end as it would by itself, or kill it where that takes too long; give its `peak_bytes` till then."""
@@ -154,6 +150,19 @@ def _answer(gate: socket.socket, name: str) -> dict[str, float]:
         line += part
     answer: dict[str, float] = json.loads(line)
     return answer
+
+
+def peak_bytes_of(pid: int) -> int:
+    """Give the most memory that a process has held, and what its children hold by themselves; 0 where it has ended.
+
+    Args:
+        pid: Of the process.
+    """
+    try:
+        family = psutil.Process(pid)
+        return _peak(family) + sum(_own(child) for child in family.children(recursive=True))
+    except (psutil.Error, OSError, StopIteration):  # it has just ended: the kernel tells no more of it
+        return 0
 
 
 def _peak(process: psutil.Process) -> int:
@@ -192,8 +201,9 @@ def training(
         door.listen(num_ranks)
         says = open_things.enter_context(tempfile.TemporaryFile())
         screen = open_things.enter_context(_terminal(says)) if terminal else says.fileno()
+        own = {"BENCH_GATE": address, **({"TERM": "xterm-256color"} if terminal else {})}
         process = subprocess.Popen(
-            command, cwd=folder, env={**alone(threads), "BENCH_GATE": address}, stdin=subprocess.DEVNULL,
+            command, cwd=folder, env={**alone(threads), **own}, stdin=subprocess.DEVNULL,
             stdout=screen, stderr=screen, start_new_session=True,
         )  # fmt: skip
         open_things.callback(_killed, process)
@@ -222,6 +232,7 @@ def _killed(process: subprocess.Popen[bytes]) -> None:
 def _terminal(says: IO[bytes]) -> Iterator[int]:
     """Give a terminal whose screen nobody sees; what it shows goes into a file."""
     reader, screen = pty.openpty()
+    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))  # without a size, bars have no width
     over = threading.Event()
 
     def drained() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-_spec = importlib.util.spec_from_file_location("startup", SCRIPTS / "benches" / "startup.py")
-assert _spec is not None
-assert _spec.loader is not None
-startup: Any = importlib.util.module_from_spec(_spec)
-sys.modules["startup"] = startup  # dataclasses look their module up
-_spec.loader.exec_module(startup)
+sys.path.insert(0, str(SCRIPTS))
+startup: Any = importlib.import_module("benches.startup")
+sys.path.remove(str(SCRIPTS))
 
 
 def _bench(*words: str) -> subprocess.CompletedProcess[str]:
@@ -53,6 +50,17 @@ def test_the_report_has_medians_spreads_and_ratios() -> None:
             "reach_s": 0.1,
             "reach_of_imports": None,
         }
+    ]
+
+
+def test_a_row_reaches_seconds_and_a_ratio_to_the_imports() -> None:
+    rows = [startup.Row("a", ("a",), ("a",), reach_s=0.1), startup.Row("b", ("b",), ("b",), reach_of_imports=1.1)]
+    seconds = {"imports": [3.0], "own a": [0.2], "plain a": [6.0], "own b": [3.0], "plain b": [6.0]}
+    found = startup.compared(seconds, rows)
+    assert [(row["what"], row["to"], row["reach"], row["reached"]) for row in found] == [
+        ("`a`", "plain LightningCLI", {"at most s": 0.1}, False),
+        ("`b`", "plain LightningCLI", None, None),
+        ("`b`", "imports", {"at most": 1.1}, True),
     ]
 
 
@@ -117,8 +125,9 @@ def test_a_bench_that_there_is_not(words: list[str], code: int, says: str) -> No
 
 @pytest.mark.slow
 def test_each_command_of_the_bench_does_what_it_should(tmp_path: Path) -> None:
-    done = _bench("startup", "--repeat", "1", "--json")
+    done = _bench("startup", "--quick", "--out", str(tmp_path / "startup.json"))
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(tmp_path.joinpath("startup.json").read_text(encoding="utf-8"))
+    assert found["environment"]["threads"] == 1
     assert [row["command"] for row in found["rows"]] == [row.name for row in startup.ROWS]
     assert all(row["ratio"] < 0.5 for row in found["rows"][:3])  # they load no torch; a tenth where nothing else runs

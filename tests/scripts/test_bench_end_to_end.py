@@ -74,9 +74,26 @@ def test_epochs_after_the_first_and_the_first_with_its_start_up_stand_in_rows_of
         "LightningCLI": [_moments((5.0, 20.0, 26.0, 32.0), 0.5)],
         "hand-written loop": [_moments((5.0, 20.0, 25.0, 30.0), 0.5)],
     }
-    rows = _module("end_to_end").compared(found, 100)
-    assert [row["ratio"]["median"] for row in rows] == [3.0, 2.5, 2.0, 2.0]
-    assert [row["reached"] for row in rows] == [True, None, None, None]
+    rows = _module("end_to_end").compared(found, 100, 50)
+    assert [row["ratio"]["median"] for row in rows] == [3.0, 2.5, 2.0, 2.0, 2.286, 2.143]
+    assert [row["reached"] for row in rows] == [True, None, None, None, None, None]
+    assert [row["what"] for row in rows[::2]] == [
+        "ResNet-18, epochs after the first; accuracy 0.50 against 0.50 (chance 0.20)",
+        "ResNet-18, first epoch with start-up",
+        "ResNet-18, 3 epochs with start-up",
+    ]
+
+
+@pytest.mark.parametrize(("accuracy", "reached"), [(0.9, True), (0.45, True), (0.1, False)])
+def test_speed_at_a_lower_accuracy_reaches_nothing(accuracy: float, reached: bool) -> None:
+    found = {
+        "lightkit": [_moments((5.0, 10.0, 12.0), accuracy)],
+        "LightningCLI": [_moments((5.0, 20.0, 30.0), 0.5)],
+        "hand-written loop": [_moments((5.0, 20.0, 30.0), 0.5)],
+    }
+    row = _module("end_to_end").compared(found, 100, 100)[0]
+    assert (row["ratio"]["median"], row["reached"]) == (5.0, reached)
+    assert f"accuracy {accuracy:.2f} against 0.50" in row["what"]
 
 
 @pytest.mark.parametrize(("accuracy", "says"), [(0.55, "within"), (0.9, "beyond")])
