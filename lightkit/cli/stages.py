@@ -21,6 +21,7 @@ from lightkit.errors import CheckpointError, ConfigError, LightkitError
 from lightkit.launch import this_rank
 from lightkit.launch.plan import THREADS
 from lightkit.machine import this_machine
+from lightkit.machine.allocator import keep_memory
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def _run_opened(command: str, words: list[str], watch: SignalWatch, audience: Au
 def _run_session(session: Session, words: list[str]) -> int:
     speak_plainly(session.mode, session.resolved.masked)
     os.environ.update(session.hardware.environment)
+    if session.command == "fit":
+        keep_memory()
     # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
     from lightkit.cli.lightning import DataChanged
 

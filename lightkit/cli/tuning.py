@@ -18,6 +18,7 @@ from lightkit.config import dump_yaml
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.machine import this_machine
+from lightkit.machine.allocator import keep_memory
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 
@@ -45,6 +46,7 @@ def tuned_config(words: Sequence[str], *, budget_s: float | None, is_json: bool)
         LightkitError: If config or data are wrong.
     """
     with SignalWatch() as watch:
+        keep_memory()  # as fit does
         session = open_session("fit", words, watch)
         if session.passthrough or session.print_config is not None:
             raise ConfigError("tune: --print_config and --KEY.help are options of lightkit fit")

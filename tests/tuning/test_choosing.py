@@ -40,12 +40,13 @@ def test_the_fastest_of_several_wins() -> None:
     ("losses", "refused"),
     [
         ((2.0, 1.04), None),
-        ((2.0, 1.2), "its loss of step 2 is 1.2 where the baseline's is 1: 20.0% off, 5% is accepted"),
+        ((2.0, 1.2), "its loss of step 2 is 1.2 where the baseline's is 1: 20.0% off, 15% is accepted"),
+        ((2.1, 1.0), "its loss of step 1 is 2.1 where the baseline's is 2: 5.0% off, 1% is accepted"),
         ((2.0, math.nan), "its loss, or the baseline's, is not finite"),
         ((math.inf,), "its loss, or the baseline's, is not finite"),
         ((), "no loss to compare with float32's"),
     ],
-    ids=["near", "off", "nan", "infinite", "none"],
+    ids=["near", "off", "off_from_the_start", "nan", "infinite", "none"],
 )
 def test_losses_are_compared_step_by_step(losses: tuple[float, ...], refused: str | None) -> None:
     assert judged(lower(losses=losses), BASE.losses).refused == refused
