@@ -303,12 +303,13 @@ class LightkitCLI(LightningCLI):
     def settle(self, choices: Choices) -> dict[str, Any]:
         """Put what was chosen in the place of the config's `auto`s, and give the config as it is saved."""
         assert self.session is not None
-        before = self.config[self.subcommand]
-        self._chosen = chosen_config(self.session.resolved, choices.values)
-        self.config = self._parsed(self.parser, [str(self.subcommand)], self._chosen)
-        section = self.config[self.subcommand]
-        section["seed_everything"] = before["seed_everything"]  # drawn by now
-        section["run"]["name"] = before["run"]["name"]
+        command, resolved = [str(self.subcommand)], self.session.resolved
+        self._chosen = chosen_config(resolved, choices.values)
+        before, now = (self._parsed(self.parser, command, each) for each in (resolved, self._chosen))
+        section = self.config[self.subcommand]  # in which a subclass's hooks may have changed anything else
+        for key, value in now[self.subcommand].items():
+            if key not in before[self.subcommand] or before[self.subcommand][key] != value:
+                section[key] = value
         vars(self).pop("config_dump", None)  # LightningCLI 2.6 keeps the model's hyper-parameters there
         self.saved_config = self._config_to_save()
         return self.saved_config

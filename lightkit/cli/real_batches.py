@@ -79,13 +79,14 @@ def taken_batches(
     """
     limits = {key: values[key] for key in _LIMITS if values.get(key) is not None}
     stand_in = _StandIn()
-    if data is None and model is not None:
-        stand_in.train_dataloader = model.train_dataloader  # type: ignore[method-assign]
-        model.prepare_data()
-        model.setup("fit")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the training warns of the same
         trainer = Trainer(**_ALONE, **_UNSEEN, **limits, default_root_dir=folder, plugins=[LightningEnvironment()])
+        if data is None and model is not None:
+            stand_in.train_dataloader = model.train_dataloader  # type: ignore[method-assign]
+            model.trainer = trainer  # whose data the loaders may ask for
+            model.prepare_data()
+            model.setup("fit")
         trainer.fit(stand_in, datamodule=data)
     assert stand_in.taken is not None
     return stand_in.taken

@@ -97,9 +97,9 @@ def _chosen(stage: Stage, autos: Autos, saved: dict[str, Any]) -> Stage:
     """Answer the `auto`s, and write the answers into the config and the manifest of the run that has begun."""
     run, manifest = stage.start.run, stage.recorder.manifest
     choices, saved = _settled(autos, autos.found(stage), saved)
-    runs.write_text(run.config_path, config.dump_yaml(saved))
-    if manifest is not None:
+    if manifest is not None:  # first: a config without `auto`s is another one, unless the manifest explains it
         runs.write_json(run.manifest_path, choices.noted(manifest))
+    runs.write_text(run.config_path, config.dump_yaml(saved))
     return replace(stage, choices=choices)
 
 

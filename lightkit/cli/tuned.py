@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,14 +19,17 @@ from lightkit.cli.timing import deadline_of
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import LightkitError
 from lightkit.launch.plan import THREADS
+from lightkit.machine import this_machine
 from lightkit.tuning.search import SHARE_OF_TRAINING
 
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
+    from lightkit.tuning.learning_rate import FoundRate
 
 __all__ = ["autos_of", "take_threads"]
 
 _log = logging.getLogger("lightkit")
+_FORKS = ("ddp_fork", "ddp_notebook")
 _MOST_S = 30.0  # that measuring may take before a training
 
 
@@ -84,11 +89,23 @@ class MeasuredAutos:
         if run is not None and (told := Choices.of_run(run)) is not None:
             found = self._defaults(str(run.folder)).values
             return Choices({key: told.values.get(key, value) for key, value in found.items()}, told.source, told.keys)
-        if not trains or (start.is_old and start.checkpoint is not None):
+        if not trains:
             return self._defaults("default")
-        if self._cli.config[self._cli.subcommand]["trainer"].get("fast_dev_run"):
-            self._session.tell(f"accelerator.{self._settings.autos()[0]}: auto measures nothing in a fast_dev_run")
+        if (where := self._not_here(start)) is not None:
+            self._session.tell(f"accelerator.{self._settings.autos()[0]}: auto measures nothing {where}")
             return self._defaults("default")
+        return None
+
+    def _not_here(self, start: Start) -> str | None:
+        """Say why a training measures nothing; None where it does."""
+        trainer = self._cli.config[self._cli.subcommand]["trainer"]
+        if start.is_old and start.checkpoint is not None:
+            return "in a run that goes on"
+        if trainer.get("fast_dev_run"):
+            return "in a fast_dev_run"
+        on_gpus = trainer.get("accelerator") in ("gpu", "cuda", "auto", None) and this_machine().gpus != ()
+        if on_gpus and str(trainer.get("strategy")).startswith(_FORKS):
+            return f"before trainer.strategy: {trainer['strategy']} forks: what has used a GPU cannot be forked"
         return None
 
     def found(self, stage: Stage) -> Choices:
@@ -102,7 +119,8 @@ class MeasuredAutos:
         from lightkit.cli.workbench import Workbench  # here: few runs measure
 
         try:
-            bench = Workbench(self._cli, self._session, self._settings, budget_s=self._budget_s(), is_hurried=True)
+            settings = self._without_rate(stage.start)
+            bench = Workbench(self._cli, self._session, settings, budget_s=self._budget_s(), is_hurried=True)
             found = bench.found()
         except LightkitError:
             raise
@@ -113,13 +131,20 @@ class MeasuredAutos:
         for line in found.lines:
             self._session.tell(line)
         if found.rate is not None:
-            found.rate.write(stage.start.run.folder)
-        if found.rate is not None:
-            found.rate.write(stage.start.run.folder)
+            _keep_curve(found.rate, stage.start.run.folder)
             if found.rate.learning_rate is None:
                 _log.warning("accelerator.learning_rate: %s; the config's is kept", found.rate.words)
         stage.recorder.events.write("tune", **found.event())
-        return Choices(found.chosen, found.source)
+        return Choices({**self._defaults("measured").values, **found.chosen}, found.source)
+
+    def _without_rate(self, start: Start) -> AcceleratorSettings:
+        """Ask for no learning rate where a checkpoint's optimizer brings its own."""
+        if start.checkpoint is None or self._settings.learning_rate is None:
+            return self._settings
+        _log.warning(
+            "accelerator.learning_rate: auto looks for none: the optimizer goes on with that of %s", start.checkpoint
+        )
+        return replace(self._settings, learning_rate=None)
 
     def _budget_s(self) -> float:
         """Give the seconds that measuring may take: a training with a deadline has none to give away."""
@@ -131,6 +156,13 @@ class MeasuredAutos:
 
     def _defaults(self, source: str) -> Choices:
         return Choices({key: _default_of(key) for key in self._settings.autos()}, source)
+
+
+def _keep_curve(rate: FoundRate, folder: Path) -> None:
+    try:
+        rate.write(folder)
+    except OSError as error:
+        _log.warning("accelerator.learning_rate: the curve of the search is not kept: %s", error)
 
 
 def _default_of(key: str) -> Any:

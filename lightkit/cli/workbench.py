@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightkit.cli.kept_findings import Limit, code_of, keep, kept
 from lightkit.cli.launching import plan_of
 from lightkit.cli.real_batches import Batches, taken_batches
 from lightkit.cli.session import Session
-from lightkit.cli.twin import Twin, class_of_section
+from lightkit.cli.twin import Twin
+from lightkit.config.hardware.choosing import place_of
 from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.errors import ConfigError
 from lightkit.machine import this_machine
 from lightkit.tuning import findings_cache
 from lightkit.tuning.batch_size import FoundSize, find_batch_size
 from lightkit.tuning.computation import Computation
-from lightkit.tuning.findings_cache import source_digest
 from lightkit.tuning.learning_rate import FoundRate, find_learning_rate
 from lightkit.tuning.measuring import measure
 from lightkit.tuning.short_fits import without_trace
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "Workbench"]
 
+_log = logging.getLogger("lightkit")
 _EPOCHS = 1000  # of Lightning's trainer that is told of none
 _OF_A_STEP = ("accelerator", "precision", "deterministic", "accumulate_grad_batches", "gradient_clip_val", "devices")
+_LENGTH = ("max_epochs", "max_steps", "accumulate_grad_batches", "limit_train_batches", "overfit_batches")
 _SPEED = ("precision", "memory_format", "compile", "tf32", "fused", "threads", "num_workers")
 
 
@@ -78,9 +83,10 @@ def _words_of(findings: Findings, chosen: Mapping[str, Any], source: str) -> str
     words = best.words
     if chosen.get("num_workers") is not None:
         words += f", {chosen['num_workers']} worker{'s' if chosen['num_workers'] != 1 else ''}"
-    rate = next((one.samples_per_s for one in findings.measurements if one.variant == best), None)
+    rate = None if findings.of_chosen is None else findings.of_chosen.samples_per_s
     measured = f"{findings.seconds:.1f} s measured" if source == "measured" else "measured before"
-    facts = [f"{rate:.3g} samples/s"] * (rate is not None) + [measured]
+    facts = [measured] if rate is None else [f"{rate:.3g} samples/s", measured]
+    facts += [f"{len(findings.left_out)} not tried for lack of time"] * bool(findings.left_out)
     if findings.gain is None or findings.gain <= 1:
         return f"{words}: nothing that was tried is faster ({', '.join(facts)})"
     base = findings.measurements[0].variant.precision
@@ -100,7 +106,9 @@ class Workbench:
         cli: Has parsed the config.
         session: The invocation.
         settings: The section `accelerator`.
-        budget_s: Seconds for the settings for speed; None for as many as it takes.
+        budget_s: Seconds for batch size and speed together, with the loading of what they are measured on; half of
+            them for the batch size where both are asked for. None for as many as it takes. A learning rate takes the
+            steps that it takes.
         is_hurried: Whether a training waits for it, whose expected time limits it too.
     """
 
@@ -114,8 +122,10 @@ class Workbench:
         is_hurried: bool,
     ) -> None:
         self._session = session
+        self._cli = cli
         self._section = cli.config[cli.subcommand]
-        self._settings = settings
+        self._settings = self._with_homes(settings)
+        self._autos = settings.autos()
         self._budget_s = budget_s
         self._is_hurried = is_hurried
         self._twin = Twin(cli)
@@ -130,30 +140,59 @@ class Workbench:
         """
         began = time.monotonic()
         autos = self._settings.autos()
-        chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in autos}
+        chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in self._autos}
         size = rate = findings = None
         source = "measured"
         with without_trace() as folder:
             if "batch_size" in autos:
-                size = self._batch_size()
+                asks_more = bool({*autos} & {*_SPEED})
+                size = self._batch_size(None if self._budget_s is None else self._budget_s / (2 if asks_more else 1))
                 chosen["batch_size"] = size.batch_size
                 self._twin.data_differs["batch_size"] = size.batch_size
             if asked := {*autos} & {*_SPEED}:
-                findings, source = self._speed(folder)
+                findings, source = self._speed(folder, began)
                 chosen |= {key: value for key, value in _values_of(findings).items() if key in asked}
             if "learning_rate" in autos:
                 rate = self._learning_rate(chosen)
                 chosen["learning_rate"] = rate.learning_rate
         return Found(chosen, source, time.monotonic() - began, findings=findings, size=size, rate=rate)
 
-    def _speed(self, folder: Path) -> tuple[Findings, str]:
-        """Measure settings for speed, or read what has been measured for the same, and say which."""
+    def _with_homes(self, settings: AcceleratorSettings) -> AcceleratorSettings:
+        """Leave out what nothing in the config takes, and tell of it where the user has asked for it."""
+        missing = {key: why for key in settings.autos() if (why := self._why_not(key)) is not None}
+        for key, why in missing.items():
+            if self._section["accelerator"][key] == "auto":
+                _log.warning("accelerator.%s: auto chooses nothing, for nothing takes it: %s", key, why)
+        nothing: dict[str, Any] = dict.fromkeys(missing)
+        return replace(settings, **nothing)
+
+    def _why_not(self, key: str) -> str | None:
+        """Say why nothing takes what a key would come to; None where something does."""
+        if key not in ("num_workers", "batch_size", "learning_rate"):
+            return None
+        try:
+            place = place_of(key, self._session.resolved)
+        except ConfigError as error:
+            return str(error).splitlines()[0]
+        if place is None:
+            return "the config has no section data"
+        return None if place in self._section else f"there is no {place}"
+
+    def _speed(self, folder: Path, began: float) -> tuple[Findings, str]:
+        """Measure settings for speed, or read what has been measured for the same, and say which.
+
+        Args:
+            folder: For what is written.
+            began: When the seconds of the budget began.
+        """
         root = Path(self._section["run"]["root"])
         key = findings_cache.key_of(self._parts())
-        if self._is_hurried and (before := findings_cache.read(root, key)) is not None:
+        limit = self._limit()
+        if self._is_hurried and (before := kept(root, key, limit)) is not None:
             return before, "cache"
         data = self._twin.data()
         taken = taken_batches(self._twin.model() if data is None else None, data, self._values, folder=str(folder))
+        spent_s = time.monotonic() - began
         findings = measure(
             self._twin.model,
             taken.items,
@@ -162,15 +201,20 @@ class Workbench:
             trainer_values=self._values,
             datamodule=data,
             seed=self._seed,
-            budget_s=self._budget_s,
+            budget_s=None if self._budget_s is None else max(0.0, self._budget_s - spent_s),
             num_steps=self._num_steps(taken) if self._is_hurried else None,
             ranks=self._ranks,
             cores=this_machine().cores,
             load_s=taken.load_s,
         )
         if len(findings.measurements) > 1 or not findings.left_out:  # else a busy moment would decide for good
-            findings_cache.write(root, key, findings)
+            keep(root, key, findings, limit)
         return findings, "measured"
+
+    def _limit(self) -> Limit:
+        """Describe what limits the time."""
+        length = {key: str(self._values.get(key)) for key in _LENGTH} if self._is_hurried else None
+        return {"budget_s": self._budget_s, "trainer": length}
 
     def _base(self) -> Variant:
         """Give what is fixed, and the defaults of the rest."""
@@ -179,36 +223,35 @@ class Workbench:
         return Variant(precision, **{key: self._said(key) for key in keys}, threads=self._section["launch"]["threads"])
 
     def _num_steps(self, taken: Batches) -> int | None:
-        """Count the batches of the whole training; None where nobody knows."""
+        """Count the batches of the whole training that each process computes; None where nobody knows."""
         epochs, steps = self._values.get("max_epochs"), self._values.get("max_steps", -1)
         limits = [] if steps in (None, -1) else [steps * int(self._values.get("accumulate_grad_batches") or 1)]
         if taken.per_epoch is not None and epochs != -1 and not (epochs is None and limits):
-            limits.append(taken.per_epoch * (_EPOCHS if epochs is None else epochs))
+            limits.append(-(-taken.per_epoch // self._processes) * (_EPOCHS if epochs is None else epochs))
         return min(limits, default=None)
 
     def _parts(self) -> dict[str, Any]:
         """Give what decides how fast a step is, apart from the machine and the versions."""
         sections = {name: self._section.get(name) for name in ("model", "data", "optimizer")}
         said = {name: None if one is None else one.as_dict() for name, one in sections.items()}
-        classes = {name: class_of_section(one) for name, one in sections.items() if name != "optimizer"}
         return {
             **said,
             "data_differs": self._twin.data_differs,
-            "sources": {name: source_digest(kind) for name, kind in classes.items() if kind is not None},
+            "code": code_of(self._cli),
             "trainer": {key: str(self._values.get(key)) for key in _OF_A_STEP},
             "accelerator": asdict(self._settings),
             "threads": self._section["launch"]["threads"],
             "ranks": self._ranks,
         }
 
-    def _batch_size(self) -> FoundSize:
+    def _batch_size(self, budget_s: float | None) -> FoundSize:
         return find_batch_size(
             self._twin.model,
             self._twin.data(),
             trainer_values=self._values,
             seed=self._seed,
             ranks=self._ranks,
-            budget_s=self._budget_s,
+            budget_s=budget_s,
         )
 
     def _learning_rate(self, chosen: dict[str, Any]) -> FoundRate:
@@ -234,3 +277,11 @@ class Workbench:
             return max(1, rank.local_size)
         plan = plan_of(self._session)
         return 1 if plan is None else max(1, plan.local_processes)
+
+    @property
+    def _processes(self) -> int:
+        """Processes that train, which share an epoch."""
+        if self._session.seat is not None:
+            return max(1, self._session.seat.rank.size)
+        plan = plan_of(self._session)
+        return 1 if plan is None else max(1, abs(plan.processes))

@@ -10,9 +10,11 @@ from socket import gethostname
 from lightkit.config import Origin, mistake
 from lightkit.launch.settings import LaunchSettings
 
-__all__ = ["Plan", "plan_launch"]
+__all__ = ["CHOSEN_THREADS", "THREADS", "Plan", "plan_launch"]
 
 THREADS = "OMP_NUM_THREADS"
+CHOSEN_THREADS = "_LIGHTKIT_THREADS"
+"""Says which number of threads no user has set: lightkit has, beside `OMP_NUM_THREADS`."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,8 @@ class Plan:
 
     def environment(self, num_cores: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Variables of the engine's own that all processes need."""
-        given = (
-            {} if self.settings.threads is None and environ.get(THREADS) else {THREADS: str(self.threads(num_cores))}
-        )
+        is_set = self.settings.threads is None and environ.get(THREADS)
+        given = {} if is_set else dict.fromkeys((THREADS, CHOSEN_THREADS), str(self.threads(num_cores)))
         if self.settings.network_interface:
             given |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), self.settings.network_interface)
         if self.engine == "torchrun" or (self.engine == "spark" and self.strategy == "ddp"):

@@ -75,11 +75,13 @@ class Findings:
 
     Args:
         measurements: In the order in which they were taken; the first is the baseline.
-        chosen: The fastest that may be chosen.
+        chosen: The fastest that may be chosen. Its threads may be others than those that were measured, as they are
+            on a GPU, or where there was no time to measure as few as the loading leaves.
         num_workers: Processes that load, chosen together with the threads; None where that is not asked for.
         load_s: Seconds in which one process loads a batch; None where it was not measured.
         seconds: That measuring took.
         left_out: What there was no time for, in words.
+        limit: What limited the time, where that is told; None else.
     """
 
     measurements: tuple[Measurement, ...]
@@ -88,13 +90,20 @@ class Findings:
     load_s: float | None = None
     seconds: float = 0.0
     left_out: tuple[str, ...] = ()
+    limit: dict[str, Any] | None = None
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast as the baseline the chosen one is."""
-        by_variant = {one.variant: one.step_s for one in self.measurements}
-        base_s, chosen_s = self.measurements[0].step_s, by_variant.get(self.chosen)
-        return None if not base_s or not chosen_s else base_s / chosen_s
+        """How many times as fast as the baseline the chosen one was when it was measured."""
+        base_s, of_chosen = self.measurements[0].step_s, self.of_chosen
+        return None if not base_s or of_chosen is None or not of_chosen.step_s else base_s / of_chosen.step_s
+
+    @property
+    def of_chosen(self) -> Measurement | None:
+        """The measurement of the chosen one: with its threads, else with the number that was the fastest."""
+        alike = [one for one in self.measurements if one.variant.but(threads=self.chosen.threads) == self.chosen]
+        alike.sort(key=lambda one: (one.variant != self.chosen, one.step_s or float("inf")))
+        return alike[0] if alike else None
 
     def as_json(self) -> dict[str, Any]:
         """Give what a JSON file can hold."""

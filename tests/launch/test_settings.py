@@ -9,6 +9,7 @@ import pytest
 from lightkit.config import Flag, resolve
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings, check_engine, plan_launch, read_settings
+from lightkit.launch.plan import CHOSEN_THREADS
 
 
 def settings(folder: Path, block: str) -> LaunchSettings:
@@ -156,7 +157,8 @@ def test_ranks_share_the_cores_of_this_machine_only(
     plan = plan_launch(asked, strategy="ddp", processes=None)
     assert plan is not None
     assert plan.environment(8, {})["OMP_NUM_THREADS"] == str(threads)
-    assert plan.environment(8, {"OMP_NUM_THREADS": "5"}).get("OMP_NUM_THREADS") is None
+    assert plan.environment(8, {})[CHOSEN_THREADS] == str(threads)
+    assert not {"OMP_NUM_THREADS", CHOSEN_THREADS} & {*plan.environment(8, {"OMP_NUM_THREADS": "5"})}
 
 
 def test_ranks_on_sparks_driver_share_its_cores() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 from lightkit.config.hardware.homes import home_of
 from lightkit.config.hardware.said import Said
 from lightkit.config.hardware.writing import _with
-from lightkit.config.origins import KeyPath, Origin
+from lightkit.config.origins import KeyPath, Origin, dotted
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Leaf, Table
 
-__all__ = ["chosen_config"]
+__all__ = ["chosen_config", "place_of"]
 
 _HOMES: Mapping[str, KeyPath] = {"precision": ("trainer", "precision"), "threads": ("launch", "threads")}
 _ARGUMENTS = ("num_workers", "batch_size", "learning_rate")
@@ -34,6 +34,23 @@ def chosen_config(resolved: Resolved, chosen: Mapping[str, Any]) -> Resolved:
         if home is not None and value is not None:
             resolved = _with_value(resolved, home, value)
     return resolved
+
+
+def place_of(key: str, resolved: Resolved) -> str | None:
+    """Give the dotted key at which a config takes what a key of the section `accelerator` comes to.
+
+    Args:
+        key: Of the section.
+        resolved: The config, whose hardware keys are today's.
+
+    Returns:
+        None where the section that takes it is not set.
+
+    Raises:
+        ConfigError: If its class is known to take no such argument.
+    """
+    home = _home_of(key, Origin("default"), resolved)
+    return None if home is None else dotted(home)
 
 
 def _home_of(key: str, origin: Origin, resolved: Resolved) -> KeyPath | None:

@@ -1,0 +1,177 @@
+"""When what was measured before counts again, and what `auto` leaves alone."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from lightkit import runs
+from lightkit.cli import tuned
+from lightkit.cli.kept_findings import keep, kept
+from lightkit.cli.lightning import LightkitCLI
+from lightkit.cli.resuming import Start
+from lightkit.cli.workbench import Found
+from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.machine import this_machine
+from lightkit.runs import Run, read_events
+from lightkit.tuning.learning_rate import FoundRate
+from lightkit.tuning.variant import Findings, Measurement, Variant
+from tests.cli.conftest import House, read_json
+
+AUTO = "extends: small.yaml\naccelerator: {memory_format: auto}\n"  # no convolution: one choice, quickly made
+OWN_LOADER = """\
+from my_models import Net, Points
+
+
+class Alone(Net):
+    def train_dataloader(self):
+        assert self.trainer.max_epochs is not None
+        return Points().train_dataloader()
+
+    def val_dataloader(self):
+        return Points().train_dataloader()
+"""
+WORDS = [
+    "fit",
+    "--seed_everything=7",
+    "--trainer.accelerator=cpu",
+    "--trainer.max_epochs=1",
+    "--trainer.limit_val_batches=0",
+]
+LEFT_OUT = Findings((Measurement(Variant()),), Variant(), left_out=("bf16-mixed: takes about 9 s, 1 s were left",))
+
+
+def test_findings_of_one_class_are_not_those_of_another_that_a_script_has_fixed(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(house.folder)
+    my_models = importlib.import_module("my_models")  # of the working directory
+    words = [*WORDS, "--accelerator.memory_format=auto", "--run.name=same"]
+    for model in (my_models.Net, my_models.Wide, my_models.Net):
+        LightkitCLI(model, my_models.Points, args=[*words])
+    assert [_source(run) for run in house.runs] == ["measured", "measured", "cache"]
+
+
+def test_a_module_that_the_model_imports_counts(house: House) -> None:
+    house.write("blocks.py", "WIDTH = 4\n")
+    house.write("my_blocks.py", "import blocks\nfrom my_models import Net as Net\n\n\nclass Blocks(Net):\n    pass\n")
+    house.write("auto.yaml", AUTO + "model: my_blocks.Blocks\n")
+    first = house.fit("-c", "auto.yaml")
+    house.write("blocks.py", "WIDTH = 16  # wider\n")
+    assert (_source(first), _source(house.fit("-c", "auto.yaml"))) == ("measured", "measured")
+
+
+def test_what_time_has_left_out_counts_for_no_more_time(tmp_path: Path) -> None:
+    short = {"budget_s": 5.0, "trainer": {"max_epochs": "1"}}
+    keep(tmp_path, "key", LEFT_OUT, short)
+    assert kept(tmp_path, "key", short) is not None
+    assert kept(tmp_path, "key", {**short, "budget_s": 4.0}) is not None
+    assert kept(tmp_path, "key", {**short, "budget_s": 30.0}) is None
+    assert kept(tmp_path, "key", {**short, "trainer": {"max_epochs": "50"}}) is None
+    keep(tmp_path, "whole", Findings((Measurement(Variant()),), Variant()), short)
+    assert kept(tmp_path, "whole", {"budget_s": None, "trainer": {}}) is not None
+
+
+def test_the_line_says_how_many_were_not_tried() -> None:
+    (line,) = Found({}, "cache", 0.0, findings=LEFT_OUT).lines
+    assert "1 not tried for lack of time" in line
+
+
+def test_what_cannot_be_kept_is_told_and_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / ".tuning").write_text("a file")
+    with caplog.at_level(logging.WARNING, logger="lightkit"):
+        keep(tmp_path, "key", LEFT_OUT, {"budget_s": None, "trainer": None})
+    assert "what was measured is not kept" in caplog.text
+
+
+def test_a_checkpoint_brings_its_own_rate(house: House) -> None:
+    before = house.fit("-c", "small.yaml", "--optimizer=SGD", "--optimizer.lr=0.02")
+    checkpoint = before / "checkpoints" / "last.ckpt"
+    words = ("--optimizer=SGD", "--optimizer.lr=0.02", "--accelerator.learning_rate=auto", "--trainer.max_epochs=2")
+    done = house("fit", "-c", "small.yaml", *words, f"--ckpt_path={checkpoint}", "--run.name=on")
+    assert done.code == 0, done.err
+    assert done.err.count("accelerator.learning_rate: auto looks for none: the optimizer goes on with that of") == 1
+    assert "tuned  " not in done.err
+    config = yaml.safe_load((house.runs[-1] / "config.yaml").read_text())
+    assert config["optimizer"]["init_args"]["lr"] == 0.02
+    assert config["accelerator"]["learning_rate"] is None
+
+
+def test_workers_without_data_are_left_out_and_told_once(house: House) -> None:
+    house.write("my_alone.py", OWN_LOADER)
+    words = ("--model=my_alone.Alone", "--data=null", "--trainer.limit_val_batches=0")
+    autos = ("--accelerator.num_workers=auto", "--accelerator.memory_format=auto")
+    done = house("fit", "-c", "small.yaml", *words, *autos)
+    assert done.code == 0, done.err
+    assert done.err.count("accelerator.num_workers: auto chooses nothing, for nothing takes it") == 1
+    assert "measuring has ended" not in done.err
+    (line,) = [line for line in done.err.splitlines() if line.startswith("tuned  ")]
+    assert "worker" not in line
+    assert read_json(house.runs[-1] / "manifest.json")["tuned"]["chosen"]["num_workers"] is None
+
+
+def test_a_curve_that_cannot_be_written_costs_no_run(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: FoundRate, folder: Path) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(FoundRate, "write", refuse)
+    words = ("--optimizer=SGD", "--optimizer.lr=0.02", "--accelerator.learning_rate=auto")
+    done = house("fit", "-c", "small.yaml", *words)
+    assert done.code == 0, done.err
+    assert done.err.count("the curve of the search is not kept: the disk is full") == 1
+
+
+def test_the_manifest_explains_a_config_before_it_is_written(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.write("auto.yaml", AUTO)
+    seen: list[bool] = []
+    write = runs.write_text
+
+    def note(path: Path, text: str) -> None:
+        if path.name == "config.yaml":
+            seen.append("tuned" in read_json(path.with_name("manifest.json")) if seen else False)
+        write(path, text)
+
+    monkeypatch.setattr(runs, "write_text", note)
+    house.fit("-c", "auto.yaml")
+    assert seen == [False, True]
+
+
+@pytest.mark.parametrize(("gpus", "is_measured"), [((), True), (None, False)], ids=["cpu", "gpu"])
+def test_a_strategy_that_forks_measures_nothing_on_gpus(
+    gpus: tuple[()] | None, is_measured: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tuned, "this_machine", lambda: replace(this_machine(), gpus=gpus))
+    trainer = {"accelerator": "auto", "strategy": "ddp_notebook"}
+    cli = SimpleNamespace(config={"fit": {"trainer": trainer}}, subcommand="fit")
+    told: list[str] = []
+    session = SimpleNamespace(command="fit", tell=told.append)
+    autos = tuned.MeasuredAutos(cli, session, AcceleratorSettings(precision="auto"))  # type: ignore[arg-type]
+    start = Start(Run(tmp_path, "job", "1", tmp_path), checkpoint=None)
+    assert (autos.recalled(start) is None) == is_measured
+    assert len(told) == (not is_measured)
+
+
+def test_what_a_hook_has_changed_stays_when_autos_are_settled(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hooked(LightkitCLI):
+        def before_instantiate_classes(self) -> None:
+            self.config["fit"]["trainer"]["max_epochs"] = 2
+
+    monkeypatch.syspath_prepend(house.folder)
+    my_models = importlib.import_module("my_models")
+    cli = Hooked(my_models.Net, my_models.Points, args=[*WORDS, "--accelerator.memory_format=auto"])
+    assert cli.trainer.max_epochs == 2
+    config = yaml.safe_load((house.runs[-1] / "config.yaml").read_text())
+    assert config["trainer"]["max_epochs"] == 2
+    assert config["accelerator"]["memory_format"] == "contiguous"
+
+
+def _source(run: Path) -> str:
+    (event,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "tune"]
+    source: str = event["source"]
+    return source
