@@ -201,6 +201,11 @@ class FashionMNIST(LightningDataModule):
         """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
         return after_transfer(self, batch, dataloader_idx, self.preprocessing)
 
+    def teardown(self, stage: str) -> None:
+        """Give the memory of a fit's features back."""
+        if stage == "fit":
+            self._features.forget()
+
     @property
     def _raw(self) -> Path:
         return self.root / "FashionMNIST" / "raw"
@@ -232,7 +237,7 @@ class FashionMNIST(LightningDataModule):
             return samples, self._loading
         num = len(self._splits["train"]) + len(self._splits["val"])
         return self._features.instead_of(
-            samples, self._loading, split=split, preprocessing=self.preprocessing, trainer=self.trainer, num_images=num
+            samples, self._loading, split=split, preprocessing=self.preprocessing, data=self, num_images=num
         )
 
     def _samples(self, split: Split, view: View) -> ImageSamples:

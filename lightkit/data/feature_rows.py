@@ -57,12 +57,14 @@ class FeatureRows:
     """
 
     def __init__(self, num: int, like: Tensor) -> None:
-        with torch.inference_mode(mode=False):  # training could not take a tensor that is made within a validation
-            self._rows = torch.empty(num, *like.shape[1:], dtype=like.dtype)  # memory is taken as it is filled
+        self._shape, self._dtype = (num, *like.shape[1:]), like.dtype
         self._key: bytes | None = None
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Forget all, and give the memory back."""
+        with torch.inference_mode(mode=False):  # training could not take a tensor that is made within a validation
+            self._rows = torch.empty(self._shape, dtype=self._dtype)  # memory is taken as it is filled
         self._missing = set(range(len(self._rows)))
         self._reasons: dict[int, str] = {}
         self.unreadable: set[int] = set()
@@ -70,7 +72,7 @@ class FeatureRows:
     def keep_for(self, key: bytes) -> None:
         """Forget all that was computed for another key."""
         if self._key not in (None, key):
-            self._clear()
+            self.clear()
         self._key = key
 
     def missing(self, indices: Iterable[int]) -> list[int]:

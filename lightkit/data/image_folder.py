@@ -155,7 +155,7 @@ class ImageFolder(LightningDataModule):
             )
             self.defects = Defects(self._catalogue.defects)
         if stage == "fit" and (self._choice is None or not self._choice.is_final):
-            self._choice = self._chosen_sources(self._catalogue)
+            self._choice = None if self._may_give_features else self._chosen_sources(self._catalogue)
             if not self.augment:
                 warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment", "cache_size")
         needed: dict[str | None, Split] = {"test": "test", "validate": "val"}
@@ -208,6 +208,7 @@ class ImageFolder(LightningDataModule):
 
     def train_dataloader(self) -> ResumableLoader:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
+        self._settle_cache()
         view = training_view(
             self.preprocessing, augment=self.augment,
             crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment,
@@ -246,6 +247,8 @@ class ImageFolder(LightningDataModule):
         Raises:
             DataError: If they are more than ``max_bad_fraction``.
         """
+        if stage == "fit":
+            self._features.forget()
         self._refuse_bad_epoch()
 
     def _refuse_bad_epoch(self) -> None:
@@ -254,6 +257,7 @@ class ImageFolder(LightningDataModule):
             refuse_left_out(counted, what="images", max_fraction=self.max_bad_fraction, trainer=self.trainer)
 
     def _evaluation(self, split: Split) -> DataLoader[Any]:
+        self._settle_cache()
         shown, loading = self._shown(self._centres(split, self.defects), split)
         loader = eval_loader(shown, **loading)
         self._counted[split] = loader
@@ -263,10 +267,24 @@ class ImageFolder(LightningDataModule):
         """Give images, or the model's features of them where these are the same each time; and how they are loaded."""
         if self.augment:
             return samples, self._loading
-        num = sum(len(self.catalogue.splits[each]) for each in ("train", "val"))
         return self._features.instead_of(
-            samples, self._loading, split=split, preprocessing=self.preprocessing, trainer=self.trainer, num_images=num
-        )
+            samples, self._loading, split=split, preprocessing=self.preprocessing, data=self,
+            num_images=self._num_images,
+        )  # fmt: skip
+
+    @property
+    def _num_images(self) -> int:
+        return sum(len(self.catalogue.splits[split]) for split in ("train", "val"))
+
+    @property
+    def _may_give_features(self) -> bool:
+        return not self.augment and self.cache == "auto" and may_be_kept(self)
+
+    def _settle_cache(self) -> None:
+        """Decode the images where they are cached, once the model can tell whether it gives features instead."""
+        if self._choice is None and self._may_give_features:
+            is_read_once = self._features.are_there(self, self.preprocessing.crop, num_images=self._num_images)
+            self._choice = self._chosen_sources(self.catalogue, is_read_once=is_read_once)
 
     @property
     def _predict_split(self) -> Split:
@@ -293,7 +311,7 @@ class ImageFolder(LightningDataModule):
             "trainer": self.trainer,
         }
 
-    def _chosen_sources(self, catalogue: Catalogue) -> Choice:
+    def _chosen_sources(self, catalogue: Catalogue, *, is_read_once: bool = False) -> Choice:
         photos: dict[Split, list[Photo]] = {split: catalogue.splits[split] for split in ("train", "val")}
         return cached_sources(
             photos,
@@ -304,7 +322,7 @@ class ImageFolder(LightningDataModule):
             preprocessing=self.preprocessing,
             batch_size=self.batch_size,
             trainer=self.trainer,
-            is_read_once=not self.augment and may_be_kept(self.trainer),
+            is_read_once=is_read_once,
         )
 
     def _source(self, split: Split) -> PixelSource:

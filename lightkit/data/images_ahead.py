@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.data.samples import ImageSamples
+from lightkit.data.samples import Batch, ImageSamples
 from lightkit.data.sampling import SampleKey
 from lightkit.data.workers import Ahead, ahead_that_fits, worker_options
 from lightkit.images.reading import UnreadableImageError
 
-__all__ = ["ImagesAhead", "Loaded"]
+__all__ = ["BatchesAhead", "ImagesAhead", "Keys", "Loaded"]
+
+Keys = Sequence[SampleKey | int]
 
 
 class Loaded(NamedTuple):
@@ -36,23 +38,34 @@ class ImagesAhead(Dataset[Loaded]):
 
     def __init__(self, samples: ImageSamples, ahead: Ahead, ranks: int) -> None:
         self._samples, self._ahead, self._ranks = samples, ahead, ranks
+        self.end()
+
+    def end(self) -> None:
+        """Forget what was to come, and end the processes that load it."""
         self._batches: Iterator[Loaded] = iter(())
         self._planned: list[list[int]] = []
 
     def next_of(self, missing: Sequence[int], plan: Callable[[], list[list[int]]]) -> Loaded:
-        """Give the next batch, some of which is missing; ``plan`` tells all that will be, where it goes on elsewhere.
+        """Give the next batch that was planned; some of ``missing`` is in it or in a later one.
 
         Args:
             missing: Of a batch that is asked for now.
-            plan: Gives batches, the first of which has some of ``missing``.
+            plan: Gives batches, the first of which has some of ``missing``; asked where none that was planned has.
         """
-        if not self._planned or set(missing).isdisjoint(self._planned[0]):
+        wanted = set(missing)
+        if all(wanted.isdisjoint(batch) for batch in self._planned):  # one was loaded by itself: the first has none
             self._planned = plan()
-            self._batches = self._loading([*self._planned])
+            self._batches = _loading(self, self._planned, self._samples, self._ahead, self._ranks)
         self._planned.pop(0)
         loaded = next(self._batches, None)
         assert loaded is not None  # a StopIteration would look like the end of an epoch
+        if not self._planned:
+            self.end()
         return loaded
+
+    def alone(self, index: int) -> Loaded:
+        """Load one in this process; what was planned goes on as it was."""
+        return self.__getitems__([index])
 
     def __getitem__(self, index: int) -> Loaded:
         return self.__getitems__([index])
@@ -71,20 +84,60 @@ class ImagesAhead(Dataset[Loaded]):
             read.append(index)
         return Loaded(read, images[: len(read)], unreadable)
 
-    def _loading(self, batches: Sequence[list[int]]) -> Iterator[Loaded]:
-        ahead = self._ahead._replace(num_workers=min(self._ahead.num_workers, len(batches)))
-        if len(batches) == 1 or not ahead.num_workers:
-            return map(self.__getitems__, batches)
-        size = max(map(len, batches)) * self._samples.sample_bytes
-        ahead = ahead_that_fits(ahead, batch_bytes=size, ranks=self._ranks)
-        of_its_own = torch.Generator().manual_seed(self._samples.seed)
-        loader: DataLoader[Loaded] = DataLoader(
-            self, batch_sampler=batches, collate_fn=_as_it_is, generator=of_its_own, **worker_options(ahead, keep=False)
-        )
-        return iter(loader)
-
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_batches": iter(()), "_planned": []}
+
+
+class BatchesAhead:
+    """Loads a loader's own batches, ahead of time where there are processes for it.
+
+    Args:
+        samples: The images.
+        ahead: Processes that load, and how far.
+        ranks: Processes of this machine that do the same.
+    """
+
+    def __init__(self, samples: ImageSamples, ahead: Ahead, ranks: int) -> None:
+        self._samples, self._ahead, self._ranks = samples, ahead, ranks
+        self.end()
+
+    def end(self) -> None:
+        """Forget what was to come, and end the processes that load it."""
+        self._batches: Iterator[Batch] = iter(())
+        self._planned: list[list[SampleKey | int]] = []
+
+    def of(self, keys: Keys, coming: Callable[[], Sequence[Keys]]) -> Batch:
+        """Give a batch.
+
+        Args:
+            keys: Of its samples.
+            coming: Gives those of it and of all that follow; asked where another was planned.
+        """
+        if not self._planned or self._planned[0] != [*keys]:
+            self._planned = [[*batch] for batch in coming()]
+            self._batches = _loading(self._samples, self._planned, self._samples, self._ahead, self._ranks)
+        self._planned.pop(0)
+        batch = next(self._batches, None)
+        assert batch is not None  # a StopIteration would look like the end of an epoch
+        if not self._planned:
+            self.end()
+        return batch
+
+
+def _loading(
+    dataset: Any, batches: Sequence[list[Any]], samples: ImageSamples, asked: Ahead, ranks: int
+) -> Iterator[Any]:
+    """Give what ``dataset`` makes of each of these batches, by as many processes as are asked for and fit."""
+    ahead, batches = asked._replace(num_workers=min(asked.num_workers, len(batches))), [*batches]
+    if len(batches) == 1 or not ahead.num_workers:
+        return map(dataset.__getitems__, batches)
+    size = max(map(len, batches)) * samples.sample_bytes
+    ahead = ahead_that_fits(ahead, batch_bytes=size, ranks=ranks)
+    of_its_own = torch.Generator().manual_seed(samples.seed)
+    loader: DataLoader[Any] = DataLoader(
+        dataset, batch_sampler=batches, collate_fn=_as_it_is, generator=of_its_own, **worker_options(ahead, keep=False)
+    )
+    return iter(loader)
 
 
 def _as_it_is(loaded: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from pytorch_lightning import Trainer
 from torch.utils.data import DataLoader
 
-from lightkit.data.features import FeatureSamples
+from lightkit.data.feature_samples import FeatureSamples
 from lightkit.data.samples import num_read
 from lightkit.data.sampling import ResumableSampler
 from lightkit.data.shares import EvenBatches, Share

@@ -47,6 +47,7 @@ class FrozenFeatures:
     ) -> None:
         self._module, self._network, self._head_names = module, network, tuple(head_names)
         self._is_wanted, self._seen = is_wanted, seen
+        self._frozen: list[nn.Parameter] = []
 
     def example(self, size: tuple[int, int]) -> Tensor | None:
         """Give the features ``(1, ...)`` of one image of noise, or None, and say why, where there are none to be had.
@@ -86,12 +87,17 @@ class FrozenFeatures:
         """Give what is another where features would be others: of all frozen weights; None where not all are frozen."""
         heads = tuple(f"{name}." for name in self._head_names)
         frozen = [named for named in self._network.named_parameters() if not named[0].startswith(heads)]
-        if any(parameter.requires_grad for _, parameter in frozen):
+        self._frozen = [parameter for _, parameter in frozen]
+        if not self.is_frozen():
             return None
         weights = [tensor.detach() for _, tensor in (*frozen, *self._network.named_buffers())]
         sums = [tensor.sum(dtype=torch.float64) for tensor in weights if tensor.numel()]
         # one copy from the device for all of them
         return torch.stack(sums).cpu().numpy().tobytes() if sums else b""
+
+    def is_frozen(self) -> bool:
+        """Tell whether the weights that `key` has last looked at are not trained."""
+        return not any(parameter.requires_grad for parameter in self._frozen)
 
     def of(self, images: Tensor) -> Tensor:
         """Give the features of normalised images, in the dtype of the trainer's precision."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lightkit.data import ImageFolder
+from lightkit.data.feature_rows import FeatureRows
+from lightkit.data.features import Features
 from lightkit.data.pixels import Encoded
 from lightkit.models import ImageClassifier
 
@@ -33,6 +36,12 @@ class Seen(Callback):
         self.inputs: set[tuple[int, ...]] = set()
         self.values: list[dict[str, float]] = []
         self.head: Tensor = torch.empty(0)
+        self.kept = ""
+        self.loading: set[Any] = set()
+        self._before: set[Any] = set()
+
+    def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
+        self._before = set(multiprocessing.active_children())
 
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, number: int
@@ -41,6 +50,8 @@ class Seen(Callback):
         self.inputs.add(tuple(batch[0].shape[1:]))
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        self.kept = trainer.datamodule.describe()["cache"]["kept"]  # type: ignore[attr-defined]
+        self.loading |= set(multiprocessing.active_children()) - self._before
         self.values.append({name: float(value) for name, value in trainer.callback_metrics.items()})
         self.head = next(each for each in module.parameters() if each.requires_grad).detach().clone()
 
@@ -51,11 +62,12 @@ def fit(make_images: Callable[..., Path], tmp_path: Path) -> Fit:
 
     def run(
         features: str = "auto", *, ckpt_path: Path | None = None, callbacks: tuple[Callback, ...] = (),
-        data: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **trainer: Any,
+        data: dict[str, Any] | None = None, model: dict[str, Any] | None = None,
+        kinds: tuple[type[ImageClassifier], type[ImageFolder]] = (ImageClassifier, ImageFolder), **trainer: Any,
     ) -> Seen:  # fmt: skip
         seed_everything(7)
         settings: dict[str, Any] = {"freeze": "backbone", "backbone": "small_cnn", "learning_rate": 0.05}
-        module = ImageClassifier(features=features, **{**settings, **(model or {})})  # type: ignore[arg-type]
+        module = kinds[0](features=features, **{**settings, **(model or {})})  # type: ignore[arg-type]
         folder: dict[str, Any] = {"image_size": 32, "batch_size": 4, "augment": False, "num_workers": 0}
         folder |= {"seed": 3, "test_fraction": 0.0}
         seen = Seen()
@@ -64,7 +76,7 @@ def fit(make_images: Callable[..., Path], tmp_path: Path) -> Fit:
             quiet["enable_checkpointing"] = False
         Trainer(
             **{"max_epochs": 3, "default_root_dir": tmp_path, **quiet, **trainer}, callbacks=[seen, *callbacks]
-        ).fit(module, ImageFolder(str(root), **{**folder, **(data or {})}), ckpt_path=ckpt_path)
+        ).fit(module, kinds[1](str(root), **{**folder, **(data or {})}), ckpt_path=ckpt_path)
         return seen
 
     return run
@@ -121,10 +133,79 @@ def test_an_image_that_cannot_be_read_any_more_is_left_out_as_ever(fit: Fit, num
     alike(kept, each)
 
 
-def test_a_backbone_that_is_unfrozen_gets_images_again(fit: Fit, caplog: pytest.LogCaptureFixture) -> None:
-    seen = fit(callbacks=(Unfreezes(),))
+@pytest.mark.parametrize("num_workers", [0, 1], ids=["this process loads", "another loads"])
+@pytest.mark.parametrize("at", [(1, 0), (0, 2)], ids=["an epoch", "in the middle"])
+def test_a_backbone_that_is_unfrozen_gets_images_again(
+    fit: Fit, caplog: pytest.LogCaptureFixture, at: tuple[int, int], num_workers: int
+) -> None:
+    settings: dict[str, Any] = {"data": {"num_workers": num_workers}, "max_epochs": 2}
+    seen = fit(callbacks=(Unfreezes(*at),), **settings)
     assert seen.inputs == {(120,), (3, 32, 32)}
+    assert not seen.loading
     assert "not all of the backbone is frozen any more" in caplog.text
+    alike(seen, fit("each_step", callbacks=(Unfreezes(*at),), **settings))
+
+
+def test_who_loads_has_ended_with_the_epoch_which_a_limit_may_end_early(fit: Fit) -> None:
+    seen = fit(data={"num_workers": 1}, limit_train_batches=3, limit_val_batches=1, max_epochs=2)
+    assert seen.inputs == {(120,)}
+    assert not seen.loading
+
+
+class OwnTransfer(ImageFolder):
+    """Does something with each batch of images."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        images, labels = super().on_after_batch_transfer(batch, dataloader_idx)
+        return images.flip(3), labels
+
+
+class OwnLoader(ImageFolder):
+    """May put something around its loader."""
+
+    def train_dataloader(self) -> Any:
+        return super().train_dataloader()
+
+
+class OwnStep(ImageClassifier):
+    """Augments by itself."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.flip(3) if self.training else images)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "says"),
+    [
+        ((ImageClassifier, OwnTransfer), "at each step: on_after_batch_transfer of OwnTransfer's own may get images"),
+        ((ImageClassifier, OwnLoader), "at each step: train_dataloader of OwnLoader's own may get images"),
+        ((OwnStep, ImageFolder), "features: once has no effect with forward of OwnStep's own: they get images"),
+    ],
+    ids=["transfer hook", "loader", "forward"],
+)
+def test_who_does_something_with_images_gets_images_and_they_are_kept_decoded(
+    fit: Fit, caplog: pytest.LogCaptureFixture, kinds: Any, says: str
+) -> None:
+    with caplog.at_level("INFO"):
+        seen = fit("once", kinds=kinds)
+    assert seen.inputs == {(3, 32, 32)}
+    assert caplog.text.count(says) == 1
+    assert seen.kept == "memory"
+    assert "decoded each time" not in caplog.text
+
+
+def test_nothing_is_kept_after_the_fit(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[dict[str, FeatureRows]] = []
+    forget = Features.forget
+
+    def noted(self: Features) -> None:
+        forgotten.append(dict(getattr(self, "_rows", {})))
+        forget(self)
+
+    monkeypatch.setattr(Features, "forget", noted)
+    fit(max_epochs=1)
+    assert set(forgotten[-1]) == {"train", "val"}
+    assert all(rows.missing(range(4)) == [0, 1, 2, 3] for rows in forgotten[-1].values())
 
 
 @pytest.mark.parametrize(
@@ -147,7 +228,9 @@ def test_features_that_would_not_fit_in_memory_are_not_kept(
     fit: Fit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lightkit.data.features.available_memory_bytes", lambda: 40_000)
-    assert fit(max_epochs=1).inputs == {(3, 32, 32)}
+    seen = fit(max_epochs=2)
+    assert seen.inputs == {(3, 32, 32)}
+    assert seen.kept == "memory"  # the photos
     assert "would take 13.4 kB, and there are 10 kB for it" in caplog.text
 
 
@@ -164,8 +247,17 @@ class Breaks(Callback):
 
 
 class Unfreezes(Callback):
-    """Trains the backbone as well from the second epoch on."""
+    """Trains the backbone as well from a batch on."""
+
+    def __init__(self, epoch: int, batch: int) -> None:
+        self.at = (epoch, batch)
 
     def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
-        if trainer.current_epoch == 1:
+        if (trainer.current_epoch, 0) == self.at:
+            module.requires_grad_(requires_grad=True)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (trainer.current_epoch, batch_idx + 1) == self.at:
             module.requires_grad_(requires_grad=True)
