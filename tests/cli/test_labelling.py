@@ -23,7 +23,9 @@ from tests.cli.conftest import House, Outcome, undisturbed
 CONFIG = """\
 seed_everything: 7
 model: {class_path: ImageClassifier, init_args: {backbone: small_cnn}}
-data: {class_path: ImageFolder, init_args: {root: photos, image_size: 16, num_workers: 0, batch_size: 4}}
+data:
+  class_path: lightkit.data.ImageFolder
+  init_args: {root: photos, image_size: 16, num_workers: 0, batch_size: 4}
 trainer: {accelerator: cpu, max_epochs: 1, logger: false}
 """
 OWN = '''\
