@@ -114,6 +114,5 @@ def loss_of(output: Any) -> Tensor | None:
 
 def fault_of_loss(loss: Tensor) -> str | None:
     """Say what a loss is where it is not finite: nan, inf or -inf."""
-    loss = loss.detach()
-    value: Any = (loss.sum() if loss.ndim else loss).tolist()  # reads the memory of the CPU: nothing is dispatched
+    value = float(loss.detach().sum()) if loss.numel() != 1 else loss.item()
     return None if math.isfinite(value) else str(value)

@@ -27,7 +27,10 @@ class Place(NamedTuple):
 
 
 class LateLosses:
-    """Keep the losses of batches on their device; after some batches they are sent, and read after as many more."""
+    """Keep the losses of batches on their device; after some batches they are sent, and read after as many more.
+
+    So a bad loss is seen late, by up to twice as many batches; on a GPU no step waits for it in return.
+    """
 
     def __init__(self) -> None:
         self._losses: list[tuple[Place, Tensor]] = []
