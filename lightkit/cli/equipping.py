@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ from lightkit.launch import heartbeat, read_watchdog
 from lightkit.launch.watchdog_settings import WatchdogSettings
 from lightkit.tuning.computation import Computation
 
-__all__ = ["Equipment", "share_devices"]
+__all__ = ["Equipment", "callbacks_of", "computation_unrecorded", "share_devices"]
 
+_log = logging.getLogger("lightkit")
 _OF_ALL_STAGES = ("memory_format", "tf32")
 _OF_TRAINING = (*_OF_ALL_STAGES, "compile", "fused")
 
@@ -62,6 +64,34 @@ def share_devices(trainer: Any, session: Session) -> None:
     trainer["num_nodes"] = 1 if in_ray else rank.num_nodes
     if rank.size > 1 and trainer.get("strategy") in (None, "auto"):
         trainer["strategy"] = "ddp"
+
+
+def callbacks_of(given: Mapping[str, Any]) -> list[Callback]:
+    """Give the callbacks among a trainer's arguments, where one alone may stand."""
+    own = given.get("callbacks") or []
+    return list(own) if isinstance(own, list) else [own]
+
+
+def computation_unrecorded(section: Any) -> Computation | None:
+    """Give what computes as the section `accelerator` says where no run is recorded: nothing is measured there.
+
+    Args:
+        section: Of a config without a session, or without a command; None where the parser has no such section.
+    """
+    said: dict[str, Any] = {} if section is None else dict(vars(section))
+    passed_over = [key for key, value in said.items() if value == "auto"]
+    passed_over += ["threads"] * isinstance(said.get("threads"), int)
+    if passed_over:
+        says = "accelerator.%s: passed over, for nothing is measured, nor are threads set, where no run is recorded"
+        _log.warning(says, ", ".join(passed_over))
+    return _computation(said, [key for key in _OF_TRAINING if key not in passed_over])
+
+
+def _computation(said: Mapping[str, Any], keys: Collection[str]) -> Computation | None:
+    """Give what computes as the section `accelerator` says; None where it says nothing else than torch does."""
+    given = {key: said[key] for key in keys if said.get(key) not in (None, False, "contiguous")}
+    given |= {key: False for key in ("tf32", "fused") if key in keys and said.get(key) is False}
+    return Computation(**given) if given else None
 
 
 class Equipment:
@@ -104,8 +134,7 @@ class Equipment:
         }
 
     def _callbacks(self, given: Mapping[str, Any]) -> list[Callback]:
-        own = given.get("callbacks") or []
-        own = list(own) if isinstance(own, list) else [own]
+        own = callbacks_of(given)
         if given.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
             own = [callback for callback in own if not isinstance(callback, Checkpoint)]
         run, seat = self._stage.start.run, self._session.seat
@@ -148,9 +177,8 @@ class Equipment:
         """Give what computes as the section `accelerator` says; only training compiles, or has an optimizer."""
         said: Mapping[str, Any] = self._saved_config.get("accelerator") or {}
         keys = _OF_TRAINING if self._session.command == "fit" else _OF_ALL_STAGES
-        given = {key: said[key] for key in keys if said.get(key) not in (None, False, "contiguous")}
-        given |= {key: False for key in ("tf32", "fused") if key in keys and said.get(key) is False}
-        return [Computation(**given)] if given else []
+        computing = _computation(said, keys)
+        return [] if computing is None else [computing]
 
     def _finite_loss(self) -> list[Callback]:
         """Give what looks at the loss of each training batch, and at the disk."""

@@ -20,7 +20,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from lightkit import config, runs
 from lightkit.cli.choices import Choices
-from lightkit.cli.equipping import Equipment, share_devices
+from lightkit.cli.equipping import Equipment, callbacks_of, computation_unrecorded, share_devices
 from lightkit.cli.filling import hyper_parameters, model_filled
 from lightkit.cli.folders import check_input_folders, check_packages
 from lightkit.cli.judging import judged_by_signatures
@@ -394,6 +394,8 @@ class LightkitCLI(LightningCLI):
             kwargs |= equipment.arguments(given)
             kwargs.setdefault("enable_model_summary", given.get("enable_model_summary") or False)
             kwargs = {key: value for key, value in kwargs.items() if key in asked or key in self._trainer_arguments()}
+        elif computing := computation_unrecorded(self._get(self.config_init, "accelerator")):
+            kwargs["callbacks"] = [computing, *callbacks_of(given)]
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except _TRAINER_ERRORS as error:

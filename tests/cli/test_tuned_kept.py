@@ -20,6 +20,7 @@ from lightkit.cli.workbench import Found
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.machine import this_machine
 from lightkit.runs import Run, read_events
+from lightkit.tuning.computation import Computation
 from lightkit.tuning.learning_rate import FoundRate
 from lightkit.tuning.variant import Findings, Measurement, Variant
 from tests.cli.conftest import House, read_json
@@ -169,6 +170,21 @@ def test_what_a_hook_has_changed_stays_when_autos_are_settled(house: House, monk
     config = yaml.safe_load((house.runs[-1] / "config.yaml").read_text())
     assert config["trainer"]["max_epochs"] == 2
     assert config["accelerator"]["memory_format"] == "contiguous"
+
+
+def test_without_a_record_fixed_settings_compute_and_autos_are_passed_over(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(house.folder)
+    my_models = importlib.import_module("my_models")
+    monkeypatch.setattr("sys.argv", ["script.py"])
+    said = {"memory_format": "channels_last", "precision": "auto"}
+    given = {"seed_everything": 7, "trainer": {"accelerator": "cpu", "logger": False}, "accelerator": said}
+    with caplog.at_level(logging.WARNING, logger="lightkit"):
+        cli = LightkitCLI(my_models.Net, my_models.Points, args=given, run=False)
+    (computing,) = [one for one in vars(cli.trainer)["callbacks"] if isinstance(one, Computation)]
+    assert computing.memory_format == "channels_last"
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["accelerator.precision"]
 
 
 def _source(run: Path) -> str:
