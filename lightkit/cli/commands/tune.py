@@ -23,8 +23,10 @@ first steps stay within a stated tolerance of float32's, and with trainer.determ
   --trust           let checkpoints and weights run code as they load
 
 Printed are all measurements, why a setting was refused, and the lines of YAML that fix what was chosen. `lightkit fit`
-of the same config, with the same autos, then measures nothing: what was found is kept below run.root, in .tuning, for
-this model, data, machine and these versions. No run is left. Interrupted, it keeps nothing.
+of the same config, with the same autos, then takes what was found for these settings, which is kept below run.root, in
+.tuning, for this model, data, code, machine and these versions; where --budget has left some out, a fit with more time
+measures again. It always looks for batch_size: auto and learning_rate: auto itself. No run is left. Interrupted, it
+keeps nothing.
 Exit code 0: measured; 1: the model raises an error; 2: the config is wrong; 3: the data is wrong or missing.
 
 lightkit tune -c configs/flowers.yaml
