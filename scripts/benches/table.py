@@ -106,6 +106,8 @@ def _judged(row: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str,
     if "unmeasured" in row:
         return "", "0", reach_of(row), f"not measured: {row['unmeasured']}"
     verdict = {True: "reached", False: "missed", None: "undecided" if row["reach"] else ""}[row["reached"]]
+    if found["settings"].get("quick"):
+        verdict = ""  # as small as that, nothing is reached or missed
     return _ratio(row["ratio"]), str(row.get("rounds", found["settings"]["repeat"])), reach_of(row), verdict
 
 

@@ -92,10 +92,11 @@ def test_what_could_not_be_measured_has_a_row_that_says_so(bench: Any) -> None:
 
 
 def test_what_is_as_small_as_quick_has_it_says_so_in_the_table(bench: Any) -> None:
-    found = {**FOUND, "settings": {"repeat": 1, "quick": True}, "comparisons": []}
-    assert "a single round, as small as --quick has it, which tells nothing of speed;" in bench("table").markdown(
-        [found]
-    )
+    rounds = {"lightkit": [1.0], "loop": [2.0]}
+    row = bench("contest").comparison("all", rounds, of="lightkit", to="loop", unit="s", at_most=0.9)
+    made = bench("table").markdown([{**FOUND, "settings": {"repeat": 1, "quick": True}, "comparisons": [row]}])
+    assert made.splitlines()[2].endswith("| 1 | ≤ 0.9 | |")
+    assert "a single round, as small as --quick has it, which tells nothing of speed;" in made
 
 
 def test_all_tells_before_how_long_it_takes_by_the_last_time(bench: Any, tmp_path: Path) -> None:
