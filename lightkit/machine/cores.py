@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = ["Share", "share_of_cores", "threads_as_set", "threads_to_try", "workers_by_rule"]
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_LAUNCHERS = "_LIGHTKIT_THREADS"
+"""Holds the number that a launcher of lightkit has put into `OMP_NUM_THREADS` by itself: nobody asked for it."""
 _MOST_WORKERS = 16
 _MOST_WORKERS_CACHED = 4
 
@@ -37,6 +39,7 @@ def share_of_cores(
     device: str = "cpu",
     load_s: float | None = None,
     step_s_by_threads: Mapping[int, float] | None = None,
+    threads: int | None = None,
     is_cached: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Share:
@@ -45,7 +48,8 @@ def share_of_cores(
     A step with t threads takes ``step_s(t)``. Loaded by the training process itself, a batch adds its ``load_s``; w
     processes that load hide it behind the step as far as they keep up: ``max(step_s(t), load_s / w)``. The least of
     these wins among all t and w with ``ranks * (t + w) <= cores``; of two that differ by less than 2 %, the one with
-    fewer processes. On a GPU the step does not depend on t, and all cores but one load.
+    fewer processes. A smaller number of threads that was not measured is taken to slow the step down in proportion,
+    which is the most that it can. On a GPU the step does not depend on t, and all cores but one load.
 
     Args:
         cores: That this process may use: of its affinity and its control group.
@@ -53,17 +57,21 @@ def share_of_cores(
         device: Type of the device that trains.
         load_s: Seconds in which one process loads a batch; None where that was not measured.
         step_s_by_threads: Seconds of a step by its threads; None where that was not measured.
+        threads: That each process has, whatever would be best; None where they are to be chosen.
         is_cached: Whether images come decoded.
         environ: Environment variables: the user's ``OMP_NUM_THREADS`` is kept.
     """
     share = max(1, cores // max(1, ranks))
-    fixed = threads_as_set(environ)
+    fixed = threads_as_set(environ) if threads is None else ("threads", threads)
     told = f"{cores} core{'s' if cores > 1 else ''}" + (f", {ranks} training processes" if ranks > 1 else "")
     if fixed is not None:
         told += f", {fixed[0]}={fixed[1]}"
     if load_s is None or not step_s_by_threads or device != "cpu":
         return _by_rule(share, fixed[1] if fixed else None, device=device, is_cached=is_cached, why=told)
-    times = {threads: step_s for threads, step_s in step_s_by_threads.items() if fixed is None or threads == fixed[1]}
+    if fixed is None:
+        times = _with_estimates(step_s_by_threads, threads_to_try(cores, ranks=ranks, environ={}))
+    else:
+        times = {number: step_s for number, step_s in step_s_by_threads.items() if number == fixed[1]}
     best: tuple[float, Share] | None = None
     for step_s, shared in _that_fit(times or dict(step_s_by_threads), share, load_s, why=told):
         if best is None or step_s < 0.98 * best[0]:
@@ -74,8 +82,14 @@ def share_of_cores(
 
 
 def threads_as_set(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
-    """Give the variable by which the user has set the number of threads, and that number; None where nobody has."""
+    """Give the variable by which the user has set the number of threads, and that number; None where nobody has.
+
+    Args:
+        environ: Environment variables. What a launcher of lightkit has set by itself is not the user's.
+    """
     for name in _THREADS:
+        if name == _THREADS[0] and environ.get(name, "") == environ.get(_LAUNCHERS):
+            continue
         if (said := environ.get(name, "").split(",")[0].strip()).isdigit() and int(said) > 0:
             return name, int(said)
     return None
@@ -117,6 +131,15 @@ def _by_rule(share: int, fixed: int | None, *, device: str, is_cached: bool, why
     workers = workers_by_rule(share, device=device, is_cached=is_cached)
     threads = share if device == "cpu" else max(1, share - workers)
     return Share(fixed or threads, workers, why=why)
+
+
+def _with_estimates(measured: Mapping[int, float], numbers: Sequence[int]) -> dict[int, float]:
+    times = dict(measured)
+    for number in numbers:
+        slower = [step_s * more / number for more, step_s in measured.items() if more > number]
+        if number not in measured and slower:
+            times[number] = min(slower)
+    return times
 
 
 def _that_fit(times: Mapping[int, float], share: int, load_s: float, *, why: str) -> Iterator[tuple[float, Share]]:

@@ -38,6 +38,7 @@ def candidates(
     *,
     device: str,
     has_convolutions: bool,
+    configured: str | None = None,
     threads: Sequence[int] = (),
 ) -> Iterator[Variant]:
     """Give what is to be measured after the baseline; each may depend on what was measured before it.
@@ -51,16 +52,20 @@ def candidates(
         best: Gives the best of what was measured so far.
         device: Type of the device that trains.
         has_convolutions: Whether the model has weights that a memory format is for.
+        configured: Precision that the config says besides; it is tried before the device's own.
         threads: Numbers of threads to try.
     """
-    lower = lower_precision(device) if settings.precision == "auto" and base.precision == "32-true" else None
+    lower: list[str] = []
+    if settings.precision == "auto":
+        known = [configured, lower_precision(device)]
+        lower = [each for each in dict.fromkeys(known) if each not in (None, base.precision)]
     formats: list[dict[str, Any]] = [{}]
     if settings.memory_format == "auto" and has_convolutions:
         formats.append({"memory_format": "channels_last"})
         yield base.but(memory_format="channels_last")
-    if lower is not None:
+    for precision in lower:
         for changes in formats:
-            yield base.but(precision=lower, **changes)
+            yield base.but(precision=precision, **changes)
     if settings.fused == "auto":
         yield best().but(fused=True)
     if settings.tf32 == "auto" and device == "cuda" and best().precision == "32-true":

@@ -53,20 +53,25 @@ def refuse_without_compiler(device: str) -> None:
         )
 
 
-def compile_parts(module: nn.Module, *, when: Callable[[], bool]) -> None:
-    """Have the parts of a model that have parameters compiled when they are first called.
+def compile_parts(module: nn.Module, *, when: Callable[[], bool]) -> int:
+    """Have the first-level children of a model that have parameters compiled when they are first called.
 
     The parts, not the model: what its steps log and count would break into pieces that cost more than they give.
 
     Args:
         module: The model.
         when: Tells whether a call is to be compiled.
+
+    Returns:
+        Number of these parts.
     """
-    for part in _parts(module):
+    parts = [*_parts(module)]
+    for part in parts:
         part.compile()
         compiled = part._compiled_call_impl
         assert callable(compiled)
         part._compiled_call_impl = _SteadyBatches(compiled, part._call_impl, when)
+    return len(parts)
 
 
 def uncompile(module: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from lightkit.tuning.variant import MemoryFormat
 
 __all__ = ["Computation", "can_be_fused", "has_convolutions"]
 
+_log = logging.getLogger("lightkit")
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -29,8 +31,9 @@ class Computation(Callback):
     Args:
         memory_format: `channels_last` lays the weights of convolutions out with the channels of a pixel side by side,
             as the fastest kernels read them; images take that format in the first layer.
-        compile: Have `torch.compile` make one kernel of several, for the parts of the model that have parameters, in
-            training. A batch that is smaller than those before, as the last of an epoch is, is computed without.
+        compile: Have `torch.compile` make one kernel of several, in training, for the model's attributes that are
+            layers and have parameters, each by itself. A batch that is smaller than those before, as the last of an
+            epoch is, is computed without.
         tf32: Round float32 to TensorFloat-32 in matrix products and convolutions on CUDA; null leaves it as torch has
             it, which is in convolutions only.
         fused: Update all parameters in one kernel, where the optimizer can; null leaves it to the optimizer.
@@ -74,13 +77,19 @@ class Computation(Callback):
             set_up(trainer)
 
         strategy.setup = prepare_and_set_up
+        if self.memory_format == "channels_last":
+            _save_contiguous(strategy)
 
     def _prepare(self, trainer: Trainer, module: LightningModule) -> None:
         if self.memory_format == "channels_last":
             for weight in _weights_of_convolutions(module):
                 weight.data = weight.data.contiguous(memory_format=_CHANNELS_LAST[weight.dim()])
-        if self.compile and trainer.state.fn == TrainerFn.FITTING:
-            compile_parts(module, when=lambda: trainer.training)
+        is_compiling = self.compile and trainer.state.fn == TrainerFn.FITTING
+        if is_compiling and not compile_parts(module, when=lambda: trainer.training):
+            _log.warning(
+                "accelerator.compile: true compiles nothing: no attribute of %s is a layer with parameters",
+                type(module).__name__,
+            )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse an optimizer without a fused kernel before anything is computed."""
@@ -97,15 +106,7 @@ class Computation(Callback):
         for optimizer in trainer.optimizers:
             if self.fused is not None and can_be_fused(optimizer):
                 _fuse(optimizer, fused=self.fused)
-            if self.memory_format == "channels_last":
-                _lay_out_state(optimizer)
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save weights as any program expects them."""
-        state = checkpoint.get("state_dict", {})
-        for name, value in state.items():
-            if isinstance(value, Tensor) and not value.is_contiguous():
-                state[name] = value.contiguous()
+            _lay_out_state(optimizer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the model and the process as they were."""
@@ -116,7 +117,8 @@ class Computation(Callback):
         self._restore(trainer, pl_module)
 
     def _restore(self, trainer: Trainer, module: LightningModule) -> None:
-        vars(trainer.strategy).pop("setup", None)
+        for name in ("setup", "lightning_module_state_dict", "optimizer_state"):
+            vars(trainer.strategy).pop(name, None)
         if self._tf32_before is not None:
             set_tf32(*self._tf32_before)
             self._tf32_before = None
@@ -152,9 +154,13 @@ def _weights_of_convolutions(module: nn.Module) -> Iterator[nn.Parameter]:
 def _fuse(optimizer: Optimizer, *, fused: bool) -> None:
     """Set what groups hold, those to come too, and put the count of steps where that kind of kernel wants it.
 
-    `_step_supports_amp_scaling` is left as it is: Lightning then unscales gradients itself, before it clips them.
+    What fusing afterwards does not set is `_step_supports_amp_scaling`, by which the gradient scaler leaves unscaling
+    to the kernel: Lightning then unscales gradients itself, before it clips them. An optimizer that was built fused
+    has it, and its plain kernel would take scaled gradients for true ones.
     """
     optimizer.defaults["fused"] = fused
+    if not fused:
+        vars(optimizer).pop("_step_supports_amp_scaling", None)
     for group in optimizer.param_groups:
         group["fused"] = fused
         if fused and group.get("foreach"):
@@ -164,6 +170,35 @@ def _fuse(optimizer: Optimizer, *, fused: bool) -> None:
             if isinstance(step := state.get("step"), Tensor):
                 on_device = fused or group.get("capturable", False)
                 state["step"] = step.to(parameter.device if on_device else "cpu", torch.float32)
+
+
+def _save_contiguous(strategy: Any) -> None:
+    """Have checkpoints, those of weights alone too, hold tensors as any program expects them."""
+    of_module, of_optimizer = strategy.lightning_module_state_dict, strategy.optimizer_state
+
+    def module_state() -> dict[str, Any]:
+        state: dict[str, Any] = of_module()
+        state.update({name: _contiguous(value) for name, value in state.items()})  # in place: it has more attributes
+        return state
+
+    def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+        saved: dict[str, Any] = of_optimizer(optimizer)
+        states = saved.get("state")
+        if not isinstance(states, dict):
+            return saved
+        return {**saved, "state": {key: _contiguous_values(value) for key, value in states.items()}}
+
+    strategy.lightning_module_state_dict, strategy.optimizer_state = module_state, optimizer_state
+
+
+def _contiguous_values(state: Any) -> Any:
+    if not isinstance(state, dict):
+        return state
+    return {name: _contiguous(value) for name, value in state.items()}  # the optimizer's own stays as it is
+
+
+def _contiguous(value: Any) -> Any:
+    return value.contiguous() if isinstance(value, Tensor) and value.layout == torch.strided else value
 
 
 def _lay_out_state(optimizer: Optimizer) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import __version__
+from lightkit.machine.cores import threads_as_set
 from lightkit.machine.gpus import visible_gpus
 from lightkit.machine.packages import describe_packages
 from lightkit.machine.processor import cpu_model, instruction_sets, num_cores
@@ -21,9 +22,8 @@ from lightkit.tuning.variant import Findings
 __all__ = ["key_of", "read", "source_digest", "write"]
 
 _FOLDER = ".tuning"
-_FORMAT = 1
+_FORMAT = 2
 _PACKAGES = ("torch", "torchvision", "pytorch-lightning", "timm")
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
@@ -32,7 +32,7 @@ def key_of(parts: Mapping[str, Any]) -> str:
     Args:
         parts: Plain values that decide how fast the model trains: its class, arguments and `source_digest`, the
             optimizer, the batch, the settings that are tried, the trainer's values of a step. The machine, the threads
-            that its environment asks for, and the versions are added.
+            that the user's environment asks for, and the versions are added.
     """
     gpus = visible_gpus(os.environ).visible
     machine = {
@@ -40,7 +40,7 @@ def key_of(parts: Mapping[str, Any]) -> str:
         "cores": num_cores(),
         "instruction_sets": instruction_sets(),
         "gpus": None if gpus is None else [[gpu.name, gpu.memory_bytes] for gpu in gpus],
-        "threads": {name: os.environ.get(name) for name in _THREADS},
+        "threads": threads_as_set(),
     }
     versions = {"lightkit": __version__, "python": sys.version.split()[0], **describe_packages(_PACKAGES)}
     text = json.dumps([_FORMAT, dict(parts), machine, versions], sort_keys=True, default=str)

@@ -18,7 +18,7 @@ from pytorch_lightning.callbacks import LearningRateFinder
 from pytorch_lightning.tuner import lr_finder
 
 from lightkit.errors import ConfigError
-from lightkit.tuning.short_fits import short_trainer, without_trace
+from lightkit.tuning.short_fits import by_itself, short_trainer, without_trace
 
 __all__ = ["FoundRate", "find_learning_rate", "judged", "losses_of_steps"]
 
@@ -119,7 +119,7 @@ def find_learning_rate(
         seed_everything(seed, workers=True, verbose=False)
         test = _RangeTest(num_steps)
         trainer = short_trainer(trainer_values, [*callbacks(), test], folder=folder)
-        trainer.fit(build(), datamodule=datamodule)
+        trainer.fit(by_itself(build()), datamodule=datamodule)
     return judged(test.rates, test.losses)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -15,7 +17,7 @@ from lightkit.machine.cores import Share, share_of_cores, threads_to_try
 from lightkit.machine.processor import num_cores
 from lightkit.tuning.candidates import candidates
 from lightkit.tuning.search import Search
-from lightkit.tuning.short_fits import without_trace
+from lightkit.tuning.short_fits import precision_plugin, short_trainer, without_trace
 from lightkit.tuning.sitting import Subject
 from lightkit.tuning.tf32 import set_tf32, tf32_of_process
 from lightkit.tuning.variant import Findings, Measurement, Variant
@@ -45,8 +47,13 @@ def measure(
     """Measure what `auto` leaves open, and choose; the process is afterwards as it was.
 
     Each variant is a short fit of a fresh model from the same weights on the same batches. The losses of the first
-    steps are compared with those of the baseline, which is float32 unless the config fixes another precision. At last
-    the best two and the baseline have a second sitting, in turns, because other programs disturb.
+    steps are compared with those of the baseline, which is float32 unless the config fixes another precision: where
+    the precision is open, the one that the trainer's section says is tried like any other, and kept where there is no
+    time to try it. A plugin of the trainer's that decides the precision fixes it. The data is set up once, before
+    anything is timed. At last the best two and the baseline have a second sitting, in turns, because other programs
+    disturb.
+
+    On a GPU no threads are tried, and the rule for a machine whose cores load gives them.
 
     Args:
         build: Gives a fresh module.
@@ -67,31 +74,44 @@ def measure(
         Exception: What ends a fit of the baseline, as it is.
     """
     cores = cores or num_cores() or 1
-    threads = threads_to_try(cores, ranks=ranks) if settings.threads == "auto" else []
-    base = base.but(precision=_PRECISIONS.get(base.precision, base.precision))
-    if threads:
-        base = base.but(threads=threads[0])
+    configured = _PRECISIONS.get(base.precision, base.precision)
+    base = base.but(precision=configured)
+    if precision_plugin(trainer_values) is not None:
+        settings = replace(settings, precision=None)
+    if settings.precision == "auto":
+        base = base.but(precision="32-true")
     with without_trace() as folder, _prepared_once(datamodule), _tf32_as_before():
+        device = _device_type(trainer_values, folder)
+        threads = threads_to_try(cores, ranks=ranks) if settings.threads == "auto" and device == "cpu" else []
+        if threads:
+            base = base.but(threads=threads[0])
         subject = Subject(build, batches, trainer_values, datamodule, seed, num_steps, folder)
+        subject.set_up()
         search = Search(subject, base, budget_s=budget_s, num_batches=num_steps, tell=tell)
         search.begin()
-        device = search.baseline.device
         tried = candidates(
             settings,
             base,
             lambda: search.chosen().variant,
             device=device,
             has_convolutions=search.baseline.has_convolutions,
+            configured=configured,
             threads=threads[1:],
         )
         for variant in tried:
             search.go_on(variant, compile_s=search.compile_s() if variant.compile else 0.0)
-        search.compare_again()
         if trainer_values.get("deterministic") is True:
             search.refuse_what_does_not_repeat()
+        search.compare_again()
+        if trainer_values.get("deterministic") is True:  # another one may have become the best
+            search.refuse_what_does_not_repeat()
     chosen = search.chosen()
-    share = _share(search, chosen, settings, cores=cores, ranks=ranks, load_s=load_s)
-    variant = chosen.variant.but(threads=share.threads) if threads else chosen.variant
+    share = _share(search, chosen, settings, device=device, cores=cores, ranks=ranks, load_s=load_s)
+    variant = chosen.variant
+    if not search.has_tried(precision=configured):
+        variant = variant.but(precision=configured)
+    if settings.threads == "auto":
+        variant = variant.but(threads=share.threads)
     return Findings(
         tuple(search.measurements()),
         variant,
@@ -107,18 +127,27 @@ def _share(
     chosen: Measurement,
     settings: AcceleratorSettings,
     *,
+    device: str,
     cores: int,
     ranks: int,
     load_s: float | None,
 ) -> Share:
     """Choose threads and loading processes together, as far as they are open; without measurements by rule."""
-    device, threads = search.baseline.device, chosen.variant.threads
-    times = search.step_s_by_threads(chosen.variant) if settings.threads == "auto" else {}
-    if threads is not None and not times:
-        times = {threads: chosen.step_s or 0.0}
-    if settings.num_workers == "auto":
-        return share_of_cores(cores, ranks=ranks, device=device, load_s=load_s, step_s_by_threads=times)
-    return Share(threads or 1, 0)
+    threads, are_open = chosen.variant.threads, settings.threads == "auto"
+    if device != "cpu":
+        return share_of_cores(cores, ranks=ranks, device=device)
+    times = search.step_s_by_threads(chosen.variant)
+    if settings.num_workers != "auto":
+        return Share(threads or 1, 0)
+    share = share_of_cores(
+        cores, ranks=ranks, load_s=load_s, step_s_by_threads=times, threads=None if are_open else threads
+    )
+    return share if load_s is not None or threads is None else replace(share, threads=threads)
+
+
+def _device_type(trainer_values: Mapping[str, Any], folder: Path) -> str:
+    values = {key: value for key, value in trainer_values.items() if key not in ("precision", "plugins")}
+    return short_trainer(values, [], folder=folder).strategy.root_device.type
 
 
 @contextmanager
@@ -140,9 +169,11 @@ def _prepared_once(datamodule: LightningDataModule | None) -> Iterator[None]:
         patch.object(datamodule, "setup", setup),
         patch.object(datamodule, "teardown", lambda **_: None),
     ):
-        yield
-    if done:
-        tear_down(done[0])
+        try:
+            yield
+        finally:
+            if done:
+                tear_down(done[0])
 
 
 @contextmanager

@@ -52,6 +52,7 @@ class Search:
         self._until = float("inf") if budget_s is None else self.began + budget_s
         self._sittings: dict[Variant, Sitting] = {}
         self._refused: dict[Variant, str] = {}
+        self._repeating: set[Variant] = set()
         self._batch_size = _size_of(subject.batches[0])
 
     def begin(self) -> None:
@@ -92,13 +93,25 @@ class Search:
                 self._sit_again(variant)
 
     def refuse_what_does_not_repeat(self) -> None:
-        """Let the best sit until one is found whose losses are the same to the last bit."""
-        while (best := self.chosen().variant) != self._base:
+        """Let the best sit until one is found whose losses are the same to the last bit, as far as there is time."""
+        while (best := self.chosen().variant) != self._base and best not in self._repeating:
+            if self._needed_s(best) > self._until - time.perf_counter():
+                self._refused[best] = "no time was left to see whether its losses repeat, as trainer.deterministic asks"
+                continue
             before = self._sittings[best].losses
-            again = self._sit(best, Patience(least_steps=1, enough_s=0.0))
+            try:
+                again = self._sit(best, Patience(least_steps=1, enough_s=0.0))
+            except Exception as error:  # noqa: BLE001 (as in the first sitting)
+                self._refused[best] = _in_a_line(error)
+                continue
             if again.losses[: len(before)] == before[: len(again.losses)]:
-                return
-            self._refused[best] = "its losses do not repeat bit for bit, which trainer.deterministic asks for"
+                self._repeating.add(best)
+            else:
+                self._refused[best] = "its losses do not repeat bit for bit, which trainer.deterministic asks for"
+
+    def has_tried(self, *, precision: str) -> bool:
+        """Tell whether a variant with this precision was measured, or refused."""
+        return any(variant.precision == precision for variant in (*self._sittings, *self._refused))
 
     def chosen(self) -> Measurement:
         """Give the best so far."""

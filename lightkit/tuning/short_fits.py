@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import os
 import tempfile
@@ -10,15 +11,18 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from pytorch_lightning import Callback, Trainer
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.loggers.logger import DummyLogger
+from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.utilities.seed import isolate_rng
 
-__all__ = ["short_trainer", "without_trace"]
+__all__ = ["by_itself", "precision_plugin", "short_trainer", "synchronized", "without_trace"]
 
 _OF_A_STEP = (
     "accelerator",
@@ -42,24 +46,77 @@ def short_trainer(values: Mapping[str, Any], callbacks: Sequence[Callback], *, f
     """Give a trainer of one device that computes steps as the config's does, and validates, logs and shows nothing.
 
     Args:
-        values: The config's `trainer` section; its callbacks, loggers and plugins are left out.
+        values: The config's `trainer` section; its callbacks, loggers and plugins are left out, but for a plugin
+            that decides the precision. A model that writes to its logger by itself writes to none.
         callbacks: In their place.
         folder: For what Lightning writes.
     """
     kept = {key: values[key] for key in _OF_A_STEP if values.get(key) is not None}
+    if (precision := precision_plugin(values)) is not None:
+        kept.pop("precision", None)
     return Trainer(
         **kept,
         devices=_one_of(values.get("devices")),
         callbacks=list(callbacks),
-        logger=False,
+        logger=_NoLogger(folder),
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         limit_val_batches=0,
-        plugins=[LightningEnvironment()],  # alone, whatever has launched this process
+        # alone, whatever has launched this process
+        plugins=[LightningEnvironment(), *([] if precision is None else [precision])],
         default_root_dir=str(folder),
     )
+
+
+def by_itself(module: LightningModule) -> LightningModule:
+    """Give the module without the callbacks that it brings, which may write into folders of the user's."""
+    module.configure_callbacks = list  # type: ignore[method-assign]
+    return module
+
+
+def precision_plugin(values: Mapping[str, Any]) -> Precision | None:
+    """Give the plugin that decides the precision of a config's trainer; None where none does.
+
+    Args:
+        values: The config's `trainer` section, whose plugins may not be built yet.
+    """
+    plugins = values.get("plugins")
+    for plugin in plugins if isinstance(plugins, (list, tuple)) else [plugins]:
+        if isinstance(plugin, Precision):
+            return plugin
+        module, _, name = str(getattr(plugin, "class_path", "")).rpartition(".")
+        kind = getattr(importlib.import_module(module), name, None) if module else None
+        if isinstance(kind, type) and issubclass(kind, Precision):
+            return kind(**dict(vars(getattr(plugin, "init_args", None) or SimpleNamespace())))
+    return None
+
+
+def synchronized(device: torch.device) -> None:
+    """Wait until a device has computed what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+class _NoLogger(DummyLogger):
+    """Takes whatever a model's own code gives to its logger, and keeps nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = str(folder)
+
+    @property
+    def save_dir(self) -> str:
+        """A folder that is removed afterwards."""
+        return self._folder
+
+    @property
+    def log_dir(self) -> str:
+        """Likewise."""
+        return self._folder
 
 
 def _one_of(devices: Any) -> Any:

@@ -18,7 +18,7 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule, Tr
 from torch import Tensor
 
 from lightkit.tuning.computation import Computation, has_convolutions
-from lightkit.tuning.short_fits import short_trainer
+from lightkit.tuning.short_fits import by_itself, short_trainer, synchronized
 from lightkit.tuning.variant import Variant
 
 __all__ = ["LOSS_STEPS", "Patience", "Sitting", "Subject", "free"]
@@ -104,21 +104,33 @@ class Subject:
     num_steps: int | None
     folder: Path
 
+    def set_up(self) -> None:
+        """Have the data set up as the model's training does, which draws from no variant's random numbers."""
+        if self.datamodule is None:
+            return
+        with _as_before(None):
+            seed_everything(self.seed, verbose=False)
+            trainer = short_trainer(self.trainer_values, [_OnlySetUp()], folder=self.folder)
+            with suppress(_Enough):
+                self._fit(trainer, by_itself(self.build()))
+
     def sit(self, variant: Variant, patience: Patience) -> Sitting:
         """Fit with one variant, from the same weights and batches as with any other."""
         began = time.perf_counter()
         values = {key: value for key, value in self.trainer_values.items() if not key.startswith(("limit_", "max_"))}
         accumulated = min(int(values.get("accumulate_grad_batches") or 1), _MOST_ACCUMULATED)
         values |= {"precision": variant.precision, "max_epochs": 1, "accumulate_grad_batches": accumulated}
-        clock = _Clock(patience, accumulated, num_warm_up=2 if variant.compile else None)
+        clock = _Clock(patience, accumulated, self.seed, num_warm_up=2 if variant.compile else None)
         with _as_before(variant):
             seed_everything(self.seed, verbose=False)
-            module = self.build()
+            module = by_itself(self.build())
             computation = Computation(variant.memory_format, variant.compile, variant.tf32, variant.fused)
             trainer = short_trainer(values, [computation, clock], folder=self.folder)
             seed_everything(self.seed, verbose=False)  # building may have drawn less or more
-            with suppress(_Enough):
+            try:
                 self._fit(trainer, module)
+            except _Enough:  # so that Lightning has not called it
+                module.teardown("fit")
             clock.sitting.warm_s += clock.began - began
             del module, trainer
         return clock.finished()
@@ -128,12 +140,22 @@ class Subject:
         if self.datamodule is None:
             trainer.fit(module, loader)
             return
-        with patch.object(self.datamodule, "train_dataloader", lambda: loader):
+        with (
+            patch.object(self.datamodule, "train_dataloader", lambda: loader),
+            patch.object(self.datamodule, "on_exception", lambda _: None),  # which the end of each fit is for Lightning
+        ):
             trainer.fit(module, datamodule=self.datamodule)
 
 
 class _Enough(Exception):
     """Ends a fit without what Lightning does at the end of an epoch, such as asking for a metric of validation."""
+
+
+class _OnlySetUp(Callback):
+    """Ends a fit once the data module is set up: callbacks are next."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        raise _Enough
 
 
 class _Repeated:
@@ -153,10 +175,11 @@ class _Repeated:
 class _Clock(Callback):
     """Reads the time at the end of each step, and ends the fit."""
 
-    def __init__(self, patience: Patience, accumulated: int, *, num_warm_up: int | None) -> None:
+    def __init__(self, patience: Patience, accumulated: int, seed: int, *, num_warm_up: int | None) -> None:
         self.sitting = Sitting()
         self.began = self._last = time.perf_counter()
         self._patience, self._accumulated, self._num_warm_up = patience, accumulated, num_warm_up
+        self._seed = seed
         self._losses: list[Tensor] = []
         self._num_batches = 0
 
@@ -164,6 +187,7 @@ class _Clock(Callback):
         self.sitting.device = trainer.strategy.root_device.type
         self.sitting.has_convolutions = has_convolutions(pl_module)
         self.sitting.num_layers = sum(1 for layer in pl_module.modules() if layer._parameters)
+        seed_everything(self._seed, verbose=False)  # whatever setup has drawn
         self.began = self._last = time.perf_counter()
 
     def on_train_batch_end(
@@ -175,8 +199,7 @@ class _Clock(Callback):
         if self._num_batches % self._accumulated:
             return
         device = trainer.strategy.root_device
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        synchronized(device)
         now = time.perf_counter()
         seconds, self._last = (now - self._last) / self._accumulated, now
         num_steps = self._num_batches // self._accumulated
@@ -203,17 +226,17 @@ def _loss_of(outputs: Any, trainer: Trainer) -> Tensor | None:
 
 
 @contextmanager
-def _as_before(variant: Variant) -> Iterator[None]:
+def _as_before(variant: Variant | None) -> Iterator[None]:
     """Compute with the variant's threads, and leave no memory, thread number or default type behind."""
     num_threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     with ExitStack() as stack:
         stack.callback(free)
         stack.callback(torch.set_default_dtype, dtype)
         stack.callback(torch.set_num_threads, num_threads)
-        if variant.compile:
+        if variant is not None and variant.compile:
             stack.callback(torch.compiler.reset)
             stack.enter_context(_hushed_compiler())
-        if variant.threads is not None:
+        if variant is not None and variant.threads is not None:
             torch.set_num_threads(variant.threads)
         yield
 

@@ -17,7 +17,7 @@ from pytorch_lightning.utilities.memory import garbage_collection_cuda
 
 from lightkit.errors import ConfigError
 from lightkit.tuning.memory_limits import ResidentPeak, cuda_limited, is_out_of_memory
-from lightkit.tuning.short_fits import short_trainer
+from lightkit.tuning.short_fits import by_itself, short_trainer, synchronized
 
 __all__ = ["MOST", "Trial", "TriedSize", "batch_size_of", "set_batch_size"]
 
@@ -109,7 +109,7 @@ class Trial:
         device = trainer.strategy.root_device
         with cuda_limited(device) as limit_bytes, ResidentPeak() as held:
             try:
-                trainer.fit(self._build(), datamodule=self._datamodule)
+                trainer.fit(by_itself(self._build()), datamodule=self._datamodule)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -177,6 +177,5 @@ class _Steps(Callback):
 
 
 def _now_s(module: LightningModule) -> float:
-    if module.device.type == "cuda":
-        torch.cuda.synchronize(module.device)
+    synchronized(module.device)
     return time.perf_counter()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightkit.machine.cores import share_of_cores, threads_to_try
+from lightkit.machine.cores import share_of_cores, threads_as_set, threads_to_try
 from lightkit.machine.processor import num_cores
 
 
@@ -41,6 +41,27 @@ def test_the_users_threads_are_kept_and_told() -> None:
     assert (share.threads, share.num_workers) == (3, 1)
     assert share.why == "8 cores, OMP_NUM_THREADS=3"
     assert share_of_cores(2, load_s=0.1, step_s_by_threads={4: 1.0}, environ={"OMP_NUM_THREADS": "4"}).num_workers == 0
+
+
+def test_what_the_launcher_has_set_by_itself_is_not_the_users() -> None:
+    told = {"OMP_NUM_THREADS": "2", "_LIGHTKIT_THREADS": "2"}
+    assert threads_as_set(told) is None
+    assert threads_to_try(8, environ=told) == [8, 7, 4]
+    assert threads_as_set({**told, "OMP_NUM_THREADS": "3"}) == ("OMP_NUM_THREADS", 3)
+    assert threads_as_set({**told, "MKL_NUM_THREADS": "3"}) == ("MKL_NUM_THREADS", 3)
+
+
+@pytest.mark.parametrize(("load_s", "threads", "num_workers"), [(0.01, 2, 0), (0.3, 1, 1)])
+def test_fewer_threads_that_were_not_measured_slow_a_step_down_in_proportion(
+    load_s: float, threads: int, num_workers: int
+) -> None:
+    share = share_of_cores(2, load_s=load_s, step_s_by_threads={2: 0.1}, environ={})
+    assert (share.threads, share.num_workers) == (threads, num_workers)
+
+
+def test_threads_that_are_fixed_are_kept() -> None:
+    share = share_of_cores(4, load_s=0.3, step_s_by_threads={3: 0.1, 1: 0.1}, threads=3, environ={})
+    assert (share.threads, share.num_workers) == (3, 1)
 
 
 def test_a_gpu_leaves_the_cores_to_the_loading() -> None:

@@ -46,9 +46,17 @@ def test_tf32_is_tried_on_cuda_where_products_are_of_float32() -> None:
 
 def test_what_is_fixed_is_in_all_of_them() -> None:
     base = Variant("64-true", "channels_last")
-    settings = AcceleratorSettings(precision="auto", fused="auto")
-    assert tried(settings, base, base) == ["64-true, channels_last, fused"]
+    assert tried(AcceleratorSettings(fused="auto"), base, base) == ["64-true, channels_last, fused"]
     assert tried(AcceleratorSettings(memory_format="auto"), Variant(), Variant(), has_convolutions=False) == []
+
+
+def test_the_configs_precision_is_tried_before_the_devices() -> None:
+    settings = AcceleratorSettings(precision="auto")
+    assert tried(settings, Variant(), Variant(), configured="16-mixed", threads=[]) == [
+        "16-mixed, contiguous",
+        "bf16-mixed, contiguous",
+    ]
+    assert tried(settings, Variant(), Variant(), configured="bf16-mixed") == ["bf16-mixed, contiguous"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightkit.errors import ConfigError
 from lightkit.models.classifier import ImageClassifier
-from lightkit.tuning import compiling
+from lightkit.tuning import compiling, computation
 from lightkit.tuning.computation import Computation
 from tests.tuning.conftest import Pictures, Small
 
@@ -38,9 +38,9 @@ class Looks(Callback):
         }
 
 
-def fit(trainer_of: Callable[..., Trainer], module: LightningModule, computation: Computation, **values: Any) -> Looks:
+def fit(trainer_of: Callable[..., Trainer], module: LightningModule, how: Computation, **values: Any) -> Looks:
     looks = Looks()
-    trainer = trainer_of(callbacks=[computation, looks, *values.pop("callbacks", [])], **values)
+    trainer = trainer_of(callbacks=[how, looks, *values.pop("callbacks", [])], **values)
     trainer.fit(module, datamodule=Pictures())
     return looks
 
@@ -53,11 +53,66 @@ def test_weights_are_channels_last_in_training_and_in_no_checkpoint(
     looks = fit(trainer_of, model, Computation("channels_last"), callbacks=[saving], enable_checkpointing=True)
     assert looks.seen["weights"]
     assert looks.seen["states"]
-    saved = torch.load(tmp_path / "last.ckpt", weights_only=False)["state_dict"]
-    assert all(value.is_contiguous() for value in saved.values())
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=False)
+    saved = [*checkpoint["state_dict"].values()]
+    saved += [value for state in checkpoint["optimizer_states"][0]["state"].values() for value in state.values()]
+    assert len(saved) > len(checkpoint["state_dict"])
+    assert all(value.is_contiguous() for value in saved)
     assert all(value.is_contiguous() for value in model.parameters())
     again = fit(trainer_of, ImageClassifier(num_classes=3), Computation("channels_last"))
     assert again.seen["weights"]
+
+
+def test_a_checkpoint_of_weights_alone_is_contiguous_and_states_are_laid_out_on_resume(
+    trainer_of: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    class Saves(Callback):
+        def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+            trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+            trainer.save_checkpoint(tmp_path / "all.ckpt")
+
+    looks = fit(trainer_of, Small(), Computation("channels_last"), callbacks=[Saves()])
+    assert looks.seen["states"]  # saving has left the optimizer's own as it was
+    saved = torch.load(tmp_path / "weights.ckpt", weights_only=False)["state_dict"]
+    assert all(value.is_contiguous() for value in saved.values())
+    checkpoint = torch.load(tmp_path / "all.ckpt", weights_only=False)
+    moment = checkpoint["optimizer_states"][0]["state"][0]["exp_avg"]
+    checkpoint["optimizer_states"][0]["state"][0]["exp_avg"] = moment.contiguous(memory_format=torch.channels_last)
+    torch.save(checkpoint, tmp_path / "old.ckpt")
+    trainer = trainer_of(callbacks=[Computation()], max_epochs=2)
+    trainer.fit(Small(), datamodule=Pictures(), ckpt_path=tmp_path / "old.ckpt")
+    kept = [state["exp_avg"] for state in trainer.optimizers[0].state.values()]
+    assert kept
+    assert all(value.is_contiguous() for value in kept)
+
+
+def test_an_optimizer_that_was_built_fused_and_is_not_to_be_lets_gradients_be_unscaled() -> None:
+    optimizer = torch.optim.Adam([nn.Parameter(torch.ones(1))], fused=True)
+    assert vars(optimizer)["_step_supports_amp_scaling"]
+    computation._fuse(optimizer, fused=False)
+    assert "_step_supports_amp_scaling" not in vars(optimizer)
+
+
+def test_compiling_nothing_is_warned_of(
+    trainer_of: Callable[..., Trainer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bare(Small):
+        def __init__(self) -> None:
+            LightningModule.__init__(self)
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def training_step(self, batch: list[Tensor]) -> Tensor:
+            return self.weight.square().sum()
+
+        def validation_step(self, batch: list[Tensor]) -> None:
+            pass
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    monkeypatch.setattr(computation, "refuse_without_compiler", lambda _: None)
+    trainer_of(callbacks=[Computation(compile=True)]).fit(Bare(), datamodule=Pictures())
+    assert "no attribute of Bare is a layer with parameters" in caplog.text
 
 
 def test_three_dimensional_nets_have_their_own_format(trainer_of: Callable[..., Trainer]) -> None:
@@ -90,8 +145,10 @@ def test_a_fused_optimizer_learns_the_same_and_resumes_either_way(
         torch.manual_seed(1)
         module, checkpoint = Small(optimizer=optimizer), None
         for number, fused in enumerate(ways):
-            computation, looks = Computation(fused=fused), Looks()
-            trainer = trainer_of(callbacks=[computation, looks], max_epochs=number + 1, gradient_clip_val=1.0)
+            looks = Looks()
+            trainer = trainer_of(
+                callbacks=[Computation(fused=fused), looks], max_epochs=number + 1, gradient_clip_val=1.0
+            )
             trainer.fit(module, datamodule=Pictures(), ckpt_path=checkpoint)
             assert looks.seen["fused"] == [fused]
             checkpoint = tmp_path / f"{number}.ckpt"
@@ -196,8 +253,8 @@ def test_a_failed_stage_leaves_the_strategy_and_the_model_as_they_were(trainer_o
         def training_step(self, batch: list[Tensor]) -> Tensor:
             raise ValueError("planted")
 
-    module, computation = Fails(), Computation("channels_last")
-    trainer = trainer_of(callbacks=[computation])
+    module = Fails()
+    trainer = trainer_of(callbacks=[Computation("channels_last")])
     with pytest.raises(ValueError, match="planted"):
         trainer.fit(module, datamodule=Pictures())
     assert "setup" not in vars(trainer.strategy)

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pytorch_lightning import LightningModule, Trainer, seed_everything
+from pytorch_lightning import Callback, LightningModule, Trainer, seed_everything
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.plugins.precision import DoublePrecision, MixedPrecision
 from torch import Tensor, nn
+from torch.utils.data import random_split
 
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import ConfigError
-from lightkit.tuning import candidates
+from lightkit.tuning import candidates, measuring, search, sitting
 from lightkit.tuning.measuring import measure
+from lightkit.tuning.search import Search
+from lightkit.tuning.short_fits import precision_plugin
 from lightkit.tuning.variant import Findings, Measurement, Variant
 from tests.tuning.conftest import Pictures, Small
 
-FAST_S, SLOW_S = 0.002, 0.03
+FAST_S, SLOW_S = 0.05, 0.6
+
+
+class Ticking:
+    """A clock that steps and looks at it move on: nothing depends on how busy the machine is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 0.1
+        return self.now
+
+
+CLOCK = Ticking()
 
 
 class Planted(Small):
@@ -44,12 +66,14 @@ class Planted(Small):
             loss = loss * float("nan")
         if self.fault == "never repeats" and is_lower:
             loss = loss + time.perf_counter_ns() % 997 * 1e-6
-        time.sleep(SLOW_S if self.slow_in == self.trainer.precision else FAST_S)
+        CLOCK.now += SLOW_S if self.slow_in == self.trainer.precision else FAST_S
         return loss
 
 
 @pytest.fixture(autouse=True)
-def _bf16_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def _bf16_is_tried_by_a_clock_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (sitting, search):
+        monkeypatch.setattr(module, "time", CLOCK)
     monkeypatch.setattr(candidates, "lower_precision", lambda device: "bf16-mixed")
 
 
@@ -60,7 +84,7 @@ def measured(build: Callable[[], LightningModule], *, budget_s: float | None = N
         build,
         [[data.images[:4], data.labels[:4]], [data.images[4:8], data.labels[4:8]]],
         settings=settings,
-        base=Variant(),
+        base=values.pop("base", Variant()),
         trainer_values={"accelerator": "cpu", "max_epochs": 1, **values.pop("trainer_values", {})},
         seed=3,
         budget_s=budget_s,
@@ -109,12 +133,136 @@ def test_what_is_wrong_is_refused_in_a_line(fault: str, fields: dict[str, Any], 
 
 
 def test_what_is_slower_is_left_after_a_step() -> None:
-    findings = measured(lambda: Planted(slow_in="bf16-mixed"))
+    settings = AcceleratorSettings(precision="auto")
+    findings = measured(lambda: Planted(slow_in="bf16-mixed"), settings=settings)
+    lower = of(findings, precision="bf16-mixed")
     assert findings.chosen.precision == "32-true"
-    assert of(findings, precision="bf16-mixed").spread == 0.0
+    assert lower.step_s == pytest.approx(SLOW_S, abs=0.3)
+    assert lower.spread == 0.0
+    assert len(lower.losses) == 2  # one to warm up, one that was timed
 
 
-def test_what_does_not_repeat_is_refused_where_training_is_deterministic() -> None:
+def test_float32_is_the_reference_of_a_precision_that_the_config_says() -> None:
+    findings = measured(Planted, base=Variant("bf16-mixed"), settings=AcceleratorSettings(precision="auto"))
+    assert [one.variant.precision for one in findings.measurements] == ["32-true", "bf16-mixed"]
+    assert findings.chosen.precision == "bf16-mixed"
+    off = measured(
+        lambda: Planted(fault="off in bf16"), base=Variant("bf16"), settings=AcceleratorSettings(precision="auto")
+    )
+    assert off.chosen.precision == "32-true"
+    hurried = measured(Planted, base=Variant("bf16-mixed"), budget_s=30, num_steps=10)
+    assert hurried.chosen.precision == "bf16-mixed"  # there was no time to try it: it stays what the config says
+
+
+def test_a_plugin_fixes_the_precision() -> None:
+    class Halved(MixedPrecision):
+        def __init__(self, device: str = "cpu") -> None:
+            super().__init__("bf16-mixed", device)
+
+    findings = measured(
+        Planted,
+        settings=AcceleratorSettings(precision="auto", fused="auto"),
+        trainer_values={"plugins": [Halved()], "precision": None},
+    )
+    assert [one.variant.precision for one in findings.measurements] == ["32-true", "32-true"]
+    told = SimpleNamespace(class_path="pytorch_lightning.plugins.precision.DoublePrecision", init_args=None)
+    assert isinstance(precision_plugin({"plugins": told}), DoublePrecision)
+    assert precision_plugin({"plugins": None}) is None
+
+
+def test_data_that_draws_when_it_is_set_up_does_so_once_and_in_no_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Splits(Pictures):
+        def __init__(self) -> None:
+            super().__init__()
+            self.set_up: list[str] = []
+            self.told: list[BaseException] = []
+
+        def setup(self, stage: str) -> None:
+            self.set_up.append(stage)
+            random_split(range(10), [7, 3])  # type: ignore[arg-type]
+
+        def on_exception(self, exception: BaseException) -> None:
+            self.told.append(exception)
+
+    class Late(Planted):
+        def configure_model(self) -> None:
+            self.head = nn.Linear(4, 3)
+
+        def training_step(self, batch: list[Tensor]) -> Tensor:
+            return super().training_step([batch[0] + torch.randn(()), batch[1]])
+
+    data, begin = Splits(), Search.begin
+    before: list[list[str]] = []
+
+    def noting(self: Search) -> None:
+        before.append([*data.set_up])
+        begin(self)
+
+    monkeypatch.setattr(Search, "begin", noting)
+    findings = measured(Late, datamodule=data)
+    assert before == [["fit"]]  # so that no estimate counts it
+    assert data.set_up == ["fit"]
+    assert data.told == []
+    assert findings.chosen.precision == "bf16-mixed"
+    assert [one.refused for one in findings.measurements] == [None] * 4
+
+
+def test_models_that_log_by_themselves_bring_callbacks_and_clean_up_are_measured(tmp_path: Path) -> None:
+    folders: list[Any] = []
+    ended: list[str] = []
+
+    class Own(Planted):
+        def training_step(self, batch: list[Tensor]) -> Tensor:
+            loss = super().training_step(batch)
+            logger: Any = self.logger
+            logger.experiment.add_scalar("mine", loss)
+            folders.append((self.trainer.log_dir, logger.save_dir))
+            return loss
+
+        def configure_callbacks(self) -> list[Callback]:
+            return [ModelCheckpoint(tmp_path / "checkpoints", every_n_train_steps=1)]
+
+        def teardown(self, stage: str) -> None:
+            ended.append(stage)
+
+    findings = measured(Own, settings=AcceleratorSettings(precision="auto"))
+    assert [one.refused for one in findings.measurements] == [None, None]
+    assert len({*folders}) == 1
+    assert not Path(folders[0][0]).exists()
+    assert [*tmp_path.iterdir()] == []
+    assert {*ended} == {"fit"}
+    assert len(ended) >= 2
+
+
+def test_on_a_gpu_the_rule_gives_threads_and_the_gain_is_that_of_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(measuring, "_device_type", lambda *_: "cuda")
+    settings = AcceleratorSettings(precision="auto", threads="auto", num_workers="auto")
+    findings = measured(Planted, settings=settings, cores=8, ranks=2)
+    assert [one.variant.words for one in findings.measurements] == ["32-true, contiguous", "bf16-mixed, contiguous"]
+    assert (findings.chosen, findings.num_workers) == (Variant("bf16-mixed", threads=1), 3)
+    assert (findings.gain or 0) > 1.5
+    assert findings.of_chosen is findings.measurements[1]
+
+
+def test_threads_that_were_measured_are_kept_where_nobody_knows_how_long_loading_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    class Alone(Small):
+        def training_step(self, batch: list[Tensor]) -> Tensor:
+            CLOCK.now += FAST_S if torch.get_num_threads() == 1 else SLOW_S
+            return super().training_step(batch)
+
+    findings = measured(Alone, settings=AcceleratorSettings(threads="auto", num_workers="auto"), cores=2)
+    assert (findings.chosen.threads, findings.num_workers) == (1, 1)
+    assert (findings.gain or 0) > 1.5
+
+
+def test_what_does_not_repeat_is_refused_where_training_is_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = measured(
         lambda: Planted(fault="never repeats"),
         settings=AcceleratorSettings(precision="auto"),
@@ -122,6 +270,17 @@ def test_what_does_not_repeat_is_refused_where_training_is_deterministic() -> No
     )
     assert findings.chosen.precision == "32-true"
     assert "do not repeat bit for bit" in (of(findings, precision="bf16-mixed").refused or "")
+    with monkeypatch.context() as patched:
+        needed = itertools.chain([0.0], itertools.repeat(99.0))
+        patched.setattr(Search, "_needed_s", lambda *_: next(needed))
+        hurried = measured(
+            Planted,
+            settings=AcceleratorSettings(precision="auto"),
+            trainer_values={"deterministic": True},
+            budget_s=30,
+        )
+    assert "no time was left to see whether" in (of(hurried, precision="bf16-mixed").refused or "")
+    assert hurried.chosen.precision == "32-true"
     assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -135,7 +294,7 @@ def test_the_baselines_own_error_is_the_users() -> None:
 
 
 def test_what_there_is_no_time_for_is_told() -> None:
-    findings = measured(Planted, budget_s=30, num_steps=10)  # 5 % of 10 steps of 30 ms
+    findings = measured(Planted, budget_s=30, num_steps=10)  # 5 % of 10 steps of 0.6 s
     assert findings.chosen == Variant()
     assert [one.partition(":")[0] for one in findings.left_out] == [
         "32-true, channels_last",
@@ -148,11 +307,11 @@ def test_threads_and_loading_are_chosen_together(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
     settings = AcceleratorSettings(threads="auto", num_workers="auto")
-    findings = measured(Planted, settings=settings, cores=2, load_s=0.02)
+    findings = measured(Planted, settings=settings, cores=2, load_s=0.4)
     assert [one.variant.threads for one in findings.measurements] == [2, 1]
-    assert findings.chosen.threads == findings.num_workers == 1  # loading hides behind 30 ms that need no second core
+    assert findings.chosen.threads == findings.num_workers == 1  # loading hides behind 0.6 s that need no second core
     assert torch.get_num_threads() == before
-    alone = measured(Planted, settings=settings, cores=2, ranks=2, load_s=0.02)
+    alone = measured(Planted, settings=settings, cores=2, ranks=2, load_s=0.4)
     assert (alone.chosen.threads, alone.num_workers) == (1, 0)
 
 

@@ -37,13 +37,22 @@ _KEYS: dict[str, tuple[Schema, str]] = {
     "num_nodes": (_NUMBER, "Number of machines"),
     "precision": (_PRECISION_OR_AUTO, "Numbers to compute in, such as bf16-mixed; auto: the fastest of those measured"),
     "memory_format": (_FORMAT, "Of weights and images; auto: the faster one"),
-    "compile": (_SWITCH_OR_AUTO, "Whether the model goes through torch.compile; auto: if that is faster"),
+    "compile": (_SWITCH_OR_AUTO, "Whether the model's layers go through torch.compile; auto: if that is faster"),
     "tf32": (_SWITCH_OR_AUTO, "Whether CUDA rounds float32 to TensorFloat-32 in matrix products; auto: if faster"),
     "fused": (_SWITCH_OR_AUTO, "Whether the optimizer updates all parameters in one kernel; auto: if faster"),
-    "threads": (_COUNT_OR_AUTO, "Threads of each process; auto: as many as fit the cores beside workers and ranks"),
+    "threads": (
+        _COUNT_OR_AUTO,
+        "Threads of each process; auto: as many as are fastest, and fit the cores beside workers and ranks",
+    ),
     "num_workers": (_COUNT_OR_AUTO, "Processes that load the data; auto: as many as training waits for, if they fit"),
-    "batch_size": (_COUNT_OR_AUTO, "Samples of a batch; auto: the largest that fits into memory"),
-    "learning_rate": (_RATE_OR_AUTO, "Of the optimizer or the model; auto: Lightning's finder"),
+    "batch_size": (
+        _COUNT_OR_AUTO,
+        "Samples of a batch; auto: the least that fits into memory and is within 5 % of the best rate",
+    ),
+    "learning_rate": (
+        _RATE_OR_AUTO,
+        "Of the optimizer or the model; auto: a tenth of where the loss of a range test is least",
+    ),
     "scale_lr": (_SWITCH, "Multiply the learning rate by the number of ranks"),
     "warmup_epochs": (
         {"type": ["integer", "number", "string", "null"]},

@@ -12,24 +12,30 @@ __all__ = ["AcceleratorSettings"]
 class AcceleratorSettings:
     """How steps are computed, and what is chosen by measuring.
 
-    `auto` measures a few steps of the real model on real batches before it trains, for at most 5 % of the time that
-    training is expected to take or 30 seconds, and takes the fastest setting whose first losses stay within a stated
-    tolerance of float32's. The choice is told, kept for this model, machine and versions below `run.root`, and written
-    into the run's config, so that a replay measures nothing. With `trainer.deterministic` only what is deterministic
-    is tried.
+    `auto` measures a few steps of the real model on real batches before it trains, and takes the fastest setting whose
+    first losses stay within a stated tolerance of float32's. After 30 seconds for all but `learning_rate`, or 5 % of
+    the time that training is expected to take, it begins no other measurement.
+    The choice is told, kept for this model, machine and versions below `run.root`, and written
+    into the run's config, so that a replay measures nothing. With `trainer.deterministic` all is tried with torch's
+    deterministic algorithms, and the fastest is taken whose first losses are the same to the last bit when it is
+    tried again.
 
     Args:
-        precision: `auto`, which starts from `trainer.precision`; any other one goes there.
+        precision: `auto`, which tries float32, `trainer.precision` and what the device computes quickest; any other
+            one goes there.
         memory_format: Of the weights and images in memory: `channels_last` is faster for most convolutions.
-        compile: Whether the model goes through torch.compile.
+        compile: Whether torch.compile compiles, for training, the layers that are attributes of the model and have
+            parameters, each by itself; the code of the steps around them is not compiled.
         tf32: Whether matrix products on CUDA round float32 to TensorFloat-32. `null`: as torch has it.
         fused: Whether the optimizer updates all parameters in one kernel. `null`: as the optimizer has it.
         threads: Threads of each process for one operation; `auto` chooses them together with `num_workers` and the
             processes, so that they fit the cores. A number from 1 goes to `launch.threads`.
         num_workers: `auto`; a number from 0 goes to the argument of that name of the data.
-        batch_size: `auto`: the largest that fits into memory; a number from 1 goes to the argument of the data.
-        learning_rate: `auto`: Lightning's learning rate finder; a number above 0 goes to the optimizer's `lr` where the
-            config names an optimizer, else to the model's `learning_rate` or `lr`.
+        batch_size: `auto`: of the sizes that memory holds, the least that gives within 5 % of the most samples a
+            second; a number from 1 goes to the argument of the data.
+        learning_rate: `auto`: a tenth of the rate at which the loss of Lightning's range test is least, if it falls
+            clearly; a number above 0 goes to the optimizer's `lr` where the config names an optimizer, else to the
+            model's `learning_rate` or `lr`.
     """
 
     precision: Literal["auto"] | None = None
