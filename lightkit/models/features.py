@@ -72,10 +72,11 @@ class FrozenFeatures:
         images = self._module.trainer.precision_plugin.convert_input(noise.to(self._module.device))
         with _same_randomness(self._module.device):
             features, logits = self._traced(images)
-            again, _ = self._traced(torch.cat([images, -images]))
-        if features is None or again is None:
+            again, _ = self._traced(images)
+            beside, _ = self._traced(torch.cat([images, -images]))
+        if features is None or again is None or beside is None:
             return None, "its head's input is not one tensor"
-        if not _are_close(again[:1], features):
+        if not _are_close(again, features) or not _are_alike(beside[:1], features):
             return None, "it is another each time, or with other images beside it"
         with torch.no_grad(), self._precision():
             alone = logits_of(self._network, self._head_names[0], features)
@@ -165,6 +166,11 @@ def _are_close(one: Tensor, other: Tensor) -> bool:
     # the same kernels on the same numbers; another layout in memory may round otherwise
     atol = 1e-4 if other.dtype == torch.float32 else 1e-2
     return torch.allclose(one.float(), other.float(), rtol=atol, atol=atol * float(other.abs().max().clamp_min(1)))
+
+
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    # other kernels may compute a larger batch, of bfloat16 or TF32 in each layer; a batch's own statistics do far more
+    return float((one.float() - other.float()).norm()) <= 0.05 * float(other.float().norm())
 
 
 @contextmanager
