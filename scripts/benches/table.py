@@ -51,15 +51,18 @@ def stored(folder: Path) -> list[dict[str, Any]]:
 def with_table(text: str, made: str) -> str:
     """Put a table between the two comments of a text."""
     head, _, rest = text.partition(START)
-    return f"{head}{START}\n{made}\n{END}{rest.partition(END)[2]}"
+    lines = f"{made}\n" if made else ""
+    return f"{head}{START}\n{lines}{END}{rest.partition(END)[2]}"
 
 
 def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     """Make the table: a line for each comparison, and a last one that says where and when.
 
     Args:
-        results: What the benches wrote.
+        results: What the benches wrote; without any there is no table.
     """
+    if not results:
+        return ""
     lines = ["| bench | what | lightkit | against | ratio | rounds | reach | |", "|---|---|---|---|---|---|---|---|"]
     for found in results:
         for row in found["comparisons"]:
