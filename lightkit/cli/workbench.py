@@ -23,7 +23,7 @@ from lightkit.tuning.batch_size import FoundSize, find_batch_size
 from lightkit.tuning.computation import Computation
 from lightkit.tuning.learning_rate import FoundRate, find_learning_rate
 from lightkit.tuning.measuring import measure
-from lightkit.tuning.short_fits import without_trace
+from lightkit.tuning.short_fits import precision_plugin, without_trace
 from lightkit.tuning.variant import Findings, Variant
 
 if TYPE_CHECKING:
@@ -149,13 +149,17 @@ class Workbench:
                 size = self._batch_size(None if self._budget_s is None else self._budget_s / (2 if asks_more else 1))
                 chosen["batch_size"] = size.batch_size
                 self._twin.data_differs["batch_size"] = size.batch_size
-            if asked := {*autos} & {*_SPEED}:
+            if asked := {*autos} & {*_SPEED} - self._fixed():
                 findings, source = self._speed(folder, began)
                 chosen |= {key: value for key, value in _values_of(findings).items() if key in asked}
             if "learning_rate" in autos:
                 rate = self._learning_rate(chosen)
                 chosen["learning_rate"] = rate.learning_rate
         return Found(chosen, source, time.monotonic() - began, findings=findings, size=size, rate=rate)
+
+    def _fixed(self) -> set[str]:
+        """Name what a plugin of the trainer's decides, beside which Lightning takes no such value."""
+        return set() if precision_plugin(self._values) is None else {"precision"}
 
     def _with_homes(self, settings: AcceleratorSettings) -> AcceleratorSettings:
         """Leave out what nothing in the config takes, and tell of it where the user has asked for it."""
@@ -273,15 +277,16 @@ class Workbench:
     def _ranks(self) -> int:
         """Processes that train on this machine."""
         rank = None if self._session.seat is None else self._session.seat.rank
-        if rank is not None:
+        if rank is not None and rank.engine != "local":
             return max(1, rank.local_size)
-        plan = plan_of(self._session)
+        plan = plan_of(self._session)  # rank 0 of Lightning's own launcher knows of no others yet
         return 1 if plan is None else max(1, plan.local_processes)
 
     @property
     def _processes(self) -> int:
         """Processes that train, which share an epoch."""
-        if self._session.seat is not None:
-            return max(1, self._session.seat.rank.size)
+        rank = None if self._session.seat is None else self._session.seat.rank
+        if rank is not None and rank.engine != "local":
+            return max(1, rank.size)
         plan = plan_of(self._session)
         return 1 if plan is None else max(1, abs(plan.processes))
