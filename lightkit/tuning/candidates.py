@@ -43,8 +43,9 @@ def candidates(
 ) -> Iterator[Variant]:
     """Give what is to be measured after the baseline; each may depend on what was measured before it.
 
-    channels_last and the lower precision alone and together, for neither alone tells of both; then on the best of
-    these a fused optimizer, TF32, compiled layers and other numbers of threads.
+    channels_last and the lower precision together, which for most are the fastest, since there may be time for one
+    only; each of them alone, for with some models the other costs more than it gains; then on the best of these a fused
+    optimizer, TF32, compiled layers and other numbers of threads.
 
     Args:
         settings: What is `auto` is tried.
@@ -61,11 +62,12 @@ def candidates(
         lower = [each for each in dict.fromkeys(known) if each not in (None, base.precision)]
     formats: list[dict[str, Any]] = [{}]
     if settings.memory_format == "auto" and has_convolutions:
-        formats.append({"memory_format": "channels_last"})
-        yield base.but(memory_format="channels_last")
+        formats.insert(0, {"memory_format": "channels_last"})
     for precision in lower:
         for changes in formats:
             yield base.but(precision=precision, **changes)
+    if formats[0]:
+        yield base.but(**formats[0])
     if settings.fused == "auto":
         yield best().but(fused=True)
     if settings.tf32 == "auto" and device == "cuda" and best().precision == "32-true":

@@ -2,7 +2,8 @@
 
 All train from random weights on random crops, flipped at random, by the same optimizer in the same batch size, validate
 after each epoch on the same photos, and write a checkpoint. LightningCLI and the loop load by torchvision's
-ImageFolder, with the defaults of torch and Lightning: float32, contiguous, no workers. lightkit chooses for itself.
+ImageFolder, with the defaults of torch and Lightning: float32, contiguous, no workers. lightkit takes what `lightkit
+tune` has chosen before, once; a training as short as these leaves no time for it within its 5 %.
 
 The reach is that of the epochs after the first, at an accuracy that is not lower than LightningCLI's by more than
 chance. An epoch lasts from its start to the start of the next one, with its validation and its checkpoint; its photos
@@ -35,6 +36,7 @@ from benches.end_to_end_training import (
     lightning_cli,
     loop,
     train,
+    tune,
 )  # fmt: skip
 
 __all__ = ["Found", "compared", "contestants", "run"]
@@ -87,6 +89,7 @@ def measured(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
             return images_per_s(moments, laid.num_train)
 
         names = contestants(laid, options, seed=options.seed)
+        told = [] if options.fixed else [_tuned(tune(names[LIGHTKIT], Path(work, "tune"), threads=options.threads))]
         rounds = contest(
             {name: partial(of_seed, name) for name in names},
             repeat=options.repeat, seed=options.seed, told="end_to_end",
@@ -96,7 +99,7 @@ def measured(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
         "comparisons": compared(found, laid.num_train, laid.num_val),
         "rounds": {"images_per_s": rounds, "accuracy": {name: _accuracies(each) for name, each in found.items()}},
         "settings": {**settings, "num_train": laid.num_train, "num_val": laid.num_val},
-        "notes": [accuracy_in_words(found, laid.num_val, options.epochs)],
+        "notes": [*told, accuracy_in_words(found, laid.num_val, options.epochs)],
     }
 
 
@@ -120,6 +123,7 @@ def contestants(
         "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": LEARNING_RATE}},
         "accelerator": accelerator or (FIXED if options.fixed else CHOSEN),
         "trainer": trainer,
+        "run": {"root": str(laid.root.parent / "runs")},  # where all find what `lightkit tune` has found
         "callbacks": {"checkpoint": {}, "clock": {"class_path": CLOCK}},
         "seed_everything": seed,
     }
@@ -131,6 +135,11 @@ def contestants(
         loop("end_to_end_plain", by_hand),
     ]
     return {training.name: training for training in trainings}
+
+
+def _tuned(found: Mapping[str, Any]) -> str:
+    chosen = ", ".join(f"{key} {value}" for key, value in found["chosen"].items() if value is not None)
+    return f"`lightkit tune` has measured {found['seconds']:.0f} s and chosen {chosen}."
 
 
 def images_per_s(moments: Moments, num_train: int) -> float:

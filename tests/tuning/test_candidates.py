@@ -28,9 +28,9 @@ def _has_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_formats_and_precisions_come_first_and_the_rest_is_tried_on_the_best() -> None:
     best = Variant("bf16-mixed", "channels_last", threads=2)
     assert tried(ALL, Variant(threads=2), best) == [
-        "32-true, channels_last, 2 threads",
-        "bf16-mixed, contiguous, 2 threads",
         "bf16-mixed, channels_last, 2 threads",
+        "bf16-mixed, contiguous, 2 threads",
+        "32-true, channels_last, 2 threads",
         "bf16-mixed, channels_last, fused, 2 threads",
         "bf16-mixed, channels_last, compiled, 2 threads",
         "bf16-mixed, channels_last, 1 thread",
