@@ -76,9 +76,10 @@ def _shown_at(origin: Origin, says: str) -> str:
 
 
 def subclass_names(base: type) -> set[str]:
-    """List the names of all classes that are known by now to derive from ``base``."""
+    """List the public names of all classes that are known by now to derive from ``base``."""
     children: list[type] = base.__subclasses__()
-    return {name for child in children for name in {child.__name__, *subclass_names(child)}}
+    names = {name for child in children for name in {child.__name__, *subclass_names(child)}}
+    return {name for name in names if not name.startswith("_")}
 
 
 def _of_key(key: str, message: str, resolved: Resolved, classes: Iterable[str]) -> ConfigError:
