@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from argparse import ArgumentError
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
-from functools import partial
 from types import MethodType
 from typing import Any
 
-from jsonargparse import Namespace, set_dumper
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning import LightningDataModule, LightningModule, Trainer
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.accelerators import XLAAccelerator
-from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from lightkit import config, runs
-from lightkit.cli.choices import Choices
+from lightkit import runs
 from lightkit.cli.equipping import Equipment, callbacks_of, computation_unrecorded, share_devices
-from lightkit.cli.filling import hyper_parameters, model_filled
 from lightkit.cli.folders import check_input_folders, check_packages
-from lightkit.cli.judging import judged_by_signatures
 from lightkit.cli.labelling import images_of, lift_limits
+from lightkit.cli.layered import LayeredCLI
 from lightkit.cli.masking import mask_tags
-from lightkit.cli.parsing import build_each_logger, parsed
+from lightkit.cli.parsing import build_each_logger
 from lightkit.cli.refusals import refused, unwrapped_errors
-from lightkit.cli.restoring import trained_anywhere, with_export
 from lightkit.cli.restricting import with_loading_restricted
 from lightkit.cli.resuming import RunSettings
-from lightkit.cli.script_session import EXPORT, asks_for_export, session_of_script
-from lightkit.cli.scripted import Checked, ConfigPrinted, DataChanged, ended_script, keeps_own_file, with_file_name
-from lightkit.cli.session import Session
+from lightkit.cli.scripted import Checked, ConfigPrinted, DataChanged, keeps_own_file, with_file_name
 from lightkit.cli.stage import Stage
 from lightkit.cli.starting import begin
 from lightkit.cli.tuned import autos_of, take_threads
-from lightkit.cli.unnamed import UnnamedClass
-from lightkit.config.hardware.choosing import chosen_config
-from lightkit.config.hardware.settings import AcceleratorSettings
-from lightkit.config.pruning import checked
-from lightkit.errors import ConfigError
 from lightkit.export.bare_trainer import bare_trainer
-from lightkit.launch import LaunchSettings
-from lightkit.launch.watchdog_settings import WatchdogSettings
-from lightkit.registry.gate_settings import GateSettings
 
 __all__ = ["Checked", "ConfigPrinted", "DataChanged", "LightkitCLI"]
 
-# jsonargparse 4.53 writes init_args as YAML and reads them back: the text 7e2 without quotes, which comes back as a
-# number, and the default of Timer, which is an enumeration's where the argument is text, not at all.
-set_dumper("yaml", config.dump_yaml)
-_NOT_SAVED = ("ckpt_path", "weights_only", "verbose", "return_predictions", "config")
 _TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 
 
-class LightkitCLI(LightningCLI):
+class LightkitCLI(LayeredCLI):
     """A LightningCLI whose config comes in layers and whose runs are recorded.
 
     In a script it takes the place of LightningCLI: words of a command line, given or the process's own, make a
@@ -84,175 +59,7 @@ class LightkitCLI(LightningCLI):
         session: The invocation, where the caller has read it already.
     """
 
-    def __init__(
-        self,
-        model_class: type[LightningModule] | Callable[..., LightningModule] | None = None,
-        datamodule_class: type[LightningDataModule] | Callable[..., LightningDataModule] | None = None,
-        save_config_callback: type[SaveConfigCallback] | None = SaveConfigCallback,
-        save_config_kwargs: dict[str, Any] | None = None,
-        trainer_class: type[Trainer] | Callable[..., Trainer] = Trainer,
-        trainer_defaults: dict[str, Any] | None = None,
-        seed_everything_default: bool | int = True,
-        parser_kwargs: dict[str, Any] | dict[str, dict[str, Any]] | None = None,
-        parser_class: type[LightningArgumentParser] = LightningArgumentParser,
-        subclass_mode_model: bool = False,
-        subclass_mode_data: bool = False,
-        args: ArgsType = None,
-        run: bool = True,
-        auto_configure_optimizers: bool = True,
-        load_from_checkpoint_support: bool = True,
-        *,
-        session: Session | None = None,
-    ) -> None:
-        self.session = session
-        self._is_script = session is None
-        self._given_values: ArgsType = None
-        self._own_sessions = ExitStack()
-        self.stage: Stage | None = None
-        self.saved_config: dict[str, Any] = {}
-        self._chosen: config.Resolved | None = None
-        stages = list(self.subcommands())
-        given: dict[str, Any] = parser_kwargs or {}
-        to_parsers = {**given, "exit_on_error": False}
-        self._exports = run and (asks_for_export(args, stages) if session is None else session.command == EXPORT)
-        if session is not None:
-            to_parsers["prog"] = "lightkit"  # not `__main__.py`
-        if session is not None or self._exports:  # only the parser that is asked for: each takes a third of a second
-            stages = [EXPORT if session is None else session.command]
-            known = {**LightningCLI.subcommands(), EXPORT: {"model", "datamodule"}}
-            self.subcommands = lambda: {stages[0]: known[stages[0]]}  # type: ignore[method-assign]
-        if self._exports:
-            trainer_class = with_export(trainer_class)
-        if run:
-            to_parsers |= {stage: {**given.get(stage, {}), "exit_on_error": False} for stage in stages}
-        ends = self._is_script and given.get("exit_on_error", True)
-        with ended_script() if ends else nullcontext(), self._own_sessions:  # the caller's session is the caller's
-            super().__init__(
-                model_class=model_class,
-                datamodule_class=datamodule_class,
-                save_config_callback=save_config_callback,
-                save_config_kwargs=save_config_kwargs,
-                trainer_class=trainer_class,
-                trainer_defaults=trainer_defaults,
-                seed_everything_default=seed_everything_default,
-                parser_kwargs=to_parsers,
-                parser_class=parser_class,
-                subclass_mode_model=subclass_mode_model,
-                subclass_mode_data=subclass_mode_data,
-                args=args,
-                run=run,
-                auto_configure_optimizers=auto_configure_optimizers,
-                load_from_checkpoint_support=load_from_checkpoint_support,
-            )
-
-    # -- parsing -----------------------------------------------------------------------------------------------
-
-    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the sections that lightkit has beside `seed_everything`."""
-        super().add_default_arguments_to_parser(parser)
-        parser.add_class_arguments(RunSettings, "run")
-        parser.add_class_arguments(LaunchSettings, "launch")
-        parser.add_class_arguments(WatchdogSettings, "watchdog")
-        parser.add_class_arguments(GateSettings, "gate")
-        parser.add_class_arguments(AcceleratorSettings, "accelerator")
-
-    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Lay all layers over one another and let jsonargparse check the result.
-
-        Raises:
-            ConfigError: If anything in it is wrong.
-        """
-        if self.session is None and (args is None or isinstance(args, list)):
-            self.session = session_of_script(
-                list(sys.argv[1:] if args is None else args),
-                getattr(self, "_subcommand_parsers", None),
-                parser_kwargs=self.parser_kwargs,
-                fixed=["model"] * (not self.subclass_mode_model) + ["data"] * (not self.subclass_mode_data),
-            )
-            self._own_sessions.push(self.session.stack)
-        if self.session is None:
-            self._parse_values(parser, args)
-            return
-        if self.session.options.get("trust"):
-            self.session.stack.enter_context(runs.trusting())
-        command = [self.session.command] if self.session.command else []
-        if self.session.passthrough:
-            try:
-                parser.parse_args([*command, *self.session.passthrough])
-            except ArgumentError as error:
-                raise ConfigError(str(error)) from error
-        try:
-            self.config = self._parsed(parser, command, self.session.resolved)
-        except UnnamedClass:  # no mistake of the config's
-            raise
-        except ConfigError:  # now all mistakes
-            problems, resolved = config.Problems(), self.session.resolved
-            if not self.session.has_own_parser:
-                resolved = judged_by_signatures(resolved, problems)
-            self.config, _ = checked(resolved, partial(self._parsed, parser, command), problems)
-            if (told := problems.error()) is not None:
-                raise told.reworded(self.session.resolved.masked) from None
-        if self.config is None:  # what is missing was wrong, and has been told
-            raise Checked
-
-    def _set_seed(self) -> None:
-        """Seed this process, unless it only checks a config."""
-        if self.session is None or not self.session.only_checks:
-            super()._set_seed()
-
-    def _parsed(self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved) -> Any:
-        """Give what jsonargparse makes of a config.
-
-        Raises:
-            ConfigError: At its first mistake.
-        """
-        values = resolved.lightning().values
-        values.pop("ckpt_path", None)  # `begin` decides; Lightning would let its hyper-parameters win
-        values = trained_anywhere(values) if self._exports else values
-        known = self._subcommand_parsers[command[0]] if command else parser
-        self._fill(values, known)
-        return parsed(parser, command, values, resolved, known=known)
-
-    def _fill(self, values: dict[str, Any], parser: LightningArgumentParser) -> None:
-        """Let the hyper-parameters of the checkpoint that the user names stand below what the user says."""
-        assert self.session is not None
-        if self.session.base is not None:  # the run that is the base has said it all
-            return
-        self._fill_from(self.session.ckpt_path, values, parser)
-
-    def _fill_from(self, checkpoint: str | None, values: dict[str, Any], parser: LightningArgumentParser) -> None:
-        """Fill the `model` section."""
-        if below := hyper_parameters(checkpoint):
-            chosen = self.subclass_mode_model
-            filled = model_filled(values.get("model"), below, parser, is_chosen=chosen, checkpoint=str(checkpoint))
-            values |= {} if filled is None else {"model": filled}
-
-    def _parse_ckpt_path(self) -> None:
-        """Fill in what a checkpoint says below a dict or a namespace; words have been filled where they were laid.
-
-        LightningCLI 2.6 lets the checkpoint win, and imports whatever class it names.
-        """
-        command = self.config.get("subcommand")
-        if not command or self._given_values is None or not (named := self.config[command].get("ckpt_path")):
-            return
-        given: Any = self._given_values
-        said = given.as_dict() if isinstance(given, Namespace) else given
-        section = said.get(command) or {}
-        section = section.as_dict() if isinstance(section, Namespace) else dict(section)
-        before = section.get("model")
-        self._fill_from(str(named), section, self._subcommand_parsers[command])
-        if section.get("model") != before:
-            self._parse_values(self.parser, {**said, command: section})
-
-    def _parse_values(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Check a dict or a namespace as LightningCLI does."""
-        self._given_values = args
-        try:
-            super().parse_arguments(parser, args)
-        except ArgumentError as error:
-            raise ConfigError(str(error)) from error
-
-    # -- the run -----------------------------------------------------------------------------------------------
+    stage: Stage | None = None
 
     def _begin(self) -> None:
         """Choose the run folder and the checkpoint before anything is built."""
@@ -300,48 +107,10 @@ class LightkitCLI(LightningCLI):
             self.save_config_callback = None
         self.session.stack.enter_context(runs.activate(start.run))
 
-    def settle(self, choices: Choices) -> dict[str, Any]:
-        """Put what was chosen in the place of the config's `auto`s, and give the config as it is saved."""
-        assert self.session is not None
-        command, resolved = [str(self.subcommand)], self.session.resolved
-        self._chosen = chosen_config(resolved, choices.values)
-        before, now = (self._parsed(self.parser, command, each) for each in (resolved, self._chosen))
-        section = self.config[self.subcommand]  # in which a subclass's hooks may have changed anything else
-        for key, value in now[self.subcommand].items():
-            if key not in before[self.subcommand] or before[self.subcommand][key] != value:
-                section[key] = value
-        vars(self).pop("config_dump", None)  # LightningCLI 2.6 keeps the model's hyper-parameters there
-        self.saved_config = self._config_to_save()
-        return self.saved_config
-
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Let strategies and checkpoint plugins of anybody's load tensors and plain values only, unless `--trust`."""
         given: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
         return given if self.session is None else with_loading_restricted(given)
-
-    def _trainer_arguments(self) -> set[str]:
-        """Name what the trainer takes: a script may have a function for it that takes little."""
-        known = (str(action.dest) for action in self._parser(self.subcommand)._actions)
-        return {key.removeprefix("trainer.") for key in known if key.startswith("trainer.")}
-
-    def _print_config(self) -> None:
-        """Print the config and stop, where that was asked for."""
-        if self.session is not None and self.session.print_config is not None:
-            print(config.dump_yaml(self._config_to_save(self.session.print_config)), end="")
-            raise ConfigPrinted
-
-    def _config_to_save(self, flags: tuple[str, ...] = ()) -> dict[str, Any]:
-        assert self.session is not None
-        text = self._parser(self.subcommand).dump(
-            self.config if self.subcommand is None else self.config[self.subcommand],
-            format="json",
-            skip_unset="skip_unset" in flags or "skip_null" in flags,
-            skip_default="skip_default" in flags,
-        )
-        dumped = json.loads(text)
-        resolved = self._chosen or self.session.resolved
-        named = resolved.named({key: value for key, value in dumped.items() if key not in _NOT_SAVED})
-        return resolved.with_references(named)
 
     def instantiate_classes(self) -> None:
         """Build data, model and trainer; optimizers wait for a model whose parameters are made later.
