@@ -8,15 +8,12 @@ from typing import Any
 
 from lightkit.config.hardware.homes import home_of
 from lightkit.config.hardware.said import Said
-from lightkit.config.hardware.writing import _with
+from lightkit.config.hardware.writing import put
 from lightkit.config.origins import KeyPath, Origin, dotted
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Leaf, Table
 
 __all__ = ["chosen_config", "place_of"]
-
-_HOMES: Mapping[str, KeyPath] = {"precision": ("trainer", "precision"), "threads": ("launch", "threads")}
-_ARGUMENTS = ("num_workers", "batch_size", "learning_rate")
 
 
 def chosen_config(resolved: Resolved, chosen: Mapping[str, Any]) -> Resolved:
@@ -29,7 +26,7 @@ def chosen_config(resolved: Resolved, chosen: Mapping[str, Any]) -> Resolved:
     section = resolved.tree.entries.get("accelerator")
     said = section.entries if isinstance(section, Table) else {}
     for key, value in chosen.items():
-        home = _home_of(key, said[key].origin if key in said else Origin("default"), resolved)
+        home = home_of(key, _auto(key, said[key].origin if key in said else Origin("default")), resolved)
         resolved = _without_auto(resolved, key)
         if home is not None and value is not None:
             resolved = _with_value(resolved, home, value)
@@ -49,14 +46,12 @@ def place_of(key: str, resolved: Resolved) -> str | None:
     Raises:
         ConfigError: If its class is known to take no such argument.
     """
-    home = _home_of(key, Origin("default"), resolved)
+    home = home_of(key, _auto(key, Origin("default")), resolved)
     return None if home is None else dotted(home)
 
 
-def _home_of(key: str, origin: Origin, resolved: Resolved) -> KeyPath | None:
-    if key in _ARGUMENTS:
-        return home_of(key, Said(("accelerator", key), Leaf("auto", origin), "auto"), resolved)
-    return _HOMES.get(key, ("accelerator", key))
+def _auto(key: str, origin: Origin) -> Said:
+    return Said(("accelerator", key), Leaf("auto", origin), "auto")
 
 
 def _without_auto(resolved: Resolved, key: str) -> Resolved:
@@ -71,5 +66,5 @@ def _without_auto(resolved: Resolved, key: str) -> Resolved:
 
 def _with_value(resolved: Resolved, home: KeyPath, value: Any) -> Resolved:
     references = {path: text for path, text in resolved.references.items() if path[: len(home)] != home}
-    tree = _with(resolved.tree, home, Leaf(value, Origin("default")))
+    tree = put(resolved.tree, home, Leaf(value, Origin("default")))
     return replace(resolved, tree=tree, references=references)

@@ -91,7 +91,7 @@ def _settings(one: Said, key: str, said: Mapping[str, Sequence[Said]], resolved:
         if _is_auto(one) and not (own is not None and _is_below(one, own.node, resolved)):
             yield ("accelerator", key), (one.node, one)
         return
-    home = ("launch", key) if key == "threads" else home_of(key, one, resolved)
+    home = home_of(key, one, resolved)
     there = None if home is None else _at(resolved.tree, home)
     if there is not None and _is_below(one, there, resolved):
         return

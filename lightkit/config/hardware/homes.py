@@ -1,8 +1,8 @@
-"""The key that a number of the block ``accelerator`` is for: an argument of the data, the optimizer or the model."""
+"""The key that a value of the block ``accelerator`` is for, where that is another one: of the data, the model, ..."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lightkit.config.catalogue.catalogue import load_catalogue
@@ -16,13 +16,15 @@ from lightkit.config.tree import Node, Table, plain
 __all__ = ["home_of"]
 
 _RATES = ("learning_rate", "lr")
+_FIXED: Mapping[str, KeyPath] = {"precision": ("trainer", "precision"), "threads": ("launch", "threads")}
+_ARGUMENTS = ("num_workers", "batch_size", "learning_rate")
 
 
 def home_of(key: str, said: Said, resolved: Resolved) -> KeyPath | None:
-    """Give the path at which the data, the optimizer or the model takes a value.
+    """Give the path at which a config takes a value of the block: that of its own key, where no other one is for it.
 
     Args:
-        key: ``num_workers``, ``batch_size`` or ``learning_rate``.
+        key: Of the block. What ``num_workers``, ``batch_size`` and ``learning_rate`` are for depends on the classes.
         said: The value.
         resolved: The config.
 
@@ -33,6 +35,8 @@ def home_of(key: str, said: Said, resolved: Resolved) -> KeyPath | None:
     Raises:
         ConfigError: If there is nothing that takes it.
     """
+    if key not in _ARGUMENTS:
+        return _FIXED.get(key, ("accelerator", key))
     section, names = _section_of(key, resolved.tree)
     node = resolved.tree.entries.get(section)
     if section not in resolved.layering.class_sections:  # its class is fixed in Python

@@ -11,7 +11,7 @@ from lightkit.config.origins import KeyPath, mistake
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Node, Table, graft, plain
 
-__all__ = ["rewritten", "valued"]
+__all__ = ["put", "rewritten", "valued"]
 
 _NUMBERS = (("trainer", "devices"), ("trainer", "num_nodes"), ("launch", "processes"))
 """Keys whose values stay as they are: text from a flag is the reader's to understand."""
@@ -47,7 +47,7 @@ def rewritten(resolved: Resolved, settings: Mapping[KeyPath, tuple[Node, Said]])
         tree = _without(tree, gone_path)
         references = _outside(references, gone_path)
     for path, (node, said) in settings.items():
-        tree = _with(tree, path, node)
+        tree = put(tree, path, node)
         references = _outside(references, path)
         references.update(_moved(resolved, said, path, node))
     return replace(resolved, tree=tree, references=references)
@@ -64,7 +64,12 @@ def _outside(references: Mapping[KeyPath, str], path: KeyPath) -> dict[KeyPath, 
     return {old: text for old, text in references.items() if old[: len(path)] != path}
 
 
-def _with(table: Table, path: KeyPath, node: Node) -> Table:
+def put(table: Table, path: KeyPath, node: Node) -> Table:
+    """Give a table with a node at a path, whose sections are made where they are missing.
+
+    Raises:
+        ConfigError: If what it goes into is no mapping.
+    """
     key, rest = path[0], path[1:]
     if not rest:
         return replace(table, entries={**table.entries, key: node})
@@ -73,7 +78,7 @@ def _with(table: Table, path: KeyPath, node: Node) -> Table:
         inner = Table({}, node.origin)
     if not isinstance(inner, Table):
         raise mistake(f"{key}: expected a mapping, got {plain(inner)!r}", inner.origin)
-    return replace(table, entries={**table.entries, key: _with(inner, rest, node)})
+    return replace(table, entries={**table.entries, key: put(inner, rest, node)})
 
 
 def _without(table: Table, path: KeyPath) -> Table:
