@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from lightkit.images.reading import UnreadableImageError
 __all__ = ["BatchesAhead", "ImagesAhead", "Keys", "Loaded"]
 
 Keys = Sequence[SampleKey | int]
+_Key = TypeVar("_Key")
+_Made = TypeVar("_Made")
 
 
 class Loaded(NamedTuple):
@@ -27,8 +29,8 @@ class Loaded(NamedTuple):
     unreadable: dict[int, str]
 
 
-class ImagesAhead(Dataset[Loaded]):
-    """Loads batches of images, ahead of time where there are processes for it.
+class _Ahead(Generic[_Key, _Made]):
+    """Batches that are planned, made ahead of time where there are processes for it, and given one by one.
 
     Args:
         samples: The images.
@@ -42,8 +44,29 @@ class ImagesAhead(Dataset[Loaded]):
 
     def end(self) -> None:
         """Forget what was to come, and end the processes that load it."""
-        self._batches: Iterator[Loaded] = iter(())
-        self._planned: list[list[int]] = []
+        self._batches: Iterator[_Made] = iter(())
+        self._planned: list[list[_Key]] = []
+
+    def _begin(self, dataset: Any, planned: list[list[_Key]]) -> None:
+        """Let ``dataset`` make these batches, in place of what was planned before."""
+        self._planned = planned
+        self._batches = _loading(dataset, planned, self._samples, self._ahead, self._ranks)
+
+    def _next(self) -> _Made:
+        """Give the next batch that was planned."""
+        self._planned.pop(0)
+        batch = next(self._batches, None)
+        assert batch is not None  # a StopIteration would look like the end of an epoch
+        if not self._planned:
+            self.end()
+        return batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_batches": iter(()), "_planned": []}
+
+
+class ImagesAhead(_Ahead[int, Loaded], Dataset[Loaded]):
+    """Loads batches of images, ahead of time where there are processes for it."""
 
     def next_of(self, missing: Sequence[int], plan: Callable[[], list[list[int]]]) -> Loaded:
         """Give the next batch that was planned; some of ``missing`` is in it or in a later one.
@@ -54,14 +77,8 @@ class ImagesAhead(Dataset[Loaded]):
         """
         wanted = set(missing)
         if all(wanted.isdisjoint(batch) for batch in self._planned):  # one was loaded by itself: the first has none
-            self._planned = plan()
-            self._batches = _loading(self, self._planned, self._samples, self._ahead, self._ranks)
-        self._planned.pop(0)
-        loaded = next(self._batches, None)
-        assert loaded is not None  # a StopIteration would look like the end of an epoch
-        if not self._planned:
-            self.end()
-        return loaded
+            self._begin(self, plan())
+        return self._next()
 
     def alone(self, index: int) -> Loaded:
         """Load one in this process; what was planned goes on as it was."""
@@ -84,27 +101,9 @@ class ImagesAhead(Dataset[Loaded]):
             read.append(index)
         return Loaded(read, images[: len(read)], unreadable)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_batches": iter(()), "_planned": []}
 
-
-class BatchesAhead:
-    """Loads a loader's own batches, ahead of time where there are processes for it.
-
-    Args:
-        samples: The images.
-        ahead: Processes that load, and how far.
-        ranks: Processes of this machine that do the same.
-    """
-
-    def __init__(self, samples: ImageSamples, ahead: Ahead, ranks: int) -> None:
-        self._samples, self._ahead, self._ranks = samples, ahead, ranks
-        self.end()
-
-    def end(self) -> None:
-        """Forget what was to come, and end the processes that load it."""
-        self._batches: Iterator[Batch] = iter(())
-        self._planned: list[list[SampleKey | int]] = []
+class BatchesAhead(_Ahead[SampleKey | int, Batch]):
+    """Loads a loader's own batches, ahead of time where there are processes for it."""
 
     def of(self, keys: Keys, coming: Callable[[], Sequence[Keys]]) -> Batch:
         """Give a batch.
@@ -114,14 +113,8 @@ class BatchesAhead:
             coming: Gives those of it and of all that follow; asked where another was planned.
         """
         if not self._planned or self._planned[0] != [*keys]:
-            self._planned = [[*batch] for batch in coming()]
-            self._batches = _loading(self._samples, self._planned, self._samples, self._ahead, self._ranks)
-        self._planned.pop(0)
-        batch = next(self._batches, None)
-        assert batch is not None  # a StopIteration would look like the end of an epoch
-        if not self._planned:
-            self.end()
-        return batch
+            self._begin(self._samples, [[*batch] for batch in coming()])
+        return self._next()
 
 
 def _loading(
