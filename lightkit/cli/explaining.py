@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +15,7 @@ from typing import Any
 
 from lightkit.config import KeyPath, Origin, Resolved, dotted, mistake, near
 from lightkit.config.catalogue import alternatives, word_of
-from lightkit.config.origins import cut, shown_path
+from lightkit.config.origins import cut, no_class, shown_path
 from lightkit.config.pruning import Consequence, as_written
 from lightkit.errors import ConfigError, LightkitError
 
@@ -33,7 +32,7 @@ _EXPECTED = re.compile(r"Expected a <class '(?:\w+\.)*(\w+)'>|Expected a typing\
 _GIVEN = re.compile(r"(?:Given value|Got value): (.*)")
 
 
-def explained(error: Exception, resolved: Resolved, *, keys: Iterable[str], classes: Iterable[str]) -> ConfigError:
+def explained(error: Exception, resolved: Resolved, *, keys: Iterable[str], classes: Collection[str]) -> ConfigError:
     """Turn a parser's error into one that names the user's key and shows where it was set.
 
     Args:
@@ -82,16 +81,15 @@ def subclass_names(base: type) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-def _of_key(key: str, message: str, resolved: Resolved, classes: Iterable[str]) -> ConfigError:
+def _of_key(key: str, message: str, resolved: Resolved, classes: Collection[str]) -> ConfigError:
     path = resolved.lightkit_path(key)
     if match := _CLASS.search(message):
         class_path, inside = match.groups()
         return _of_class(_entry_path(path, class_path, resolved), class_path, inside, resolved)
     if match := _NO_CLASS.search(message):
         name = match.group(1)
-        says = f"no class {name!r}{near(name, classes)}; a class of your own is named with its module: my_models.{name}"
-        if name.isidentifier() and importlib.util.find_spec(name) is not None:
-            says = f"{name} is a module; name a class in it, as in {name}.MyClass"
+        is_other = name in classes
+        says = f"{name} is a class of another kind than goes here" if is_other else no_class(name, near(name, classes))
         return _at((*_entry_path(path, name, resolved), "class_path"), says, resolved)
     if match := _WRONG_BASE.search(message):
         class_path, base = match.groups()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightkit.cli.explaining import subclass_names
 from lightkit.cli.laying import WITH_MODEL, Laid
 from lightkit.cli.places import check_places
 from lightkit.config import KeyPath, Problems, Resolved
@@ -149,8 +150,19 @@ def _findings(resolved: Resolved, catalogue: Catalogue, problems: Problems) -> F
         removed=resolved.removed,
         subcommand=resolved.subcommand,
         is_complete=not problems.is_incomplete,
-        are_more_loaded="pytorch_lightning" in sys.modules,
+        is_loaded=_is_loaded,
     )
+
+
+def _is_loaded(name: str, bases: Collection[str]) -> bool:
+    """Tell whether jsonargparse or Lightning takes a short name for something that this process has loaded."""
+    for path in bases:
+        module, _, short = path.rpartition(".")
+        base = getattr(sys.modules.get(module), short, None)
+        if isinstance(base, type) and name in subclass_names(base):
+            return True
+    registered = getattr(sys.modules.get("pytorch_lightning.strategies"), "StrategyRegistry", ())
+    return "pytorch_lightning.strategies.Strategy" in bases and name.lower() in registered
 
 
 def _class_at(resolved: Resolved, path: KeyPath) -> str | None:

@@ -176,7 +176,7 @@ MISTAKES = [
     Mistake(
         "unknown short name in a list",
         SMALL + "--trainer.callbacks=EarlyStoping",
-        "trainer.callbacks.class_path: no class 'EarlyStoping'; did you mean 'EarlyStopping'?; a class of your own is "
+        "trainer.callbacks: no class 'EarlyStoping'; did you mean 'EarlyStopping'?; a class of your own is "
         "named with its module: my_models.EarlyStoping\n  --> --trainer.callbacks=EarlyStoping",
     ),
     Mistake(

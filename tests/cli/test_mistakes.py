@@ -179,6 +179,22 @@ def test_mistakes_of_files_layers_and_hardware_are_told_without_torch(tmp_path: 
     assert found == {case: [2, golden(case), []] for case in cases}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["class_logger_as_callback", "class_module_as_model", "type_text_for_number"])
+def test_words_do_not_depend_on_what_was_imported_before(case: str, tmp_path: Path) -> None:
+    lay_out(case, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", EACH_IN_TURN],
+        input=json.dumps([[str(tmp_path), words_of(case)]] * 2),
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    fresh, again = map(json.loads, done.stdout.splitlines())
+    assert fresh[:2] == again[:2] == [2, golden(case)]
+
+
 # -- the configs that come with lightkit ------------------------------------------------------------------------------
 
 CONFIGS = Path(__file__).parents[2] / "configs"

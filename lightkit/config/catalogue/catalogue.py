@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PACKAGES", "Catalogue", "load_catalogue"]
+__all__ = ["PACKAGES", "Catalogue", "MayMean", "load_catalogue"]
 
 PACKAGES = {
     "lightkit": "pytorch-lightning",
@@ -22,6 +22,8 @@ PACKAGES = {
 
 Lightkit's own come with the catalogue, but take arguments of Lightning's over.
 """
+MayMean = Callable[[str, Collection[str]], bool]
+"""Tells whether a short name may mean a class that derives from any of several bases, given by their paths."""
 _FILE = Path(__file__).with_name("catalogue.json")
 
 
@@ -92,8 +94,9 @@ class Catalogue:
         return next((paths for paths in found if isinstance(paths, list)), [])
 
     def names_below(self, bases: Collection[str]) -> set[str]:
-        """List the short names of all described classes that derive from any of several bases."""
-        return {name for base in bases for name in self.data["names"].get(base, {})}
+        """List the short names of all described classes that derive from any of several bases and can be built."""
+        pairs = [pair for base in bases for pair in self.data["names"].get(base, {}).items()]
+        return {name for name, path in pairs if not self.classes.get(str(path), {}).get("abstract")}
 
     def counts(self, path: str) -> bool:
         """Tell whether what is said of a class, or of a module, holds for what is installed."""

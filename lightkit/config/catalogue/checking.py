@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightkit.config.catalogue.catalogue import Catalogue
+from lightkit.config.catalogue.catalogue import PACKAGES, Catalogue, MayMean
 from lightkit.config.catalogue.classes import ClassJudge
 from lightkit.config.catalogue.findings import PASSED_OVER, Findings
 from lightkit.config.catalogue.types import shown
@@ -42,7 +42,7 @@ def check_values(
     subcommand: str | None = None,
     judged_elsewhere: Collection[str] = _JUDGED_ELSEWHERE,
     is_complete: bool = True,
-    are_more_loaded: bool = False,
+    is_loaded: MayMean = lambda _name, _bases: False,
 ) -> Findings:
     """Judge a config by the catalogue.
 
@@ -54,18 +54,19 @@ def check_values(
         removed: Places that were left out because they were wrong, so that they are not missing.
         subcommand: Subcommand that it is for; None: keys of any are known.
         is_complete: Whether all layers could be read, so that what is missing is missing.
-        are_more_loaded: Whether classes are loaded in this process that short names may mean, such as a test's own.
+        is_loaded: Whether a short name means a class that is loaded in this process, such as a test's own.
         judged_elsewhere: Sections of which nothing is said, because `lightkit.launch.read_settings` knows more.
     """
     findings = Findings(unresolved=set(unresolved), removed=frozenset(removed))
-    all_known = not (are_more_loaded or findings.unresolved)
-    all_known = all_known and not any(_is_foreign(node, catalogue) for _, node in walk(tree))
-    judge = ClassJudge(catalogue, findings, all_known=all_known, is_complete=is_complete)
+    all_known = not findings.unresolved and not any(_is_foreign(node, catalogue) for _, node in walk(tree))
+    are_all_known = all_known and {*PACKAGES} == {*catalogue.trusted}
+    may_mean = is_loaded if are_all_known else lambda _name, _bases: True
+    judge = ClassJudge(catalogue, findings, may_mean, is_complete=is_complete)
     check = _Check(catalogue, layering, subcommand, frozenset(judged_elsewhere), findings, judge)
     for key, node in tree.entries.items():
         check.top_level(key, node)
     if all_known and "pytorch_lightning" in catalogue.trusted:
-        judge_trainer_words(tree, catalogue, findings)
+        judge_trainer_words(tree, catalogue, findings, is_loaded)
     check.findings.put_in_order(tree)
     return check.findings
 

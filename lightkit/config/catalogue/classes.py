@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightkit.config.catalogue.catalogue import PACKAGES, Catalogue
+from lightkit.config.catalogue.catalogue import Catalogue, MayMean
 from lightkit.config.catalogue.findings import PASSED_OVER, Findings, is_hollow
 from lightkit.config.catalogue.types import alternatives, any_of, branches_of, takes
 from lightkit.config.merging import is_append
-from lightkit.config.origins import NESTED_FILES, KeyPath, cut, near, near_class, shortened
+from lightkit.config.origins import NESTED_FILES, KeyPath, cut, near, near_class, no_class, shortened
 from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Items, Node, Table, plain
 
@@ -33,16 +33,13 @@ class ClassJudge:
     Args:
         catalogue: What is known.
         findings: Takes what is found.
-        all_known: Whether the config names no module of which nothing is known, so that a short name which is not known
-            is none.
+        may_mean: Whether a short name may mean a class that the catalogue does not know.
         is_complete: Whether all layers could be read, so that what is missing is missing.
     """
 
-    def __init__(self, catalogue: Catalogue, findings: Findings, *, all_known: bool, is_complete: bool = True) -> None:
-        self._is_complete = is_complete
-        self._catalogue = catalogue
-        self._findings = findings
-        self._all_known = all_known and {*PACKAGES} == {*catalogue.trusted}
+    def __init__(self, catalogue: Catalogue, findings: Findings, may_mean: MayMean, *, is_complete: bool) -> None:
+        self._catalogue, self._findings = catalogue, findings
+        self._may_mean, self._is_complete = may_mean, is_complete
 
     def value(self, path: KeyPath, node: Node, argument: Argument) -> None:
         """Judge the value of an argument."""
@@ -138,7 +135,7 @@ class ClassJudge:
         """Find a class that the catalogue knows, and whose installed version is the known one."""
         wanted = [base["class"] for base in bases]
         found = self._catalogue.path_of(name, wanted)
-        if found is None and "." not in name and self._all_known:
+        if found is None and "." not in name and not self._may_mean(name, wanted):
             elsewhere = [self._catalogue.path_of(name, [base]) for base in self._catalogue.data["names"]]
             found = next(filter(None, elsewhere), None)
             if found is not None and self._catalogue.counts(found):
@@ -174,10 +171,9 @@ class ClassJudge:
             says = f"{len(several)} classes are called {name}: {', '.join(several)}; give the whole name of one"
             self._findings.report(place, says, named)
             return
-        if not module and self._all_known and not self._catalogue.is_name(name, bases):
+        if not module and not self._catalogue.is_name(name, bases) and not self._may_mean(name, bases):
             hint = near_class(name, self._catalogue.names_below(bases))
-            says = f"no class {name!r}{hint}; a class of your own is named with its module: my_models.{name}"
-            self._findings.report(place, says, named)
+            self._findings.report(place, no_class(name, hint), named)
             return
         rooms: Mapping[str, Sequence[str]] = self._catalogue.data["rooms"]
         if module in rooms and short not in rooms[module] and self._catalogue.counts(module):
@@ -249,17 +245,17 @@ class ClassJudge:
             return
         entry = Table({"class_path": node}, node.origin)
         wanted = [branch["class"] for branch in classes]
-        is_other = len(classes) < len(branches_of(argument["schema"])) and "." not in name
-        if is_other and self._all_known and not self._catalogue.is_name(name, wanted):
+        is_other = "." not in name and not all(map(_is_of_classes, branches_of(argument["schema"])))
+        if is_other and not self._catalogue.is_name(name, wanted) and not self._may_mean(name, wanted):
             self._wrong(path, node, argument)
         else:
             self.class_entry(path, entry, classes, place=path)
 
     def _wrong(self, path: KeyPath, node: Node, argument: Argument) -> None:
         value = plain(node)
-        texts = [choice for branch in branches_of(argument["schema"]) for choice in branch.get("enum", ())]
-        is_word = isinstance(value, str) and len(value) < _LONGEST_WORD
-        hint = near(str(value), [choice for choice in texts if isinstance(choice, str)]) if is_word else ""
+        choices = [choice for branch in branches_of(argument["schema"]) for choice in branch.get("enum", ())]
+        words = [choice for choice in choices if isinstance(choice, str)]
+        hint = near(value, words) if isinstance(value, str) and len(value) < _LONGEST_WORD else ""
         self._findings.report(path, f"expected {argument['shown']}, got {_found(value)}{hint}", node)
 
 
@@ -268,6 +264,10 @@ def _takes_whole(schema: Schema, value: Any) -> bool:
     if "class" in schema or (_has_classes(schema) and isinstance(value, list)):
         return False
     return takes(schema, value)
+
+
+def _is_of_classes(schema: Schema) -> bool:
+    return "class" in schema or schema.get("type") == "null" or _has_classes(schema)
 
 
 def _has_classes(schema: Schema) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from lightkit.config.catalogue.catalogue import Catalogue
+from lightkit.config.catalogue.catalogue import Catalogue, MayMean
 from lightkit.config.catalogue.findings import Findings
 from lightkit.config.hardware.words import GONE_STRATEGIES, OLD_STRATEGIES, STRATEGIES_AS_ACCELERATORS, STRATEGY_CLASSES
 from lightkit.config.origins import KeyPath, near, shortened
-from lightkit.config.tree import Leaf, Node, Table
+from lightkit.config.tree import Leaf, Table
 
 __all__ = ["judge_trainer_words"]
 
@@ -26,25 +26,29 @@ _PLACES: Mapping[KeyPath, str] = {
 }
 
 
-def judge_trainer_words(tree: Table, catalogue: Catalogue, findings: Findings) -> None:
+def judge_trainer_words(tree: Table, catalogue: Catalogue, findings: Findings, is_loaded: MayMean) -> None:
     """Note the words that no strategy or profiler has.
 
     Only for a config that names no module of the user's own, since that may register strategies.
+
+    Args:
+        tree: The config.
+        catalogue: What can be named.
+        findings: Takes what is found.
+        is_loaded: Whether a word means a strategy or a class that is loaded in this process.
     """
     words: Mapping[str, Any] = catalogue.data["words"]
     for (section, key), kind in _PLACES.items():
         block = tree.entries.get(section)
         node = block.entries.get(key) if isinstance(block, Table) else None
-        if node is not None and not findings.is_unresolved((section, key)):
-            _judge((section, key), node, words[kind], kind, catalogue, findings)
+        if not isinstance(node, Leaf) or not isinstance(node.value, str) or findings.is_unresolved((section, key)):
+            continue
+        word, bases = node.value, [_BASES[kind]]
+        if "." not in word and not catalogue.is_name(word, bases) and not is_loaded(word, bases):
+            _judge((section, key), node, word, words[kind], kind, findings)
 
 
-def _judge(
-    path: KeyPath, node: Node, words: Collection[str], kind: str, catalogue: Catalogue, findings: Findings
-) -> None:
-    word = node.value if isinstance(node, Leaf) else None
-    if not isinstance(word, str) or "." in word or catalogue.is_name(word, [_BASES[kind]]):
-        return
+def _judge(path: KeyPath, node: Leaf, word: str, words: Collection[str], kind: str, findings: Findings) -> None:
     known = {name.lower() for name in (*words, *_OWN[kind])}
     if word.lower() in known or not word.strip() or word == "null":
         return
