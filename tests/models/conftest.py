@@ -13,6 +13,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from tests.trainers import quiet_trainer
+
 CLASS_NAMES = ["daisy", "rose", "tulip"]
 
 
@@ -55,19 +57,9 @@ def make_trainer(tmp_path: Path) -> Callable[..., Trainer]:
     """A quiet trainer on the CPU."""
 
     def make(**settings: Any) -> Trainer:
-        quiet = {
-            "accelerator": "cpu",
-            "devices": 1,
-            "max_epochs": 1,
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "default_root_dir": tmp_path,
-        }
         if any(isinstance(callback, ModelCheckpoint) for callback in settings.get("callbacks", [])):
-            quiet["enable_checkpointing"] = True
-        return Trainer(**{**quiet, **settings})
+            settings = {"enable_checkpointing": True, **settings}
+        return quiet_trainer(tmp_path, **settings)
 
     return make
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
+
+from tests.trainers import quiet_trainer
 
 
 class Pictures(LightningDataModule):
@@ -63,17 +66,4 @@ class Small(LightningModule):
 def trainer_of(tmp_path: Path) -> Callable[..., Trainer]:
     """Quiet trainers on the CPU."""
 
-    def make(**settings: Any) -> Trainer:
-        quiet = {
-            "accelerator": "cpu",
-            "devices": 1,
-            "max_epochs": 1,
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "default_root_dir": tmp_path,
-        }
-        return Trainer(**{**quiet, **settings})
-
-    return make
+    return partial(quiet_trainer, tmp_path)
