@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from lightning_fabric.plugins.io.xla import XLACheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 
 from lightkit import runs
-from lightkit.callbacks.checkpoint_reading import CheckpointReader, classes_beside_tensors
+from lightkit.callbacks.checkpoint_reading import NOT_READ, CheckpointReader, classes_beside_tensors
 from lightkit.callbacks.plain_values import plain, without_numpy_scalars
 from lightkit.callbacks.sizes import size_of
 from lightkit.errors import CheckpointError
@@ -26,6 +29,7 @@ LAST, LAST_BUT_ONE = "last.ckpt", "last-1.ckpt"
 _FEW = 3
 _log = logging.getLogger("lightkit")
 _HPARAMS = ("hyper_parameters", "datamodule_hyper_parameters")
+_FACTS = ("epoch", "global_step")
 
 
 class VerifiedCheckpointIO(CheckpointReader):
@@ -34,24 +38,34 @@ class VerifiedCheckpointIO(CheckpointReader):
     What does not fit on the disk is not begun. What is written is read back from the disk, and has its digest beside
     it. `last-1.ckpt` is what `last.ckpt` was before.
 
+    While training goes on, it waits for the content to be written aside only; flushing, reading back, the digest and
+    the renaming are the writer's. What fails there is raised before the next checkpoint is written, or by whoever asks
+    the writer. Of one path a second checkpoint waits until the first is in place, as do loading and removing.
+
     Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run. What is
     written loads as tensors and plain values: hyper-parameters such as paths are written as a config writes them.
 
     Args:
         mask: Applied to the hyper-parameters before they are written; the command line puts references in the place
             of values that came from the environment.
-        on_saved: Called with the path and the checkpoint's content once the file is in place.
+        on_saved: Called with the path and the checkpoint's epoch and step once the file is in place, maybe in a thread.
+        on_taken: Called when the training can go on.
+        writer: Puts the files in place; one that does so at once by default.
     """
 
     def __init__(
         self,
         *,
         mask: Callable[[Any], Any] | None = None,
-        on_saved: Callable[[Path, dict[str, Any]], None] | None = None,
+        on_saved: Callable[[Path, Mapping[str, Any]], None] | None = None,
+        on_taken: Callable[[], None] | None = None,
+        writer: runs.Writer | None = None,
     ) -> None:
         super().__init__()
         self._mask = mask
-        self._on_saved = on_saved
+        self._on_saved, self._on_taken = on_saved, on_taken
+        self._writer = runs.Writer() if writer is None else writer
+        self._waiting: set[Path] = set()
         self._told: set[str] = set()
         self._written: dict[Path, tuple[int, int, int]] = {}
         self._is_tight = False
@@ -60,8 +74,9 @@ class VerifiedCheckpointIO(CheckpointReader):
         """Write, read back and rename.
 
         Raises:
-            CheckpointError: If the file cannot be written, or is not what was written.
+            CheckpointError: If the file, or one before it, cannot be written or is not what was written.
         """
+        self._writer.check()
         for key in _HPARAMS:
             if key in checkpoint:
                 values = plain(checkpoint[key])
@@ -69,23 +84,53 @@ class VerifiedCheckpointIO(CheckpointReader):
         checkpoint.pop("hparams_type", None)  # a class of OmegaConf's, into which Lightning would turn them back
         checkpoint |= {key: without_numpy_scalars(value) for key, value in checkpoint.items() if key != "state_dict"}
         if "://" in str(path):  # an object store has no rename; Lightning's own writer knows it
+            self._writer.drain()
             super().save_checkpoint(checkpoint, path, storage_options)
-            return
-        path = Path(path)
-        check_room(path, size_of(checkpoint))
+        else:
+            self._save_file(checkpoint, Path(path))
+        if self._on_taken is not None:
+            self._on_taken()
+
+    def _save_file(self, checkpoint: dict[str, Any], path: Path) -> None:
+        if path in self._waiting:
+            self._writer.drain()
+        with _told(path):
+            aside = self._aside(checkpoint, path)
+        self._waiting.add(path)
+        facts = {key: checkpoint[key] for key in _FACTS if key in checkpoint}
+        self._writer.put(partial(self._finish, aside, path, facts), otherwise=partial(self._give_up, aside, path))
+
+    def _aside(self, checkpoint: dict[str, Any], path: Path) -> Path:
+        """Write the content; where there is no room, again when those before it have replaced theirs."""
         try:
-            runs.write_aside(path, lambda aside: _save(checkpoint, aside), check=lambda aside: self._check(aside, path))
-        except (OSError, RuntimeError) as error:
-            # torch.save reports a full disk as a RuntimeError of its zip writer
-            raise CheckpointError(
-                f"The checkpoint {path} cannot be written: {error}. The one before it, if any, is untouched. "
-                f"Free space or change the folder's permissions, then run the same command to resume."
-            ) from error
+            check_room(path, size_of(checkpoint))
+            return runs.written_aside(path, partial(self._write, checkpoint, path))
+        except (OSError, RuntimeError, CheckpointError):
+            if not self._waiting:
+                raise
+        self._writer.drain()
+        check_room(path, size_of(checkpoint))
+        return runs.written_aside(path, partial(self._write, checkpoint, path))
+
+    def _write(self, checkpoint: dict[str, Any], path: Path, aside: Path) -> None:
+        with aside.open("wb") as file:  # given a path, torch.save would put its name into the archive
+            torch.save(checkpoint, file)
+        self._tell_classes(aside, path)
+
+    def _finish(self, aside: Path, path: Path, facts: Mapping[str, Any]) -> None:
+        try:
+            with _told(path):
+                runs.put_in_place(aside, path, check=lambda written: self._check(written, path))
+        finally:
+            self._waiting.discard(path)
         self._written[path] = _state(path)
-        self._tell_classes(path)
         self._tell_room(path)
         if self._on_saved is not None:
-            self._on_saved(path, checkpoint)
+            self._on_saved(path, facts)
+
+    def _give_up(self, aside: Path, path: Path) -> None:
+        aside.unlink(missing_ok=True)
+        self._waiting.discard(path)
 
     def _check(self, aside: Path, path: Path) -> None:
         """Read back what was written; only then let `last-1.ckpt` be what `last.ckpt` has been."""
@@ -107,9 +152,15 @@ class VerifiedCheckpointIO(CheckpointReader):
                 in_bytes(size),
             )
 
-    def _tell_classes(self, path: Path) -> None:
-        """Say it while the training runs, not when it is to go on: what somebody's code keeps is left as it is."""
-        if new := set(classes_beside_tensors(path)) - self._told:
+    def _tell_classes(self, aside: Path, path: Path) -> None:
+        """Say it while the training runs, not when it is to go on: what somebody's code keeps is left as it is.
+
+        Not in the writer's thread: torch lists for the whole process what is harmless.
+        """
+        found: list[str] = []
+        with suppress(*NOT_READ):  # which is told when it is read back
+            found = classes_beside_tensors(aside)
+        if new := set(found) - self._told:
             self._told |= new
             _log.warning(
                 "%s holds %s beside tensors and plain values: to go on from it needs --trust. Hyper-parameters, and "
@@ -118,8 +169,19 @@ class VerifiedCheckpointIO(CheckpointReader):
                 ", ".join(sorted(new)),
             )
 
+    def load_checkpoint(self, path: str | Path, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Read a checkpoint, as `CheckpointReader` does, once all are in place.
+
+        Raises:
+            CheckpointError: If one could not be written.
+            ConfigError: If it cannot be read, is no checkpoint, or needs code.
+        """
+        self._writer.drain()
+        return super().load_checkpoint(path, *args, **kwargs)
+
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Remove a checkpoint and its digest."""
+        """Remove a checkpoint and its digest, once all are in place."""
+        self._writer.drain()
         super().remove_checkpoint(path)
         runs.sidecar(path).unlink(missing_ok=True)
 
@@ -141,9 +203,16 @@ class VerifiedXLACheckpointIO(VerifiedCheckpointIO, XLACheckpointIO):
         super().save_checkpoint(on_cpu, path, storage_options)
 
 
-def _save(checkpoint: dict[str, Any], path: Path) -> None:
-    with path.open("wb") as file:  # given a path, torch.save would put its name into the archive
-        torch.save(checkpoint, file)
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Say of what goes wrong which checkpoint it is, and what to do."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as a RuntimeError of its zip writer
+        raise CheckpointError(
+            f"The checkpoint {path} cannot be written: {error}. The one before it, if any, is untouched. "
+            f"Free space or change the folder's permissions, then run the same command to resume."
+        ) from error
 
 
 def _state(path: Path) -> tuple[int, int, int]:
@@ -157,7 +226,7 @@ def _read_back(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:  # torch writes a CRC-32 for each member
             broken = archive.testzip()
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:  # whichever part is damaged
         raise OSError(f"it does not read back as it was written ({error})") from error
     if broken is not None:
         raise OSError(f"{broken} in it does not read back as it was written")

@@ -28,7 +28,14 @@ from torch import Tensor, serialization
 from lightkit import runs
 from lightkit.errors import ConfigError
 
-__all__ = ["CheckpointReader", "check_content", "classes_beside_tensors", "harmless_allowed", "read_checkpoint"]
+__all__ = [
+    "NOT_READ",
+    "CheckpointReader",
+    "check_content",
+    "classes_beside_tensors",
+    "harmless_allowed",
+    "read_checkpoint",
+]
 
 _REASON = re.compile(r"WeightsUnpickler error:\s*(\S.*)")  # torch 2.15 puts it two lines further down
 _log = logging.getLogger("lightkit")
@@ -41,9 +48,9 @@ _HARMLESS = (
 )
 """Classes that people's callbacks keep values in, beside those that torch allows: to build one runs nothing but its own
 constructor. numpy's are not among them: to unpickle an array can reach into memory."""
-_NOT_READ = (
+NOT_READ = (
     *(RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
-    *(ImportError, OverflowError, MemoryError, struct.error, zipfile.BadZipFile),
+    *(ImportError, OverflowError, MemoryError, struct.error, zipfile.BadZipFile, pickle.UnpicklingError),
 )
 """What torch 2.15 raises for files that are cut short, damaged or something else."""
 _FORMS: dict[str, tuple[Any, str]] = {
@@ -167,7 +174,7 @@ def _loaded(path: str | Path, *, map_location: Any, mmap: bool) -> Any:
         names = _refused(path, error)
         if not runs.is_trusting():
             raise ConfigError(runs.refusal(path, names) if names else _unreadable(path, error)) from error
-    except _NOT_READ as error:
+    except NOT_READ as error:
         raise ConfigError(_unreadable(path, error)) from error
     _tell_trust(path, names)
     return _read_or_refused(path, lambda: load(weights_only=False))
@@ -176,7 +183,7 @@ def _loaded(path: str | Path, *, map_location: Any, mmap: bool) -> Any:
 def _read_or_refused(path: str | Path, load: Callable[[], Any]) -> Any:
     try:
         return load()
-    except (*_NOT_READ, pickle.UnpicklingError) as error:
+    except NOT_READ as error:
         raise ConfigError(_unreadable(path, error)) from error
 
 
@@ -185,7 +192,7 @@ def _refused(path: str | Path, error: Exception) -> list[str]:
     try:
         if found := classes_beside_tensors(path):
             return found
-    except (*_NOT_READ, pickle.UnpicklingError):  # not of this format; what torch said is left
+    except NOT_READ:  # not of this format; what torch said is left
         pass
     return runs.classes_named(str(error))
 

@@ -39,6 +39,8 @@ class StopAtDeadline(Callback):
         deadline: Moment by which the process has to be done, with its zone.
         last_good: Returns the newest checkpoint of the run that can be read, or None.
         stopped: Called where training is ended early, with `STOPPED_BY`.
+        written_s: Gives the seconds for which files have been written while training went on: at its end it waits for
+            them.
         clock: Seconds since the epoch of Unix.
     """
 
@@ -48,12 +50,15 @@ class StopAtDeadline(Callback):
         *,
         last_good: Callable[[], Path | None],
         stopped: Callable[[str], None],
+        written_s: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._deadline_s = deadline.timestamp()
         self._shown = f"{deadline.astimezone():%Y-%m-%d %H:%M:%S}"
         self._last_good = last_good
         self._stopped = stopped
+        self._written_s = written_s
+        self._seen_written_s = self._files_s = 0.0
         self._clock = clock
         self._epochs_s: list[float] = []
         self._epoch_began_s = 0.0
@@ -118,7 +123,8 @@ class StopAtDeadline(Callback):
         epoch_s = self._whole_s(trainer, self._epoch_ended_s - self._epoch_began_s)
         next_s = statistics.median([*self._epochs_s, epoch_s])
         self._can_be_judged = True
-        is_late = self._left_s <= self._save_s + _MARGIN * next_s
+        self._files_s, self._seen_written_s = self._written_s() - self._seen_written_s, self._written_s()
+        is_late = self._left_s <= self._saving_s + _MARGIN * next_s
         if self._decide(trainer, is_late and not (trainer.should_stop or _is_done(trainer))):
             self._stop(trainer, batch_idx=None)
 
@@ -142,7 +148,12 @@ class StopAtDeadline(Callback):
         if validation_s is None:
             batches = [number for number in trainer.num_val_batches if number != float("inf")]
             validation_s = sum(batches) * (self._clock() - self._batches_began_s) / self._num_batches
-        return _MARGIN * (validation_s + self._save_s)
+        return _MARGIN * (validation_s + self._saving_s)
+
+    @property
+    def _saving_s(self) -> float:
+        """Seconds from the end of an epoch until its files are written, as it was for the one before."""
+        return self._save_s + max(self._files_s, self._written_s() - self._seen_written_s)
 
     def _decide(self, trainer: Trainer, is_due: bool) -> bool:
         """Let the first rank decide for all: their clocks differ."""

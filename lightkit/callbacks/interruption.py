@@ -25,7 +25,7 @@ class StopOnSignal(Callback):
 
     Args:
         watch: Handler of SIGINT and SIGTERM; told to wait while training runs.
-        last_good: Returns the newest checkpoint of the run that can be read, or None.
+        last_good: Returns the newest checkpoint of the run that can be read, or None. All ranks go by the first one's.
     """
 
     def __init__(self, watch: SignalWatch, *, last_good: Callable[[], Path | None]) -> None:
@@ -51,11 +51,12 @@ class StopOnSignal(Callback):
         keeper = next((c for c in trainer.checkpoint_callbacks if isinstance(c, Checkpoint)), None)
         if keeper is not None and can_save_within_epoch(trainer, batch_idx) and not _accumulating(trainer, batch_idx):
             keeper.save_last_now(trainer)
-            self._stop()
+            self._stop(self._newest(trainer))
+        newest = self._newest(trainer)
         # Without any checkpoint yet, a few more batches reach the moment at which one can be written.
-        if self._last_good() is None and (trainer.is_last_batch or _accumulating(trainer, batch_idx)):
+        if newest is None and (trainer.is_last_batch or _accumulating(trainer, batch_idx)):
             return
-        self._stop()
+        self._stop(newest)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Stop within a validation if there is a checkpoint to resume from; otherwise its end will write one.
@@ -63,8 +64,8 @@ class StopOnSignal(Callback):
         Several processes may have unlike numbers of batches here, so that they could not agree.
         """
         asked = self._watch.deferred and self._watch.received is not None and trainer.world_size == 1
-        if asked and self._last_good() is not None:
-            self._stop()
+        if asked and (newest := self._last_good()) is not None:
+            self._stop(newest)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The epoch before has left its checkpoint."""
@@ -89,11 +90,16 @@ class StopOnSignal(Callback):
 
     def _stop_if_asked(self, trainer: Trainer) -> None:
         # Without any checkpoint yet, the first batch's end is soon enough, and leaves one.
-        if self._is_asked(trainer) and self._last_good() is not None:
-            self._stop()
+        if self._is_asked(trainer) and (newest := self._newest(trainer)) is not None:
+            self._stop(newest)
 
-    def _stop(self) -> NoReturn:
-        raise Interrupted(self._watch.received or signal.SIGTERM, checkpoint=self._last_good())
+    def _newest(self, trainer: Trainer) -> Path | None:
+        """Let all ranks know the same, whatever each of them sees at this moment."""
+        found: Path | None = trainer.strategy.broadcast(self._last_good() if trainer.is_global_zero else None)
+        return found
+
+    def _stop(self, newest: Path | None) -> NoReturn:
+        raise Interrupted(self._watch.received or signal.SIGTERM, checkpoint=newest)
 
 
 def _remove_lightnings_handler() -> None:

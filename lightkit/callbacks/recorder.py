@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,21 +15,15 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
 from lightkit.callbacks.epoch_meter import EpochMeter
-from lightkit.callbacks.outcome import (
-    best_checkpoint,
-    best_row,
-    described_data,
-    described_hardware,
-    end_of,
-    existing_paths,
-)
+from lightkit.callbacks.onlookers import has_onlookers
+from lightkit.callbacks.outcome import described_data, described_hardware, end_of
+from lightkit.callbacks.standing import Standing
 from lightkit.errors import LightkitError
 from lightkit.runs.disk import what_is_free
 
 __all__ = ["RunRecorder"]
 
 _log = logging.getLogger(__name__)
-_SUMMARY_EVERY_S = 1.0  # while it runs: a fit of a thousand short epochs must not wait for the disk a thousand times
 
 
 class RunRecorder(Callback):
@@ -38,9 +31,12 @@ class RunRecorder(Callback):
 
     Used as a context manager around everything that may fail or warn, so that the end is recorded whatever it is.
 
+    From the start of the training to its end the writer's thread writes, unless somebody may look at the files: what
+    fails there ends the training after the batch.
+
     Args:
         run: The run whose folder is kept.
-        events: Its event stream.
+        events: Its event stream, whose writer writes all else too.
         manifest: What is known before training; data and hardware are added, and it is written, once they are set
             up. None leaves the run's manifest as it is, as for a test of a run that was trained earlier.
     """
@@ -49,17 +45,15 @@ class RunRecorder(Callback):
         self.run = run
         self.events = events
         self.manifest = None if manifest is None else dict(manifest)
-        self._table = runs.MetricsTable(run.metrics_path)
+        self._writer = events.writer
+        self._table = runs.MetricsTable(run.metrics_path, writer=self._writer)
         self._warnings = runs.WarningWatch(self._warned)
         self._meter = EpochMeter()
-        self._summary, self._tells_status = _opened_summary(run)
-        self._own_stages: dict[str, dict[str, float]] = {}
+        self._standing = Standing(run, writer=self._writer)
         self._stage: str | None = None
         self._stage_began_s = self._began_s = time.monotonic()
-        self._summarised_s = 0.0
         self._announced: str | None = None
         self._stopped_by: str | None = None
-        self._records_fit = False
         self._drops_later_rows = False
         self._closed = False
         self._writes = getattr(rank_zero_only, "rank", 0) == 0  # until the trainer knows better
@@ -73,26 +67,31 @@ class RunRecorder(Callback):
     ) -> None:
         self.close(error)
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, within_s: float | None = None) -> None:
         """Record the end; only the first call counts.
 
         Args:
             error: What ended the process before it was done.
+            within_s: Seconds to wait at most for what is being written.
         """
         self._warnings.stop()
         if self._closed or not self._writes:
             return
         self._closed = True
-        status, code, words = end_of(error)
+        if (lost := self._writer.end(within_s)) is not None and error is not None:
+            _log.warning("%s", lost)
+        status, code, words = end_of(error or lost)
         seconds = round(time.monotonic() - self._began_s, 3)
         try:
-            self._end_summary(status, code, words, seconds)
+            self._standing.end(status, code, words, seconds=seconds, stopped_by=self._stopped_by)
             why = {} if self._stopped_by is None else {"stopped_by": self._stopped_by}
             self.events.write("end", status=status, exit_code=code, seconds=seconds, error=words, **why)
         except OSError as failure:
             if error is None:
                 raise LightkitError(f"The end of the run cannot be recorded: {failure}.") from failure
             _log.warning("The end of the run cannot be recorded in %s: %s.", self.run.folder, failure)
+        if error is None and lost is not None:
+            raise lost
 
     def stopped_early(self, reason: str) -> None:
         """Keep the reason for which training ends well, but earlier than its config says."""
@@ -117,8 +116,7 @@ class RunRecorder(Callback):
         self._writes = trainer.is_global_zero
         stage = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
         self._stage, self._stage_began_s = stage, time.monotonic()
-        self._records_fit = self._records_fit or stage == "fit"
-        self._tells_status = self._tells_status or self._records_fit
+        self._standing.begin(stage)
         self._warnings.watch_loggers()
         if not self._writes:
             return
@@ -144,6 +142,8 @@ class RunRecorder(Callback):
         self._announce_resume(trainer)
         self._meter.start_epoch(trainer)
         self._drops_later_rows = True
+        if self._writes and not has_onlookers(trainer):
+            self._writer.begin()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the epoch before, if no checkpoint has asked for it, and start the clock."""
@@ -159,8 +159,9 @@ class RunRecorder(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count the samples."""
+        """Count the samples, and end a training whose files cannot be written."""
         self._meter.count(batch)
+        self._writer.check()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Validation does not count in the throughput of training."""
@@ -180,8 +181,10 @@ class RunRecorder(Callback):
         self._flush(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the last epoch."""
+        """Write the last epoch, and wait until all is written."""
         self._flush(trainer)
+        self._writer.drain()
+        self._writer.end()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell the loggers; the end itself is recorded when the process has ended well."""
@@ -191,6 +194,7 @@ class RunRecorder(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write what is complete. The end is recorded by `close`: the command line may still find better words."""
+        self.end_writing()
         if self._writes and not self._closed:
             self._write_row(trainer)
             self._end_stage(trainer)
@@ -240,13 +244,13 @@ class RunRecorder(Callback):
         self._table.record(epoch.epoch, epoch.step, epoch.row)
         free = what_is_free(self.run.folder)
         self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=epoch.seconds, **free)
-        if time.monotonic() - self._summarised_s > _SUMMARY_EVERY_S:
+        if self._standing.is_due:
             self._write_summary(trainer)
 
     def _record_result(self, trainer: Trainer, stage: str) -> None:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         if self._writes:
-            self._own_stages[stage] = metrics
+            self._standing.note_stage(stage, metrics)
             self._end_stage(trainer)
             self.events.write("result", stage=stage, metrics=metrics)
 
@@ -255,58 +259,16 @@ class RunRecorder(Callback):
             self._write_summary(trainer, {self._stage: round(time.monotonic() - self._stage_began_s, 3)})
 
     def _write_summary(self, trainer: Trainer, durations: Mapping[str, float] | None = None) -> None:
-        if not self._tells_status and not durations:
-            return  # there is nothing of its own to tell yet
-        self._take_others()
-        self._summary.durations.update(durations or {})
-        if self._records_fit:
-            rows = self._table.rows
-            best = best_row(trainer, rows)
-            self._summary.epochs = int(rows[-1]["epoch"]) + 1 if rows else 0
-            self._summary.steps = trainer.global_step
-            self._summary.throughput = {"samples_per_s": self._meter.samples_per_s}
-            self._summary.metrics = {"best": best or {}, "last": rows[-1] if rows else {}}
-            self._summary.best = best_checkpoint(trainer, best)
-            self._summary.paths = existing_paths(trainer, self.run)
-        self._summary.write(self.run.summary_path)
-        self._summarised_s = time.monotonic()
+        self._standing.write(trainer, self._table.rows, samples_per_s=self._meter.samples_per_s, durations=durations)
 
-    def _end_summary(self, status: str, code: int, words: str | None, seconds: float) -> None:
-        if not self._tells_status:
-            return
-        self._take_others()
-        self._summary.status, self._summary.exit_code, self._summary.error = status, code, words
-        self._summary.ended, self._summary.stopped_by = _now(), self._stopped_by or self._summary.stopped_by
-        self._summary.durations["total"] = seconds
-        self._summary.write(self.run.summary_path)
-
-    def _take_others(self) -> None:
-        """Take over what another process has written meanwhile: a test may run beside the fit of its run."""
-        written = runs.Summary.read(self.run.summary_path)
-        if written is not None and self._tells_status:
-            self._summary.stages = written.stages
-        elif written is not None:
-            self._summary = written
-        self._summary.stages.update(self._own_stages)
+    def end_writing(self) -> None:
+        """Write at once from here on, and tell what could not be written; something else ends the process."""
+        if (lost := self._writer.end()) is not None:
+            _log.warning("%s", lost)
 
     def _warned(self, message: str, source: str) -> None:
         if self._writes and not self._closed:
             self.events.write("warning", message=message, source=source)
-
-
-def _opened_summary(run: runs.Run) -> tuple[runs.Summary, bool]:
-    """The summary to go on with, and whether its status is this process's to tell.
-
-    A stage that only adds its metrics to an earlier fit leaves how that one ended as it is.
-    """
-    left = runs.Summary.read(run.summary_path)
-    if left is None:
-        return runs.Summary(run=f"{run.name}/{run.id}", started=_now()), True
-    if not run.resumed:
-        return left, False
-    left.status, left.exit_code, left.error, left.durations = "running", None, None, {}
-    left.started, left.ended, left.stopped_by = _now(), None, None
-    return left, True
 
 
 def _tell_loggers(trainer: Trainer, hook: str, *about: Any) -> None:
@@ -314,7 +276,3 @@ def _tell_loggers(trainer: Trainer, hook: str, *about: Any) -> None:
         tell = getattr(logger, hook, None)
         if callable(tell):
             tell(*about)
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

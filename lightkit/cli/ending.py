@@ -13,6 +13,8 @@ from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, 
 
 __all__ = ["close", "dropped_on_mistake", "ended_by_force", "release", "resumable"]
 
+_WAIT_S = 1.0  # for what is being written, of the two that last words may take
+
 
 def _without_secrets(error: BaseException | None, session: Session) -> BaseException | None:
     """Give an error of the same name for the records where its words hold what came from the environment."""
@@ -59,7 +61,7 @@ def ended_by_force(session: Session, stage: Stage) -> Iterator[None]:
         }
         newest = max(written, key=lambda path: written[path], default=None)
         ended = Interrupted(signum, checkpoint=newest if session.command == "fit" else None)
-        stage.recorder.close(ended)
+        stage.recorder.close(ended, within_s=_WAIT_S)
         if session.seat is not None:
             return session.seat.end_by_force(ended)
         session.tell(told_interruption(ended))
@@ -71,22 +73,23 @@ def ended_by_force(session: Session, stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def resumable(session: Session, run: runs.Run) -> Iterator[None]:
+def resumable(session: Session, stage: Stage) -> Iterator[None]:
     """Tell from what the run can be resumed where a signal came at a moment that could not know it."""
     try:
         yield
     except Interrupted as interruption:
         if interruption.checkpoint is not None or session.command != "fit":
             raise
-        raise _interrupted(run, interruption.signum) from interruption
+        raise _interrupted(stage, interruption.signum) from interruption
     except Exception as error:
         # A signal to the whole group has ended the loaders' processes before the batch was done, or a library that was
         # being loaded has made something else of the interruption.
         watch = session.watch
         if watch.received is None or not (watch.explains(error) or "DataLoader worker" in str(error)):
             raise
-        raise _interrupted(run, watch.received) from error
+        raise _interrupted(stage, watch.received) from error
 
 
-def _interrupted(run: runs.Run, signum: int) -> Interrupted:
-    return Interrupted(signum, checkpoint=runs.last_good(run.checkpoints, report=lambda _: None))
+def _interrupted(stage: Stage, signum: int) -> Interrupted:
+    stage.recorder.end_writing()
+    return Interrupted(signum, checkpoint=runs.last_good(stage.start.run.checkpoints, report=lambda _: None))

@@ -107,6 +107,7 @@ class Equipment:
         self._session = session
         self._stage = stage
         self._saved_config = saved_config
+        self._writer = stage.recorder.events.writer
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Give the trainer's arguments that differ from those of the config.
@@ -145,9 +146,7 @@ class Equipment:
             shown.append(progress_for(self._session.mode, tells_end=not self._session.inputs))
         if self._session.command == "predict":
             shown.append(writer_of(self._session) if self._session.inputs else PredictionTable(run.folder))
-        stop = StopOnSignal(
-            self._session.watch, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None)
-        )
+        stop = StopOnSignal(self._session.watch, last_good=self._last_good)
         unchanged = LambdaCallback(setup=self._refuse_other_data)
         began = LambdaCallback(on_fit_start=self._log_config, on_train_start=self._note_beginning)
         watchdog = watched(self._session, self._stage, read_watchdog(self._session.resolved))
@@ -188,21 +187,27 @@ class Equipment:
         run, events = self._stage.start.run, self._stage.recorder.events
         return [
             EnoughRoom(run),
-            FiniteLoss(action, events=events, last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None)),
+            FiniteLoss(action, events=events, last_good=self._last_good),
         ]
 
     def _in_time(self) -> list[Callback]:
         """Give what heeds the deadline, if there is one."""
-        deadline, run = deadline_of(self._session), self._stage.start.run
+        deadline = deadline_of(self._session)
         if deadline is None:
             return []
         return [
             StopAtDeadline(
                 deadline,
-                last_good=lambda: runs.last_good(run.checkpoints, report=lambda _: None),
+                last_good=self._last_good,
                 stopped=self._stage.recorder.stopped_early,
+                written_s=lambda: self._writer.busy_s,
             )
         ]
+
+    def _last_good(self) -> Path | None:
+        """Give the newest checkpoint that can be read, once all that was saved is in place."""
+        self._writer.drain()
+        return runs.last_good(self._stage.start.run.checkpoints, report=lambda _: None)
 
     def _refuse_other_data(self, trainer: Trainer, _module: LightningModule, stage: str) -> None:
         """Do not go on by itself with other data than the interrupted run had."""
@@ -249,12 +254,12 @@ class Equipment:
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             on_xla = trains_on_xla(given.get("accelerator"), given.get("strategy"))
             kind = VerifiedXLACheckpointIO if on_xla else VerifiedCheckpointIO
-            plugins.append(kind(mask=partial(masked, self._session.resolved), on_saved=self._note_checkpoint))
+            mask, taken = partial(masked, self._session.resolved), heartbeat().leave
+            plugins.append(kind(mask=mask, on_saved=self._note_checkpoint, on_taken=taken, writer=self._writer))
         return plugins
 
-    def _note_checkpoint(self, path: Path, checkpoint: Mapping[str, Any]) -> None:
-        heartbeat().leave()
-        self._stage.recorder.checkpoint_saved(path, checkpoint["epoch"], checkpoint["global_step"], path.stem)
+    def _note_checkpoint(self, path: Path, facts: Mapping[str, Any]) -> None:
+        self._stage.recorder.checkpoint_saved(path, facts["epoch"], facts["global_step"], path.stem)
 
     def attach(self, trainer: Trainer) -> None:
         """Judge the checkpoint, give people's own checkpoint callbacks their folder, and keep secrets from loggers.

@@ -20,6 +20,7 @@ from lightkit.launch import STALLED, Hung, Stall, Watchdog, WatchdogSettings, he
 __all__ = ["watched"]
 
 _RECORDS_S = 5.0
+_WRITER_S = 1.0  # for what is being written, which may be what hangs
 _NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of the same time
 
 
@@ -104,7 +105,7 @@ class _Teller:
         if not self._is_told:
             error = Stalled(self._words(stall, in_haste=True))
             words.append(f"error: {error}")
-            self._stage.recorder.close(error)
+            self._stage.recorder.close(error, within_s=_WRITER_S)
             self._session.audience.tell_now(error, within_s=_NEWS_S)
         cut()
 

@@ -74,7 +74,7 @@ def begin(
     session.stack.enter_context(dropped_on_mistake(stage))
     stage.recorder.__enter__()
     session.stack.push(lambda _kind, error, _trace: close(stage, error, session))
-    session.stack.enter_context(resumable(session, stage.start.run))
+    session.stack.enter_context(resumable(session, stage))
     session.stack.enter_context(ended_by_force(session, stage))
     if autos is not None and stage.choices is None:
         stage = _chosen(stage, autos, saved)

@@ -11,9 +11,9 @@ import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
+from lightkit.launch.effort import Effort
 from lightkit.launch.heartbeat import Heartbeat
 from lightkit.launch.stacks import Samples, Stack, own_stacks, show_forks, stacks_of_children
 
@@ -26,7 +26,6 @@ _UNWINDING_S = 20.0
 _MOST_UNWINDING_S = 600.0
 _MOST_SWALLOWED = 3
 _LOOK_S = 1.0
-_EFFORT_BYTES = 2**20  # less than that is a loop that asks a file again and again
 # A frame of one of these files that is innermost stands for a collective: native code waits there for other ranks.
 _COLLECTIVES = (
     "torch/autograd/graph.py",
@@ -117,7 +116,7 @@ class Watchdog:
         self._main = threading.current_thread()
         self._wakes = self.is_heard = False  # the latter once `Hung` has come to whoever records the end
         self._raised: weakref.ref[Hung] | None = None
-        self._effort = _Effort(self._main)
+        self._effort = Effort(self._main)
         self._thread: threading.Thread | None = None
 
     def prepare(self, *, gently: bool) -> None:
@@ -138,7 +137,7 @@ class Watchdog:
         if self._is_on and self._thread is None and not self._stopped.is_set():
             self._heartbeat.beat()
             self._main = threading.current_thread()  # under Spark and Ray no rank's is the process's own
-            self._effort = _Effort(self._main)
+            self._effort = Effort(self._main)
             self._thread = threading.Thread(target=self._watch, name="lightkit-watchdog", daemon=True)
             self._thread.start()
 
@@ -249,33 +248,6 @@ class Watchdog:
         frame = sys._current_frames().get(self._main.ident or 0)
         path = "" if frame is None else frame.f_code.co_filename.replace(os.sep, "/")
         return "a collective" if any(part in path for part in _COLLECTIVES) else None
-
-
-class _Effort:
-    """What a thread has read and written, as far as Linux tells: a large checkpoint takes its time.
-
-    Args:
-        thread: The thread.
-    """
-
-    def __init__(self, thread: threading.Thread) -> None:
-        self._path = Path(f"/proc/self/task/{thread.native_id}/io")
-        self._seen = self._num_bytes()
-
-    def grew(self) -> bool:
-        """Tell whether it has read or written a good deal since this was last true."""
-        now = self._num_bytes()
-        if now - self._seen < _EFFORT_BYTES:
-            return False
-        self._seen = now
-        return True
-
-    def _num_bytes(self) -> int:
-        try:
-            lines = self._path.read_text(encoding="ascii").splitlines()
-        except OSError:  # no Linux, or not allowed
-            return 0
-        return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar:", "wchar:")))
 
 
 def _can_handle(signum: int) -> bool:

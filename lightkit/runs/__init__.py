@@ -20,10 +20,12 @@ if TYPE_CHECKING:
         forget_cached,
         keep,
         last_good,
+        put_in_place,
         remove_leftovers,
         sidecar,
         verify,
         write_aside,
+        written_aside,
     )
     from lightkit.runs.lock import Lock
     from lightkit.runs.manifest import build_manifest, describe_git, describe_hardware, describe_packages
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from lightkit.runs.summary import STATUSES, Summary, relative
     from lightkit.runs.trust import allowance, classes_named, is_first_trusted, is_trusting, refusal, trusting
     from lightkit.runs.warned import WarningWatch
+    from lightkit.runs.writer import Writer
 
 __all__ = [
     "FIELDS",
@@ -45,6 +48,7 @@ __all__ = [
     "Run",
     "Summary",
     "WarningWatch",
+    "Writer",
     "activate",
     "allowance",
     "build_manifest",
@@ -72,6 +76,7 @@ __all__ = [
     "newest_interrupted",
     "open_run",
     "point_latest",
+    "put_in_place",
     "read_events",
     "read_inputs",
     "read_json",
@@ -84,6 +89,7 @@ __all__ = [
     "write_aside",
     "write_json",
     "write_text",
+    "written_aside",
 ]
 
 _NAMES = {
@@ -100,10 +106,12 @@ _NAMES = {
         "forget_cached",
         "keep",
         "last_good",
+        "put_in_place",
         "remove_leftovers",
         "sidecar",
         "verify",
         "write_aside",
+        "written_aside",
     ),
     "lock": ("Lock",),
     "manifest": ("build_manifest", "describe_git", "describe_hardware", "describe_packages"),
@@ -112,6 +120,7 @@ _NAMES = {
     "summary": ("STATUSES", "Summary", "relative"),
     "trust": ("allowance", "classes_named", "is_first_trusted", "is_trusting", "refusal", "trusting"),
     "warned": ("WarningWatch",),
+    "writer": ("Writer",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightkit.runs.files import finite
+from lightkit.runs.writer import Writer
 
 __all__ = ["FIELDS", "EventStream", "event_line", "read_events"]
 
@@ -76,28 +77,33 @@ class EventStream:
     Args:
         path: The file; it and its folder are made with the first event.
         mirror: Gets each line too: standard output under ``--output json``.
+        writer: Writes; one that does so at once by default.
     """
 
-    def __init__(self, path: Path | str, *, mirror: TextIO | None = None) -> None:
+    def __init__(self, path: Path | str, *, mirror: TextIO | None = None, writer: Writer | None = None) -> None:
         self.path = Path(path)
         self.mirror = mirror
-        self._lock = threading.Lock()
+        self.writer = Writer() if writer is None else writer
+        self._locks: dict[int, threading.Lock] = {}  # of each process: a fork may come while a thread holds its own
         self._repaired = False
 
     def write(self, event: str, /, **fields: Any) -> dict[str, Any]:
-        """Append one event and return it as written.
+        """Append one event, with the present time, and return it as it is written.
 
         Raises:
             ValueError: If the event is unknown, or a required field is missing or has another type.
         """
         record = _record(event, fields)
         line = _line(record)
-        with self._lock:
+        self.writer.put(lambda: self._write(line))
+        return record
+
+    def _write(self, line: str) -> None:
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
             self._append(line.encode("utf-8", errors="replace"))
             if self.mirror is not None:
                 self.mirror.write(line)
                 self.mirror.flush()
-        return record
 
     def _append(self, line: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from lightkit.runs.files import write_text
+from lightkit.runs.writer import Writer
 
 __all__ = ["MetricsTable"]
 
@@ -24,23 +26,28 @@ class MetricsTable:
 
     Args:
         path: The file. Rows that it has already are kept.
+        writer: Writes; one that does so at once by default.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, writer: Writer | None = None) -> None:
         self.path = Path(path)
+        self._writer = Writer() if writer is None else writer
         self._rows = {row["epoch"]: row for row in _read(self.path)}
         self._durable_s = 0.0
 
     @property
     def rows(self) -> list[dict[str, float]]:
         """The rows in the order of the epochs; a metric that an epoch did not measure is not in its row."""
-        return [dict(self._rows[epoch]) for epoch in sorted(self._rows)]
+        return [dict(row) for row in self._sorted()]
+
+    def _sorted(self) -> list[dict[str, float]]:
+        return [self._rows[epoch] for epoch in sorted(self._rows)]
 
     def record(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
         """Write the row of an epoch, in place of one that it has already."""
         measured = {name: float(value) for name, value in values.items() if name not in _KEYS}
         self._rows[epoch] = {"epoch": epoch, "step": step, **measured}
-        self._write()
+        self._writer.put(partial(self._write, self._sorted()))
 
     def truncate(self, after_epoch: int) -> None:
         """Drop the rows of later epochs: training goes on from the end of this one. -1 drops all."""
@@ -48,14 +55,14 @@ class MetricsTable:
         for epoch in later:
             del self._rows[epoch]
         if later:
-            self._write()
+            self._writer.put(partial(self._write, self._sorted()))
 
-    def _write(self) -> None:
-        names = sorted({name for row in self._rows.values() for name in row} - set(_KEYS))
+    def _write(self, rows: Sequence[Mapping[str, float]]) -> None:
+        names = sorted({name for row in rows for name in row} - set(_KEYS))
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, [*_KEYS, *names], restval="", lineterminator="\n")
         table.writeheader()
-        table.writerows(self.rows)
+        table.writerows(rows)
         now_s = time.monotonic()
         durable = now_s - self._durable_s > _DURABLE_EVERY_S
         write_text(self.path, text.getvalue(), durable=durable)

@@ -62,12 +62,22 @@ class Summary:
         Raises:
             ValueError: If the status is none of `STATUSES`.
         """
+        write_json(path, self.record(Path(path).parent))
+
+    def record(self, folder: Path) -> dict[str, Any]:
+        """Give what the file holds, which does not change with the summary.
+
+        Args:
+            folder: Folder of the file; paths inside are given relative to it.
+
+        Raises:
+            ValueError: If the status is none of `STATUSES`.
+        """
         if self.status not in STATUSES:
             raise ValueError(f"unknown status {self.status!r}; a run is {', '.join(STATUSES)}")
-        folder = Path(path).parent
         record = asdict(self)
         record["paths"] = {name: relative(value, folder) for name, value in self.paths.items()}
-        write_json(path, {"schema": record.pop("schema"), **record})
+        return {"schema": record.pop("schema"), **record}
 
     @classmethod
     def read(cls, path: Path | str) -> Summary | None:

@@ -1,0 +1,184 @@
+"""Checkpoints that a thread puts in place while training goes on."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit import runs
+from lightkit.callbacks import VerifiedCheckpointIO, checkpoint_io
+from lightkit.errors import CheckpointError
+from lightkit.runs import disk
+
+
+class Gate:
+    """A writer whose thread waits, and then goes on."""
+
+    def __init__(self) -> None:
+        self.writer = runs.Writer()
+        self.writer.begin()
+        self.shut()
+
+    def shut(self) -> None:
+        self._is_open = threading.Event()
+        self.writer.put(self._is_open.wait)
+
+    def open(self) -> None:
+        self._is_open.set()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.open()
+    gate.writer.end()
+
+
+def content(step: int) -> dict[str, Any]:
+    return {"state_dict": {"weight": torch.full((30,), float(step))}, "epoch": 0, "global_step": step}
+
+
+def step_of(path: Path) -> int:
+    assert runs.verify(path)
+    saved = torch.load(path, weights_only=True)
+    assert saved["state_dict"]["weight"].unique().tolist() == [saved["global_step"]]
+    return int(saved["global_step"])
+
+
+def asides(folder: Path) -> list[Path]:
+    return sorted(folder.glob(".*.aside"))
+
+
+def test_what_is_saved_is_as_it_was_and_comes_into_place_later(gate: Gate, tmp_path: Path) -> None:
+    path, told = tmp_path / "last.ckpt", list[str]()
+    saver = VerifiedCheckpointIO(
+        writer=gate.writer,
+        on_saved=lambda path, facts: told.append(f"{facts} in {threading.current_thread().name}"),
+        on_taken=lambda: told.append("taken"),
+    )
+    checkpoint = content(1)
+    saver.save_checkpoint(checkpoint, path)
+    checkpoint["state_dict"]["weight"].fill_(2.0)  # as the next step does
+    assert told == ["taken"]
+    assert (path.exists(), len(asides(tmp_path))) == (False, 1)
+    gate.open()
+    gate.writer.drain()
+    assert step_of(path) == 1
+    assert told[1:] == ["{'epoch': 0, 'global_step': 1} in lightkit-writer"]
+    assert asides(tmp_path) == []
+
+
+def test_of_one_path_a_second_checkpoint_waits_for_the_first(gate: Gate, tmp_path: Path) -> None:
+    saver = VerifiedCheckpointIO(writer=gate.writer)
+    most = 0
+    gate.open()
+    for step in range(4):
+        saver.save_checkpoint(content(step), tmp_path / "last.ckpt")
+        most = max(most, len(asides(tmp_path)))
+    gate.writer.drain()
+    assert most <= 1
+    assert (step_of(tmp_path / "last.ckpt"), step_of(tmp_path / "last-1.ckpt")) == (3, 2)
+
+
+def test_who_loads_or_removes_a_checkpoint_waits_for_it(gate: Gate, tmp_path: Path) -> None:
+    saver = VerifiedCheckpointIO(writer=gate.writer)
+    whole = {**content(1), "pytorch-lightning_version": "2.6.6"}
+    for action in (saver.load_checkpoint, saver.remove_checkpoint):
+        saver.save_checkpoint(dict(whole), tmp_path / "a.ckpt")
+        threading.Timer(0.05, gate.open).start()
+        action(tmp_path / "a.ckpt")
+        gate.shut()
+    assert sorted(tmp_path.iterdir()) == []
+
+
+def damage(folder: Path) -> None:
+    (aside,) = asides(folder)
+    with aside.open("r+b") as file:
+        file.seek(-400, os.SEEK_END)
+        file.write(b"\xff" * 300)
+
+
+def put_in_the_way(folder: Path) -> None:
+    for name in ("last.ckpt", "last.ckpt.sha256"):
+        (folder / name).unlink()
+    (folder / "last.ckpt" / "something").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("happens", "says"),
+    [
+        (damage, r"last\.ckpt cannot be written: .*read back as it was written.* The one before it, if any, is unt"),
+        (put_in_the_way, r"last\.ckpt cannot be written: .*Is a directory.*Free space or change the folder's perm"),
+    ],
+    ids=["damaged", "in_the_way"],
+)
+def test_what_cannot_be_put_in_place_is_raised_and_nothing_later_is(
+    gate: Gate, tmp_path: Path, happens: Any, says: str
+) -> None:
+    told: list[str] = []
+    saver = VerifiedCheckpointIO(writer=gate.writer, on_saved=lambda path, _: told.append(path.name))
+    gate.open()
+    saver.save_checkpoint(content(1), tmp_path / "last.ckpt")
+    gate.writer.drain()
+    gate.shut()
+    saver.save_checkpoint(content(2), tmp_path / "last.ckpt")
+    happens(tmp_path)
+    saver.save_checkpoint(content(2), tmp_path / "best.ckpt")
+    gate.open()
+    with pytest.raises(CheckpointError, match=says):
+        gate.writer.drain()
+    assert told == ["last.ckpt"]
+    assert not (tmp_path / "best.ckpt").exists()
+    assert asides(tmp_path) == []
+    if happens is damage:
+        assert step_of(tmp_path / "last.ckpt") == 1
+
+
+def test_a_full_disk_that_shows_late_ends_the_next_checkpoint_before_it_is_written(
+    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = VerifiedCheckpointIO(writer=gate.writer)
+    saver.save_checkpoint(content(1), tmp_path / "last.ckpt")
+
+    def fsync(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    done = threading.Event()
+    gate.writer.put(done.set)
+    gate.open()
+    done.wait()
+    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written: \[Errno 28\] No space left on device\. "):
+        saver.save_checkpoint(content(2), tmp_path / "best.ckpt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_there_is_no_room_beside_those_before_it_a_checkpoint_waits_for_their_places(
+    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = VerifiedCheckpointIO(writer=gate.writer)
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 10 if asides(tmp_path) else 10**9)
+    monkeypatch.setattr(checkpoint_io, "free_bytes", lambda _: 10**9)
+    gate.open()
+    saver.save_checkpoint(content(1), tmp_path / "best.ckpt")
+    saver.save_checkpoint(content(1), tmp_path / "last.ckpt")
+    gate.writer.drain()
+    assert (step_of(tmp_path / "best.ckpt"), step_of(tmp_path / "last.ckpt")) == (1, 1)
+
+
+def test_classes_that_need_trust_are_told_in_the_thread_that_trains(
+    gate: Gate, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver = VerifiedCheckpointIO(writer=gate.writer)
+    for step in range(2):
+        saver.save_checkpoint({**content(step), "kept": threading.Event}, tmp_path / f"{step}.ckpt")
+    (record,) = caplog.records
+    assert record.threadName == threading.main_thread().name
+    assert record.getMessage().startswith(f"{tmp_path / '0.ckpt'} holds threading.Event beside tensors")

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
+from pytorch_lightning.strategies import SingleDeviceStrategy
+
+from lightkit.callbacks import Checkpoint, LeanSteps
+from lightkit.callbacks.onlookers import has_onlookers
+from lightkit.loggers import MLflow
+from tests.callbacks.quiet_net import QuietNet
+
+
+class OwnCallback(pl.Callback):
+    pass
+
+
+class OwnCheckpoint(Checkpoint):
+    pass
+
+
+class OwnLogger(CSVLogger):
+    pass
+
+
+class OwnStrategy(SingleDeviceStrategy):
+    pass
+
+
+def trainer_of(
+    *callbacks: pl.Callback, logger: Any = False, module: pl.LightningModule | None = None, **settings: Any
+) -> pl.Trainer:
+    has_keeper = any(isinstance(each, ModelCheckpoint) for each in callbacks)
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, enable_progress_bar=False, logger=logger,
+        callbacks=[*callbacks, *([] if has_keeper else [Checkpoint()])], **settings,
+    )  # fmt: skip
+    trainer.strategy._lightning_module = QuietNet() if module is None else module
+    return trainer
+
+
+def from_lightkit() -> LambdaCallback:
+    return LambdaCallback(on_fit_start=LeanSteps().setup)
+
+
+@pytest.mark.parametrize(
+    "callbacks",
+    [[], [EarlyStopping("val/loss"), LeanSteps()], [from_lightkit()]],
+    ids=["none", "lightnings", "lambda_of_lightkit"],
+)
+def test_lightkits_and_lightnings_own_look_at_nothing(callbacks: list[pl.Callback], tmp_path: Path) -> None:
+    loggers = [
+        CSVLogger(str(tmp_path)),
+        TensorBoardLogger(str(tmp_path)),
+        MLflow("sqlite:///" + str(tmp_path / "m.db")),
+    ]
+    assert not has_onlookers(trainer_of(*callbacks, logger=loggers))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _: trainer_of(OwnCallback()),
+        lambda _: trainer_of(LambdaCallback(on_fit_start=lambda *_: None)),
+        lambda _: trainer_of(OwnCheckpoint()),
+        lambda folder: trainer_of(ModelCheckpoint(folder)),
+        lambda folder: trainer_of(logger=OwnLogger(folder)),
+        lambda folder: trainer_of(logger=MLFlowLogger(tracking_uri=f"sqlite:///{folder}/m.db", log_model="all")),
+        lambda _: trainer_of(strategy=OwnStrategy("cpu")),
+    ],
+    ids=["callback", "lambda", "checkpoint", "lightnings_checkpoint", "logger", "sending_logger", "strategy"],
+)
+def test_others_may_look_at_a_file_at_once(make: Any, tmp_path: Path) -> None:
+    assert has_onlookers(make(str(tmp_path)))
+
+
+SOURCE = """
+from tests.callbacks.quiet_net import QuietNet
+
+class Net(QuietNet):
+    def on_train_epoch_start(self):
+        self.{reads}
+"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "looks"),
+    [("trainer.checkpoint_callback", True), ("best_CKPT()", True), ("log('a', 1.0)", False)],
+    ids=["callback", "path", "metric"],
+)
+def test_a_model_whose_module_speaks_of_checkpoints_may_look(
+    reads: str, looks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_quiet.py").write_text(SOURCE.format(reads=reads))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_quiet", raising=False)
+    import my_quiet  # type: ignore[import-not-found]
+
+    assert has_onlookers(trainer_of(module=my_quiet.Net())) is looks
+    monkeypatch.delitem(sys.modules, "my_quiet")
+
+
+def test_a_model_without_a_source_may_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ModuleType("my_session")
+    exec("from tests.callbacks.quiet_net import QuietNet\nclass Net(QuietNet): pass", vars(typed))
+    monkeypatch.setitem(sys.modules, "my_session", typed)
+    assert has_onlookers(trainer_of(module=typed.Net()))
