@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import logging
-import shutil
-import zlib
 from collections.abc import Sized
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torchvision
-from PIL import Image
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
 from lightkit.data.arguments import check_arguments, warn_unaugmented
 from lightkit.data.defects import Defects
+from lightkit.data.fashion_files import Pictures, fetch_files, read_pictures
 from lightkit.data.features import Features
-from lightkit.data.fetch import Remote, download
 from lightkit.data.loaders import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
+from lightkit.data.loading import loading_of, seed_of, training_view_of
 from lightkit.data.on_device import after_transfer
-from lightkit.data.pixels import Decoded
 from lightkit.data.samples import ImageSamples
-from lightkit.data.sampling import global_seed
 from lightkit.data.splits import Split, check_fractions, split_of
 from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView, View, training_view
-from lightkit.data.workers import chosen_num_workers, num_batches_of
-from lightkit.errors import DataError
+from lightkit.data.views import EvalView, View
 from lightkit.images.preprocessing import Preprocessing
 
 __all__ = ["FashionMNIST"]
-
-log = logging.getLogger("lightkit.data")
 
 
 class FashionMNIST(LightningDataModule):
@@ -121,7 +110,7 @@ class FashionMNIST(LightningDataModule):
             warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment")
         if self._splits:
             return
-        training, test = self._read(train=True), self._read(train=False)
+        training, test = (read_pictures(self.root, train=train) for train in (True, False))
         digests = [hashlib.sha256(pixels.tobytes()).hexdigest() for pixels in training.arrays]
         chosen: dict[Split, list[int]] = {"train": [], "val": []}
         for index, digest in enumerate(digests):
@@ -133,20 +122,7 @@ class FashionMNIST(LightningDataModule):
 
     def fetch(self) -> None:
         """Download the four files of torchvision's list, unless they are there."""
-        for name, md5 in torchvision.datasets.FashionMNIST.resources:
-            target = self._raw / name.removesuffix(".gz")
-            if target.is_file():
-                log.info("%s is there already", target)
-                continue
-            archive = self._download(name, md5)
-            aside = target.with_name(f"{target.name}.part")
-            try:
-                with gzip.open(archive) as packed, aside.open("wb") as plain:
-                    shutil.copyfileobj(packed, plain)
-                aside.replace(target)
-            except (OSError, EOFError, zlib.error) as error:
-                raise DataError(f"{archive}: cannot unpack this file into {target.parent} ({error}).") from error
-            archive.unlink()
+        fetch_files(self.root, mirrors=self.mirrors or torchvision.datasets.FashionMNIST.mirrors)
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -175,10 +151,7 @@ class FashionMNIST(LightningDataModule):
 
     def train_dataloader(self) -> ResumableLoader:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
-        view = training_view(
-            self.preprocessing, augment=self.augment,
-            crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment,
-        )  # fmt: skip
+        view = training_view_of(self, self.preprocessing)
         shown, loading = self._shown(self._samples("train", view), "train")
         return train_loader(shown, **loading)
 
@@ -207,29 +180,8 @@ class FashionMNIST(LightningDataModule):
             self._features.forget()
 
     @property
-    def _raw(self) -> Path:
-        return self.root / "FashionMNIST" / "raw"
-
-    @property
-    def _seed(self) -> int:
-        return global_seed() if self.seed is None else self.seed
-
-    @property
     def _loading(self) -> dict[str, Any]:
-        return {
-            "batch_size": self.batch_size,
-            "num_workers": chosen_num_workers(
-                self.num_workers,
-                trainer=self.trainer,
-                is_cached=True,
-                num_batches=num_batches_of(max(map(len, self._splits.values())), self.batch_size, self.trainer),
-            ),
-            "prefetch_factor": self.prefetch_factor,
-            "persistent_workers": self.persistent_workers,
-            "pin_memory": self.pin_memory,
-            "seed": self._seed,
-            "trainer": self.trainer,
-        }
+        return loading_of(self, num_samples=max(map(len, self._splits.values())), is_cached=True)
 
     def _shown(self, samples: ImageSamples, split: Split) -> tuple[Sized, dict[str, Any]]:
         """Give images, or the model's features of them where these are the same each time; and how they are loaded."""
@@ -241,70 +193,4 @@ class FashionMNIST(LightningDataModule):
         )
 
     def _samples(self, split: Split, view: View) -> ImageSamples:
-        return ImageSamples(self._splits[split], view, seed=self._seed, defects=self.defects)
-
-    def _read(self, *, train: bool) -> Pictures:
-        names = [name.removesuffix(".gz") for name, _ in torchvision.datasets.FashionMNIST.resources]
-        missing = [name for name in names if not (self._raw / name).is_file()]
-        if missing:
-            raise DataError(
-                f"{self._raw}: {', '.join(missing)} missing. Run `lightkit fetch` with the same -c FILE to download "
-                "them, or set data.init_args.root to the folder that holds FashionMNIST/raw."
-            )
-        try:
-            dataset = torchvision.datasets.FashionMNIST(str(self.root), train=train)
-        except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, KeyError) as error:
-            raise DataError(
-                f"{self._raw}: the {'training' if train else 'test'} files are not what torchvision expects "
-                f"({error or type(error).__name__}). Delete them and run `lightkit fetch` again."
-            ) from error
-        return Pictures(dataset.data.numpy(), dataset.targets.numpy())
-
-    def _download(self, name: str, md5: str) -> Path:
-        mirrors = self.mirrors or torchvision.datasets.FashionMNIST.mirrors
-        for number, mirror in enumerate(mirrors, start=1):
-            remote = Remote(f"{mirror.rstrip('/')}/{name}", digest=md5, algorithm="md5")
-            try:
-                return download(remote, self._raw / name)
-            except DataError as error:
-                if number == len(mirrors):
-                    raise
-                log.info("%s Trying the next mirror.", error)
-        raise DataError("data.init_args.mirrors: expected at least one address, got an empty list")
-
-
-class Pictures:
-    """Grey pictures with their labels.
-
-    Args:
-        arrays: ``(num, height, width)`` uint8.
-        labels: ``(num,)`` integers.
-    """
-
-    def __init__(
-        self, arrays: np.ndarray[Any, np.dtype[np.uint8]], labels: np.ndarray[Any, np.dtype[np.int64]]
-    ) -> None:
-        self.arrays = arrays
-        self.labels = labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return Image.fromarray(self.arrays[index]).convert("RGB"), int(self.labels[index])
-
-    def pixels(self, index: int) -> Decoded:
-        """Give a picture in three equal channels."""
-        return Decoded(np.repeat(self.arrays[index][:, :, None], 3, axis=2))
-
-    def label(self, index: int) -> int:
-        """Give its label."""
-        return int(self.labels[index])
-
-    def name(self, index: int) -> str:
-        """Give its number, as it has no file of its own."""
-        return f"{index:05d}"
-
-    def only(self, indices: list[int]) -> Pictures:
-        """Those at ``indices``."""
-        return Pictures(self.arrays[indices], self.labels[indices])
+        return ImageSamples(self._splits[split], view, seed=seed_of(self), defects=self.defects)

@@ -16,15 +16,14 @@ from lightkit.data.defects import Defects
 from lightkit.data.features import Features, may_be_kept
 from lightkit.data.left_out import CountingLoader, refuse_left_out
 from lightkit.data.loaders import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
+from lightkit.data.loading import loading_of, seed_of, training_view_of
 from lightkit.data.on_device import after_transfer
 from lightkit.data.photos import Catalogue, Photo, PhotoFiles, catalogue_of
 from lightkit.data.pixels import PhotoPixels, PixelSource
 from lightkit.data.samples import ImageSamples
-from lightkit.data.sampling import global_seed
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView, training_view
-from lightkit.data.workers import chosen_num_workers, num_batches_of
+from lightkit.data.views import EvalView
 from lightkit.errors import DataError
 from lightkit.images.preprocessing import Preprocessing
 
@@ -209,11 +208,8 @@ class ImageFolder(LightningDataModule):
     def train_dataloader(self) -> ResumableLoader:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
         self._settle_cache()
-        view = training_view(
-            self.preprocessing, augment=self.augment,
-            crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment,
-        )  # fmt: skip
-        samples = ImageSamples(self._source("train"), view, seed=self._seed, defects=self.defects)
+        view = training_view_of(self, self.preprocessing)
+        samples = ImageSamples(self._source("train"), view, seed=seed_of(self), defects=self.defects)
         shown, loading = self._shown(samples, "train")
         loader = train_loader(shown, **loading)
         sampler: Any = loader.sampler
@@ -291,25 +287,9 @@ class ImageFolder(LightningDataModule):
         return "test" if self.catalogue.splits["test"] else "val"
 
     @property
-    def _seed(self) -> int:
-        return global_seed() if self.seed is None else self.seed
-
-    @property
     def _loading(self) -> dict[str, Any]:
-        return {
-            "batch_size": self.batch_size,
-            "num_workers": chosen_num_workers(
-                self.num_workers,
-                trainer=self.trainer,
-                is_cached=self._choice is not None and self._choice.kept != "nowhere",
-                num_batches=num_batches_of(max(self.catalogue.counts.values()), self.batch_size, self.trainer),
-            ),
-            "prefetch_factor": self.prefetch_factor,
-            "persistent_workers": self.persistent_workers,
-            "pin_memory": self.pin_memory,
-            "seed": self._seed,
-            "trainer": self.trainer,
-        }
+        is_cached = self._choice is not None and self._choice.kept != "nowhere"
+        return loading_of(self, num_samples=max(self.catalogue.counts.values()), is_cached=is_cached)
 
     def _chosen_sources(self, catalogue: Catalogue, *, is_read_once: bool = False) -> Choice:
         photos: dict[Split, list[Photo]] = {split: catalogue.splits[split] for split in ("train", "val")}
@@ -330,7 +310,7 @@ class ImageFolder(LightningDataModule):
         return chosen.get(split) or PhotoPixels(self.catalogue.splits[split])
 
     def _centres(self, split: Split, defects: Defects | None) -> ImageSamples:
-        return ImageSamples(self._source(split), EvalView(self.preprocessing), seed=self._seed, defects=defects)
+        return ImageSamples(self._source(split), EvalView(self.preprocessing), seed=seed_of(self), defects=defects)
 
     def _refuse_missing(self, split: Split) -> None:
         raise DataError(

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 from lightkit.data.arguments import check_arguments, warn_unaugmented
 from lightkit.data.defects import Defects
 from lightkit.data.loaders import LabelledSource
+from lightkit.data.loading import loading_of, training_view_of
 from lightkit.data.on_device import after_transfer
-from lightkit.data.sampling import global_seed
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.arguments import Asked, no_row_of, places_of
 from lightkit.data.tables.bad_rows import refuse_bad_epoch, refuse_undecodable
@@ -25,8 +25,7 @@ from lightkit.data.tables.sharing import warn_of_few_row_groups, warn_of_neighbo
 from lightkit.data.tables.split_rows import RowLabels, RowNames
 from lightkit.data.tables.streams import Streams
 from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView, View, training_view
-from lightkit.data.workers import chosen_num_workers, num_batches_of
+from lightkit.data.views import EvalView
 from lightkit.errors import DataError
 from lightkit.images.preprocessing import Preprocessing
 
@@ -247,7 +246,8 @@ class Table(LightningDataModule):
 
     def train_dataloader(self) -> TableLoader:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
-        loader = self._streams.training(self._view, shuffle_buffer=self.shuffle_buffer, defects=self.defects)
+        view = training_view_of(self, preprocessing_of(self.image_size))
+        loader = self._streams.training(view, shuffle_buffer=self.shuffle_buffer, defects=self.defects)
         if self._training is None:
             warn_of_few_row_groups(self.index, trainer=self.trainer)
             warn_of_neighbours(self.index, loader.order, trainer=self.trainer)
@@ -286,13 +286,6 @@ class Table(LightningDataModule):
         return self._streams.evaluation(split, self._centre, defects=self.defects)
 
     @property
-    def _view(self) -> View:
-        return training_view(
-            preprocessing_of(self.image_size), augment=self.augment,
-            crop_scale=self.crop_scale, color_jitter=self.color_jitter, rand_augment=self.rand_augment,
-        )  # fmt: skip
-
-    @property
     def _centre(self) -> EvalView:
         return EvalView(preprocessing_of(self.image_size))
 
@@ -301,21 +294,10 @@ class Table(LightningDataModule):
         return "test" if self.index.counts["test"] else "val"
 
     @property
-    def _seed(self) -> int:
-        return global_seed() if self.seed is None else self.seed
-
-    @property
     def _streams(self) -> Streams:
         are_numbers = not self.index.columns.image
-        most = num_batches_of(max(self.index.counts.values()), self.batch_size, self.trainer)
-        return Streams(
-            self.index, is_local=self._known.is_local, batch_size=self.batch_size, seed=self._seed,
-            num_workers=chosen_num_workers(
-                self.num_workers, trainer=self.trainer, is_cached=are_numbers, num_batches=most
-            ),
-            prefetch_factor=self.prefetch_factor, persistent_workers=self.persistent_workers,
-            pin_memory=self.pin_memory, trainer=self.trainer,
-        )  # fmt: skip
+        loading = loading_of(self, num_samples=max(self.index.counts.values()), is_cached=are_numbers)
+        return Streams(self.index, is_local=self._known.is_local, **loading)
 
     def _refuse_bad_epoch(self) -> None:
         if self._training is not None:
