@@ -19,7 +19,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 from jsonargparse._required import iter_required_keys
-from jsonargparse._typehints import get_all_subclass_paths, resolve_class_path_by_name
+from jsonargparse._typehints import get_all_subclass_paths
 from jsonargparse._util import import_object
 from lightning_fabric.plugins import CheckpointIO, ClusterEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
@@ -36,6 +36,7 @@ from lightkit.cli.laying import STAGES
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.resuming import RunSettings
 from lightkit.cli.schemas import import_path, paths_to, plain_help, plain_value, schema_of
+from lightkit.cli.short_names import aliases, short_names
 from lightkit.config.catalogue import PACKAGES, shown
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.launch import LaunchSettings
@@ -122,7 +123,7 @@ def catalogue() -> dict[str, Any]:
     }
     engine = {"enum": [*ENGINES, None]}  # the signature says text; `launch` judges it itself
     sections["launch"]["arguments"]["engine"] |= {"schema": engine, "shown": shown(engine)}
-    names = _short_names(classes, _asked_for(sections, classes))  # before the next line loads more classes
+    names = short_names(classes, _asked_for(sections, classes))  # before the next line loads more classes
     found = {cls for module in _APART for cls in _public_classes(module) if cls.__module__ == module}
     apart: dict[str, type] = {path: cls for cls in found if issubclass(cls, _BASES) for path in paths_to(cls)}
     return {
@@ -135,7 +136,7 @@ def catalogue() -> dict[str, Any]:
         "bases": {section: [import_path(base) for base in bases] for section, bases in _SECTION_BASES.items()},
         "classes": {path: described(cls) for path, cls in sorted(classes.items())},
         "names": names,
-        "aliases": _aliases(classes),
+        "aliases": aliases(classes),
         "rooms": {room: sorted(name for name in dir(import_module(room)) if name[0] != "_") for room in _ROOMS},
     }
 
@@ -266,36 +267,11 @@ def _public_classes(room: str) -> Iterator[type]:
             yield value
 
 
-def _aliases(classes: dict[str, type]) -> dict[str, str]:
-    return {other: path for path, cls in sorted(classes.items()) for other in sorted(paths_to(cls)) if other != path}
-
-
 def _asked_for(sections: dict[str, Any], classes: dict[str, type]) -> list[type]:
     """List all classes that any argument asks for."""
     texts = json.dumps([sections, *(described(cls) for cls in classes.values())])
     paths = {*re.findall(r'"class": "([^"]+)"', texts), *map(import_path, _BASES)}
     return [import_object(path) for path in sorted(paths - {"torch.nn.Module"})]  # as good as any name is one
-
-
-def _short_names(classes: dict[str, type], bases: list[type]) -> dict[str, dict[str, Any]]:
-    """For each class that is asked for, the names that stand for one class alone; where several have one, all paths."""
-    known = {cls: path for path, cls in classes.items()}
-    names: dict[str, dict[str, Any]] = {}
-    for base in bases:
-        found = defaultdict(list)
-        for path in get_all_subclass_paths(base, include_abstract=True):
-            cls = import_object(path)
-            found[cls.__name__].append(known.get(cls, path))
-        names[import_path(base)] = {name: _meant(base, name, paths, known) for name, paths in sorted(found.items())}
-    return names
-
-
-def _meant(base: type, name: str, paths: list[str], known: dict[type, str]) -> str | list[str]:
-    try:
-        path = resolve_class_path_by_name(base, name)
-    except ValueError:  # several classes have the name
-        return sorted(paths)
-    return known.get(import_object(path), path)
 
 
 def _takes_anything(cls: type) -> bool:
