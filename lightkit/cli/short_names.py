@@ -19,7 +19,7 @@ def aliases(classes: dict[str, type]) -> dict[str, str]:
 
 
 def short_names(classes: dict[str, type], bases: list[type]) -> dict[str, dict[str, Any]]:
-    """Give, for each class that is asked for, the names that mean one class alone; where several have one, all paths."""
+    """Give the names that mean one class alone below each that is asked for; where several have one, all paths."""
     known = {cls: path for path, cls in classes.items()}
     names: dict[str, dict[str, Any]] = {}
     for base in bases:
