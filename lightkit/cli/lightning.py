@@ -20,6 +20,7 @@ from lightkit.cli.parsing import build_each_logger
 from lightkit.cli.refusals import refused, unwrapped_errors
 from lightkit.cli.restricting import with_loading_restricted
 from lightkit.cli.resuming import RunSettings
+from lightkit.cli.sanity import needs_no_sanity_check
 from lightkit.cli.scripted import Checked, ConfigPrinted, DataChanged, keeps_own_file, with_file_name
 from lightkit.cli.stage import Stage
 from lightkit.cli.starting import begin
@@ -162,6 +163,8 @@ class LightkitCLI(LayeredCLI):
             equipment = Equipment(self.session, self.stage, self.saved_config)
             kwargs |= equipment.arguments(given)
             kwargs.setdefault("enable_model_summary", given.get("enable_model_summary") or False)
+            if needs_no_sanity_check(given, self.model, self.datamodule):
+                kwargs["num_sanity_val_steps"] = 0
             kwargs = {key: value for key, value in kwargs.items() if key in asked or key in self._trainer_arguments()}
         elif computing := computation_unrecorded(self._get(self.config_init, "accelerator")):
             kwargs["callbacks"] = [computing, *callbacks_of(given)]

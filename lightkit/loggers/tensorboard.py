@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
 from pytorch_lightning import LightningModule
 from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
 from lightkit import runs
@@ -30,8 +32,8 @@ class TensorBoard(TensorBoardLogger):
             versions below it; outside the lightkit command ``tensorboard/`` in the working directory.
         name: Folder below ``save_dir``; none by default.
         version: Folder below ``name``; outside a run, the next free ``version_N`` by default.
-        log_graph: Draw the model's graph. It needs the model's ``example_input_array``; a model without one has
-            no graph, and no warning either.
+        log_graph: Draw the model's graph, when the first metrics are logged. It needs the model's
+            ``example_input_array``; a model without one has no graph, and no warning either.
         default_hp_metric: Show the hyper-parameters with the placeholder metric ``hp_metric``.
         prefix: Put before each metric's name, with a dash.
     """
@@ -57,6 +59,7 @@ class TensorBoard(TensorBoardLogger):
             default_hp_metric=default_hp_metric,
             prefix=prefix,
         )
+        self._to_draw: LightningModule | None = None
 
     @property
     def view_command(self) -> list[str]:
@@ -65,10 +68,39 @@ class TensorBoard(TensorBoardLogger):
 
     @rank_zero_only
     def log_graph(self, model: LightningModule, input_array: Tensor | None = None) -> None:  # type: ignore[override]
-        """Draw the graph of ``model``, or nothing where there is no example input or no way to trace it."""
+        """Draw the graph of ``model``, or nothing where there is no example input or no way to trace it.
+
+        In a training, whose trainer asks for it before the first step, it is drawn with the next metrics: tracing takes
+        as long as several steps, for which nobody is to wait.
+        """
         example = model.example_input_array if input_array is None else input_array
         if not self._log_graph or example is None:
             return
+        if input_array is None and _is_trained(model):
+            self._to_draw = model
+            return
+        self._draw(model, input_array)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Write scalars, and before the first ones the graph that waits."""
+        self._draw_what_waits()
+        super().log_metrics(metrics, step)
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Close the file; a training that has logged nothing has its graph nevertheless."""
+        if status == "success":
+            self._draw_what_waits()
+        self._to_draw = None
+        super().finalize(status)
+
+    def _draw_what_waits(self) -> None:
+        model, self._to_draw = self._to_draw, None
+        if model is not None:
+            self._draw(model, None)
+
+    def _draw(self, model: LightningModule, input_array: Tensor | None) -> None:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):
             # Tracing warns about each branch on a tensor's value, is deprecated in torch 2.15 as a whole, and prints
             # what fails.
@@ -87,6 +119,11 @@ class TensorBoard(TensorBoardLogger):
     def add_picture(self, name: str, image: Tensor, step: int) -> None:
         """Show ``image``, uint8 ``(3, height, width)``, under ``name`` at ``step``."""
         self.experiment.add_image(name, image, step)
+
+
+def _is_trained(model: LightningModule) -> bool:
+    trainer = model._trainer  # the property of that name raises where there is none
+    return trainer is not None and trainer.state.fn == TrainerFn.FITTING
 
 
 def _first_line(error: Exception) -> str:

@@ -6,19 +6,15 @@ import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-import torch
-from pytorch_lightning import LightningModule
-from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from lightkit.artefacts.metadata import OutputKind
 from lightkit.errors import ConfigError
-from lightkit.models import pictures, pretrained
-from lightkit.models.backbones import build, check_name, image_size_of, subnetworks_of_head
-from lightkit.models.classes import agree, numbered, of_data, usable
+from lightkit.models import pictures
+from lightkit.models.class_network import ClassNetwork
 from lightkit.models.features import FrozenFeatures, are_images, logits_of, own_methods
 from lightkit.models.optimization import adamw_with_cosine
 from lightkit.models.scores import Scores, Stage, of_classification
@@ -29,7 +25,7 @@ __all__ = ["ImageClassifier"]
 log = logging.getLogger("lightkit.models")
 
 
-class ImageClassifier(LightningModule):
+class ImageClassifier(ClassNetwork):
     """A network that tells which class an image shows.
 
     It is built when the data is known, so that class count and names come from there; a checkpoint holds the names.
@@ -75,125 +71,30 @@ class ImageClassifier(LightningModule):
         learning_rate: float = 1e-3,
         weight_decay: float = 0.01,
     ) -> None:
-        super().__init__()
-        check_name(backbone)
+        super().__init__(backbone, weights, freeze, num_classes, class_names)
         if not 0 <= label_smoothing < 1:
             raise ConfigError(
                 f"model.init_args.label_smoothing: expected at least 0 and below 1, got {label_smoothing}."
             )
         self.save_hyperparameters()
-        self.backbone = backbone
-        self.weights = weights
-        self.frozen = freeze == "backbone"
         self.features = features
-        self.num_classes = num_classes
-        self.class_names = usable(class_names, num_classes) if class_names else None
         self.label_smoothing = label_smoothing
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
-        self.network: nn.Module | None = None
-        self._head_names: tuple[str, ...] = ()
-        self._has_weights = weights is None
         self._show_images = False
-        self._is_starting = False
         self._first_images: Tensor | None = None
         self._has_offered = False
 
-    def configure_model(self) -> None:
-        """Build the network for the data's classes. Weights follow when it is known whether a checkpoint has them.
-
-        Raises:
-            ConfigError: If the classes are unknown or contradict each other, or the images have the wrong size.
-        """
-        found = of_data(self._trainer.datamodule) if self._trainer is not None else None  # type: ignore[attr-defined]
-        if self.class_names is not None and found is not None:
-            agree(self.class_names, found, by="the model")
-        names = self.class_names or found or (numbered(self.num_classes) if self.num_classes else None)
-        if names is None and self._is_fitting():
-            raise ConfigError(_UNKNOWN_CLASSES)
-        if names is not None and self.network is None:
-            self._build(usable(names, self.num_classes))
-        self._set_example()
-
-    def build_for(self, class_names: Sequence[str]) -> None:
-        """Build the network for weights that come from elsewhere than ``weights`` and a checkpoint.
-
-        Args:
-            class_names: The classes that those weights know.
-
-        Raises:
-            ConfigError: If the model was told others.
-        """
-        names = list(class_names)
-        if self.class_names is not None:
-            names = agree(names, self.class_names, by="the weights")
-        self._build(usable(names, self.num_classes))
-        self._has_weights = True
-
-    def _build(self, class_names: list[str]) -> None:
-        self.class_names = class_names
-        self.network = build(self.backbone, len(class_names), weights=self.weights)
-        self._head_names = subnetworks_of_head(self.network, len(class_names))
-        self.scores = Scores(of_classification(len(class_names)))
-        self.confusion = MulticlassConfusionMatrix(len(class_names), validate_args=False)
-        if self.frozen:
-            self.network.requires_grad_(requires_grad=False)
-            for head in self._heads():
-                head.requires_grad_(requires_grad=True)
-        self.train(self.training)
-
-    def _heads(self) -> list[nn.Module]:
-        return [self._network.get_submodule(name) for name in self._head_names]
-
-    @property
-    def _network(self) -> nn.Module:
-        if self.network is None:
-            raise ConfigError(_UNKNOWN_CLASSES)
-        return self.network
-
-    def _is_fitting(self) -> bool:
-        return self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
-
-    def _set_example(self) -> None:
-        """Tell loggers what to trace the network with."""
-        data = getattr(self._trainer, "datamodule", None)
-        size = getattr(data, "image_size", None)
-        fixed = image_size_of(self.network) if self.network is not None else None
-        height, width = (size, size) if isinstance(size, int) else size or (fixed or 224,) * 2
-        if fixed is not None and (height, width) != (fixed, fixed):
-            raise ConfigError(
-                f"data.init_args.image_size: {self.backbone} takes images of {fixed} x {fixed} pixels, and the data "
-                f"gives {height} x {width}. Set image_size to {fixed}, or choose another model.init_args.backbone."
-            )
-        self.example_input_array = torch.zeros(1, 3, height, width)
-
-    def load_weights(self) -> None:
-        """Load the weights that ``weights`` names, unless that was done or a checkpoint has brought its own.
-
-        Lightning's hooks call this when a stage starts; with a model built by hand, call it after
-        ``configure_model``.
-
-        Raises:
-            ConfigError: If they cannot be read or do not fit.
-            DataError: If they cannot be downloaded.
-        """
-        network = self._network
-        if self._has_weights or self.weights is None:
-            return
-        if self._trainer is not None and self.weights == "default":  # one process of a machine downloads
-            if self._trainer.local_rank == 0:
-                pretrained.read(self.weights, backbone=self.backbone)
-            self._trainer.strategy.barrier("weights")
-        state = pretrained.read(self.weights, backbone=self.backbone)
-        source = f"the default weights of {self.backbone}" if self.weights == "default" else self.weights
-        pretrained.load_into(network, state, heads=self._head_names, source=source)
-        self._has_weights = True
+    def prepare_for(self, num_classes: int) -> None:
+        """Make the metrics."""
+        self.scores = Scores(of_classification(num_classes))
+        self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
 
     # Checkpoints: the classes, and what the metrics have counted.
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the class names, and in the middle of an epoch what its metrics have counted."""
-        checkpoint["class_names"] = self.class_names
+        super().on_save_checkpoint(checkpoint)
         checkpoint["train_scores"] = self.scores.state("train")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -202,55 +103,20 @@ class ImageClassifier(LightningModule):
         Raises:
             ConfigError: If the checkpoint is of another model or of other classes.
         """
-        names = checkpoint.get("class_names")
-        if not names:
-            raise ConfigError("ckpt_path: the checkpoint names no classes, so it was not saved by an ImageClassifier.")
-        if self.class_names is not None:
-            names = agree(names, self.class_names, by="the checkpoint")
-        if self.network is None:
-            self._build(names)
-            self._set_example()
-        self.class_names = names
-        self._check_fit(checkpoint)
-        self._has_weights = True
+        super().on_load_checkpoint(checkpoint)
         if self._is_fitting():
             self.scores.restore("train", checkpoint.get("train_scores", {}), rank=self.global_rank)
 
-    def _check_fit(self, checkpoint: dict[str, Any]) -> None:
-        if self._trainer is None or not self.strict_loading:
-            return
-        if found := pretrained.differences(self.state_dict(), checkpoint.get("state_dict", {})):
-            raise ConfigError(
-                f"ckpt_path: the checkpoint is not of backbone {self.backbone} (model.init_args.backbone). {found}"
-            )
-
-    # Modes: what is frozen stays in eval mode.
-
-    def train(self, mode: bool = True) -> ImageClassifier:
-        """Set the mode of all but the frozen part, which stays in eval mode."""
-        super().train(mode)
-        if self.frozen and self.network is not None and not self._is_starting:
-            self.network.eval()
-            for head in self._heads():
-                head.train(mode)
-        return self
-
     def on_fit_start(self) -> None:
         """Load the weights."""
-        self.load_weights()
+        super().on_fit_start()
         self._show_images = True
-        # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are meant to be.
-        self._is_starting = True
-        self.train()
 
     def on_train_start(self) -> None:
         """Put the frozen part into eval mode."""
-        self._is_starting = False
-        self.train()
+        super().on_train_start()
         if self.features == "once" and not self._has_offered and self.trainer.is_global_zero:
             log.warning("model.init_args.features: once has no effect %s", self._why_no_features())
-
-    on_validation_start = on_test_start = on_predict_start = load_weights
 
     def forward(self, images: Tensor) -> Tensor:
         """Give the logits.
@@ -293,11 +159,16 @@ class ImageClassifier(LightningModule):
             self._first_images = images
 
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Start a new epoch's metrics, and show the first batch of a run."""
+        """Start a new epoch's metrics."""
         if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before
             self.scores.of("train").reset()
+
+    def on_train_batch_end(self, outputs: Any, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Show the first batch of a run, once its step is done: nobody is to wait for a picture."""
+        if not self._show_images:
+            return
         images = batch[0] if self._first_images is None else self._first_images
-        if self._show_images and are_images(images) and self.trainer.is_global_zero and pictures.takers(self.trainer):
+        if are_images(images) and self.trainer.is_global_zero and pictures.takers(self.trainer):
             pictures.send(self.trainer, "train/images", pictures.grid_of(images))
         self._show_images, self._first_images = False, None
 
@@ -372,8 +243,4 @@ _UNFROZEN = "without model.init_args.freeze: backbone: what is trained changes w
 _WITHOUT_DATA = (
     "with this data module. Expected ImageFolder, Flowers or FashionMNIST, without transfer hooks or loaders of its "
     "own, with data.init_args.augment: false."
-)
-_UNKNOWN_CLASSES = (
-    "model.init_args.class_names: the classes are unknown: the data module has neither class_names nor num_classes. "
-    "Expected one of them there, or class_names or num_classes of the model."
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.tensorboard import SummaryWriter
 
 from lightkit import runs
 from lightkit.loggers import TensorBoard
@@ -62,6 +63,32 @@ def test_a_model_that_cannot_be_traced_is_said_once_and_trains(
     assert capsys.readouterr().out == ""
     assert torch.equal(torch.get_rng_state(), before)
     assert module.training
+
+
+def test_a_training_makes_its_first_step_before_the_graph_is_drawn(
+    net: Any, run: runs.Run, train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = net()
+    module.example_input_array = torch.zeros(2, 4)
+    steps: list[int] = []
+    add_graph = SummaryWriter.add_graph
+
+    def told(self: SummaryWriter, *given: Any) -> None:
+        steps.append(module.trainer.global_step)
+        add_graph(self, *given)
+
+    monkeypatch.setattr(SummaryWriter, "add_graph", told)
+    train(run.folder, TensorBoard(), module=module, enable_checkpointing=False)
+    assert len(steps) == 1
+    assert steps[0] > 0
+
+
+def test_a_training_that_logs_nothing_has_its_graph_all_the_same(net: Any, run: runs.Run, train: Any) -> None:
+    module = net()
+    module.example_input_array = torch.zeros(2, 4)
+    module.log = lambda *_, **__: None
+    train(run.folder, TensorBoard(), module=module, enable_checkpointing=False)
+    assert _read(run.folder / "tensorboard").Tags()["graph"] is True
 
 
 def test_log_graph_can_be_switched_off(net: Any, run: runs.Run) -> None:

@@ -47,7 +47,7 @@ def test_a_logger_gets_the_first_images_and_one_matrix_a_validation(
     album, other = Album(), Album()
     trainer = make_trainer(max_epochs=2, logger=[album, Plain(), other], log_every_n_steps=1)
     trainer.fit(ImageClassifier(), datamodule=small_images())  # three batches an epoch, and a sanity check before
-    expected = [("train/images", 0), ("val/confusion_matrix", 3), ("val/confusion_matrix", 6)]
+    expected = [("train/images", 1), ("val/confusion_matrix", 3), ("val/confusion_matrix", 6)]
     assert [(name, step) for name, step, _ in album.pictures] == expected
     assert len(other.pictures) == 3
     for _, _, image in album.pictures:
