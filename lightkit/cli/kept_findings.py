@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lightkit.cli.own_code import own_code
 from lightkit.cli.twin import class_of_section
 from lightkit.images.file_digests import file_digests
 from lightkit.tuning import findings_cache
 from lightkit.tuning.findings_cache import source_digest
-from lightkit.tuning.variant import Findings
 
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
 
-__all__ = ["Limit", "code_of", "keep", "kept"]
+__all__ = ["Keepable", "Limit", "Shelf", "code_of"]
 
 _log = logging.getLogger("lightkit")
 Limit = Mapping[str, Any]
 """`budget_s`: seconds that a search may take. `trainer`: what the length of the training comes from, of which it takes
 no more than a share; None where the seconds alone count."""
+
+
+class Keepable(Protocol):
+    """What a search has found."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What there was no time for, in words."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Give what a JSON file can hold."""
+
+
+T = TypeVar("T", bound=Keepable)
 
 
 def code_of(cli: LightkitCLI) -> dict[str, Any]:
@@ -54,29 +66,53 @@ def _name_of(kind: Any) -> str:
     return f"{module}.{getattr(kind, '__qualname__', type(kind).__qualname__)}"
 
 
-def kept(root: Path, key: str, limit: Limit) -> Findings | None:
-    """Give what was found before, unless something was left out then for which there is more time now.
+class Shelf:
+    """The findings of a config that are kept below its folder of runs.
 
     Args:
         root: Folder of runs.
-        key: Of what is measured.
         limit: What limits a search now.
+        is_read: Whether what is there counts. What is found now takes its place anyhow.
     """
-    before = findings_cache.read(root, key)
-    if before is None or not before.left_out:
-        return before
-    then = before.limit or {}
-    same = "budget_s" in then and then.get("trainer") == limit["trainer"]
-    return before if same and _is_no_more(limit["budget_s"], then["budget_s"]) else None
+
+    def __init__(self, root: Path, limit: Limit, *, is_read: bool) -> None:
+        self._root, self._limit, self._is_read = root, limit, is_read
+
+    def kept(self, name: str, of_json: Callable[[dict[str, Any]], T]) -> T | None:
+        """Give what was found before, unless something was left out then for which there is more time now.
+
+        Args:
+            name: What `findings_cache.name_of` gives.
+            of_json: Reads it.
+        """
+        told = findings_cache.read(self._root, name) if self._is_read else None
+        found = None if told is None else _read(told, of_json)
+        if told is None or found is None or not found.left_out:
+            return found
+        then = told.get("limit") or {}
+        same = "budget_s" in then and then.get("trainer") == self._limit["trainer"]
+        return found if same and _is_no_more(self._limit["budget_s"], then["budget_s"]) else None
+
+    def alike(self, start: str, of_json: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+        """Give all findings whose name has this start, newest first."""
+        for told in findings_cache.read_all(self._root, start) if self._is_read else []:
+            if (found := _read(told, of_json)) is not None:
+                yield found
+
+    def keep(self, name: str, found: Keepable) -> None:
+        """Keep what was found; where it cannot be written, only the next search is longer."""
+        try:
+            findings_cache.write(self._root, name, {"limit": dict(self._limit), "found": found.as_json()})
+        except OSError as error:
+            _log.warning("accelerator: what was measured is not kept for other runs: %s", error)
+
+
+def _read(told: dict[str, Any], of_json: Callable[[dict[str, Any]], T]) -> T | None:
+    try:
+        return of_json(told["found"])
+    except (KeyError, TypeError, ValueError, AttributeError):  # of another version
+        return None
 
 
 def _is_no_more(now_s: float | None, then_s: float | None) -> bool:
     return then_s is None or (now_s is not None and now_s <= then_s)
-
-
-def keep(root: Path, key: str, findings: Findings, limit: Limit) -> None:
-    """Keep what was found; where it cannot be written, only the next search is longer."""
-    try:
-        findings_cache.write(root, key, replace(findings, limit=dict(limit)))
-    except OSError as error:
-        _log.warning("accelerator: what was measured is not kept for other runs: %s", error)

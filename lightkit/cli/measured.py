@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lightkit.cli.answers import Found
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.session import Session
-from lightkit.cli.workbench import Found, Workbench
+from lightkit.cli.workbench import Workbench
 from lightkit.config.hardware.settings import AcceleratorSettings
 
 __all__ = ["MeasuredConfig"]

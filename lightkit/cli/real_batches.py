@@ -12,6 +12,9 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.utilities.combined_loader import CombinedLoader
 
+from lightkit.launch import heartbeat
+from lightkit.tuning.short_fits import MEASURING, PREPARING
+
 __all__ = ["Batches", "taken_batches"]
 
 _NUM_BATCHES = 4
@@ -63,7 +66,9 @@ class _StandIn(LightningModule):
 
     def on_fit_end(self) -> None:
         """The loader is there, and the data not torn down yet."""
+        heartbeat().enter(MEASURING)
         self.taken = _taken(self.trainer)
+        heartbeat().enter(PREPARING)
 
 
 def taken_batches(
@@ -105,6 +110,7 @@ def _taken(trainer: Trainer) -> Batches:
         batch = next(loading, None)
         if batch is None:
             break
+        heartbeat().beat()
         batches.append(batch[0] if are_several else batch)
         seconds.append(time.monotonic() - before)
     alone = getattr(loaders, "num_workers", None) == 0

@@ -15,12 +15,14 @@ from lightkit.cli.choices import Choices
 from lightkit.cli.resuming import Start
 from lightkit.cli.session import Session
 from lightkit.cli.stage import Stage
+from lightkit.cli.stalling import measuring_watched
 from lightkit.cli.timing import deadline_of
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import LightkitError
+from lightkit.launch import read_watchdog
 from lightkit.launch.plan import THREADS
 from lightkit.machine import this_machine
-from lightkit.tuning.search import SHARE_OF_TRAINING
+from lightkit.tuning.allowance import SHARE_OF_TRAINING
 
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
@@ -115,13 +117,17 @@ class MeasuredAutos:
 
         Raises:
             LightkitError: If config or data are wrong.
+            Stalled: If nothing was finished for longer than a training may take for it.
         """
         from lightkit.cli.workbench import Workbench  # here: few runs measure
+        from lightkit.tuning.short_fits import MEASURING  # likewise
 
         try:
             settings = self._without_rate(stage.start)
-            bench = Workbench(self._cli, self._session, settings, budget_s=self._budget_s(), is_hurried=True)
-            found = bench.found()
+            patience = read_watchdog(self._session.resolved)
+            with measuring_watched(self._session, stage, patience, phase=MEASURING):
+                bench = Workbench(self._cli, self._session, settings, budget_s=self._budget_s(), is_hurried=True)
+                found = bench.found()
         except LightkitError:
             raise
         except Exception as error:  # noqa: BLE001 (the same comes again in training, with all that tells of it)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -17,13 +18,14 @@ from lightkit.cli.tables import print_table
 from lightkit.config import dump_yaml
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.launch.plan import THREADS
 from lightkit.machine import this_machine
 from lightkit.machine.allocator import keep_memory
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
-    from lightkit.cli.workbench import Found
+    from lightkit.cli.answers import Found
     from lightkit.tuning.variant import Findings, Measurement
 
 __all__ = ["tuned_config"]
@@ -54,6 +56,8 @@ def tuned_config(words: Sequence[str], *, budget_s: float | None, is_json: bool)
         for notice in session.hardware.notices:
             logging.getLogger("lightkit").warning(notice)
         session.seat = None
+        if session.launch.threads is not None:  # as fit does, before torch is loaded
+            os.environ[THREADS] = str(session.launch.threads)
         hush_libraries()
         # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
         from lightkit.cli.measured import MeasuredConfig

@@ -67,8 +67,12 @@ class Twin:
 
 
 def arguments_of(section: Any) -> Any:
-    """Give the arguments of a section whose class the config or Python names."""
-    return section["init_args"] if "class_path" in section else section
+    """Give the arguments of a section whose class the config or Python names, to be changed there."""
+    if "class_path" not in section:
+        return section
+    if section.get("init_args") is None:  # the class takes none
+        section["init_args"] = Namespace()  # type: ignore[no-untyped-call]
+    return section["init_args"]
 
 
 def class_of_section(section: Any) -> type | None:

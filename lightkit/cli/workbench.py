@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from lightkit.cli.kept_findings import Limit, code_of, keep, kept
-from lightkit.cli.launching import plan_of
-from lightkit.cli.real_batches import Batches, taken_batches
+from lightkit.cli.answers import BATCH_SIZE, LEARNING_RATE, SPEED, Found
+from lightkit.cli.inputs import inputs_of
+from lightkit.cli.kept_findings import Keepable, Shelf, code_of
+from lightkit.cli.length import Length
+from lightkit.cli.real_batches import taken_batches
 from lightkit.cli.session import Session
 from lightkit.cli.twin import Twin
 from lightkit.config.hardware.choosing import place_of
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import ConfigError
 from lightkit.machine import this_machine
-from lightkit.tuning import findings_cache
-from lightkit.tuning.batch_size import FoundSize, find_batch_size
+from lightkit.tuning.allowance import SHARE_OF_TRAINING, Allowance
+from lightkit.tuning.batch_size import FoundSize, TriedSize, find_batch_size
 from lightkit.tuning.computation import Computation
+from lightkit.tuning.concluding import narrowed
+from lightkit.tuning.findings_cache import key_of, name_of
 from lightkit.tuning.learning_rate import FoundRate, find_learning_rate
 from lightkit.tuning.measuring import measure
 from lightkit.tuning.short_fits import precision_plugin, without_trace
@@ -29,87 +34,27 @@ from lightkit.tuning.variant import Findings, Variant
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
 
-__all__ = ["Found", "Workbench"]
+__all__ = ["Workbench"]
 
 _log = logging.getLogger("lightkit")
-_EPOCHS = 1000  # of Lightning's trainer that is told of none
-_OF_A_STEP = ("accelerator", "precision", "deterministic", "accumulate_grad_batches", "gradient_clip_val", "devices")
-_LENGTH = ("max_epochs", "max_steps", "accumulate_grad_batches", "limit_train_batches", "overfit_batches")
-_SPEED = ("precision", "memory_format", "compile", "tf32", "fused", "threads", "num_workers")
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the `auto`s of a config have come to, and what has shown it.
-
-    Args:
-        chosen: By the keys of the section `accelerator`; None leaves what is said elsewhere.
-        source: `measured` or `cache`.
-        seconds: That it took.
-        findings: Of the settings for speed, where they were asked for.
-        size: Of the batch size, where it was asked for.
-        rate: Of the learning rate, where it was asked for.
-    """
-
-    chosen: dict[str, Any]
-    source: str
-    seconds: float
-    findings: Findings | None = None
-    size: FoundSize | None = None
-    rate: FoundRate | None = None
-
-    @property
-    def lines(self) -> list[str]:
-        """Say what was chosen and what it gains, a line for each search."""
-        lines = [] if self.size is None else [f"tuned  {self.size.words}"]
-        if self.findings is not None:
-            lines.append(f"tuned  {_words_of(self.findings, self.chosen, self.source)}")
-        return lines if self.rate is None or self.rate.refused else [*lines, f"tuned  {self.rate.words}"]
-
-    def event(self) -> dict[str, Any]:
-        """Give the fields of the event `tune`."""
-        findings = self.findings
-        return {
-            "chosen": self.chosen,
-            "source": self.source,
-            "seconds": round(self.seconds, 3),
-            "gain": None if findings is None or findings.gain is None else round(findings.gain, 3),
-        }
-
-
-def _words_of(findings: Findings, chosen: Mapping[str, Any], source: str) -> str:
-    """Say what was chosen for speed, and what it gains."""
-    best = findings.chosen
-    words = best.words
-    if chosen.get("num_workers") is not None:
-        words += f", {chosen['num_workers']} worker{'s' if chosen['num_workers'] != 1 else ''}"
-    rate = None if findings.of_chosen is None else findings.of_chosen.samples_per_s
-    measured = f"{findings.seconds:.1f} s measured" if source == "measured" else "measured before"
-    facts = [measured] if rate is None else [f"{rate:.3g} samples/s", measured]
-    facts += [f"{len(findings.left_out)} not tried for lack of time"] * bool(findings.left_out)
-    if findings.gain is None or findings.gain <= 1:
-        return f"{words}: nothing that was tried is faster ({', '.join(facts)})"
-    base = findings.measurements[0].variant.precision
-    said = f"--trainer.precision={best.precision}"
-    return f"{words}: {findings.gain:.2g} times as fast as {base} ({', '.join([*facts, f'{said} fixes it'])})"
-
-
-def _values_of(findings: Findings) -> dict[str, Any]:
-    """Give the choice by the keys of the section `accelerator`."""
-    return {**asdict(findings.chosen), "num_workers": findings.num_workers}
+_T = TypeVar("_T", bound=Keepable)
+_OF_A_STEP = ("accelerator", "deterministic", "accumulate_grad_batches", "gradient_clip_val", "devices")
+_COMPUTING = ("memory_format", "compile", "tf32", "fused")
+_SPEED = ("precision", *_COMPUTING, "threads", "num_workers")
+_NO_SPEED: dict[str, Any] = {"batch_size": None, "learning_rate": None}
 
 
 class Workbench:
-    """Measures what a config leaves open, and leaves nothing of it behind but a file in the folder of all runs.
+    """Measures what a config leaves open, and leaves nothing of it behind but files in the folder of all runs.
 
     Args:
         cli: Has parsed the config.
         session: The invocation.
         settings: The section `accelerator`.
-        budget_s: Seconds for batch size and speed together, with the loading of what they are measured on; half of
-            them for the batch size where both are asked for. None for as many as it takes. A learning rate takes the
-            steps that it takes.
-        is_hurried: Whether a training waits for it, whose expected time limits it too.
+        budget_s: Seconds for all searches together, with the loading of what they are measured on; each has an equal
+            share of what those before it have left. None for as many as it takes.
+        is_hurried: Whether a training waits for it, whose expected time limits it too, and which takes what was
+            measured before.
     """
 
     def __init__(
@@ -126,11 +71,19 @@ class Workbench:
         self._section = cli.config[cli.subcommand]
         self._settings = self._with_homes(settings)
         self._autos = settings.autos()
-        self._budget_s = budget_s
         self._is_hurried = is_hurried
         self._twin = Twin(cli)
         self._values: dict[str, Any] = dict(vars(self._section["trainer"]))
+        self._length = Length(session, self._values)
         self._seed = int(self._section["seed_everything"] or 0)
+        autos = {*self._settings.autos()}
+        self._speed_keys = autos & {*_SPEED} - self._fixed()
+        num_searches = len(autos & {BATCH_SIZE, LEARNING_RATE}) + bool(self._speed_keys)
+        self._allowance = Allowance(budget_s, num_searches=num_searches)
+        told = self._length.said if is_hurried else None
+        limit = {"budget_s": None if budget_s is None else budget_s / max(1, num_searches), "trainer": told}
+        self._shelf = Shelf(Path(self._section["run"]["root"]), limit, is_read=is_hurried)
+        self._before: set[str] = set()
 
     def found(self) -> Found:
         """Answer all `auto`s.
@@ -142,20 +95,153 @@ class Workbench:
         autos = self._settings.autos()
         chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in self._autos}
         size = rate = findings = None
-        source = "measured"
         with without_trace() as folder:
-            if "batch_size" in autos:
-                asks_more = bool({*autos} & {*_SPEED})
-                size = self._batch_size(None if self._budget_s is None else self._budget_s / (2 if asks_more else 1))
-                chosen["batch_size"] = size.batch_size
-                self._twin.data_differs["batch_size"] = size.batch_size
-            if asked := {*autos} & {*_SPEED} - self._fixed():
-                findings, source = self._speed(folder, began)
-                chosen |= {key: value for key, value in _values_of(findings).items() if key in asked}
-            if "learning_rate" in autos:
+            if BATCH_SIZE in autos:
+                size = self._batch_size()
+                chosen[BATCH_SIZE] = self._twin.data_differs[BATCH_SIZE] = size.batch_size
+            if self._speed_keys:
+                findings = self._speed(folder)
+                values = {**asdict(findings.chosen), "num_workers": findings.num_workers}
+                chosen |= {key: value for key, value in values.items() if key in self._speed_keys}
+            if LEARNING_RATE in autos:
                 rate = self._learning_rate(chosen)
-                chosen["learning_rate"] = rate.learning_rate
-        return Found(chosen, source, time.monotonic() - began, findings=findings, size=size, rate=rate)
+                chosen[LEARNING_RATE] = rate.learning_rate
+        seconds = time.monotonic() - began
+        return Found(chosen, seconds, frozenset(self._before), findings=findings, size=size, rate=rate)
+
+    def _batch_size(self) -> FoundSize:
+        budget_s, computed = self._allowance.next_s(), {key: self._said(key) for key in _COMPUTING}
+        parts = {
+            **self._parts(),
+            "computed": [computed, self._values.get("precision"), self._section["launch"]["threads"]],
+            "content": self._content,
+            "memory_gb": round((this_machine().memory_bytes or 0) / 1e9),
+        }
+
+        def look() -> FoundSize:
+            return find_batch_size(
+                self._twin.model,
+                self._twin.data(),
+                trainer_values=self._values,
+                seed=self._seed,
+                callbacks=lambda: [Computation(**computed)],
+                ranks=self._length.ranks,
+                budget_s=budget_s,
+                training_s=self._training_s,
+            )
+
+        return self._kept_or_new(
+            BATCH_SIZE,
+            name_of(BATCH_SIZE, key_of(parts)),
+            FoundSize.of_json,
+            look,
+            counts=lambda found: found.fits(ranks=self._length.ranks),
+        )
+
+    def _training_s(self, tried: TriedSize, num_samples: int) -> float | None:
+        """Give the seconds of the whole training with a batch size."""
+        if not self._is_hurried or tried.step_s is None:
+            return None
+        num_steps = self._length.num_steps(self._length.num_taken(-(-num_samples // tried.batch_size)))
+        return None if num_steps is None else num_steps * tried.step_s
+
+    def _speed(self, folder: Path) -> Findings:
+        """Measure settings for speed, or read what has been measured for these, or for more.
+
+        Args:
+            folder: For what is written.
+        """
+        budget_s, settings, base = self._allowance.next_s(), replace(self._settings, **_NO_SPEED), self._base()
+        key, spent_s = key_of(self._parts()), self._allowance.spent_s
+        cores, is_strict = this_machine().cores or 1, self._values.get("deterministic") is True
+
+        def look() -> Findings:
+            data = self._twin.data()
+            taken = taken_batches(self._twin.model() if data is None else None, data, self._values, folder=str(folder))
+            return measure(
+                self._twin.model,
+                taken.items,
+                settings=settings,
+                base=base,
+                trainer_values=self._values,
+                datamodule=data,
+                seed=self._seed,
+                budget_s=None if budget_s is None else max(0.0, budget_s + spent_s - self._allowance.spent_s),
+                num_steps=self._length.num_steps(taken.per_epoch) if self._is_hurried else None,
+                spent_s=self._allowance.spent_s,
+                ranks=self._length.ranks,
+                cores=cores,
+                load_s=taken.load_s,
+            )
+
+        def of_more() -> Findings | None:
+            how: dict[str, Any] = {"cores": cores, "ranks": self._length.ranks, "is_deterministic": is_strict}
+            others = self._shelf.alike(name_of(SPEED, key), Findings.of_json)
+            return next((less for one in others if (less := narrowed(one, settings, base, **how)) is not None), None)
+
+        return self._kept_or_new(
+            SPEED,
+            name_of(SPEED, key, asdict(settings), asdict(base)),
+            Findings.of_json,
+            look,
+            otherwise=of_more,
+            is_worth=lambda found: len(found.measurements) > 1,
+        )
+
+    def _learning_rate(self, chosen: dict[str, Any]) -> FoundRate:
+        computed = {key: chosen.get(key, self._said(key)) for key in _COMPUTING}
+        values = {**self._values, **({"precision": chosen["precision"]} if chosen.get("precision") else {})}
+        parts = {
+            **self._parts(),
+            "computed": [computed, values.get("precision")],
+            "content": self._content,
+            "length": self._length.said,
+        }
+        budget_s = self._allowance.next_s()
+
+        def look() -> FoundRate:
+            return find_learning_rate(
+                self._twin.model,
+                self._twin.data(),
+                trainer_values=values,
+                seed=self._seed,
+                callbacks=lambda: [Computation(**computed)],
+                budget_s=budget_s,
+                share=SHARE_OF_TRAINING / self._length.processes if self._is_hurried else 1.0,
+            )
+
+        return self._kept_or_new(
+            LEARNING_RATE,
+            name_of(LEARNING_RATE, key_of(parts)),
+            FoundRate.of_json,
+            look,
+        )
+
+    def _kept_or_new(
+        self,
+        search: str,
+        name: str,
+        of_json: Callable[[dict[str, Any]], _T],
+        look: Callable[[], _T],
+        *,
+        counts: Callable[[_T], bool] = lambda _: True,
+        otherwise: Callable[[], _T | None] = lambda: None,
+        is_worth: Callable[[_T], bool] = lambda _: True,
+    ) -> _T:
+        """Give what was found before, if it counts, or something else that does; else search, and keep it.
+
+        What time has cut short is kept only if it `is_worth` it: else a busy moment would decide for good.
+        """
+        before = self._shelf.kept(name, of_json)
+        if before is None or not counts(before):
+            before = otherwise()
+        if before is not None:
+            self._before.add(search)
+            return before
+        found = look()
+        if not found.left_out or is_worth(found):
+            self._shelf.keep(name, found)
+        return found
 
     def _fixed(self) -> set[str]:
         """Name what a plugin of the trainer's decides, beside which Lightning takes no such value."""
@@ -182,111 +268,31 @@ class Workbench:
             return "the config has no section data"
         return None if place in self._section else f"there is no {place}"
 
-    def _speed(self, folder: Path, began: float) -> tuple[Findings, str]:
-        """Measure settings for speed, or read what has been measured for the same, and say which.
-
-        Args:
-            folder: For what is written.
-            began: When the seconds of the budget began.
-        """
-        root = Path(self._section["run"]["root"])
-        key = findings_cache.key_of(self._parts())
-        limit = self._limit()
-        if self._is_hurried and (before := kept(root, key, limit)) is not None:
-            return before, "cache"
-        data = self._twin.data()
-        taken = taken_batches(self._twin.model() if data is None else None, data, self._values, folder=str(folder))
-        spent_s = time.monotonic() - began
-        findings = measure(
-            self._twin.model,
-            taken.items,
-            settings=self._settings,
-            base=self._base(),
-            trainer_values=self._values,
-            datamodule=data,
-            seed=self._seed,
-            budget_s=None if self._budget_s is None else max(0.0, self._budget_s - spent_s),
-            num_steps=self._num_steps(taken) if self._is_hurried else None,
-            ranks=self._ranks,
-            cores=this_machine().cores,
-            load_s=taken.load_s,
-        )
-        if len(findings.measurements) > 1 or not findings.left_out:  # else a busy moment would decide for good
-            keep(root, key, findings, limit)
-        return findings, "measured"
-
-    def _limit(self) -> Limit:
-        """Describe what limits the time."""
-        length = {key: str(self._values.get(key)) for key in _LENGTH} if self._is_hurried else None
-        return {"budget_s": self._budget_s, "trainer": length}
-
     def _base(self) -> Variant:
         """Give what is fixed, and the defaults of the rest."""
         keys = ("memory_format", "compile", "tf32", "fused")
         precision = str(self._values.get("precision") or "32-true")
         return Variant(precision, **{key: self._said(key) for key in keys}, threads=self._section["launch"]["threads"])
 
-    def _num_steps(self, taken: Batches) -> int | None:
-        """Count the batches of the whole training that each process computes; None where nobody knows."""
-        epochs, steps = self._values.get("max_epochs"), self._values.get("max_steps", -1)
-        limits = [] if steps in (None, -1) else [steps * int(self._values.get("accumulate_grad_batches") or 1)]
-        if taken.per_epoch is not None and epochs != -1 and not (epochs is None and limits):
-            limits.append(-(-taken.per_epoch // self._processes) * (_EPOCHS if epochs is None else epochs))
-        return min(limits, default=None)
-
     def _parts(self) -> dict[str, Any]:
-        """Give what decides how fast a step is, apart from the machine and the versions."""
+        """Give what decides how fast a step is and what it learns, apart from settings, machine and versions."""
         sections = {name: self._section.get(name) for name in ("model", "data", "optimizer")}
         said = {name: None if one is None else one.as_dict() for name, one in sections.items()}
+        plugin = precision_plugin(self._values)
         return {
             **said,
             "data_differs": self._twin.data_differs,
             "code": code_of(self._cli),
             "trainer": {key: str(self._values.get(key)) for key in _OF_A_STEP},
-            "accelerator": asdict(self._settings),
-            "threads": self._section["launch"]["threads"],
-            "ranks": self._ranks,
+            "precision_plugin": None if plugin is None else [type(plugin).__name__, str(plugin.precision)],
+            "ranks": self._length.ranks,
         }
 
-    def _batch_size(self, budget_s: float | None) -> FoundSize:
-        return find_batch_size(
-            self._twin.model,
-            self._twin.data(),
-            trainer_values=self._values,
-            seed=self._seed,
-            ranks=self._ranks,
-            budget_s=budget_s,
-        )
-
-    def _learning_rate(self, chosen: dict[str, Any]) -> FoundRate:
-        computed = {key: chosen.get(key, self._said(key)) for key in ("memory_format", "compile", "tf32", "fused")}
-        values = {**self._values, **({"precision": chosen["precision"]} if chosen.get("precision") else {})}
-        return find_learning_rate(
-            self._twin.model,
-            self._twin.data(),
-            trainer_values=values,
-            seed=self._seed,
-            callbacks=lambda: [Computation(**computed)],
-        )
+    @cached_property
+    def _content(self) -> Any:
+        """Digests of the files of the data, on which its size and what is learned depend; None of very many."""
+        return inputs_of(self._session, salt="", asked=False).data
 
     def _said(self, key: str) -> Any:
         value = getattr(self._settings, key)
         return getattr(AcceleratorSettings(), key) if value == "auto" else value
-
-    @property
-    def _ranks(self) -> int:
-        """Processes that train on this machine."""
-        rank = None if self._session.seat is None else self._session.seat.rank
-        if rank is not None and rank.engine != "local":
-            return max(1, rank.local_size)
-        plan = plan_of(self._session)  # rank 0 of Lightning's own launcher knows of no others yet
-        return 1 if plan is None else max(1, plan.local_processes)
-
-    @property
-    def _processes(self) -> int:
-        """Processes that train, which share an epoch."""
-        rank = None if self._session.seat is None else self._session.seat.rank
-        if rank is not None and rank.engine != "local":
-            return max(1, rank.size)
-        plan = plan_of(self._session)
-        return 1 if plan is None else max(1, abs(plan.processes))

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule
 
 from lightkit.errors import ConfigError
-from lightkit.tuning.memory_limits import memory_to_take_bytes, resident_bytes
+from lightkit.tuning.allowance import SHARE_OF_TRAINING
+from lightkit.tuning.memory_limits import room_bytes
 from lightkit.tuning.short_fits import without_trace
 from lightkit.tuning.size_trials import MOST, Trial, TriedSize, batch_size_of, set_batch_size
 
@@ -32,12 +34,16 @@ class FoundSize:
         tried: All sizes, in order.
         ended: Why none larger was tried.
         first: What the config had, or the largest below that fits.
+        device: Where it was tried.
+        left_out: What there was no time for, in words.
     """
 
     batch_size: int
     tried: tuple[TriedSize, ...]
     ended: str
     first: int
+    device: str = "cpu"
+    left_out: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -54,6 +60,26 @@ class FoundSize:
         """Give what a JSON file can hold."""
         return asdict(self)
 
+    @classmethod
+    def of_json(cls, found: dict[str, Any]) -> FoundSize:
+        """Read what `as_json` gave.
+
+        Raises:
+            TypeError: If it is of another version of lightkit.
+            KeyError: Likewise.
+        """
+        lists = {"tried": tuple(TriedSize(**one) for one in found["tried"]), "left_out": tuple(found["left_out"])}
+        return cls(**{**found, **lists})
+
+    def fits(self, *, ranks: int) -> bool:
+        """Tell whether the size has room in what is free of the memory now, as far as it was seen what it takes.
+
+        Args:
+            ranks: Processes that will train on this machine.
+        """
+        peaks = [one.peak_bytes for one in self.tried if one.batch_size == self.batch_size]
+        return not peaks or (peaks[0] or 0) <= room_bytes(torch.device(self.device), ranks=ranks)
+
 
 def find_batch_size(
     build: Callable[[], LightningModule],
@@ -65,6 +91,7 @@ def find_batch_size(
     start: int | None = None,
     ranks: int = 1,
     budget_s: float | None = None,
+    training_s: Callable[[TriedSize, int], float | None] = lambda *_: None,
 ) -> FoundSize:
     """Double the batch while that gives more samples a second and the memory holds it.
 
@@ -90,6 +117,8 @@ def find_batch_size(
         start: The first size; default is what the data module has.
         ranks: Processes that will train on this machine: they share its memory, and the samples.
         budget_s: Seconds after which no other size is begun; None for as many as it takes.
+        training_s: Gives the seconds that the whole training would take with the first size and so many samples, where
+            that is known. With a budget, no other size is begun after 5 % of these.
 
     Raises:
         ConfigError: If the data has no such attribute or does not go by it, or not even one sample fits.
@@ -102,7 +131,8 @@ def find_batch_size(
     with without_trace() as folder:
         trial = Trial(build, datamodule, trainer_values, seed, callbacks, folder)
         try:
-            return _Search(trial, ranks=max(1, ranks), budget_s=budget_s).found(max(1, start or int(before or 1)))
+            search = _Search(trial, ranks=max(1, ranks), budget_s=budget_s, training_s=training_s)
+            return search.found(max(1, start or int(before or 1)))
         finally:
             set_batch_size(datamodule, before)
 
@@ -110,11 +140,18 @@ def find_batch_size(
 class _Search:
     """Which size is tried next, and why none is."""
 
-    def __init__(self, trial: Trial, *, ranks: int, budget_s: float | None) -> None:
-        self._trial, self._ranks, self._budget_s = trial, ranks, budget_s
+    def __init__(
+        self,
+        trial: Trial,
+        *,
+        ranks: int,
+        budget_s: float | None,
+        training_s: Callable[[TriedSize, int], float | None],
+    ) -> None:
+        self._trial, self._ranks, self._budget_s, self._training_s = trial, ranks, budget_s, training_s
         self._begun_s, self._last_s = time.perf_counter(), 0.0
-        held_bytes = resident_bytes()
-        self._room_bytes = held_bytes + (memory_to_take_bytes() - held_bytes) // ranks
+        self._room_bytes = room_bytes(torch.device("cpu"), ranks=ranks)
+        self._left_out: list[str] = []
         self._tried: list[TriedSize] = []
 
     def found(self, start: int) -> FoundSize:
@@ -130,12 +167,20 @@ class _Search:
             too_much = why or f"{size} does not fit into memory"
             size //= 2
         first, ended = size, too_much
+        self._know_training(self._tried[-1])
         while ended is None:
             size *= 2
             ended = self._why_not(size, first)
             if ended is None and not self._try(size):
                 ended = f"{size} does not fit into memory"
-        return FoundSize(self._chosen(first), tuple(self._tried), ended, first)
+        device = str(self._trial.device)
+        return FoundSize(self._chosen(first), tuple(self._tried), ended, first, device, tuple(self._left_out))
+
+    def _know_training(self, first: TriedSize) -> None:
+        """Take no more than a share of the training, whose length the first size shows."""
+        expected_s = self._training_s(first, self._trial.most_samples)
+        if self._budget_s is not None and expected_s is not None:
+            self._budget_s = min(self._budget_s, SHARE_OF_TRAINING * expected_s)
 
     def _try(self, size: int) -> bool:
         """Tell whether a size fits."""
@@ -154,7 +199,8 @@ class _Search:
             return f"larger ones gain less than {LEAST_GAIN - 1:.0%}"
         spent_s = time.perf_counter() - self._begun_s
         if self._budget_s is not None and spent_s + 2 * self._last_s > self._budget_s:
-            return f"{size} would have taken too long to try"
+            self._left_out.append(f"{size} would have taken too long to try")
+            return self._left_out[-1]
         return self._too_large(size)
 
     def _gains_nothing(self, first: int) -> bool:

@@ -17,21 +17,20 @@ from lightkit.machine.cores import threads_as_set
 from lightkit.machine.gpus import visible_gpus
 from lightkit.machine.packages import describe_packages
 from lightkit.machine.processor import cpu_model, instruction_sets, num_cores
-from lightkit.tuning.variant import Findings
 
-__all__ = ["key_of", "read", "source_digest", "write"]
+__all__ = ["key_of", "name_of", "read", "read_all", "source_digest", "write"]
 
 _FOLDER = ".tuning"
-_FORMAT = 2
+_FORMAT = 3
 _PACKAGES = ("torch", "torchvision", "pytorch-lightning", "timm")
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
-    """Give the name under which findings are kept.
+    """Give a digest of what findings are for.
 
     Args:
         parts: Plain values that decide how fast the model trains: its class, arguments and `source_digest`, the
-            optimizer, the batch, the settings that are tried, the trainer's values of a step. The machine, the threads
+            optimizer, the batch, what is fixed, the trainer's values of a step. The machine, the threads
             that the user's environment asks for, and the versions are added.
     """
     gpus = visible_gpus(os.environ).visible
@@ -47,37 +46,72 @@ def key_of(parts: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def read(root: Path, key: str) -> Findings | None:
-    """Give what was found before; None where there is nothing, or nothing that this version can read.
+def name_of(search: str, key: str, *more: Any) -> str:
+    """Give the name of a file of findings.
+
+    Args:
+        search: What was looked for.
+        key: What `key_of` gives.
+        more: Plain values that tell apart what was found for the same.
+    """
+    digest = hashlib.sha256(json.dumps(more, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return f"{search}-{key}-{digest}" if more else f"{search}-{key}"
+
+
+def read(root: Path, name: str) -> dict[str, Any] | None:
+    """Give what was found before; None where there is nothing, or nothing that can be read.
 
     Args:
         root: Folder of runs.
-        key: What `key_of` gives.
+        name: What `name_of` gives.
     """
+    return _content(root / _FOLDER / f"{name}.json")
+
+
+def read_all(root: Path, start: str) -> list[dict[str, Any]]:
+    """Give all that was found before under names with this start, newest first.
+
+    Args:
+        root: Folder of runs.
+        start: Of the names.
+    """
+    files = sorted((root / _FOLDER).glob(f"{start}*.json"), key=_written_at, reverse=True)
+    return [content for file in files if (content := _content(file)) is not None]
+
+
+def _written_at(file: Path) -> int:
     try:
-        return Findings.of_json(json.loads((root / _FOLDER / f"{key}.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # cut off, or of another version
+        return file.stat().st_mtime_ns
+    except OSError:  # gone meanwhile
+        return 0
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # ValueError: cut off
         return None
+    return content if isinstance(content, dict) else None
 
 
-def write(root: Path, key: str, findings: Findings) -> Path:
+def write(root: Path, name: str, content: Mapping[str, Any]) -> Path:
     """Keep findings; of two processes that do so at once, the last one wins.
 
     Args:
         root: Folder of runs.
-        key: What `key_of` gives.
-        findings: What was found.
+        name: What `name_of` gives.
+        content: What was found, as JSON can hold it.
 
     Returns:
         The file.
     """
     folder = root / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{key}.json"
-    descriptor, aside = tempfile.mkstemp(dir=folder, prefix=f".{key}-", suffix=".json")
+    target = folder / f"{name}.json"
+    descriptor, aside = tempfile.mkstemp(dir=folder, prefix=f".{name}-", suffix=".aside")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(findings.as_json(), file, indent=1)
+            json.dump(content, file, indent=1)
             file.write("\n")
         Path(aside).chmod(0o644)
         Path(aside).replace(target)

@@ -5,29 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
-from pytorch_lightning.callbacks import LearningRateFinder
-from pytorch_lightning.tuner import lr_finder
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, seed_everything
 
-from lightkit.errors import ConfigError
+from lightkit.tuning.range_test import FEWEST_POINTS, LEAST_RATE, RangeTest
 from lightkit.tuning.short_fits import by_itself, short_trainer, without_trace
 
-__all__ = ["FoundRate", "find_learning_rate", "judged", "losses_of_steps"]
+__all__ = ["FoundRate", "find_learning_rate", "judged"]
 
 LEAST, MOST = 1e-6, 1.0
 """A rate outside these is refused: the test has failed, whatever its curve looks like."""
-_FROM, _TO = 1e-7, 1.0
-_FEWEST_STEPS = 40
-_FEWEST_POINTS = 20
-_BETA = 0.98  # of Lightning's smoothing
 _NUM_FLAT = 10  # steps at the beginning, whose rates are too low to change anything
 
 
@@ -40,22 +32,39 @@ class FoundRate:
         refused: Why there is none.
         rates: Learning rate of each step.
         losses: Loss of each step, as the model gave it.
+        left_out: What there was no time for, in words.
     """
 
     learning_rate: float | None
     refused: str | None
     rates: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         """Say it in one line."""
         if self.learning_rate is None:
             return f"no learning rate was found: {self.refused}"
+        hurried = f" ({'; '.join(self.left_out)})" if self.left_out else ""
         return (
             f"learning_rate {self.learning_rate:.2g}: a tenth of the rate at which the loss was least, in "
-            f"{len(self.rates)} steps from {self.rates[0]:.0e} to {self.rates[-1]:.2g}"
+            f"{len(self.rates)} steps from {self.rates[0]:.0e} to {self.rates[-1]:.2g}{hurried}"
         )
+
+    def as_json(self) -> dict[str, Any]:
+        """Give what a JSON file can hold."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, found: dict[str, Any]) -> FoundRate:
+        """Read what `as_json` gave.
+
+        Raises:
+            TypeError: If it is of another version of lightkit.
+            KeyError: Likewise.
+        """
+        return cls(**{**found, **{key: tuple(found[key]) for key in ("rates", "losses", "left_out")}})
 
     def write(self, folder: Path) -> None:
         """Write the curve as ``lr_find.csv``, and as a picture, ``lr_find.png``.
@@ -93,6 +102,8 @@ def find_learning_rate(
     seed: int,
     callbacks: Callable[[], Sequence[Callback]] = tuple,
     num_steps: int = 100,
+    budget_s: float | None = None,
+    share: float = 1.0,
 ) -> FoundRate:
     """Raise the rate from 1e-7 to 1 in a short training, and suggest a tenth of the one at which the loss was least.
 
@@ -111,80 +122,23 @@ def find_learning_rate(
         seed: Of weights and order, so that the same rate is found again.
         callbacks: Gives what else takes part, such as `Computation`.
         num_steps: Most steps to take: no more than the training has, but for 40.
+        budget_s: Seconds in which they have to be done; None for as many as it takes. With a budget two steps are
+            timed first, and as many are taken as there is time for; 40 are the fewest, and where these take too long,
+            there is no rate.
+        share: Of the steps of the training that are taken with a budget, but for 40.
 
     Raises:
         ConfigError: If the model optimizes by hand, or has not exactly one optimizer.
     """
-    with without_trace() as folder, _without_bar():
+    until = math.inf if budget_s is None else time.perf_counter() + budget_s
+    with without_trace() as folder:
         seed_everything(seed, workers=True, verbose=False)
-        test = _RangeTest(num_steps)
+        test = RangeTest(num_steps, until=until, share=share)
         trainer = short_trainer(trainer_values, [*callbacks(), test], folder=folder)
         trainer.fit(by_itself(build()), datamodule=datamodule)
-    return judged(test.rates, test.losses)
-
-
-class _RangeTest(Callback):
-    """Has Lightning's finder take its steps in place of the training."""
-
-    def __init__(self, num_steps: int) -> None:
-        self._num_steps = num_steps
-        self.rates: list[float] = []
-        self.losses: list[float] = []
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Run it: by now optimizers and schedules are made, for the length of the real training."""
-        _check_optimizers(trainer, pl_module)
-        num_steps = int(min(self._num_steps, max(_FEWEST_STEPS, trainer.estimated_stepping_batches)))
-        trainer.fit_loop.max_epochs = -1  # as many epochs as the steps need
-        self._run(trainer, pl_module, num_steps, early_stop_threshold=4.0)
-        if len(self.losses) < _FEWEST_POINTS and min(self.losses, default=0) < 0:  # whose fourfold is no divergence
-            self._run(trainer, pl_module, num_steps, early_stop_threshold=None)
-        trainer.fit_loop.max_epochs = 0  # nothing is trained after this
-
-    def _run(
-        self, trainer: Trainer, module: LightningModule, num_steps: int, *, early_stop_threshold: float | None
-    ) -> None:
-        finder = LearningRateFinder(_FROM, _TO, num_steps, early_stop_threshold=early_stop_threshold, update_attr=False)
-        finder.lr_find(trainer, module)
-        assert finder.optimal_lr is not None  # only a fast_dev_run finds nothing
-        self.rates = list(finder.optimal_lr.results["lr"])
-        self.losses = losses_of_steps(finder.optimal_lr.results["loss"])
-
-
-def _check_optimizers(trainer: Trainer, module: LightningModule) -> None:
-    name = type(module).__name__
-    if not module.automatic_optimization:
-        raise ConfigError(
-            f"accelerator.learning_rate: auto cannot be found for {name}, which optimizes by hand "
-            "(automatic_optimization = False). Give the rate."
-        )
-    if len(trainer.optimizers) != 1:
-        raise ConfigError(
-            f"accelerator.learning_rate: auto needs one optimizer, and {name} has {len(trainer.optimizers)}. "
-            "Give the rate."
-        )
-
-
-def _without_bar() -> AbstractContextManager[Any]:
-    """Keep Lightning's finder from drawing a bar, which it always does: by tqdm, on standard error (2.6.6)."""
-    return patch.dict(vars(lr_finder), tqdm=partial(vars(lr_finder)["tqdm"], disable=True))
-
-
-def losses_of_steps(smoothed: Sequence[float]) -> list[float]:
-    """Take back the smoothing of Lightning's finder (2.6.6, `_LRCallback.on_train_batch_end`).
-
-    It divides the moving average of step n by ``1 - beta ** (n + 1)``, which is meant to be ``1 - beta ** n``: the
-    first loss comes out at half of what it was.
-
-    Args:
-        smoothed: Its losses.
-    """
-    losses, before = [], 0.0
-    for step, loss in enumerate(smoothed, start=1):
-        average = loss * (1 - _BETA ** (step + 1))
-        losses.append((average - _BETA * before) / (1 - _BETA))
-        before = average if math.isfinite(average) else before
-    return losses
+    if test.refused is not None:
+        return FoundRate(None, test.refused, left_out=test.left_out)
+    return replace(judged(test.rates, test.losses), left_out=test.left_out)
 
 
 def judged(rates: Sequence[float], losses: Sequence[float]) -> FoundRate:
@@ -196,7 +150,7 @@ def judged(rates: Sequence[float], losses: Sequence[float]) -> FoundRate:
     """
     given = tuple(rates), tuple(losses)
     num_points = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
-    if num_points < _FEWEST_POINTS:
+    if num_points < FEWEST_POINTS:
         ended = "it became NaN or infinite" if num_points < len(losses) else "the loss grew to four times its least"
         return FoundRate(None, f"after {num_points} steps {ended}", *given)
     smooth = _smoothed(losses[:num_points])
@@ -208,7 +162,7 @@ def judged(rates: Sequence[float], losses: Sequence[float]) -> FoundRate:
     if fall <= max(1.5 * noise, 1e-3 * abs(start)):
         return FoundRate(
             None,
-            f"the loss fell at no rate from {_FROM:g} to {rates[num_points - 1]:.2g} by more than its noise "
+            f"the loss fell at no rate from {LEAST_RATE:g} to {rates[num_points - 1]:.2g} by more than its noise "
             f"({fall:.2g} of {start:.3g}, which varies by {noise:.2g})",
             *given,
         )

@@ -13,19 +13,17 @@ from unittest.mock import patch
 from pytorch_lightning import LightningDataModule, LightningModule
 
 from lightkit.config.hardware.settings import AcceleratorSettings
-from lightkit.machine.cores import Share, share_of_cores, threads_to_try
+from lightkit.machine.cores import threads_to_try
 from lightkit.machine.processor import num_cores
 from lightkit.tuning.candidates import candidates
+from lightkit.tuning.concluding import concluded, precision_of
 from lightkit.tuning.search import Search
 from lightkit.tuning.short_fits import precision_plugin, short_trainer, without_trace
 from lightkit.tuning.sitting import Subject
 from lightkit.tuning.tf32 import set_tf32, tf32_of_process
-from lightkit.tuning.variant import Findings, Measurement, Variant
+from lightkit.tuning.variant import Findings, Variant
 
 __all__ = ["measure"]
-
-_PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
-"""Lightning's older words."""
 
 
 def measure(
@@ -39,6 +37,7 @@ def measure(
     seed: int = 0,
     budget_s: float | None = None,
     num_steps: int | None = None,
+    spent_s: float = 0.0,
     ranks: int = 1,
     cores: int | None = None,
     load_s: float | None = None,
@@ -65,6 +64,7 @@ def measure(
         seed: Of the weights, and of all that the model draws.
         budget_s: Seconds that may be taken; None for as many as it takes.
         num_steps: Batches of the whole training: with a budget, no more than 5 % of their expected time is taken.
+        spent_s: Seconds of these 5 % that other searches have taken.
         ranks: Processes that train on this machine.
         cores: That this process may use; asked of the machine if None.
         load_s: Seconds in which one process loads a batch, where the number of such processes is to be chosen.
@@ -74,7 +74,7 @@ def measure(
         Exception: What ends a fit of the baseline, as it is.
     """
     cores = cores or num_cores() or 1
-    configured = _PRECISIONS.get(base.precision, base.precision)
+    configured = precision_of(base)
     base = base.but(precision=configured)
     if precision_plugin(trainer_values) is not None:
         settings = replace(settings, precision=None)
@@ -87,7 +87,7 @@ def measure(
             base = base.but(threads=threads[0])
         subject = Subject(build, batches, trainer_values, datamodule, seed, num_steps, folder)
         subject.set_up()
-        search = Search(subject, base, budget_s=budget_s, num_batches=num_steps, tell=tell)
+        search = Search(subject, base, budget_s=budget_s, num_batches=num_steps, spent_s=spent_s, tell=tell)
         search.begin()
         tried = candidates(
             settings,
@@ -105,44 +105,22 @@ def measure(
         search.compare_again()
         if trainer_values.get("deterministic") is True:  # another one may have become the best
             search.refuse_what_does_not_repeat()
-    chosen = search.chosen()
-    share = _share(search, chosen, settings, device=device, cores=cores, ranks=ranks, load_s=load_s)
-    variant = chosen.variant
-    if not search.has_tried(precision=configured):
-        variant = variant.but(precision=configured)
-    if settings.threads == "auto":
-        variant = variant.but(threads=share.threads)
-    return Findings(
-        tuple(search.measurements()),
-        variant,
-        num_workers=share.num_workers if settings.num_workers == "auto" else None,
-        load_s=load_s,
-        seconds=time.perf_counter() - search.began,
-        left_out=tuple(search.left_out),
+    return concluded(
+        Findings(
+            tuple(search.measurements()),
+            search.chosen().variant,
+            load_s=load_s,
+            seconds=time.perf_counter() - search.began,
+            left_out=tuple(search.left_out),
+            autos=settings.autos(),
+            device=device,
+            has_convolutions=search.baseline.has_convolutions,
+        ),
+        settings,
+        configured=configured,
+        cores=cores,
+        ranks=ranks,
     )
-
-
-def _share(
-    search: Search,
-    chosen: Measurement,
-    settings: AcceleratorSettings,
-    *,
-    device: str,
-    cores: int,
-    ranks: int,
-    load_s: float | None,
-) -> Share:
-    """Choose threads and loading processes together, as far as they are open; without measurements by rule."""
-    threads, are_open = chosen.variant.threads, settings.threads == "auto"
-    if device != "cpu":
-        return share_of_cores(cores, ranks=ranks, device=device)
-    times = search.step_s_by_threads(chosen.variant)
-    if settings.num_workers != "auto":
-        return Share(threads or 1, 0)
-    share = share_of_cores(
-        cores, ranks=ranks, load_s=load_s, step_s_by_threads=times, threads=None if are_open else threads
-    )
-    return share if load_s is not None or threads is None else replace(share, threads=threads)
 
 
 def _device_type(trainer_values: Mapping[str, Any], folder: Path) -> str:

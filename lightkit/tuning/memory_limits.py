@@ -12,7 +12,15 @@ from pytorch_lightning.utilities.memory import is_oom_error
 
 from lightkit.machine.processor import available_memory_bytes
 
-__all__ = ["HEADROOM", "ResidentPeak", "cuda_limited", "is_out_of_memory", "memory_to_take_bytes", "resident_bytes"]
+__all__ = [
+    "HEADROOM",
+    "ResidentPeak",
+    "cuda_limited",
+    "is_out_of_memory",
+    "memory_to_take_bytes",
+    "resident_bytes",
+    "room_bytes",
+]
 
 HEADROOM = 0.1
 """Share of a GPU's memory, and of what a machine has free, that stays free: for validation, fragments and others."""
@@ -31,16 +39,34 @@ def cuda_limited(device: torch.device) -> Iterator[int | None]:
     if device.type != "cuda":
         yield None
         return
-    torch.cuda.empty_cache()
-    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    others_bytes = total_bytes - free_bytes - torch.cuda.memory_reserved(device)
-    limit_bytes = max(0, int(total_bytes * (1 - HEADROOM)) - others_bytes)
+    limit_bytes, total_bytes = _cuda_bytes(device)
     torch.cuda.set_per_process_memory_fraction(limit_bytes / total_bytes, device)
     try:
         yield limit_bytes
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
         torch.cuda.empty_cache()
+
+
+def _cuda_bytes(device: torch.device) -> tuple[int, int]:
+    """Give what torch may allocate of a GPU, and all of its memory."""
+    torch.cuda.empty_cache()
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    others_bytes = total_bytes - free_bytes - torch.cuda.memory_reserved(device)
+    return max(0, int(total_bytes * (1 - HEADROOM)) - others_bytes), total_bytes
+
+
+def room_bytes(device: torch.device, *, ranks: int = 1) -> int:
+    """Give what a training may hold on a device in all: on CUDA by torch's allocator, else in this process.
+
+    Args:
+        device: Where it takes place.
+        ranks: Processes that will train on this machine, which share what it has free, but not a GPU.
+    """
+    if device.type == "cuda":
+        return _cuda_bytes(device)[0]
+    held_bytes = resident_bytes()
+    return held_bytes + (memory_to_take_bytes() - held_bytes) // max(1, ranks)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

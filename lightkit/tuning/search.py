@@ -11,15 +11,14 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from lightkit.tuning.allowance import SHARE_OF_TRAINING
 from lightkit.tuning.choosing import choose, judged
 from lightkit.tuning.memory_limits import is_out_of_memory
 from lightkit.tuning.sitting import Patience, Sitting, Subject, free
 from lightkit.tuning.variant import Measurement, Variant
 
-__all__ = ["SHARE_OF_TRAINING", "Search"]
+__all__ = ["Search"]
 
-SHARE_OF_TRAINING = 0.05
-"""Of the time that training is expected to take; measuring takes no more."""
 _COMPILE_S = 8.0
 _COMPILE_S_PER_LAYER = {"cpu": 0.6, "cuda": 0.3}
 """An estimate, which decides what fits: two parts with three layers took 17 s on two busy cores."""
@@ -33,6 +32,7 @@ class Search:
         base: The baseline.
         budget_s: Seconds that may be taken.
         num_batches: Of the whole training.
+        spent_s: Seconds of the share of the training that others have taken.
         tell: Is told what is measured.
     """
 
@@ -43,12 +43,13 @@ class Search:
         *,
         budget_s: float | None,
         num_batches: int | None,
+        spent_s: float,
         tell: Callable[[str], None],
     ) -> None:
         self.began = time.perf_counter()
         self.left_out: list[str] = []
         self._subject, self._base, self._tell = subject, base, tell
-        self._budget_s, self._num_batches = budget_s, num_batches
+        self._budget_s, self._num_batches, self._spent_s = budget_s, num_batches, spent_s
         self._until = float("inf") if budget_s is None else self.began + budget_s
         self._sittings: dict[Variant, Sitting] = {}
         self._refused: dict[Variant, str] = {}
@@ -62,7 +63,7 @@ class Search:
         self._sittings[self._base] = first
         if first.times and self._budget_s is not None and self._num_batches is not None:
             expected_s = statistics.median(first.times) * self._num_batches
-            self._until = min(self._until, self.began + SHARE_OF_TRAINING * expected_s)
+            self._until = min(self._until, self.began - self._spent_s + SHARE_OF_TRAINING * expected_s)
 
     def go_on(self, variant: Variant, *, compile_s: float = 0.0) -> None:
         """Measure one more, if there is time for it."""
@@ -109,10 +110,6 @@ class Search:
             else:
                 self._refused[best] = "its losses do not repeat bit for bit, which trainer.deterministic asks for"
 
-    def has_tried(self, *, precision: str) -> bool:
-        """Tell whether a variant with this precision was measured, or refused."""
-        return any(variant.precision == precision for variant in (*self._sittings, *self._refused))
-
     def chosen(self) -> Measurement:
         """Give the best so far."""
         return choose(self.measurements())
@@ -126,14 +123,6 @@ class Search:
         return told + [
             Measurement(variant, refused=why) for variant, why in self._refused.items() if variant not in self._sittings
         ]
-
-    def step_s_by_threads(self, like: Variant) -> dict[int, float]:
-        """Give the steps of what differs from a variant in threads alone."""
-        return {
-            variant.threads: statistics.median(sitting.times)
-            for variant, sitting in self._sittings.items()
-            if sitting.times and variant.threads is not None and variant.but(threads=like.threads) == like
-        }
 
     @property
     def baseline(self) -> Sitting:

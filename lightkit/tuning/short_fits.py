@@ -22,7 +22,9 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.plugins.precision import Precision
 from pytorch_lightning.utilities.seed import isolate_rng
 
-__all__ = ["by_itself", "precision_plugin", "short_trainer", "synchronized", "without_trace"]
+from lightkit.launch import heartbeat
+
+__all__ = ["MEASURING", "PREPARING", "by_itself", "precision_plugin", "short_trainer", "synchronized", "without_trace"]
 
 _OF_A_STEP = (
     "accelerator",
@@ -39,6 +41,10 @@ _OF_A_STEP = (
     "precision",
 )
 """What of a config's trainer changes a step, or the schedule that the model makes for the whole run."""
+MEASURING = "measure"
+"""Phase of this process's heartbeat in which a short fit computes steps."""
+PREPARING = "prepare"
+"""Phase in which data is prepared and set up, a model built: nobody knows how long that takes."""
 _LOUD = ("pytorch_lightning", "lightning_fabric", "lightkit")
 
 
@@ -57,7 +63,7 @@ def short_trainer(values: Mapping[str, Any], callbacks: Sequence[Callback], *, f
     return Trainer(
         **kept,
         devices=_one_of(values.get("devices")),
-        callbacks=list(callbacks),
+        callbacks=[_SignsOfLife(), *callbacks],
         logger=_NoLogger(folder),
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -99,6 +105,22 @@ def synchronized(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+class _SignsOfLife(Callback):
+    """Tells the watchdog of this process that a short fit goes on, once its data are there."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        heartbeat().enter(MEASURING)
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        heartbeat().step(MEASURING)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        heartbeat().enter(PREPARING)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        heartbeat().enter(PREPARING)
 
 
 class _NoLogger(DummyLogger):

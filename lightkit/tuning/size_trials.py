@@ -84,7 +84,8 @@ class Trial:
         self._values = {**trainer_values, "limit_train_batches": None}
         self._folder = folder
         self._loaders: dict[tuple[float, int | None], int] = {}
-        self.on_cpu = self._trainer([]).strategy.root_device.type == "cpu"
+        self.device = self._trainer([]).strategy.root_device
+        self.on_cpu = self.device.type == "cpu"
         self.most_samples = MOST
 
     def run(self, size: int) -> TriedSize:

@@ -81,7 +81,9 @@ class Findings:
         load_s: Seconds in which one process loads a batch; None where it was not measured.
         seconds: That measuring took.
         left_out: What there was no time for, in words.
-        limit: What limited the time, where that is told; None else.
+        autos: Keys of the section `accelerator` that were open.
+        device: Type of the device.
+        has_convolutions: Whether the model has weights that a memory format is for.
     """
 
     measurements: tuple[Measurement, ...]
@@ -90,7 +92,9 @@ class Findings:
     load_s: float | None = None
     seconds: float = 0.0
     left_out: tuple[str, ...] = ()
-    limit: dict[str, Any] | None = None
+    autos: tuple[str, ...] = ()
+    device: str = "cpu"
+    has_convolutions: bool = False
 
     @property
     def gain(self) -> float | None:
@@ -121,5 +125,5 @@ class Findings:
             Measurement(**{**one, "variant": Variant(**one["variant"]), "losses": tuple(one["losses"])})
             for one in found["measurements"]
         ]
-        rest = {key: value for key, value in found.items() if key not in ("measurements", "chosen", "left_out")}
-        return cls(tuple(measured), Variant(**found["chosen"]), left_out=tuple(found["left_out"]), **rest)
+        lists = {key: tuple(found[key]) for key in ("left_out", "autos")}
+        return cls(**{**found, "measurements": tuple(measured), "chosen": Variant(**found["chosen"]), **lists})

@@ -13,10 +13,10 @@ import yaml
 
 from lightkit import runs
 from lightkit.cli import tuned
-from lightkit.cli.kept_findings import keep, kept
+from lightkit.cli.answers import SPEED, Found
+from lightkit.cli.kept_findings import Limit, Shelf
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.resuming import Start
-from lightkit.cli.workbench import Found
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.machine import this_machine
 from lightkit.runs import Run, read_events
@@ -70,24 +70,30 @@ def test_a_module_that_the_model_imports_counts(house: House) -> None:
 
 def test_what_time_has_left_out_counts_for_no_more_time(tmp_path: Path) -> None:
     short = {"budget_s": 5.0, "trainer": {"max_epochs": "1"}}
-    keep(tmp_path, "key", LEFT_OUT, short)
-    assert kept(tmp_path, "key", short) is not None
-    assert kept(tmp_path, "key", {**short, "budget_s": 4.0}) is not None
-    assert kept(tmp_path, "key", {**short, "budget_s": 30.0}) is None
-    assert kept(tmp_path, "key", {**short, "trainer": {"max_epochs": "50"}}) is None
-    keep(tmp_path, "whole", Findings((Measurement(Variant()),), Variant()), short)
-    assert kept(tmp_path, "whole", {"budget_s": None, "trainer": {}}) is not None
+
+    def kept(name: str, limit: Limit) -> Findings | None:
+        return Shelf(tmp_path, limit, is_read=True).kept(name, Findings.of_json)
+
+    shelf = Shelf(tmp_path, short, is_read=False)
+    shelf.keep("key", LEFT_OUT)
+    assert shelf.kept("key", Findings.of_json) is None  # whoever measures all anew reads nothing
+    assert kept("key", short) == LEFT_OUT
+    assert kept("key", {**short, "budget_s": 4.0}) is not None
+    assert kept("key", {**short, "budget_s": 30.0}) is None
+    assert kept("key", {**short, "trainer": {"max_epochs": "50"}}) is None
+    shelf.keep("whole", Findings((Measurement(Variant()),), Variant()))
+    assert kept("whole", {"budget_s": None, "trainer": {}}) is not None
 
 
 def test_the_line_says_how_many_were_not_tried() -> None:
-    (line,) = Found({}, "cache", 0.0, findings=LEFT_OUT).lines
+    (line,) = Found({}, 0.0, frozenset({SPEED}), findings=LEFT_OUT).lines
     assert "1 not tried for lack of time" in line
 
 
 def test_what_cannot_be_kept_is_told_and_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / ".tuning").write_text("a file")
     with caplog.at_level(logging.WARNING, logger="lightkit"):
-        keep(tmp_path, "key", LEFT_OUT, {"budget_s": None, "trainer": None})
+        Shelf(tmp_path, {"budget_s": None, "trainer": None}, is_read=True).keep("key", LEFT_OUT)
     assert "what was measured is not kept" in caplog.text
 
 

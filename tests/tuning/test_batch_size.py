@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightkit.errors import ConfigError
-from lightkit.tuning import batch_size, memory_limits, size_trials
-from lightkit.tuning.batch_size import find_batch_size
+from lightkit.tuning import memory_limits, size_trials
+from lightkit.tuning.batch_size import FoundSize, TriedSize, find_batch_size
 
 _CPU = {"accelerator": "cpu", "max_epochs": 2, "limit_train_batches": 1}
 
@@ -133,7 +134,7 @@ def test_memory_on_a_cpu_is_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
             return super().training_step(batch, batch_idx) + 0 * held.mean()
 
     room_bytes = memory_limits.resident_bytes() + 300_000_000
-    monkeypatch.setattr(batch_size, "memory_to_take_bytes", lambda: room_bytes)
+    monkeypatch.setattr(memory_limits, "memory_to_take_bytes", lambda: room_bytes)
     found = find_batch_size(Hungry, Points(batch_size=2), trainer_values=_CPU, seed=1)
     assert 8 <= found.batch_size <= 32
     assert " would take " in found.ended
@@ -143,6 +144,28 @@ def test_memory_on_a_cpu_is_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_budget_ends_it() -> None:
     found = find_batch_size(Net, Points(batch_size=2), trainer_values=_CPU, seed=1, budget_s=0)
     assert (found.batch_size, found.ended) == (2, "4 would have taken too long to try")
+    assert found.left_out == (found.ended,)
+
+
+def test_a_short_training_has_no_time_for_another_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def training_s(first: TriedSize, num_samples: int) -> float:
+        seen.append((first.batch_size, num_samples))
+        return 0.0
+
+    limits: dict[str, Any] = {"trainer_values": _CPU, "seed": 1, "training_s": training_s}
+    assert find_batch_size(Net, Points(), **limits, budget_s=1000).left_out
+    assert find_batch_size(Net, Points(), **limits).left_out == ()
+    assert seen == [(4, 128), (4, 128)]
+
+
+def test_what_was_found_is_kept_and_fits_as_long_as_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_batch_size(Net, Points(), trainer_values=_CPU, seed=1)
+    assert FoundSize.of_json(json.loads(json.dumps(found.as_json()))) == found
+    assert found.fits(ranks=1)
+    monkeypatch.setattr(memory_limits, "memory_to_take_bytes", lambda: 1_000_000)
+    assert not found.fits(ranks=1)
 
 
 @pytest.mark.parametrize(

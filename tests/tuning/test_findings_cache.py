@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from lightkit.tuning import findings_cache
-from lightkit.tuning.findings_cache import key_of, read, source_digest, write
-from lightkit.tuning.variant import Findings, Measurement, Variant
+from lightkit.tuning.findings_cache import key_of, name_of, read, read_all, source_digest, write
 from tests.tuning.conftest import Small
 
-FOUND = Findings(
-    (Measurement(Variant(), 1.0, 0.9, losses=(2.0,)), Measurement(Variant("bf16-mixed"), 0.5, 0.4, refused="planted")),
-    Variant("bf16-mixed"),
-    num_workers=1,
-    left_out=("compiled: no time",),
-)
+FOUND = {"found": {"batch_size": 8}, "limit": {"budget_s": None}}
 
 
 def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
@@ -27,14 +22,22 @@ def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
     assert read(tmp_path, "other") is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "null", '{"measurements": []}', '{"measurements": [{"variant": {"speed": 1}}], "chosen": {}}'],
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
 def test_what_cannot_be_read_is_passed_over(text: str, tmp_path: Path) -> None:
     path = write(tmp_path, "key", FOUND)
     path.write_text(text)
     assert read(tmp_path, "key") is None
+    assert read_all(tmp_path, "k") == []
+
+
+def test_all_of_a_kind_come_newest_first(tmp_path: Path) -> None:
+    names = [name_of("speed", "key", number) for number in range(3)]
+    assert len({*names, name_of("speed", "key")}) == 4
+    for number, name in enumerate(names):
+        path = write(tmp_path, name, {"found": number})
+        os.utime(path, ns=(number, number))
+    write(tmp_path, name_of("batch_size", "key"), {"found": 9})
+    assert [content["found"] for content in read_all(tmp_path, name_of("speed", "key"))] == [2, 1, 0]
 
 
 def test_several_at_once_leave_one_whole_file(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightkit.errors import ConfigError
-from lightkit.tuning.learning_rate import find_learning_rate, judged, losses_of_steps
+from lightkit.tuning import learning_rate, range_test
+from lightkit.tuning.learning_rate import FoundRate, find_learning_rate, judged
+from lightkit.tuning.range_test import losses_of_steps
 
 _CPU = {"accelerator": "cpu", "max_epochs": 100}
 
@@ -191,3 +195,60 @@ def test_lightnings_own_finder_is_as_it_was(tmp_path: Path) -> None:
     trainer.fit(net, Points())
     assert finder.optimal_lr is not None
     assert len(finder.optimal_lr.results["lr"]) == 30
+
+
+class Clock:
+    """A clock that the steps of a model move on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, step_s: Callable[[int], float], **limits: Any) -> FoundRate:
+    clock = Clock()
+    for module in (range_test, learning_rate):
+        monkeypatch.setattr(module, "time", clock)
+
+    class Timed(Net):
+        def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+            clock.now += step_s(len(self.losses))
+            return super().training_step(batch, batch_idx)
+
+    return find_learning_rate(Timed, Points(), trainer_values=_CPU, seed=1, **limits)
+
+
+def test_as_many_steps_are_taken_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = timed(monkeypatch, lambda _: 1.0, budget_s=62.0)  # two of them are timed first
+    assert len(found.rates) == 60
+    assert found.learning_rate is not None
+    assert found.words.endswith("in 60 steps from 1e-07 to 1 (there was no time for 100)")
+    whole = timed(monkeypatch, lambda _: 1.0, budget_s=200.0)
+    assert whole == find_learning_rate(Net, Points(), trainer_values=_CPU, seed=1)  # timing it changes nothing
+    assert FoundRate.of_json(json.loads(json.dumps(found.as_json()))) == found
+
+
+def test_no_more_than_a_share_of_the_training_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = timed(monkeypatch, lambda _: 1.0, budget_s=200.0, share=0.025)  # of 20 batches in 100 epochs
+    assert len(found.rates) == 50
+    assert len(timed(monkeypatch, lambda _: 1.0, budget_s=200.0, share=0.0).rates) == 40
+
+
+def test_too_few_steps_for_a_rate_are_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = timed(monkeypatch, lambda _: 1.0, budget_s=30.0)
+    assert found.learning_rate is None
+    says = "40 steps take about 40 s, 28 s were left, and lightkit tune has more"
+    assert found.words == f"no learning rate was found: {says}"
+    assert found.left_out
+
+
+@pytest.mark.parametrize(("slow_from", "num_steps"), [(10, 13), (50, 52)], ids=["at once", "late"])
+def test_steps_that_become_slow_end_it_in_time(monkeypatch: pytest.MonkeyPatch, slow_from: int, num_steps: int) -> None:
+    found = timed(monkeypatch, lambda step: 1.0 if step - 2 < slow_from else 60.0, budget_s=160.0)
+    assert found.left_out == ("there was no time for 100",)
+    if slow_from == 10:
+        assert found.refused == f"{num_steps} steps were all that there was time for, and lightkit tune has more"
+    else:
+        assert len(found.losses) == num_steps

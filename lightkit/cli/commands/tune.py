@@ -17,16 +17,17 @@ memory_format, compile, fused, threads and num_workers, on CUDA tf32 too. A sett
 first steps stay within a stated tolerance of float32's, and with trainer.deterministic only if they repeat.
 
   -c FILE           a layer of the config
-  --budget SECONDS  try no more settings after so many seconds; default: as many as it takes
+  --budget SECONDS  try nothing more after so many seconds; default: as many as it takes
   --json            print one JSON object: all measurements, and what is chosen
   --quiet           print the lines for a config only
   --trust           let checkpoints and weights run code as they load
 
 Printed are all measurements, why a setting was refused, and the lines of YAML that fix what was chosen. `lightkit fit`
-of the same config, with the same autos, then takes what was found for these settings, which is kept below run.root, in
-.tuning, for this model, data, code, machine and these versions; where --budget has left some out, a fit with more time
-measures again. It always looks for batch_size: auto and learning_rate: auto itself. No run is left. Interrupted, it
-keeps nothing.
+then takes what was found, if its config has the same autos or fewer of the settings for speed, and fixes the rest as it
+was measured. It is kept below run.root, in .tuning, for this model, data, code, machine and these versions: a file for
+speed, for batch_size and for learning_rate. Delete them to forget; lightkit tune itself measures all anew. Where
+--budget has left something out, a fit with more time measures again. No run is left. Interrupted, it keeps nothing of
+the search that was under way.
 Exit code 0: measured; 1: the model raises an error; 2: the config is wrong; 3: the data is wrong or missing.
 
 lightkit tune -c configs/flowers.yaml

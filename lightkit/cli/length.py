@@ -1,0 +1,68 @@
+"""How long the training of a config is, in batches, and how many processes share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightkit.cli.launching import plan_of
+from lightkit.cli.session import Session
+
+__all__ = ["Length"]
+
+_EPOCHS = 1000  # of Lightning's trainer that is told of none
+_KEYS = ("max_epochs", "max_steps", "accumulate_grad_batches", "limit_train_batches", "overfit_batches")
+
+
+class Length:
+    """The length of a training.
+
+    Args:
+        session: The invocation.
+        values: The config's `trainer` section.
+    """
+
+    def __init__(self, session: Session, values: Mapping[str, Any]) -> None:
+        self._session, self._values = session, values
+
+    @property
+    def said(self) -> dict[str, str]:
+        """What the config says of it."""
+        return {key: str(self._values.get(key)) for key in _KEYS}
+
+    def num_taken(self, per_epoch: int) -> int:
+        """Count the batches that the trainer takes of those of the data in an epoch."""
+        limit = self._values.get("overfit_batches") or self._values.get("limit_train_batches")
+        if limit is None:
+            return per_epoch
+        return min(per_epoch, limit) if isinstance(limit, int) else int(per_epoch * limit)
+
+    def num_steps(self, per_epoch: int | None) -> int | None:
+        """Count the batches of the whole training that each process computes; None where nobody knows.
+
+        Args:
+            per_epoch: Batches that the trainer takes in an epoch; None where nobody knows.
+        """
+        epochs, steps = self._values.get("max_epochs"), self._values.get("max_steps", -1)
+        limits = [] if steps in (None, -1) else [steps * int(self._values.get("accumulate_grad_batches") or 1)]
+        if per_epoch is not None and epochs != -1 and not (epochs is None and limits):
+            limits.append(-(-per_epoch // self.processes) * (_EPOCHS if epochs is None else epochs))
+        return min(limits, default=None)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train on this machine."""
+        rank = None if self._session.seat is None else self._session.seat.rank
+        if rank is not None and rank.engine != "local":
+            return max(1, rank.local_size)
+        plan = plan_of(self._session)  # rank 0 of Lightning's own launcher knows of no others yet
+        return 1 if plan is None else max(1, plan.local_processes)
+
+    @property
+    def processes(self) -> int:
+        """Processes that train, which share an epoch."""
+        rank = None if self._session.seat is None else self._session.seat.rank
+        if rank is not None and rank.engine != "local":
+            return max(1, rank.size)
+        plan = plan_of(self._session)
+        return 1 if plan is None else max(1, abs(plan.processes))

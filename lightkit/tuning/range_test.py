@@ -1,0 +1,172 @@
+"""Lightning's range test in the place of a training, within the time that there is for it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import LearningRateFinder
+from pytorch_lightning.tuner import lr_finder
+from pytorch_lightning.tuner.lr_finder import _LRCallback
+from pytorch_lightning.utilities.seed import isolate_rng
+
+from lightkit.errors import ConfigError
+from lightkit.launch import heartbeat
+from lightkit.tuning.short_fits import MEASURING, synchronized
+
+__all__ = ["FEWEST_POINTS", "LEAST_RATE", "RangeTest", "losses_of_steps"]
+
+LEAST_RATE, _MOST_RATE = 1e-7, 1.0
+FEWEST_POINTS = 20
+"""Losses that tell something; a test that was begun may diverge soon after half of its steps."""
+_FEWEST_STEPS = 40
+_TIMED_STEPS = 2  # the first one takes longer than any other
+_BETA = 0.98  # of Lightning's smoothing
+
+
+class RangeTest(Callback):
+    """Has Lightning's finder take its steps in place of the training.
+
+    Args:
+        num_steps: Most steps to take.
+        until: Reading of `time.perf_counter` by which they have to be done.
+        share: Of the training's steps that are taken at most, where they have to be done by a time.
+    """
+
+    def __init__(self, num_steps: int, *, until: float, share: float) -> None:
+        self.rates: list[float] = []
+        self.losses: list[float] = []
+        self.left_out: tuple[str, ...] = ()
+        """What there was no time for."""
+        self.refused: str | None = None
+        """Why there was no time for anything that tells a rate."""
+        self._num_steps, self._until, self._share = num_steps, until, share
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Run it: by now optimizers and schedules are made, for the length of the real training."""
+        _check_optimizers(trainer, pl_module)
+        expected = trainer.estimated_stepping_batches
+        most = int(min(self._num_steps, max(_FEWEST_STEPS, expected)))
+        trainer.fit_loop.max_epochs = -1  # as many epochs as the steps need
+        num_steps = most if math.isinf(self._until) else self._in_time(trainer, pl_module, most, expected)
+        if num_steps is not None:
+            self._run(trainer, pl_module, num_steps, early_stop_threshold=4.0)
+            if len(self.losses) < FEWEST_POINTS and min(self.losses, default=0) < 0:  # whose fourfold is less
+                self._run(trainer, pl_module, num_steps, early_stop_threshold=None)
+        trainer.fit_loop.max_epochs = 0  # nothing is trained after this
+
+    def _in_time(self, trainer: Trainer, module: LightningModule, most: int, expected: float) -> int | None:
+        """Give the steps that there is time for; None where these would be too few to tell anything."""
+        with isolate_rng():  # as if these had not been
+            pace = self._run(trainer, module, _TIMED_STEPS, early_stop_threshold=None)
+        left_s = max(0.0, self._until - time.perf_counter())
+        if _FEWEST_STEPS * pace.step_s > left_s:
+            needed = f"{_FEWEST_STEPS} steps take about {_FEWEST_STEPS * pace.step_s:.2g} s, {left_s:.2g} s were left"
+            self.refused, self.left_out = f"{needed}, and lightkit tune has more", (needed,)
+            return None
+        share = max(_FEWEST_STEPS, self._share * expected)
+        steps = int(min(most, share, left_s / pace.step_s))
+        self.left_out = (f"there was no time for {most}",) if steps < most else ()
+        return steps
+
+    def _run(
+        self, trainer: Trainer, module: LightningModule, num_steps: int, *, early_stop_threshold: float | None
+    ) -> _Pace:
+        finder = LearningRateFinder(
+            LEAST_RATE, _MOST_RATE, num_steps, early_stop_threshold=early_stop_threshold, update_attr=False
+        )
+        pace = _Pace(self._until)
+        with _paced(pace):
+            finder.lr_find(trainer, module)
+        assert finder.optimal_lr is not None  # only a fast_dev_run finds nothing
+        self.rates = list(finder.optimal_lr.results["lr"])
+        self.losses = losses_of_steps(finder.optimal_lr.results["loss"])
+        if pace.is_late and len(self.losses) < num_steps:
+            self.left_out = (f"there was no time for {num_steps}",)
+            if len(self.losses) < FEWEST_POINTS:
+                self.refused = f"{len(self.losses)} steps were all that there was time for, and lightkit tune has more"
+        return pace
+
+
+class _Pace:
+    """How fast the steps of a test are, and its end.
+
+    Args:
+        until: Reading of `time.perf_counter` after which no step begins.
+    """
+
+    def __init__(self, until: float) -> None:
+        self.step_s = math.inf
+        self.is_late = False
+        self._until = until
+        self._begun_s = time.perf_counter()
+
+    def step(self, trainer: Trainer, module: LightningModule) -> None:
+        """Note the end of a step."""
+        if not math.isinf(self._until):
+            synchronized(module.device)
+        now_s = time.perf_counter()
+        self.step_s, self._begun_s = min(self.step_s, now_s - self._begun_s), now_s
+        if now_s >= self._until:
+            self.is_late = trainer.should_stop = True
+
+
+class _PacedCallback(_LRCallback):
+    """Lightning's, whose steps are timed, and are signs of life."""
+
+    def __init__(self, pace: _Pace, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._pace = pace
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
+        before = len(self.losses)
+        super().on_train_batch_end(trainer, pl_module, *args, **kwargs)
+        heartbeat().step(MEASURING)
+        if len(self.losses) > before:
+            self._pace.step(trainer, pl_module)
+
+
+def _paced(pace: _Pace) -> AbstractContextManager[Any]:
+    """Time the steps of Lightning's finder, which drops all callbacks but its own, and always draws a bar by tqdm.
+
+    As of 2.6.6 it lets nothing in, and draws on standard error.
+    """
+    own = {"tqdm": partial(vars(lr_finder)["tqdm"], disable=True), "_LRCallback": partial(_PacedCallback, pace)}
+    return patch.dict(vars(lr_finder), own)
+
+
+def _check_optimizers(trainer: Trainer, module: LightningModule) -> None:
+    name = type(module).__name__
+    if not module.automatic_optimization:
+        raise ConfigError(
+            f"accelerator.learning_rate: auto cannot be found for {name}, which optimizes by hand "
+            "(automatic_optimization = False). Give the rate."
+        )
+    if len(trainer.optimizers) != 1:
+        raise ConfigError(
+            f"accelerator.learning_rate: auto needs one optimizer, and {name} has {len(trainer.optimizers)}. "
+            "Give the rate."
+        )
+
+
+def losses_of_steps(smoothed: Sequence[float]) -> list[float]:
+    """Take back the smoothing of Lightning's finder (2.6.6, `_LRCallback.on_train_batch_end`).
+
+    It divides the moving average of step n by ``1 - beta ** (n + 1)``, which is meant to be ``1 - beta ** n``: the
+    first loss comes out at half of what it was.
+
+    Args:
+        smoothed: Its losses.
+    """
+    losses, before = [], 0.0
+    for step, loss in enumerate(smoothed, start=1):
+        average = loss * (1 - _BETA ** (step + 1))
+        losses.append((average - _BETA * before) / (1 - _BETA))
+        before = average if math.isfinite(average) else before
+    return losses

@@ -1,0 +1,148 @@
+"""A batch size and a learning rate that were found before, and findings for more than a fit asks for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lightkit.runs import read_events
+from tests.cli.conftest import House
+
+MY_NETS = """\
+from pathlib import Path
+
+import torch
+from pytorch_lightning import LightningDataModule, LightningModule
+from torch.utils.data import DataLoader, TensorDataset
+
+STEPS = []
+
+
+class Net(LightningModule):
+    def __init__(self, width: int = 8):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.ReLU(), torch.nn.Linear(width, 3))
+
+    def training_step(self, batch, index):
+        STEPS.append(len(batch[0]))
+        return torch.nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
+
+
+class Points(LightningDataModule):
+    def __init__(self, root: str = "points", batch_size: int = 4):
+        super().__init__()
+        self.root, self.batch_size = root, batch_size
+
+    def train_dataloader(self):
+        number = int(Path(self.root, "number.txt").read_text())
+        generator = torch.Generator().manual_seed(0)
+        points, planes = torch.randn(number, 8, generator=generator), torch.randn(8, 3, generator=generator)
+        return DataLoader(TensorDataset(points, (points @ planes).argmax(1)), batch_size=self.batch_size, shuffle=True)
+"""
+BOTH = """\
+seed_everything: 1
+run: {name: job}
+model: {class_path: my_nets.Net}
+data: {class_path: my_nets.Points}
+optimizer: {class_path: SGD, init_args: {lr: 1.0e-4}}
+trainer: {max_epochs: 2, limit_val_batches: 0}
+accelerator: {kind: cpu, batch_size: auto, learning_rate: auto}
+"""
+
+
+@pytest.fixture
+def nets(house: House) -> House:
+    house.write("my_nets.py", MY_NETS)
+    house.write("points/number.txt", "64")
+    house.write("both.yaml", BOTH)
+    return house
+
+
+def _tune(run: Path) -> dict[str, Any]:
+    (event,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "tune"]
+    return event
+
+
+def _steps(nets: House, *words: str) -> tuple[Path, int]:
+    """Fit, and give the run with the number of steps that the model has computed."""
+    before = len(sys.modules["my_nets"].STEPS) if "my_nets" in sys.modules else 0
+    run = nets.fit(*words)
+    return run, len(sys.modules["my_nets"].STEPS) - before
+
+
+def test_a_second_fit_of_the_same_config_searches_for_nothing(nets: House) -> None:
+    first, num_first = _steps(nets, "-c", "both.yaml")
+    done = nets("fit", "-c", "both.yaml", "--seed_everything=2")
+    assert done.code == 0, done.err
+    assert "the learning rate stays what it is; measured before" in done.err
+    second, num_second = _steps(nets, "-c", "both.yaml")
+    before, after = _tune(first), _tune(second)
+    assert (before["source"], after["source"]) == ("measured", "cache")
+    assert after["chosen"] == before["chosen"]
+    trained = 2 * -(-64 // before["chosen"]["batch_size"])
+    assert num_second == trained < num_first
+    assert (second / "lr_find.csv").read_text() == (first / "lr_find.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("--model.init_args.width=4",),
+        ("--optimizer.init_args.momentum=0.9",),
+        ("--data.init_args.batch_size=8",),
+        ("--trainer.max_epochs=3",),
+    ],
+    ids=["model", "optimizer", "data", "length"],
+)
+def test_what_they_depend_on_has_them_searched_for_again(nets: House, change: tuple[str, ...]) -> None:
+    nets.fit("-c", "both.yaml")
+    assert _tune(nets.fit("-c", "both.yaml", *change))["source"] == "measured"
+
+
+def test_other_files_of_the_data_count(nets: House) -> None:
+    nets.fit("-c", "both.yaml")
+    nets.write("points/number.txt", "96")
+    assert _tune(nets.fit("-c", "both.yaml"))["source"] == "measured"
+
+
+def test_a_fit_takes_batch_size_and_rate_from_tune(nets: House) -> None:
+    told = json.loads(nets("tune", "-c", "both.yaml", "--json").out)
+    assert told["batch_size"]["left_out"] == told["learning_rate"]["left_out"] == []
+    event = _tune(nets.fit("-c", "both.yaml"))
+    assert event["source"] == "cache"
+    assert event["chosen"] == told["chosen"]
+
+
+def test_what_tune_has_measured_of_all_serves_a_fit_that_leaves_less_open(house: House) -> None:
+    told = json.loads(house("tune", "-c", "small.yaml", "--accelerator.compile=false", "--json").out)
+    assert {*told["chosen"]} >= {"precision", "memory_format", "fused", "threads"}
+    house.write("some.yaml", "extends: small.yaml\naccelerator: {precision: auto, memory_format: auto}\n")
+    run = house.fit("-c", "some.yaml")
+    event = _tune(run)
+    assert event["source"] == "cache"
+    assert {*event["chosen"]} == {"precision", "memory_format"}
+    assert _tune(house.fit("-c", "some.yaml", "--accelerator.compile=auto"))["source"] == "measured"
+
+
+def test_data_without_arguments_is_measured(house: House) -> None:
+    bare = (
+        "from my_models import Points\n\n\nclass Bare(Points):\n    def __init__(self):\n        super().__init__()\n"
+    )
+    house.write("my_bare.py", bare)
+    done = house("fit", "-c", "small.yaml", "--data=my_bare.Bare", "--accelerator.memory_format=auto")
+    assert done.code == 0, done.err
+    assert "measuring has ended" not in done.err
+    assert _tune(house.runs[-1])["source"] == "measured"
+
+
+def test_a_fixed_number_of_threads_is_the_same_for_tune_and_fit(house: House) -> None:
+    house.write("fixed.yaml", "extends: small.yaml\naccelerator: {memory_format: auto, threads: 1}\n")
+    assert house("tune", "-c", "fixed.yaml").code == 0
+    run = house.fit("-c", "fixed.yaml")
+    assert _tune(run)["source"] == "cache"
+    assert yaml.safe_load((run / "config.yaml").read_text())["launch"]["threads"] == 1

@@ -1,0 +1,97 @@
+"""Findings for more than is asked for: they answer where all that would be measured is among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.tuning import candidates
+from lightkit.tuning.concluding import narrowed
+from lightkit.tuning.variant import Findings, Measurement, Variant
+
+ALL = ("precision", "memory_format", "fused", "threads", "num_workers")
+
+
+@pytest.fixture(autouse=True)
+def _two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(candidates, "lower_precision", lambda device: "bf16-mixed")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+
+
+def _measured(step_s: float, precision: str = "32-true", refused: str | None = None, **fields: Any) -> Measurement:
+    variant = Variant(precision, threads=fields.pop("threads", 2), **fields)
+    return Measurement(variant, step_s, step_s, losses=(1.0,), refused=refused)
+
+
+FOUND = Findings(
+    (
+        _measured(1.0),
+        _measured(0.4, "bf16-mixed", memory_format="channels_last"),
+        _measured(0.6, "bf16-mixed"),
+        _measured(0.7, memory_format="channels_last"),
+        _measured(0.3, "bf16-mixed", memory_format="channels_last", fused=True),
+        _measured(0.5, "bf16-mixed", memory_format="channels_last", fused=True, threads=1),
+    ),
+    Variant("bf16-mixed", "channels_last", fused=True, threads=2),
+    num_workers=0,
+    load_s=0.1,
+    autos=ALL,
+    has_convolutions=True,
+)
+
+
+def _less(base: Variant | None = None, *, is_deterministic: bool = False, **settings: Any) -> Findings | None:
+    asked = AcceleratorSettings(**settings)
+    return narrowed(FOUND, asked, base or Variant(), cores=2, ranks=1, is_deterministic=is_deterministic)
+
+
+@pytest.mark.parametrize(
+    ("settings", "chosen"),
+    [
+        ({"precision": "auto", "memory_format": "auto"}, Variant("bf16-mixed", "channels_last")),
+        ({"precision": "auto"}, Variant("bf16-mixed")),
+        ({"memory_format": "auto"}, Variant(memory_format="channels_last")),
+    ],
+    ids=["two", "precision", "memory format"],
+)
+def test_what_is_open_is_chosen_among_what_was_measured_with_what_is_fixed(settings: Any, chosen: Variant) -> None:
+    less = _less(**settings)
+    assert less is not None
+    assert less.chosen == chosen
+    assert less.autos == tuple(settings)
+    assert less.of_chosen is not None
+    assert (less.gain or 0) > 1
+
+
+def test_all_of_it_answers_the_same() -> None:
+    settings: dict[str, Any] = dict.fromkeys(ALL, "auto")
+    less = _less(**settings)
+    assert less is not None
+    assert (less.chosen.but(threads=None), less.measurements) == (FOUND.chosen.but(threads=None), FOUND.measurements)
+    assert less.num_workers is not None
+
+
+@pytest.mark.parametrize(
+    ("base", "settings"),
+    [
+        (Variant(), {"compile": "auto"}),
+        (Variant(fused=True), {"precision": "auto"}),
+        (Variant(threads=1), {"precision": "auto"}),
+        (Variant("bf16-mixed"), {"memory_format": "auto"}),
+        (Variant(), {"precision": "auto", "threads": "auto"}),
+        (Variant("64-true"), {"precision": "auto"}),
+    ],
+    ids=["not open then", "fused", "other threads", "other baseline", "threads of another best", "other precision"],
+)
+def test_what_would_have_to_be_measured_is_not_guessed(base: Variant, settings: Any) -> None:
+    assert _less(base, **settings) is None
+
+
+def test_nobody_has_seen_another_choice_repeat() -> None:
+    asked: dict[str, Any] = {"precision": "auto", "memory_format": "auto"}
+    assert _less(**asked, is_deterministic=True) is None
+    assert _less(**asked, fused="auto", is_deterministic=True) is not None
