@@ -96,7 +96,8 @@ class Catalogue:
     def names_below(self, bases: Collection[str]) -> set[str]:
         """List the short names of all described classes that derive from any of several bases and can be built."""
         pairs = [pair for base in bases for pair in self.data["names"].get(base, {}).items()]
-        return {name for name, path in pairs if not self.classes.get(str(path), {}).get("abstract")}
+        apart = {"abstract": True}  # what is not described cannot be built either
+        return {name for name, path in pairs if isinstance(path, list) or not self.classes.get(path, apart).get("abstract")}
 
     def counts(self, path: str) -> bool:
         """Tell whether what is said of a class, or of a module, holds for what is installed."""

@@ -1,0 +1,207 @@
+"""The network of a classifier: built for the data's classes, filled from weights or a checkpoint, partly frozen."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import nn
+
+from lightkit.errors import ConfigError
+from lightkit.models import pretrained
+from lightkit.models.backbones import build, check_name, image_size_of, subnetworks_of_head
+from lightkit.models.classes import agree, numbered, of_data, usable
+
+__all__ = ["ClassNetwork"]
+
+_Self = TypeVar("_Self", bound="ClassNetwork")
+
+
+class ClassNetwork(LightningModule, ABC):
+    """A module whose network is built when the classes are known. Its steps are those of who derives from it.
+
+    Args:
+        backbone: Name of the network.
+        weights: Where training starts, as in `ImageClassifier`.
+        freeze: ``backbone`` keeps all but the head as it is.
+        num_classes: Number of classes, where the data does not tell.
+        class_names: Names in the order of the labels, where the data does not tell.
+    """
+
+    def __init__(
+        self,
+        backbone: str,
+        weights: str | None,
+        freeze: Literal["none", "backbone"],
+        num_classes: int | None,
+        class_names: list[str] | None,
+    ) -> None:
+        super().__init__()
+        check_name(backbone)
+        self.backbone = backbone
+        self.weights = weights
+        self.frozen = freeze == "backbone"
+        self.num_classes = num_classes
+        self.class_names = usable(class_names, num_classes) if class_names else None
+        self.network: nn.Module | None = None
+        self._head_names: tuple[str, ...] = ()
+        self._has_weights = weights is None
+        self._is_starting = False
+
+    @abstractmethod
+    def prepare_for(self, num_classes: int) -> None:
+        """Make what else depends on the number of classes; called when the network has been built."""
+
+    def configure_model(self) -> None:
+        """Build the network for the data's classes. Weights follow when it is known whether a checkpoint has them.
+
+        Raises:
+            ConfigError: If the classes are unknown or contradict each other, or the images have the wrong size.
+        """
+        found = of_data(self._trainer.datamodule) if self._trainer is not None else None  # type: ignore[attr-defined]
+        if self.class_names is not None and found is not None:
+            agree(self.class_names, found, by="the model")
+        names = self.class_names or found or (numbered(self.num_classes) if self.num_classes else None)
+        if names is None and self._is_fitting():
+            raise ConfigError(_UNKNOWN_CLASSES)
+        if names is not None and self.network is None:
+            self._build(usable(names, self.num_classes))
+        self._set_example()
+
+    def build_for(self, class_names: Sequence[str]) -> None:
+        """Build the network for weights that come from elsewhere than ``weights`` and a checkpoint.
+
+        Args:
+            class_names: The classes that those weights know.
+
+        Raises:
+            ConfigError: If the model was told others.
+        """
+        names = list(class_names)
+        if self.class_names is not None:
+            names = agree(names, self.class_names, by="the weights")
+        self._build(usable(names, self.num_classes))
+        self._has_weights = True
+
+    def _build(self, class_names: list[str]) -> None:
+        self.class_names = class_names
+        self.network = build(self.backbone, len(class_names), weights=self.weights)
+        self._head_names = subnetworks_of_head(self.network, len(class_names))
+        self.prepare_for(len(class_names))
+        if self.frozen:
+            self.network.requires_grad_(requires_grad=False)
+            for head in self._heads():
+                head.requires_grad_(requires_grad=True)
+        self.train(self.training)
+
+    def _heads(self) -> list[nn.Module]:
+        return [self._network.get_submodule(name) for name in self._head_names]
+
+    @property
+    def _network(self) -> nn.Module:
+        if self.network is None:
+            raise ConfigError(_UNKNOWN_CLASSES)
+        return self.network
+
+    def _is_fitting(self) -> bool:
+        return self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
+
+    def _set_example(self) -> None:
+        """Tell loggers what to trace the network with."""
+        data = getattr(self._trainer, "datamodule", None)
+        size = getattr(data, "image_size", None)
+        fixed = image_size_of(self.network) if self.network is not None else None
+        height, width = (size, size) if isinstance(size, int) else size or (fixed or 224,) * 2
+        if fixed is not None and (height, width) != (fixed, fixed):
+            raise ConfigError(
+                f"data.init_args.image_size: {self.backbone} takes images of {fixed} x {fixed} pixels, and the data "
+                f"gives {height} x {width}. Set image_size to {fixed}, or choose another model.init_args.backbone."
+            )
+        self.example_input_array = torch.zeros(1, 3, height, width)
+
+    def load_weights(self) -> None:
+        """Load the weights that ``weights`` names, unless that was done or a checkpoint has brought its own.
+
+        Lightning's hooks call this when a stage starts; with a model built by hand, call it after
+        ``configure_model``.
+
+        Raises:
+            ConfigError: If they cannot be read or do not fit.
+            DataError: If they cannot be downloaded.
+        """
+        network = self._network
+        if self._has_weights or self.weights is None:
+            return
+        if self._trainer is not None and self.weights == "default":  # one process of a machine downloads
+            if self._trainer.local_rank == 0:
+                pretrained.read(self.weights, backbone=self.backbone)
+            self._trainer.strategy.barrier("weights")
+        state = pretrained.read(self.weights, backbone=self.backbone)
+        source = f"the default weights of {self.backbone}" if self.weights == "default" else self.weights
+        pretrained.load_into(network, state, heads=self._head_names, source=source)
+        self._has_weights = True
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the class names."""
+        checkpoint["class_names"] = self.class_names
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check the classes, and build the network where they were unknown.
+
+        Raises:
+            ConfigError: If the checkpoint is of another model or of other classes.
+        """
+        names = checkpoint.get("class_names")
+        if not names:
+            raise ConfigError("ckpt_path: the checkpoint names no classes, so it was not saved by an ImageClassifier.")
+        if self.class_names is not None:
+            names = agree(names, self.class_names, by="the checkpoint")
+        if self.network is None:
+            self._build(names)
+            self._set_example()
+        self.class_names = names
+        self._check_fit(checkpoint)
+        self._has_weights = True
+
+    def _check_fit(self, checkpoint: dict[str, Any]) -> None:
+        if self._trainer is None or not self.strict_loading:
+            return
+        if found := pretrained.differences(self.state_dict(), checkpoint.get("state_dict", {})):
+            raise ConfigError(
+                f"ckpt_path: the checkpoint is not of backbone {self.backbone} (model.init_args.backbone). {found}"
+            )
+
+    # Modes: what is frozen stays in eval mode.
+
+    def train(self: _Self, mode: bool = True) -> _Self:
+        """Set the mode of all but the frozen part, which stays in eval mode."""
+        super().train(mode)
+        if self.frozen and self.network is not None and not self._is_starting:
+            self.network.eval()
+            for head in self._heads():
+                head.train(mode)
+        return self
+
+    def on_fit_start(self) -> None:
+        """Load the weights."""
+        self.load_weights()
+        # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are meant to be.
+        self._is_starting = True
+        self.train()
+
+    def on_train_start(self) -> None:
+        """Put the frozen part into eval mode."""
+        self._is_starting = False
+        self.train()
+
+    on_validation_start = on_test_start = on_predict_start = load_weights
+
+
+_UNKNOWN_CLASSES = (
+    "model.init_args.class_names: the classes are unknown: the data module has neither class_names nor num_classes. "
+    "Expected one of them there, or class_names or num_classes of the model."
+)
