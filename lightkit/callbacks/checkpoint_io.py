@@ -6,7 +6,7 @@ import logging
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from lightning_fabric.plugins.io.xla import XLACheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 
 from lightkit import runs
-from lightkit.callbacks.checkpoint_reading import NOT_READ, CheckpointReader, classes_beside_tensors
+from lightkit.callbacks.checkpoint_reading import CheckpointReader, classes_beside_tensors
 from lightkit.callbacks.plain_values import plain, without_numpy_scalars
 from lightkit.callbacks.sizes import size_of
 from lightkit.errors import CheckpointError
@@ -104,18 +104,13 @@ class VerifiedCheckpointIO(CheckpointReader):
         """Write the content; where there is no room, again when those before it have replaced theirs."""
         try:
             check_room(path, size_of(checkpoint))
-            return runs.written_aside(path, partial(self._write, checkpoint, path))
+            return runs.written_aside(path, partial(_save, checkpoint))
         except (OSError, RuntimeError, CheckpointError):
             if not self._waiting:
                 raise
         self._writer.drain()
         check_room(path, size_of(checkpoint))
-        return runs.written_aside(path, partial(self._write, checkpoint, path))
-
-    def _write(self, checkpoint: dict[str, Any], path: Path, aside: Path) -> None:
-        with aside.open("wb") as file:  # given a path, torch.save would put its name into the archive
-            torch.save(checkpoint, file)
-        self._tell_classes(aside, path)
+        return runs.written_aside(path, partial(_save, checkpoint))
 
     def _finish(self, aside: Path, path: Path, facts: Mapping[str, Any]) -> None:
         try:
@@ -124,6 +119,7 @@ class VerifiedCheckpointIO(CheckpointReader):
         finally:
             self._waiting.discard(path)
         self._written[path] = _state(path)
+        self._tell_classes(path)
         self._tell_room(path)
         if self._on_saved is not None:
             self._on_saved(path, facts)
@@ -152,15 +148,9 @@ class VerifiedCheckpointIO(CheckpointReader):
                 in_bytes(size),
             )
 
-    def _tell_classes(self, aside: Path, path: Path) -> None:
-        """Say it while the training runs, not when it is to go on: what somebody's code keeps is left as it is.
-
-        Not in the writer's thread: torch lists for the whole process what is harmless.
-        """
-        found: list[str] = []
-        with suppress(*NOT_READ):  # which is told when it is read back
-            found = classes_beside_tensors(aside)
-        if new := set(found) - self._told:
+    def _tell_classes(self, path: Path) -> None:
+        """Say it while the training runs, not when it is to go on: what somebody's code keeps is left as it is."""
+        if new := set(classes_beside_tensors(path)) - self._told:
             self._told |= new
             _log.warning(
                 "%s holds %s beside tensors and plain values: to go on from it needs --trust. Hyper-parameters, and "
@@ -213,6 +203,11 @@ def _told(path: Path) -> Iterator[None]:
             f"The checkpoint {path} cannot be written: {error}. The one before it, if any, is untouched. "
             f"Free space or change the folder's permissions, then run the same command to resume."
         ) from error
+
+
+def _save(checkpoint: dict[str, Any], path: Path) -> None:
+    with path.open("wb") as file:  # given a path, torch.save would put its name into the archive
+        torch.save(checkpoint, file)
 
 
 def _state(path: Path) -> tuple[int, int, int]:

@@ -28,14 +28,7 @@ from torch import Tensor, serialization
 from lightkit import runs
 from lightkit.errors import ConfigError
 
-__all__ = [
-    "NOT_READ",
-    "CheckpointReader",
-    "check_content",
-    "classes_beside_tensors",
-    "harmless_allowed",
-    "read_checkpoint",
-]
+__all__ = ["CheckpointReader", "check_content", "classes_beside_tensors", "harmless_allowed", "read_checkpoint"]
 
 _REASON = re.compile(r"WeightsUnpickler error:\s*(\S.*)")  # torch 2.15 puts it two lines further down
 _log = logging.getLogger("lightkit")
@@ -48,9 +41,9 @@ _HARMLESS = (
 )
 """Classes that people's callbacks keep values in, beside those that torch allows: to build one runs nothing but its own
 constructor. numpy's are not among them: to unpickle an array can reach into memory."""
-NOT_READ = (
+_NOT_READ = (
     *(RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
-    *(ImportError, OverflowError, MemoryError, struct.error, zipfile.BadZipFile, pickle.UnpicklingError),
+    *(ImportError, OverflowError, MemoryError, struct.error, zipfile.BadZipFile),
 )
 """What torch 2.15 raises for files that are cut short, damaged or something else."""
 _FORMS: dict[str, tuple[Any, str]] = {
@@ -148,9 +141,12 @@ def _fault_of(content: Mapping[str, Any]) -> str | None:
 
 
 def classes_beside_tensors(path: str | Path) -> list[str]:
-    """List the classes and functions that loading a file would call beside harmless ones, without loading it."""
-    with harmless_allowed():
-        return sorted(serialization.get_unsafe_globals_in_checkpoint(str(path)))
+    """List the classes and functions that loading a file would call beside harmless ones, without loading it.
+
+    Any thread may ask: nothing is allowed meanwhile.
+    """
+    harmless = {f"{kind.__module__}.{kind.__qualname__}" for kind in _HARMLESS}
+    return sorted({*serialization.get_unsafe_globals_in_checkpoint(str(path))} - harmless)
 
 
 @contextmanager
@@ -174,7 +170,7 @@ def _loaded(path: str | Path, *, map_location: Any, mmap: bool) -> Any:
         names = _refused(path, error)
         if not runs.is_trusting():
             raise ConfigError(runs.refusal(path, names) if names else _unreadable(path, error)) from error
-    except NOT_READ as error:
+    except _NOT_READ as error:
         raise ConfigError(_unreadable(path, error)) from error
     _tell_trust(path, names)
     return _read_or_refused(path, lambda: load(weights_only=False))
@@ -183,7 +179,7 @@ def _loaded(path: str | Path, *, map_location: Any, mmap: bool) -> Any:
 def _read_or_refused(path: str | Path, load: Callable[[], Any]) -> Any:
     try:
         return load()
-    except NOT_READ as error:
+    except (*_NOT_READ, pickle.UnpicklingError) as error:
         raise ConfigError(_unreadable(path, error)) from error
 
 
@@ -192,7 +188,7 @@ def _refused(path: str | Path, error: Exception) -> list[str]:
     try:
         if found := classes_beside_tensors(path):
             return found
-    except NOT_READ:  # not of this format; what torch said is left
+    except (*_NOT_READ, pickle.UnpicklingError):  # not of this format; what torch said is left
         pass
     return runs.classes_named(str(error))
 

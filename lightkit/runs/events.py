@@ -27,6 +27,9 @@ warning     somebody was warned, on the screen too
 end         the last line of this process, whatever the reason
 ==========  ==========================================================================================
 
+Lines stand in the order in which they were asked for, with the time at which it happened: a checkpoint may be in place
+a moment after the next epoch has begun or ended.
+
 A process that is killed leaves no ``end``; the next one in the same folder begins with ``resume``. It trains again
 what came after its checkpoint, so an epoch can have two events; the later one counts, and metrics.csv has only that.
 """

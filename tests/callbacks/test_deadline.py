@@ -72,15 +72,27 @@ class Hands(Callback):
 
 
 def _trained(
-    folder: Path, deadline_s: float, hands: Hands, *, resumable: bool = False, ckpt: Path | None = None, **trainer: Any
+    folder: Path,
+    deadline_s: float,
+    hands: Hands,
+    *,
+    resumable: bool = False,
+    ckpt: Path | None = None,
+    write_s: float = 0.0,
+    **trainer: Any,
 ) -> tuple[Trainer, list[str]]:
-    """Train epochs of 10 batches and 5 for validation: 105 s by the clock."""
+    """Train epochs of 10 batches and 5 for validation: 105 s by the clock.
+
+    Args:
+        write_s: Seconds for which the files of an epoch are written while the next one goes on.
+    """
     stopped: list[str] = []
     keeper = Checkpoint(dirpath=str(folder))
     stop = StopAtDeadline(
         datetime.fromtimestamp(deadline_s, timezone.utc),
         last_good=lambda: runs.last_good(folder, report=lambda _: None) or next(folder.glob("last.ckpt"), None),
         stopped=stopped.append,
+        written_s=lambda: write_s * max(made.current_epoch - 1, 0),
         clock=hands,
     )
     data = TensorDataset(torch.ones(BATCHES, 2))
@@ -112,6 +124,14 @@ def test_training_stops_after_the_last_epoch_that_leaves_time(tmp_path: Path, de
     assert hands.now_s <= deadline_s
     assert stopped == ([] if epochs == 20 else [STOPPED_BY])
     assert {path.name for path in tmp_path.glob("*.ckpt")} >= {"best.ckpt", "last.ckpt"}
+
+
+@pytest.mark.parametrize(("write_s", "epochs"), [(0.0, 5), (80.0, 4)], ids=["at_once", "later"])
+def test_the_end_leaves_time_for_files_that_are_still_being_written(
+    tmp_path: Path, write_s: float, epochs: int
+) -> None:
+    trainer, stopped = _trained(tmp_path, 600, Hands(), write_s=write_s)
+    assert (trainer.current_epoch, stopped) == (epochs, [STOPPED_BY])
 
 
 @pytest.mark.parametrize("limits", [{"max_epochs": 1}, {"max_steps": 10}], ids=["epochs", "steps"])

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from lightkit import runs
 from tests.cli.commands import (
     PICTURES,
     SMALL,
@@ -23,6 +25,7 @@ from tests.cli.commands import (
     events,
     fit,
     only_run,
+    rows,
     started,
     wait_for,
     workplace,
@@ -74,8 +77,19 @@ def killed(folder: Path, dice: random.Random, *, most: int, in_writing: bool = F
             time.sleep(moment_s)  # no event tells of a moment between events
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, "it ended before it was killed"
+    assert_no_checkpoint_came_before_its_epoch(folder)
     what = "writing the next" if in_writing else f"{moment_s:.3f} s"
     return f"killed after {enough - before} checkpoints and {what}; the last event was {events(folder)[-1]}"
+
+
+def assert_no_checkpoint_came_before_its_epoch(folder: Path) -> None:
+    """The next process goes on after an epoch that is in a checkpoint, and would never write its row or its event."""
+    for path in (only_run(folder) / "checkpoints").glob("*.ckpt"):
+        if runs.verify(path):
+            loops = torch.load(path, weights_only=True)["loops"]
+            done = set(range(loops["fit_loop"]["epoch_progress"]["total"]["processed"]))
+            assert done <= {event["epoch"] for event in events(folder, "epoch")}, path
+            assert not done or done <= {int(row["epoch"]) for row in rows(folder)}, path
 
 
 def story(folder: Path, num_workers: int, seed: int, most: int) -> Story:
