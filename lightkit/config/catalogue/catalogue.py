@@ -96,8 +96,10 @@ class Catalogue:
     def names_below(self, bases: Collection[str]) -> set[str]:
         """List the short names of all described classes that derive from any of several bases and can be built."""
         pairs = [pair for base in bases for pair in self.data["names"].get(base, {}).items()]
-        apart = {"abstract": True}  # what is not described cannot be built either
-        return {name for name, path in pairs if isinstance(path, list) or not self.classes.get(path, apart).get("abstract")}
+        return {name for name, path in pairs if isinstance(path, list) or self._can_be_built(path)}
+
+    def _can_be_built(self, path: str) -> bool:
+        return path in self.classes and not self.classes[path].get("abstract")
 
     def counts(self, path: str) -> bool:
         """Tell whether what is said of a class, or of a module, holds for what is installed."""
