@@ -19,7 +19,7 @@ from lightkit.errors import ConfigError, Interrupted, LightkitError, told_interr
 from lightkit.launch import ATTEMPT, LAUNCH, PREEMPTED, STALLED, Board, Rank, Stall, redirect, this_rank
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["DATA_CHANGED", "INHERITED", "Seat", "num_threads", "seat_of"]
+__all__ = ["DATA_CHANGED", "INHERITED", "Seat", "seat_of"]
 
 DATA_CHANGED = "DataChanged"
 """Name of the exception after which all ranks have to begin again, in a new run."""
@@ -246,25 +246,6 @@ def seat_of(environ: Mapping[str, str], root: Path | str | None = None) -> Seat 
     if told := environ.get(INHERITED):
         return Seat(rank, Board(Path(json.loads(told)["folder"]) / "logs"), supervised=False)
     return Seat(rank, Board(Path(root).absolute() / _LAUNCHES / f"{rank.engine}-{rank.key}"), supervised=False)
-
-
-def num_threads(rank: Rank, *, num_cores: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Give the threads that a rank should have so that those of a machine do not fight for its cores.
-
-    Args:
-        rank: The rank.
-        num_cores: Cores that this process may use.
-        environ: Environment variables.
-    """
-    asked = environ.get("SLURM_CPUS_PER_TASK", "") if rank.engine == "slurm" else ""
-    if asked.isdigit():
-        return int(asked)
-    share = num_cores // rank.local_size
-    if affinity := getattr(os, "sched_getaffinity", None):  # not on macOS
-        own, launcher = affinity(0), affinity(os.getppid())
-        if len(own) < len(launcher):  # which has given each rank its cores
-            share = min(num_cores, len(launcher) // rank.local_size)
-    return max(1, share)
 
 
 def _exit_code(error: BaseException) -> int:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from lightkit.cli.explaining import located
 from lightkit.cli.export_options import options_in
-from lightkit.cli.joining import num_threads, seat_of
+from lightkit.cli.joining import seat_of
 from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
 from lightkit.cli.light_imports import import_torchmetrics
 from lightkit.cli.notifying import Audience
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import Session, open_session
+from lightkit.cli.threads import num_threads
 from lightkit.cli.timing import with_moment
 from lightkit.cli.unchanged import code_if_unchanged, warn_undecided
 from lightkit.errors import CheckpointError, ConfigError, LightkitError

@@ -1,4 +1,4 @@
-"""Which processes are ranks, and how many threads each has."""
+"""Which processes are ranks, and what each says of its end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.joining import LeftAlone, Seat, num_threads, seat_of
+from lightkit.cli.joining import LeftAlone, Seat, seat_of
 from lightkit.cli.stages import note_preemption
 from lightkit.errors import ConfigError, Interrupted
 from lightkit.launch import Board, Rank
 from lightkit.runs.signals import SignalWatch
-from tests.cli.conftest import House
 
 LAUNCHERS = {
     "torchrun": {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1"},
@@ -34,34 +33,6 @@ def test_a_launcher_that_starts_one_process_has_started_it(tmp_path: Path, engin
 def test_one_process_of_lightnings_own_is_alone(tmp_path: Path) -> None:
     assert seat_of({}, tmp_path) is None
     assert seat_of({"LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}, tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("rank", "environ", "num_cores", "threads"),
-    [
-        (Rank(0, 2, 0, 2, "horovod"), {}, 8, 4),
-        (Rank(0, 4, 0, 2, "mpi"), {}, 8, 4),
-        (Rank(0, 8, 0, 8, "mpi"), {}, 2, 1),
-        (Rank(0, 1, 0, 1, "slurm"), {}, 6, 6),
-        (Rank(0, 2, 0, 2, "slurm"), {"SLURM_CPUS_PER_TASK": "3"}, 8, 3),
-    ],
-    ids=["two", "two machines", "more than cores", "one", "slurm"],
-)
-def test_the_cores_are_shared_out(rank: Rank, environ: dict[str, str], num_cores: int, threads: int) -> None:
-    assert num_threads(rank, num_cores=num_cores, environ=environ) == threads
-
-
-def test_cores_that_the_launcher_has_shared_out_are_not_shared_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, launcher = {0, 1, 2, 3}, set(range(16))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 0 else launcher)
-    assert num_threads(Rank(0, 4, 0, 4, "mpi"), num_cores=4, environ={}) == 4
-    assert num_threads(Rank(0, 8, 0, 8, "mpi"), num_cores=4, environ={}) == 2  # two ranks on the same four cores
-
-
-def test_one_process_has_the_threads_that_the_config_says(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    house.resolved("-c", "small.yaml", "launch.threads=3")
-    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize(
