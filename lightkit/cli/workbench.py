@@ -136,6 +136,7 @@ class Workbench:
             FoundSize.of_json,
             look,
             counts=lambda found: found.fits(ranks=self._length.ranks),
+            is_worth=lambda found: any(one.batch_size > found.first for one in found.tried),
         )
 
     def _training_s(self, tried: TriedSize, num_samples: int) -> float | None:
@@ -215,6 +216,7 @@ class Workbench:
             name_of(LEARNING_RATE, key_of(parts)),
             FoundRate.of_json,
             look,
+            is_worth=lambda found: found.learning_rate is not None,
         )
 
     def _kept_or_new(
@@ -226,7 +228,7 @@ class Workbench:
         *,
         counts: Callable[[_T], bool] = lambda _: True,
         otherwise: Callable[[], _T | None] = lambda: None,
-        is_worth: Callable[[_T], bool] = lambda _: True,
+        is_worth: Callable[[_T], bool],
     ) -> _T:
         """Give what was found before, if it counts, or something else that does; else search, and keep it.
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from lightkit.runs import read_events
+from lightkit.tuning import batch_size
 from tests.cli.conftest import House
 
 MY_NETS = """\
@@ -56,7 +57,8 @@ accelerator: {kind: cpu, batch_size: auto, learning_rate: auto}
 
 
 @pytest.fixture
-def nets(house: House) -> House:
+def nets(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.setattr(batch_size, "SHARE_OF_TRAINING", 1e9)  # the training is short
     house.write("my_nets.py", MY_NETS)
     house.write("points/number.txt", "64")
     house.write("both.yaml", BOTH)
@@ -106,8 +108,16 @@ def test_what_they_depend_on_has_them_searched_for_again(nets: House, change: tu
 
 def test_other_files_of_the_data_count(nets: House) -> None:
     nets.fit("-c", "both.yaml")
+    assert _tune(nets.fit("-c", "both.yaml"))["source"] == "cache"
     nets.write("points/number.txt", "96")
     assert _tune(nets.fit("-c", "both.yaml"))["source"] == "measured"
+
+
+def test_a_search_that_had_no_time_is_not_kept(nets: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_size, "SHARE_OF_TRAINING", 0.0)
+    for _ in range(2):
+        event = _tune(nets.fit("-c", "both.yaml", "--accelerator.learning_rate=null"))
+        assert (event["source"], event["chosen"]) == ("measured", {"batch_size": 4})
 
 
 def test_a_fit_takes_batch_size_and_rate_from_tune(nets: House) -> None:

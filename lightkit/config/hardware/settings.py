@@ -14,12 +14,11 @@ class AcceleratorSettings:
 
     `auto` measures a few steps of the real model on real batches before it trains, and takes the fastest setting whose
     first losses stay within a stated tolerance of float32's. After 30 seconds in all, or 5 % of the time that training
-    is expected to take, it begins no other measurement.
-    The choice is told, kept for this model, data, machine and versions below `run.root`, in `.tuning`, and written
-    into the run's config, so that neither a replay nor the same fit measures again: to have it measured again, delete
-    the files there, or say `lightkit tune`. With `trainer.deterministic` all is tried with torch's
-    deterministic algorithms, and the fastest is taken whose first losses are the same to the last bit when it is
-    tried again.
+    is expected to take, it begins no other measurement. The choice is told, kept for this model, data, machine and
+    versions below `run.root`, in `.tuning`, and written into the run's config, so that neither a replay nor the same
+    fit measures again: to have it measured again, delete the files there, or say `lightkit tune`. With
+    `trainer.deterministic` all is tried with torch's deterministic algorithms, and the fastest is taken whose first
+    losses are the same to the last bit when it is tried again.
 
     Args:
         precision: `auto`, which tries float32, `trainer.precision` and what the device computes quickest; any other
@@ -35,8 +34,8 @@ class AcceleratorSettings:
         batch_size: `auto`: of the sizes that memory holds, the least that gives within 5 % of the most samples a
             second; a number from 1 goes to the argument of the data.
         learning_rate: `auto`: a tenth of the rate at which the loss of Lightning's range test is least, if it falls
-            clearly and there is time for 40 steps; a number above 0 goes to the optimizer's `lr` where the config names an optimizer, else to the
-            model's `learning_rate` or `lr`.
+            clearly and there is time for 40 steps; a number above 0 goes to the optimizer's `lr` where the config names
+            an optimizer, else to the model's `learning_rate` or `lr`.
     """
 
     precision: Literal["auto"] | None = None
