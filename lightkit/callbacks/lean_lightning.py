@@ -122,12 +122,13 @@ def _call_callback_hooks(trainer: Any, hook_name: str, *args: Any, **kwargs: Any
     empty, module = _EMPTY.get(hook_name), trainer.lightning_module
     if empty is None or module is None or "monitoring_callbacks" in kwargs or call.log.isEnabledFor(logging.DEBUG):
         return _to_callbacks(trainer, hook_name, *args, **kwargs)
-    before, module._current_fx_name = module._current_fx_name, hook_name
+    held = vars(module)  # torch's way to set an attribute of a module takes as long as a hook
+    before, held["_current_fx_name"] = held["_current_fx_name"], hook_name
     for callback in trainer.callbacks:
         hook = getattr(callback, hook_name)
         if getattr(hook, "__func__", None) is not empty and callable(hook):
             hook(trainer, trainer.lightning_module, *args, **kwargs)
-    module._current_fx_name = before
+    held["_current_fx_name"] = before
     return None
 
 
