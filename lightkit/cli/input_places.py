@@ -122,14 +122,8 @@ def _said_texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
             given, declared = {**default_arguments(found), **given}, declared_places(found)
             given = given if declared is None else {name: given.get(name) for name in declared}
         yield from _said_texts(f"{key}.init_args", given)
-    elif isinstance(value, Mapping):
-        for name, child in value.items():
-            yield from _said_texts(f"{key}.{name}", child)
-    elif isinstance(value, (list, tuple)):
-        for index, child in enumerate(value):
-            yield from _said_texts(f"{key}.{index}", child)
-    elif isinstance(value, str):
-        yield key, value
+    else:
+        yield from _texts(key, value, inside=_said_texts)
 
 
 def _is_input(path: Path, text: str, outputs: tuple[Path, ...]) -> bool:
@@ -236,12 +230,19 @@ def _existing(key: str, value: Any) -> Iterator[tuple[str, Path]]:
             yield name, path
 
 
-def _texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
+def _texts(
+    key: str, value: Any, *, inside: Callable[[str, Any], Iterator[tuple[str, str]]] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Give the texts of a value with their dotted keys.
+
+    Args:
+        key: Of the value.
+        value: Anything.
+        inside: Gives those of what a container holds; this function if None.
+    """
+    inside = inside or _texts
     if isinstance(value, str):
         yield key, value
-    elif isinstance(value, Mapping):
-        for name, child in value.items():
-            yield from _texts(f"{key}.{name}", child)
-    elif isinstance(value, (list, tuple)):
-        for index, child in enumerate(value):
-            yield from _texts(f"{key}.{index}", child)
+    elif isinstance(value, (Mapping, list, tuple)):
+        for name, child in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from inside(f"{key}.{name}", child)

@@ -1,4 +1,4 @@
-"""What the settings that data modules of images have in common come to."""
+"""What the settings that data modules have in common come to."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from lightkit.data.views import EvalView, TrainView, training_view
 from lightkit.data.workers import Pinning, chosen_num_workers, num_batches_of
 from lightkit.images.preprocessing import Preprocessing
 
-__all__ = ["ImageSettings", "loading_of", "seed_of", "training_view_of"]
+__all__ = ["ImageSettings", "Seeded", "loading_of", "seed_of", "training_view_of"]
 
 
-class ImageSettings(Protocol):
+class Seeded(Protocol):
+    """A data module with a seed of its own, or none."""
+
+    seed: int | None
+
+
+class ImageSettings(Seeded, Protocol):
     """A data module with these settings."""
 
     batch_size: int
@@ -23,7 +29,6 @@ class ImageSettings(Protocol):
     crop_scale: tuple[float, float]
     color_jitter: float
     rand_augment: bool
-    seed: int | None
     prefetch_factor: int
     persistent_workers: bool
     pin_memory: Pinning
@@ -33,7 +38,7 @@ class ImageSettings(Protocol):
         """The trainer, once there is one."""
 
 
-def seed_of(data: ImageSettings) -> int:
+def seed_of(data: Seeded) -> int:
     """Give the seed of order and augmentation: the data module's own, else the run's."""
     return global_seed() if data.seed is None else data.seed
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lightkit.data.loaders import ResumableLoader, eval_loader, predict_loader, train_loader
-from lightkit.data.sampling import SampleKey, global_seed, stable_seed
+from lightkit.data.loading import seed_of
+from lightkit.data.sampling import SampleKey, stable_seed
 from lightkit.data.splits import Split
 from lightkit.errors import ConfigError
 
@@ -84,7 +85,7 @@ class Temperatures(LightningDataModule):
             self.datasets[split] = TemperatureDataset(
                 self.num_samples if split == "train" else max(1, self.num_samples // 4),
                 noise=self.noise if split == "train" else 0.0,
-                seed=stable_seed(self._seed, number),
+                seed=stable_seed(seed_of(self), number),
             )
 
     @property
@@ -130,14 +131,10 @@ class Temperatures(LightningDataModule):
         return predict_loader(self.datasets["test"], **self._loading)
 
     @property
-    def _seed(self) -> int:
-        return global_seed() if self.seed is None else self.seed
-
-    @property
     def _loading(self) -> dict[str, Any]:
         return {
             "batch_size": self.batch_size,
             "num_workers": self.num_workers,
-            "seed": self._seed,
+            "seed": seed_of(self),
             "trainer": self.trainer,
         }
