@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 
+import torch
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning_utilities.core import rank_zero as utilities
 from pytorch_lightning.utilities import rank_zero as lightning
 
-from lightkit.distributed.collectives import hvd, start_horovod
+from lightkit.distributed.collectives import hvd, spare_cores, start_horovod
+from lightkit.machine import this_machine
 
 __all__ = ["HorovodEnvironment"]
 
@@ -22,12 +24,17 @@ class HorovodEnvironment(ClusterEnvironment):
         super().__init__()
         self._size, self._rank, self._local_rank, self._local_size, self._node = 1, 0, 0, 1, 0
 
-    def start(self) -> None:
+    def start(self, *, on_cpu: bool = False) -> None:
         """Meet the other ranks.
+
+        Args:
+            on_cpu: This rank computes on the CPU, so that Horovod's own thread takes time from it.
 
         Raises:
             ConfigError: If Horovod is not installed.
         """
+        if on_cpu:
+            spare_cores(os.environ, num_threads=torch.get_num_threads(), num_cores=this_machine().cores or 1)
         start_horovod()
         self._size, self._rank, self._node = hvd.size(), hvd.rank(), hvd.cross_rank()
         self._local_rank, self._local_size = hvd.local_rank(), hvd.local_size()

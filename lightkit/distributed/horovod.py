@@ -70,7 +70,7 @@ class HorovodStrategy(ParallelStrategy):
             raise mistake(f"strategy: horovod trains on CPUs and NVIDIA GPUs, not on {devices[0].type}.")
         if devices[0].type == "cuda" and not hvd.nccl_built():
             raise mistake("this Horovod was built without NCCL: HOROVOD_GPU_OPERATIONS=NCCL make horovod")
-        self._environment.start()
+        self._environment.start(on_cpu=devices[0].type == "cpu")
         if self._layer_sync is not None and self.world_size > 1:
             raise mistake("trainer.sync_batchnorm does not work with strategy: horovod; ddp has it.")
         if devices[0].type == "cuda":

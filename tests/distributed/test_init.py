@@ -39,3 +39,20 @@ def test_an_unknown_compression_is_refused() -> None:
         pytest.skip("Horovod is not installed: make horovod")
     with pytest.raises(ConfigError, match="expected fp16 or null, got 'fp8'"):
         distributed.HorovodStrategy(compression="fp8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("environ", "num_threads", "num_cores", "cycle"),
+    [
+        ({"HOROVOD_LOCAL_SIZE": "2"}, 1, 2, "5"),
+        ({"HOROVOD_LOCAL_SIZE": "2"}, 1, 4, None),
+        ({"HOROVOD_LOCAL_SIZE": "2"}, 2, 4, "5"),
+        ({"HOROVOD_LOCAL_SIZE": "2", "HOROVOD_CYCLE_TIME": "1"}, 1, 2, "1"),
+        ({}, 1, 1, None),
+    ],
+)
+def test_horovods_thread_spares_cores_that_the_ranks_need(
+    environ: dict[str, str], num_threads: int, num_cores: int, cycle: str | None
+) -> None:
+    collectives.spare_cores(environ, num_threads=num_threads, num_cores=num_cores)
+    assert environ.get("HOROVOD_CYCLE_TIME") == cycle
