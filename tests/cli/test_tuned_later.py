@@ -68,9 +68,7 @@ def test_nothing_has_changed_though_the_saved_config_has_choices_in_place_of_aut
     assert "accelerator.memory_format" in changed.err
 
 
-def test_what_is_measured_counts_for_the_deadline(
-    autos: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_with_a_deadline_has_little_time_to_measure(autos: House, monkeypatch: pytest.MonkeyPatch) -> None:
     budgets: list[float] = []
     left_s: list[float] = []
     budget_of = tuned.MeasuredAutos._budget_s
@@ -88,10 +86,6 @@ def test_what_is_measured_counts_for_the_deadline(
     assert done.code == 0, done.err
     assert budgets == [pytest.approx(0.05 * left_s[0], abs=0.05)]
     assert read_json(autos.runs[-1] / "summary.json")["status"] == "done"
-    (told,) = _events(autos.runs[-1], "tune")
-    begun = datetime.fromisoformat(_events(autos.runs[-1], "start")[0]["time"])
-    assert told["seconds"] > 0
-    assert begun < soon
 
 
 @pytest.mark.slow
