@@ -131,3 +131,11 @@ def test_each_command_of_the_bench_does_what_it_should(tmp_path: Path) -> None:
     assert found["environment"]["threads"] == 1
     assert [row["command"] for row in found["rows"]] == [row.name for row in startup.ROWS]
     assert all(row["ratio"] < 0.5 for row in found["rows"][:3])  # they load no torch; a tenth where nothing else runs
+
+
+def test_a_python_without_lightkits_packages_is_told_from_a_crash() -> None:
+    bare = [sys.executable, "-S", SCRIPTS / "bench", "step"]
+    done = subprocess.run(bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "is not installed for" in done.stderr
+    assert "Traceback" not in done.stderr
