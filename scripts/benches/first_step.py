@@ -1,9 +1,10 @@
 """Seconds from the start of a process to the end of its first optimizer step: lightkit beside a hand-written script.
 
 Both train ResNet-18 on the same photos, with the same batch, size, threads and loading processes. lightkit does what it
-does by default on the way: it reads the config, makes the run's folder, writes the manifest, looks at each photo (once,
-and keeps what it found), and validates two batches before it begins. The reach is that of a training from the second
-run on, which knows the photos; one that has never seen them has a row of its own. Rows without a reach are told only.
+does by default on the way: it reads the config, makes the run's folder, writes the manifest and looks at each photo
+(once, and keeps what it found). The reach is that of a training from the second run on, which knows the photos; one
+that has never seen them has a row of its own, as has one that is asked to validate two batches before it begins, which
+a fit of lightkit's own model and data is by itself not. Rows without a reach are told only.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from benches.turns import LIGHTKIT
 __all__ = ["Start", "compared", "run"]
 
 SCRIPT, IMPORTS = "hand-written script", "imports of torch, torchvision, Lightning"
-UNCHECKED, FIRST_TIME = f"{LIGHTKIT} without sanity check", f"{LIGHTKIT}, photos never seen"
+CHECKED, FIRST_TIME = f"{LIGHTKIT} with a sanity check", f"{LIGHTKIT}, photos never seen"
 REACH = 1.25
 LIMIT_S = 180.0
 
@@ -64,7 +65,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         start = Start(Path(root), options)
         contestants: dict[str, Callable[[int], float]] = {SCRIPT: start.script, LIGHTKIT: start.lightkit}
         if not options.quick:
-            contestants |= {IMPORTS: start.imports, UNCHECKED: start.unchecked, FIRST_TIME: start.first_time}
+            contestants |= {IMPORTS: start.imports, CHECKED: start.checked, FIRST_TIME: start.first_time}
         start.lightkit(options.seed)  # so that what it keeps of the photos is there, as from the second run on
         rounds = contest(contestants, repeat=options.repeat, seed=options.seed)
     return {"comparisons": compared(rounds), "rounds": rounds, "settings": {"workers": options.workers}}
@@ -106,9 +107,9 @@ class Start:
         """Give those of lightkit, which has seen the photos before."""
         return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed)])
 
-    def unchecked(self, seed: int) -> float:
-        """Give those of lightkit without validating two batches before."""
-        return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed, num_sanity_val_steps=0)])
+    def checked(self, seed: int) -> float:
+        """Give those of lightkit that validates two batches before."""
+        return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed, num_sanity_val_steps=2)])
 
     def first_time(self, seed: int) -> float:
         """Give those of lightkit on photos that it has never seen."""
