@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from torch.utils.data import DataLoader
 
+from lightkit.data.loading import seed_of, training_view_of
 from lightkit.data.sampling import Position, position_of
 from lightkit.data.splits import Split
 from lightkit.data.tables.batches import Assembling, FeatureBatches, ImageBatches
@@ -17,6 +18,7 @@ from lightkit.data.tables.parquet import local_path
 from lightkit.data.tables.snapshot import Snapshot
 from lightkit.data.tables.stores import is_remote
 from lightkit.data.tables.table import Table
+from lightkit.data.transforms import preprocessing_of
 from lightkit.data.views import View
 from lightkit.errors import ConfigError
 
@@ -149,7 +151,8 @@ class PetastormTable(Table):
 
     def train_dataloader(self) -> Any:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
-        loader = self._petastorm_loader("train", self._view, for_training=True)
+        view = training_view_of(self, preprocessing_of(self.image_size))
+        loader = self._petastorm_loader("train", view, for_training=True)
         loader.before_epoch = self._refuse_bad_epoch
         self._training = loader
         return loader
@@ -180,7 +183,7 @@ class PetastormTable(Table):
         reading = ShardedReading(
             table, self.index, self._assembling(view), rank, num_ranks,
             pool=self.reader_pool_type, num_threads=self.workers_count,
-            seed=self._seed if for_training else None, shuffle_row_groups=self.shuffle_row_groups,
+            seed=seed_of(self) if for_training else None, shuffle_row_groups=self.shuffle_row_groups,
         )  # fmt: skip
         shares = shares_of(table, self.index, split, num_ranks=num_ranks)
         if for_training:
@@ -205,7 +208,7 @@ class PetastormTable(Table):
     def _assembling(self, view: View) -> Assembling:
         are_values = self.index.columns.target == "value"
         if self.index.columns.image:
-            return ImageBatches(view, seed=self._seed, defects=self.defects, are_values=are_values)
+            return ImageBatches(view, seed=seed_of(self), defects=self.defects, are_values=are_values)
         return FeatureBatches(self.index.feature_shape, are_values=are_values)
 
 
