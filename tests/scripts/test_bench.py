@@ -134,7 +134,7 @@ def test_each_command_of_the_bench_does_what_it_should(tmp_path: Path) -> None:
 
 
 def test_a_python_without_lightkits_packages_is_told_from_a_crash() -> None:
-    bare = [sys.executable, "-S", SCRIPTS / "bench", "step"]
+    bare = [sys.executable, "-S", str(SCRIPTS / "bench"), "step"]
     done = subprocess.run(bare, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "is not installed for" in done.stderr
