@@ -1,13 +1,15 @@
-"""Import torchmetrics without SciPy's signals and Matplotlib, which it loads for what few trainings do.
+"""Import Lightning in less time.
 
 `torchmetrics/__init__.py` (1.9) loads `scipy.signal` to give an old name back to a package for speech, and
 `torchmetrics/utilities/plot.py` loads Matplotlib to decorate the functions behind `Metric.plot`. Together they take a
-quarter of the time in which Lightning is imported. Here both stay away until they are used.
+quarter of the time in which Lightning is imported. Here both stay away until they are used. Python's garbage collector
+looks at all modules again and again while more of them come, and finds nothing: it waits, and then leaves them alone.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import importlib.util
 import sys
@@ -18,11 +20,25 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-__all__ = ["import_torchmetrics"]
+__all__ = ["import_lightning", "import_torchmetrics"]
 
 _KNOWN = "1.9."
 _MATPLOTLIB, _AXES, _PYPLOT, _SIGNAL = "matplotlib", "matplotlib.axes", "matplotlib.pyplot", "scipy.signal"
 _NEED_THEM = ("srmrpy", "scienceplots")  # torchmetrics imports these two, where they are, and they import the others
+
+
+def import_lightning() -> None:
+    """Import torch, torchmetrics and Lightning, and let the garbage collector pass over what is there by then."""
+    if "pytorch_lightning" in sys.modules or not gc.isenabled():
+        import_torchmetrics()
+        return
+    gc.disable()
+    try:
+        import_torchmetrics()
+        importlib.import_module("lightkit.cli.lightning")
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def import_torchmetrics() -> None:

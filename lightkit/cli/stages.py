@@ -12,7 +12,7 @@ from lightkit.cli.explaining import located
 from lightkit.cli.export_options import options_in
 from lightkit.cli.joining import seat_of
 from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
-from lightkit.cli.light_imports import import_torchmetrics
+from lightkit.cli.light_imports import import_lightning
 from lightkit.cli.notifying import Audience
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import Session, open_session
@@ -113,7 +113,7 @@ def _run_session(session: Session, words: list[str]) -> int:
     if session.command == "fit":
         keep_memory()
     # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
-    import_torchmetrics()
+    import_lightning()
     from lightkit.cli.lightning import DataChanged
 
     try:

@@ -74,3 +74,12 @@ def test_an_import_that_fails_leaves_no_stand_in_behind() -> None:
         "import matplotlib.pyplot as plt\nprint(plt.Figure.__module__)"
     )
     assert said.splitlines() == ["refused", "matplotlib.figure"]
+
+
+def test_the_garbage_collector_passes_over_what_was_imported_and_goes_on() -> None:
+    said = _run(
+        "import gc\nfrom lightkit.cli.light_imports import import_lightning\nimport_lightning()\n"
+        "print('pytorch_lightning' in sys.modules, gc.isenabled(), gc.get_freeze_count() > 100_000)\n"
+        "gc.disable()\nimport_lightning()\nprint(gc.isenabled())"
+    )
+    assert said.splitlines() == ["True True True", "False"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lightkit.cli.launching import plan_of
 from lightkit.cli.laying import STAGES, options_of
-from lightkit.cli.light_imports import import_torchmetrics
+from lightkit.cli.light_imports import import_lightning
 from lightkit.cli.pages import check_cases, check_page
 from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import Session, open_session
@@ -124,7 +124,7 @@ def _check_session(session: Session) -> None:
     with problems.noted():
         plan_of(session)
     # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
-    import_torchmetrics()
+    import_lightning()
     from lightkit.cli.lightning import Checked, LightkitCLI
 
     hush_libraries()
