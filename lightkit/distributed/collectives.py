@@ -47,7 +47,7 @@ def require_horovod() -> None:
         )
 
 
-def spare_cores(environ: MutableMapping[str, str], *, num_threads: int, num_cores: int) -> None:
+def spare_cores(environ: MutableMapping[str, str], *, num_ranks: int, num_threads: int, num_cores: int) -> None:
     """Let Horovod's thread look for work less often where the ranks' own threads need all cores of the machine.
 
     It wakes each millisecond and asks all ranks, work or none: with two ranks on two cores that took 11 to 16 % of the
@@ -55,11 +55,12 @@ def spare_cores(environ: MutableMapping[str, str], *, num_threads: int, num_core
     ``HOROVOD_CYCLE_TIME`` (milliseconds) of the user's stays. It is read when Horovod starts, and never again.
 
     Args:
-        environ: Where Horovod looks; ``HOROVOD_LOCAL_SIZE`` in it is the number of ranks of this machine.
+        environ: Where Horovod looks.
+        num_ranks: Ranks of this machine.
         num_threads: Threads of one operation, in each rank.
         num_cores: Cores that they may use.
     """
-    if int(environ.get("HOROVOD_LOCAL_SIZE", "1")) * num_threads >= max(2, num_cores):
+    if num_ranks > 1 and num_ranks * num_threads >= num_cores:
         environ.setdefault("HOROVOD_CYCLE_TIME", _CYCLE_MS)
 
 

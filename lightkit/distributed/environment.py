@@ -10,6 +10,7 @@ from lightning_utilities.core import rank_zero as utilities
 from pytorch_lightning.utilities import rank_zero as lightning
 
 from lightkit.distributed.collectives import hvd, spare_cores, start_horovod
+from lightkit.launch import this_rank
 from lightkit.machine import this_machine
 
 __all__ = ["HorovodEnvironment"]
@@ -33,8 +34,10 @@ class HorovodEnvironment(ClusterEnvironment):
         Raises:
             ConfigError: If Horovod is not installed.
         """
-        if on_cpu:
-            spare_cores(os.environ, num_threads=torch.get_num_threads(), num_cores=this_machine().cores or 1)
+        rank = this_rank(os.environ)
+        if on_cpu and rank is not None:
+            threads, cores = torch.get_num_threads(), this_machine().cores or 1
+            spare_cores(os.environ, num_ranks=rank.local_size, num_threads=threads, num_cores=cores)
         start_horovod()
         self._size, self._rank, self._node = hvd.size(), hvd.rank(), hvd.cross_rank()
         self._local_rank, self._local_size = hvd.local_rank(), hvd.local_size()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from lightkit import distributed
-from lightkit.distributed import collectives
+from lightkit.distributed import collectives, environment
 from lightkit.errors import ConfigError
 
 
@@ -42,17 +44,26 @@ def test_an_unknown_compression_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "num_threads", "num_cores", "cycle"),
-    [
-        ({"HOROVOD_LOCAL_SIZE": "2"}, 1, 2, "5"),
-        ({"HOROVOD_LOCAL_SIZE": "2"}, 1, 4, None),
-        ({"HOROVOD_LOCAL_SIZE": "2"}, 2, 4, "5"),
-        ({"HOROVOD_LOCAL_SIZE": "2", "HOROVOD_CYCLE_TIME": "1"}, 1, 2, "1"),
-        ({}, 1, 1, None),
-    ],
+    ("said", "num_ranks", "num_threads", "num_cores", "cycle"),
+    [(None, 2, 1, 2, "5"), (None, 2, 1, 4, None), (None, 2, 2, 4, "5"), ("1", 2, 1, 2, "1"), (None, 1, 2, 2, None)],
 )
 def test_horovods_thread_spares_cores_that_the_ranks_need(
-    environ: dict[str, str], num_threads: int, num_cores: int, cycle: str | None
+    said: str | None, num_ranks: int, num_threads: int, num_cores: int, cycle: str | None
 ) -> None:
-    collectives.spare_cores(environ, num_threads=num_threads, num_cores=num_cores)
+    environ = {} if said is None else {"HOROVOD_CYCLE_TIME": said}
+    collectives.spare_cores(environ, num_ranks=num_ranks, num_threads=num_threads, num_cores=num_cores)
     assert environ.get("HOROVOD_CYCLE_TIME") == cycle
+
+
+def test_ranks_of_mpirun_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", 0), ("SIZE", 64), ("LOCAL_RANK", 0), ("LOCAL_SIZE", 64)):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
+    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+    monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)
+    monkeypatch.setattr(environment, "this_machine", lambda: SimpleNamespace(cores=64))
+    monkeypatch.setattr(environment, "start_horovod", lambda: None)
+    place = SimpleNamespace(size=lambda: 64, rank=lambda: 0, cross_rank=lambda: 0, local_rank=lambda: 0)
+    place.local_size = lambda: 64
+    monkeypatch.setattr(environment, "hvd", place)  # mpirun is not here, and Horovod without MPI would not start
+    environment.HorovodEnvironment().start(on_cpu=True)
+    assert os.environ.pop("HOROVOD_CYCLE_TIME") == "5"
