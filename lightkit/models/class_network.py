@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from pytorch_lightning import LightningModule
@@ -19,10 +18,14 @@ from lightkit.models.classes import agree, numbered, of_data, usable
 __all__ = ["ClassNetwork"]
 
 _Self = TypeVar("_Self", bound="ClassNetwork")
+if TYPE_CHECKING:
+    _Module = LightningModule
+else:
+    _Module = object  # it is no LightningModule by itself, so that no config can name it
 
 
-class ClassNetwork(LightningModule, ABC):
-    """A module whose network is built when the classes are known. Its steps are those of who derives from it.
+class ClassNetwork(_Module):
+    """What a `LightningModule` inherits whose network is built when the classes are known.
 
     Args:
         backbone: Name of the network.
@@ -52,9 +55,9 @@ class ClassNetwork(LightningModule, ABC):
         self._has_weights = weights is None
         self._is_starting = False
 
-    @abstractmethod
     def prepare_for(self, num_classes: int) -> None:
         """Make what else depends on the number of classes; called when the network has been built."""
+        raise NotImplementedError
 
     def configure_model(self) -> None:
         """Build the network for the data's classes. Weights follow when it is known whether a checkpoint has them.

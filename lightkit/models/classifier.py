@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import functional
@@ -25,7 +26,7 @@ __all__ = ["ImageClassifier"]
 log = logging.getLogger("lightkit.models")
 
 
-class ImageClassifier(ClassNetwork):
+class ImageClassifier(ClassNetwork, LightningModule):
     """A network that tells which class an image shows.
 
     It is built when the data is known, so that class count and names come from there; a checkpoint holds the names.
@@ -83,6 +84,7 @@ class ImageClassifier(ClassNetwork):
         self.weight_decay = weight_decay
         self._show_images = False
         self._first_images: Tensor | None = None
+        self._picture: Tensor | None = None
         self._has_offered = False
 
     def prepare_for(self, num_classes: int) -> None:
@@ -159,18 +161,20 @@ class ImageClassifier(ClassNetwork):
             self._first_images = images
 
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Start a new epoch's metrics."""
+        """Start a new epoch's metrics, and keep a picture of the first batch of a run."""
         if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before
             self.scores.of("train").reset()
-
-    def on_train_batch_end(self, outputs: Any, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Show the first batch of a run, once its step is done: nobody is to wait for a picture."""
-        if not self._show_images:
-            return
+        self._send_picture()
         images = batch[0] if self._first_images is None else self._first_images
-        if are_images(images) and self.trainer.is_global_zero and pictures.takers(self.trainer):
-            pictures.send(self.trainer, "train/images", pictures.grid_of(images))
+        if self._show_images and are_images(images) and self.trainer.is_global_zero and pictures.takers(self.trainer):
+            self._picture = pictures.grid_of(images)
         self._show_images, self._first_images = False, None
+
+    def _send_picture(self) -> None:
+        """Hand the picture of the first batch to the loggers; not before its step, for encoding it takes a while."""
+        picture, self._picture = self._picture, None
+        if picture is not None:
+            pictures.send(self.trainer, "train/images", picture)
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
         """Give the loss of a batch."""
@@ -211,7 +215,8 @@ class ImageClassifier(ClassNetwork):
         return not self.trainer.sanity_checking and bool(pictures.takers(self.trainer))
 
     def on_train_epoch_end(self) -> None:
-        """Log the training metrics."""
+        """Log the training metrics, and show the picture where the run has a single batch."""
+        self._send_picture()
         self._log_scores("train")
 
     def on_validation_epoch_end(self) -> None:

@@ -118,3 +118,18 @@ def test_drawing_leaves_no_figure_open() -> None:
     before = plt.get_fignums()
     confusion_matrix(MulticlassConfusionMatrix(2), ["a", "b"], counts=torch.eye(2))
     assert plt.get_fignums() == before
+
+
+def test_a_model_of_ones_own_with_a_hook_of_its_own_shows_its_images_too(
+    make_trainer: MakeTrainer, small_images: MakeData
+) -> None:
+    class Own(ImageClassifier):
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            batch[0].zero_()
+
+    album = Album()
+    trainer = make_trainer(max_epochs=1, logger=[album], limit_train_batches=1)
+    trainer.fit(Own(), datamodule=small_images())
+    ((step, image),) = [(step, image) for name, step, image in album.pictures if name == "train/images"]
+    assert step == 1
+    assert len(set(image.flatten().tolist())) > 2
