@@ -67,9 +67,13 @@ class FoundSize:
         Raises:
             TypeError: If it is of another version of lightkit.
             KeyError: Likewise.
+            ValueError: If its first size is not among those that were tried, or the size is none.
         """
         lists = {"tried": tuple(TriedSize(**one) for one in found["tried"]), "left_out": tuple(found["left_out"])}
-        return cls(**{**found, **lists})
+        read = cls(**{**found, **lists})
+        if read.first not in (one.batch_size for one in read.tried if one.samples_per_s) or read.batch_size < 1:
+            raise ValueError(f"a batch size of {read.batch_size} from {read.first} that nothing has shown")
+        return read
 
     def fits(self, *, ranks: int) -> bool:
         """Tell whether the size has room in what is free of the memory now, as far as it was seen what it takes.

@@ -63,8 +63,13 @@ class FoundRate:
         Raises:
             TypeError: If it is of another version of lightkit.
             KeyError: Likewise.
+            ValueError: If there is neither a rate with its curve nor a reason why there is none.
         """
-        return cls(**{**found, **{key: tuple(found[key]) for key in ("rates", "losses", "left_out")}})
+        read = cls(**{**found, **{key: tuple(found[key]) for key in ("rates", "losses", "left_out")}})
+        is_shown = read.refused if read.learning_rate is None else read.rates and read.learning_rate > 0
+        if not is_shown or len(read.rates) != len(read.losses):
+            raise ValueError(f"a learning rate of {read.learning_rate} that nothing has shown")
+        return read
 
     def write(self, folder: Path) -> None:
         """Write the curve as ``lr_find.csv``, and as a picture, ``lr_find.png``.

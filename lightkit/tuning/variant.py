@@ -120,7 +120,10 @@ class Findings:
         Raises:
             TypeError: If it is of another version of lightkit.
             KeyError: Likewise.
+            ValueError: If nothing was measured.
         """
+        if not found["measurements"]:
+            raise ValueError("findings without a measurement")
         measured = [
             Measurement(**{**one, "variant": Variant(**one["variant"]), "losses": tuple(one["losses"])})
             for one in found["measurements"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -14,12 +17,13 @@ import yaml
 from lightkit import runs
 from lightkit.cli import tuned
 from lightkit.cli.answers import SPEED, Found
-from lightkit.cli.kept_findings import Limit, Shelf
+from lightkit.cli.kept_findings import Keepable, Limit, Shelf
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.resuming import Start
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.machine import this_machine
 from lightkit.runs import Run, read_events
+from lightkit.tuning.batch_size import FoundSize, TriedSize
 from lightkit.tuning.computation import Computation
 from lightkit.tuning.learning_rate import FoundRate
 from lightkit.tuning.variant import Findings, Measurement, Variant
@@ -46,6 +50,8 @@ WORDS = [
     "--trainer.limit_val_batches=0",
 ]
 LEFT_OUT = Findings((Measurement(Variant()),), Variant(), left_out=("bf16-mixed: takes about 9 s, 1 s were left",))
+SIZE = FoundSize(8, (TriedSize(8, 0.1, 80.0, 1),), "8192 is the most", first=8)
+RATE = FoundRate(0.01, None, (0.1, 0.2), (2.0, 1.0))
 
 
 def test_findings_of_one_class_are_not_those_of_another_that_a_script_has_fixed(
@@ -83,6 +89,32 @@ def test_what_time_has_left_out_counts_for_no_more_time(tmp_path: Path) -> None:
     assert kept("key", {**short, "trainer": {"max_epochs": "50"}}) is None
     shelf.keep("whole", Findings((Measurement(Variant()),), Variant()))
     assert kept("whole", {"budget_s": None, "trainer": {}}) is not None
+
+
+@pytest.mark.parametrize(
+    ("of_json", "found", "hollow"),
+    [
+        (Findings.of_json, LEFT_OUT, {"measurements": []}),
+        (FoundSize.of_json, SIZE, {"tried": []}),
+        (FoundSize.of_json, SIZE, {"first": 4}),
+        (FoundSize.of_json, SIZE, {"batch_size": 0}),
+        (FoundRate.of_json, RATE, {"rates": [], "losses": []}),
+        (FoundRate.of_json, RATE, {"learning_rate": None}),
+        (FoundRate.of_json, RATE, {"losses": [1.0]}),
+    ],
+    ids=["speed", "sizes", "first size", "size", "curve", "reason", "losses"],
+)
+def test_a_hollow_file_is_passed_over(
+    of_json: Callable[[dict[str, Any]], Keepable], found: Keepable, hollow: dict[str, Any], tmp_path: Path
+) -> None:
+    shelf = Shelf(tmp_path, {"budget_s": None, "trainer": None}, is_read=True)
+    shelf.keep("key", found)
+    assert shelf.kept("key", of_json) == found
+    path = tmp_path / ".tuning" / "key.json"
+    content = read_json(path)
+    path.write_text(json.dumps({**content, "found": {**content["found"], **hollow}}))
+    assert shelf.kept("key", of_json) is None
+    assert list(shelf.alike("key", of_json)) == []
 
 
 def test_the_line_says_how_many_were_not_tried() -> None:
