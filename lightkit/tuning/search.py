@@ -98,6 +98,7 @@ class Search:
         while (best := self.chosen().variant) != self._base and best not in self._repeating:
             if self._needed_s(best) > self._until - time.perf_counter():
                 self._refused[best] = "no time was left to see whether its losses repeat, as trainer.deterministic asks"
+                self.left_out.append(f"{best.words}: {self._refused[best]}")
                 continue
             before = self._sittings[best].losses
             try:

@@ -280,6 +280,7 @@ def test_what_does_not_repeat_is_refused_where_training_is_deterministic(monkeyp
             budget_s=30,
         )
     assert "no time was left to see whether" in (of(hurried, precision="bf16-mixed").refused or "")
+    assert [one for one in hurried.left_out if "to see whether its losses repeat" in one]  # so that it is tried again
     assert hurried.chosen.precision == "32-true"
     assert not torch.are_deterministic_algorithms_enabled()
 
