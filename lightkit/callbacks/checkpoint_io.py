@@ -39,8 +39,8 @@ class VerifiedCheckpointIO(CheckpointReader):
     it. `last-1.ckpt` is what `last.ckpt` was before.
 
     While training goes on, it waits for the content to be written aside only; flushing, reading back, the digest and
-    the renaming are the writer's. What fails there is raised before the next checkpoint is written, or by whoever asks
-    the writer. Of one path a second checkpoint waits until the first is in place, as do loading and removing.
+    the renaming are the writer's. What fails there is raised by whoever asks the writer, and before each checkpoint
+    from then on. Of one path a second checkpoint waits until the first is in place, as do loading and removing.
 
     Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run. What is
     written loads as tensors and plain values: hyper-parameters such as paths are written as a config writes them.
@@ -76,7 +76,7 @@ class VerifiedCheckpointIO(CheckpointReader):
         Raises:
             CheckpointError: If the file, or one before it, cannot be written or is not what was written.
         """
-        self._writer.check()
+        self._writer.check(again=True)  # who has caught it must not take the next checkpoint for written
         for key in _HPARAMS:
             if key in checkpoint:
                 values = plain(checkpoint[key])

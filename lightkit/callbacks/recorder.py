@@ -72,13 +72,16 @@ class RunRecorder(Callback):
 
         Args:
             error: What ended the process before it was done.
-            within_s: Seconds to wait at most for what is being written.
+            within_s: Seconds that may be spent on what is still to be written before the end.
         """
         self._warnings.stop()
-        if self._closed or not self._writes:
+        if not self._writes:
+            return
+        lost = self._writer.end(within_s)
+        if self._closed:  # maybe meanwhile, by a thread that had less time than this one
             return
         self._closed = True
-        if (lost := self._writer.end(within_s)) is not None and error is not None:
+        if lost is not None and error is not None:
             _log.warning("%s", lost)
         status, code, words = end_of(error or lost)
         seconds = round(time.monotonic() - self._began_s, 3)

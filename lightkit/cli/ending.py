@@ -13,7 +13,7 @@ from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, 
 
 __all__ = ["close", "dropped_on_mistake", "ended_by_force", "release", "resumable"]
 
-_WAIT_S = 1.0  # for what is being written, of the two that last words may take
+_WRITER_S = 1.0  # for what is still to be written, of the two that last words may take
 
 
 def _without_secrets(error: BaseException | None, session: Session) -> BaseException | None:
@@ -61,7 +61,7 @@ def ended_by_force(session: Session, stage: Stage) -> Iterator[None]:
         }
         newest = max(written, key=lambda path: written[path], default=None)
         ended = Interrupted(signum, checkpoint=newest if session.command == "fit" else None)
-        stage.recorder.close(ended, within_s=_WAIT_S)
+        stage.recorder.close(ended, within_s=_WRITER_S)
         if session.seat is not None:
             return session.seat.end_by_force(ended)
         session.tell(told_interruption(ended))

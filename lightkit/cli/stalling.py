@@ -21,8 +21,8 @@ from lightkit.launch import STALLED, Hung, Stall, Watchdog, WatchdogSettings, he
 __all__ = ["measuring_watched", "watched"]
 
 _RECORDS_S = 5.0
-_WRITER_S = 1.0  # for what is being written, which may be what hangs
-_NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of the same time
+_WRITER_S = 2.0  # for what is still to be written, which may be what hangs, out of the same time
+_NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of it too
 
 
 def watched(session: Session, stage: Stage, settings: WatchdogSettings) -> Watchdog:

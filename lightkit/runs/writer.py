@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -29,12 +30,13 @@ class Writer:
     ones. What fails in the thread is kept until the training asks (`check`, `drain`). From then on a job with an
     `otherwise` is not done, for it counts on all before it, and that is done in its place.
 
+    An `end` that could not wait until all was written leaves the writer to the thread that called it: what any other
+    asks for is dropped, so that nothing comes after the end.
+
     A process that was forked from this one has no such thread: it writes at once.
     """
 
     def __init__(self) -> None:
-        self.busy_s = 0.0
-        """Seconds that the thread has written so far."""
         self._set_up()
 
     def __reduce__(self) -> tuple[type[Writer], tuple[()]]:
@@ -46,14 +48,16 @@ class Writer:
         self._changed = threading.Condition()
         self._asked: deque[_Asked] = deque()
         self._thread: threading.Thread | None = None
-        self._is_busy = self._is_ending = self._is_broken = False
+        self._closer: threading.Thread | None = None
+        self._is_busy = False
         self._failure: BaseException | None = None
+        self._broken_by: BaseException | None = None
 
     def begin(self) -> None:
-        """From here on nobody waits for the disk; a second call changes nothing."""
+        """From here on nobody waits for the disk; a second call changes nothing, nor one after an `end` in haste."""
         self._look_for_fork()
-        if self._thread is None:
-            self._is_ending = self._is_broken = False
+        if self._thread is None and self._closer is None:
+            self._broken_by = None
             self._thread = threading.Thread(target=self._work, name=WRITER, daemon=True)
             self._thread.start()
 
@@ -62,51 +66,73 @@ class Writer:
 
         Args:
             job: It writes; what it needs must not change any more.
-            otherwise: Done in its place where something before it has failed in the thread.
+            otherwise: Done in its place where something before it has failed in the thread, or nothing is written
+                any more.
         """
         self._look_for_fork()
-        if threading.current_thread() is not self._thread and self._is_left_to_thread(_Asked(job, otherwise)):
-            return
-        job()
+        here = self._left_here(_Asked(job, otherwise))
+        if here is not None:
+            here()
 
-    def check(self) -> None:
-        """Raise what has failed in the thread, once."""
+    def check(self, *, again: bool = False) -> None:
+        """Raise what has failed in the thread, once.
+
+        Args:
+            again: Raise it also where that was done before, for as long as jobs with an `otherwise` are not done.
+        """
         if self._failure is not None:
             raise self._taken()
+        if again and self._broken_by is not None:
+            raise self._broken_by
+
+    def wait(self) -> None:
+        """Wait until all is written, or has failed."""
+        self._look_for_fork()
+        self._wait(None)
 
     def drain(self) -> None:
         """Wait until all is written, and raise what has failed."""
-        self._look_for_fork()
-        self._wait(None)
+        self.wait()
         self.check()
 
     def end(self, within_s: float | None = None) -> BaseException | None:
         """Wait until all is written, and write at once from here on.
 
         Args:
-            within_s: Seconds to wait at most. What the thread has not begun by then is done here.
+            within_s: Seconds that it may take. Half of them the thread has; what it has not begun by then is done
+                here in the other half, but for jobs with an `otherwise`, which are given up.
 
         Returns:
             What has failed, unless `check` or `drain` has raised it.
         """
         self._look_for_fork()
-        thread, is_done = self._thread, self._wait(within_s)
+        until_s = math.inf if within_s is None else time.monotonic() + within_s
+        thread, is_done = self._thread, self._wait(None if within_s is None else within_s / 2)
         with self._changed:
             left, self._asked = self._asked, deque()
-            self._thread, self._is_ending = None, True
+            self._thread = None
+            if not is_done:
+                self._closer = threading.current_thread()
             self._changed.notify_all()
         if thread is not None and is_done:
             thread.join()
         for asked in left:
-            self._do(asked)
+            if time.monotonic() < until_s:
+                self._do(asked, gives_up=not is_done)
+        self._broken_by = None
         return None if self._failure is None else self._taken()
 
-    def _is_left_to_thread(self, asked: _Asked) -> bool:
+    def _left_here(self, asked: _Asked) -> _Job | None:
+        """Give what the thread that asks has to do itself."""
+        asking = threading.current_thread()
         with self._changed:
-            if self._thread is not None:
-                self._asked.append(asked)
-                self._changed.notify_all()
-            return self._thread is not None
+            if self._closer not in (None, asking):
+                return asked.otherwise
+            if self._thread in (None, asking):
+                return asked.job
+            self._asked.append(asked)
+            self._changed.notify_all()
+            return None
 
     def _taken(self) -> BaseException:
         failure, self._failure = self._failure, None
@@ -121,27 +147,27 @@ class Writer:
 
     def _work(self) -> None:
         while (asked := self._next()) is not None:
-            began_s = time.monotonic()
             self._do(asked)
-            self.busy_s += time.monotonic() - began_s
             with self._changed:
                 self._is_busy = False
                 self._changed.notify_all()
 
     def _next(self) -> _Asked | None:
+        own = threading.current_thread()
         with self._changed:
-            self._changed.wait_for(lambda: self._asked or self._is_ending)
-            if not self._asked:
+            self._changed.wait_for(lambda: self._asked or self._thread is not own)
+            if self._thread is not own:
                 return None
             self._is_busy = True
             return self._asked.popleft()
 
-    def _do(self, asked: _Asked) -> None:
-        job = asked.job if asked.otherwise is None or not self._is_broken else asked.otherwise
+    def _do(self, asked: _Asked, *, gives_up: bool = False) -> None:
+        gives_up = gives_up or self._broken_by is not None
+        job = asked.otherwise if gives_up and asked.otherwise is not None else asked.job
         try:
             job()
         except BaseException as error:  # noqa: BLE001 (it ends the training, in the thread that trains)
-            self._is_broken = True
+            self._broken_by = self._broken_by or error
             self._failure = self._failure or error
 
     def _look_for_fork(self) -> None:

@@ -157,8 +157,9 @@ def test_a_full_disk_that_shows_late_ends_the_next_checkpoint_before_it_is_writt
     gate.writer.put(done.set)
     gate.open()
     done.wait()
-    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written: \[Errno 28\] No space left on device\. "):
-        saver.save_checkpoint(content(2), tmp_path / "best.ckpt")
+    for _ in range(2):  # who has caught the first learns it from the second
+        with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written: \[Errno 28\] No space left on"):
+            saver.save_checkpoint(content(2), tmp_path / "best.ckpt")
     assert list(tmp_path.iterdir()) == []
 
 

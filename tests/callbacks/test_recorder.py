@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,22 @@ def test_what_ended_it_is_recorded(error: BaseException, status: str, code: int,
     (end,) = _events(run, "end")
     assert (end["status"], end["exit_code"], end["error"]) == (status, code, words)
     assert _events(run)[-1] == end
+
+
+def test_an_end_by_force_is_recorded_though_the_disk_hangs_and_somebody_waits_for_it(run: runs.Run) -> None:
+    writer, hangs = runs.Writer(), threading.Event()
+    recorder = RunRecorder(run, events=runs.EventStream(run.events_path, writer=writer))
+    writer.begin()
+    writer.put(hangs.wait)
+    writer.put(pytest.fail, otherwise=lambda: None)  # a checkpoint, which would take too long
+    recorder.checkpoint_saved(run.checkpoints / "last.ckpt", 0, 3, "last")
+    gently = threading.Thread(target=recorder.close)
+    gently.start()
+    recorder.close(Interrupted(15), within_s=0.2)
+    hangs.set()
+    gently.join()
+    assert [event["event"] for event in _events(run)] == ["checkpoint", "end"]
+    assert (_summary(run).status, _summary(run).exit_code) == ("interrupted", 143)
 
 
 def test_a_failure_before_training_is_recorded_too(run: runs.Run) -> None:

@@ -114,25 +114,83 @@ def test_what_counts_on_all_before_it_is_given_up_after_a_failure(writer: runs.W
     assert told[-1] == f"again in {WRITER}"
 
 
-def test_who_cannot_wait_does_what_is_left(writer: runs.Writer) -> None:
+class Hung:
+    """A writer whose thread is in the middle of a job that does not end by itself."""
+
+    def __init__(self, writer: runs.Writer, told: list[str]) -> None:
+        self._writer, self._told = writer, told
+        self._hangs, begun = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            begun.set()
+            self._hangs.wait()
+            writer.put(lambda: note(told, "checkpoint in place"))
+
+        writer.begin()
+        writer.put(hang)
+        begun.wait()
+        (self._thread,) = (each for each in threading.enumerate() if each.name == WRITER)
+
+    def go_on(self) -> None:
+        self._hangs.set()
+        self._thread.join()
+
+
+def test_who_cannot_wait_writes_the_records_that_are_left_and_gives_checkpoints_up(writer: runs.Writer) -> None:
     told: list[str] = []
-    hangs, begun = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        begun.set()
-        hangs.wait()
-        note(told, "hung")
-
-    writer.begin()
-    writer.put(hang)
+    hung = Hung(writer, told)
     writer.put(lambda: note(told, "event"))
-    begun.wait()
-    assert writer.end(within_s=0.01) is None
-    assert told == [f"event in {MAIN}"]
-    (thread,) = (each for each in threading.enumerate() if each.name == WRITER)
-    hangs.set()
-    thread.join()
-    assert told[1:] == [f"hung in {WRITER}"]
+    writer.put(lambda: note(told, "checkpoint"), otherwise=lambda: note(told, "given up"))
+    writer.put(lambda: note(told, "later event"))
+    assert writer.end(within_s=1.0) is None
+    writer.put(lambda: note(told, "end"))
+    hung.go_on()
+    assert told == [f"{what} in {MAIN}" for what in ("event", "given up", "later event", "end")]
+
+
+def test_who_cannot_wait_does_nothing_more_when_the_time_is_over(writer: runs.Writer) -> None:
+    told: list[str] = []
+    hung = Hung(writer, told)
+    writer.put(lambda: threading.Event().wait(0.3))
+    writer.put(lambda: note(told, "too late"), otherwise=lambda: note(told, "too late to be given up"))
+    writer.put(lambda: note(told, "too late"))
+    writer.end(within_s=0.2)
+    hung.go_on()
+    assert told == []
+
+
+def test_after_an_end_in_haste_only_who_has_ended_it_writes(writer: runs.Writer) -> None:
+    told: list[str] = []
+    hung = Hung(writer, told)
+    writer.end(within_s=0.01)
+
+    def go_on_training() -> None:
+        writer.begin()
+        writer.put(lambda: note(told, "event"))
+        writer.put(lambda: note(told, "checkpoint"), otherwise=lambda: note(told, "given up"))
+        writer.drain()
+
+    trainer = threading.Thread(target=go_on_training, name="training")
+    trainer.start()
+    trainer.join()
+    hung.go_on()
+    writer.put(lambda: note(told, "end"))
+    assert told == ["given up in training", f"end in {MAIN}"]
+
+
+def test_who_needs_what_came_before_is_told_of_a_failure_as_often_as_it_asks(writer: runs.Writer) -> None:
+    writer.begin()
+    writer.put(lambda: fail(OSError("full")))
+    writer.wait()
+    for _ in range(2):
+        with pytest.raises(OSError, match="full"):
+            writer.check(again=True)
+    writer.check()
+    assert writer.end() is None
+    writer.check(again=True)
+    writer.begin()
+    writer.drain()
+    writer.check(again=True)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
