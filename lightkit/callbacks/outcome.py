@@ -13,7 +13,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from lightkit import runs
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutOfTime
 
-__all__ = ["best_checkpoint", "best_row", "described_data", "described_hardware", "end_of", "existing_paths"]
+__all__ = ["best_checkpoint", "best_row", "described_data", "described_hardware", "end_of", "paths_of"]
 
 
 def end_of(error: BaseException | None) -> tuple[str, int, str | None]:
@@ -57,18 +57,17 @@ def best_checkpoint(trainer: Trainer, best: dict[str, float] | None) -> dict[str
     }
 
 
-def existing_paths(trainer: Trainer, run: runs.Run) -> dict[str, str]:
-    """The files of a run that are there."""
+def paths_of(trainer: Trainer, run: runs.Run) -> dict[str, Path]:
+    """The files of a run, whether or not they are there yet."""
     keeper = trainer.checkpoint_callback
-    paths = {
-        "best_checkpoint": getattr(keeper, "best_model_path", "") or run.checkpoints / "best.ckpt",
-        "last_checkpoint": getattr(keeper, "last_model_path", "") or run.checkpoints / "last.ckpt",
+    return {
+        "best_checkpoint": Path(getattr(keeper, "best_model_path", "") or run.checkpoints / "best.ckpt"),
+        "last_checkpoint": Path(getattr(keeper, "last_model_path", "") or run.checkpoints / "last.ckpt"),
         "config": run.config_path,
         "manifest": run.manifest_path,
         "events": run.events_path,
         "metrics": run.metrics_path,
     }
-    return {name: str(path) for name, path in paths.items() if Path(path).exists()}
 
 
 def described_data(trainer: Trainer) -> dict[str, Any] | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 
 from pytorch_lightning import Trainer
 
 from lightkit import runs
-from lightkit.callbacks.outcome import best_checkpoint, best_row, existing_paths
+from lightkit.callbacks.outcome import best_checkpoint, best_row, paths_of
 
 __all__ = ["Standing"]
 
@@ -65,8 +67,8 @@ class Standing:
         """
         if not self._tells_status and not durations:
             return
-        self._take_others()
         self._summary.durations.update(durations or {})
+        paths: Mapping[str, Path] | None = None
         if self._tells_fit:
             best = best_row(trainer, rows)
             self._summary.epochs = int(rows[-1]["epoch"]) + 1 if rows else 0
@@ -74,8 +76,8 @@ class Standing:
             self._summary.throughput = {"samples_per_s": samples_per_s}
             self._summary.metrics = {"best": best or {}, "last": rows[-1] if rows else {}}
             self._summary.best = best_checkpoint(trainer, best)
-            self._summary.paths = existing_paths(trainer, self._run)
-        self._put()
+            paths = paths_of(trainer, self._run)
+        self._put(durations or {}, paths)
         self._written_s = time.monotonic()
 
     def end(self, status: str, code: int, words: str | None, *, seconds: float, stopped_by: str | None) -> None:
@@ -90,23 +92,37 @@ class Standing:
         """
         if not self._tells_status:
             return
-        self._take_others()
         self._summary.status, self._summary.exit_code, self._summary.error = status, code, words
         self._summary.ended, self._summary.stopped_by = _now(), stopped_by or self._summary.stopped_by
         self._summary.durations["total"] = seconds
-        self._put()
+        self._put({})
 
-    def _put(self) -> None:
-        self._writer.put(partial(runs.write_json, self._run.summary_path, self._summary.record(self._run.folder)))
+    def _put(self, durations: Mapping[str, float], paths: Mapping[str, Path] | None = None) -> None:
+        own = copy.deepcopy(self._summary) if self._tells_status else None
+        self._writer.put(partial(self._write, own, dict(self._own_stages), durations, paths))
 
-    def _take_others(self) -> None:
-        """Take over what another process has written meanwhile: a test may run beside the fit of its run."""
+    def _write(
+        self,
+        own: runs.Summary | None,
+        stages: Mapping[str, dict[str, float]],
+        durations: Mapping[str, float],
+        paths: Mapping[str, Path] | None,
+    ) -> None:
+        """Write with what another process has written meanwhile: a test may run beside the fit of its run.
+
+        It is read, and the files are looked for, right before: a moment after it was asked for.
+        """
         written = runs.Summary.read(self._run.summary_path)
-        if written is not None and self._tells_status:
-            self._summary.stages = written.stages
-        elif written is not None:
-            self._summary = written
-        self._summary.stages.update(self._own_stages)
+        summary = own or written or copy.deepcopy(self._summary)
+        if written is not None:
+            summary.stages = written.stages
+        summary.stages.update(stages)
+        summary.durations.update(durations)
+        if paths is not None:
+            self._summary.paths = {name: str(path) for name, path in paths.items() if path.exists()}
+        if own is not None:
+            summary.paths = self._summary.paths
+        summary.write(self._run.summary_path)
 
 
 def _opened(run: runs.Run) -> tuple[runs.Summary, bool]:
