@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,8 +40,8 @@ class StopAtDeadline(Callback):
         deadline: Moment by which the process has to be done, with its zone.
         last_good: Returns the newest checkpoint of the run that can be read, or None.
         stopped: Called where training is ended early, with `STOPPED_BY`.
-        written_s: Gives the seconds for which files have been written while training went on: at its end it waits for
-            them.
+        put: Has something called once all is written that is to be written by now; training goes on meanwhile, and
+            waits for it at its end.
         clock: Seconds since the epoch of Unix.
     """
 
@@ -50,15 +51,17 @@ class StopAtDeadline(Callback):
         *,
         last_good: Callable[[], Path | None],
         stopped: Callable[[str], None],
-        written_s: Callable[[], float] = lambda: 0.0,
+        put: Callable[[Callable[[], object]], object] = lambda job: job(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._deadline_s = deadline.timestamp()
         self._shown = f"{deadline.astimezone():%Y-%m-%d %H:%M:%S}"
         self._last_good = last_good
         self._stopped = stopped
-        self._written_s = written_s
-        self._seen_written_s = self._files_s = 0.0
+        self._put = put
+        self._unwritten_since_s: list[float] = []
+        self._files_s = 0.0
+        self._has_saved = False
         self._clock = clock
         self._epochs_s: list[float] = []
         self._epoch_began_s = 0.0
@@ -86,6 +89,7 @@ class StopAtDeadline(Callback):
         if self._epoch_ended_s is not None:
             self._epochs_s.append(self._whole_s(trainer, self._clock() - self._epoch_began_s))
             self._save_s = self._clock() - self._epoch_ended_s
+            self._time_writing()
         self._start_clock()
 
     def on_train_batch_end(
@@ -93,11 +97,17 @@ class StopAtDeadline(Callback):
     ) -> None:
         """Stop within the epoch where its validation would come too late otherwise."""
         self._num_batches += 1
+        if self._has_saved:
+            self._time_writing()
         batch_s, self._batch_ended_s = self._clock() - self._batch_ended_s, self._clock()
         if trainer.should_stop or trainer.is_last_batch:
             return
         if self._decide(trainer, self._left_s <= _MARGIN * batch_s + self._tail_s(trainer)):  # one more is too many
             self._stop(trainer, batch_idx=batch_idx)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Soon there is something to write; it is not yet."""
+        self._has_saved = True
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the time."""
@@ -123,7 +133,6 @@ class StopAtDeadline(Callback):
         epoch_s = self._whole_s(trainer, self._epoch_ended_s - self._epoch_began_s)
         next_s = statistics.median([*self._epochs_s, epoch_s])
         self._can_be_judged = True
-        self._files_s, self._seen_written_s = self._written_s() - self._seen_written_s, self._written_s()
         is_late = self._left_s <= self._saving_s + _MARGIN * next_s
         if self._decide(trainer, is_late and not (trainer.should_stop or _is_done(trainer))):
             self._stop(trainer, batch_idx=None)
@@ -152,8 +161,20 @@ class StopAtDeadline(Callback):
 
     @property
     def _saving_s(self) -> float:
-        """Seconds from the end of an epoch until its files are written, as it was for the one before."""
-        return self._save_s + max(self._files_s, self._written_s() - self._seen_written_s)
+        """Seconds from the end of an epoch until its files are written: as at the end before, at the slowest."""
+        unwritten_s = self._clock() - min([*self._unwritten_since_s, self._clock()])
+        return self._save_s + max(self._files_s, unwritten_s)
+
+    def _time_writing(self) -> None:
+        """See how long it takes until what has been saved is written."""
+        self._has_saved = False
+        began_s = self._clock()
+        self._unwritten_since_s.append(began_s)
+        self._put(partial(self._note_written, began_s))
+
+    def _note_written(self, began_s: float) -> None:
+        self._files_s = max(self._files_s, self._clock() - began_s)
+        self._unwritten_since_s.remove(began_s)
 
     def _decide(self, trainer: Trainer, is_due: bool) -> bool:
         """Let the first rank decide for all: their clocks differ."""

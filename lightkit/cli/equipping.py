@@ -187,7 +187,7 @@ class Equipment:
         run, events = self._stage.start.run, self._stage.recorder.events
         return [
             EnoughRoom(run),
-            FiniteLoss(action, events=events, last_good=self._last_good),
+            FiniteLoss(action, events=events, last_good=self._last_good_whatever_fails),
         ]
 
     def _in_time(self) -> list[Callback]:
@@ -200,13 +200,18 @@ class Equipment:
                 deadline,
                 last_good=self._last_good,
                 stopped=self._stage.recorder.stopped_early,
-                written_s=lambda: self._writer.busy_s,
+                put=self._writer.put,
             )
         ]
 
     def _last_good(self) -> Path | None:
         """Give the newest checkpoint that can be read, once all that was saved is in place."""
         self._writer.drain()
+        return self._last_good_whatever_fails()
+
+    def _last_good_whatever_fails(self) -> Path | None:
+        """Give it also where one could not be put in place, which is told by others: what is to be told here is not."""
+        self._writer.wait()
         return runs.last_good(self._stage.start.run.checkpoints, report=lambda _: None)
 
     def _refuse_other_data(self, trainer: Trainer, _module: LightningModule, stage: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,19 @@ class Hands(Callback):
     def __init__(self, slow_from: int = 1000, slow_s: float = 10.0, start_s: float = 0.0) -> None:
         self.now_s = start_s
         self.slow_from, self.slow_s = slow_from, slow_s
+        self.write_s = 0.0
+        self._asked: list[tuple[float, Callable[[], object]]] = []
 
     def __call__(self) -> float:
         return self.now_s
 
+    def put(self, job: Callable[[], object]) -> None:
+        """Do it when what was saved just before is written."""
+        self._asked.append((self.now_s + self.write_s, job))
+
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        while self._asked and self._asked[0][0] <= self.now_s:
+            self._asked.pop(0)[1]()
         self.now_s += self.slow_s if trainer.global_step >= self.slow_from else 10.0
 
     def on_validation_batch_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -78,21 +86,21 @@ def _trained(
     *,
     resumable: bool = False,
     ckpt: Path | None = None,
-    write_s: float = 0.0,
+    save_every: int | None = None,
     **trainer: Any,
 ) -> tuple[Trainer, list[str]]:
     """Train epochs of 10 batches and 5 for validation: 105 s by the clock.
 
     Args:
-        write_s: Seconds for which the files of an epoch are written while the next one goes on.
+        save_every: Steps after which it is saved within an epoch.
     """
     stopped: list[str] = []
-    keeper = Checkpoint(dirpath=str(folder))
+    keeper = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_every)
     stop = StopAtDeadline(
         datetime.fromtimestamp(deadline_s, timezone.utc),
         last_good=lambda: runs.last_good(folder, report=lambda _: None) or next(folder.glob("last.ckpt"), None),
         stopped=stopped.append,
-        written_s=lambda: write_s * max(made.current_epoch - 1, 0),
+        put=hands.put,
         clock=hands,
     )
     data = TensorDataset(torch.ones(BATCHES, 2))
@@ -126,11 +134,17 @@ def test_training_stops_after_the_last_epoch_that_leaves_time(tmp_path: Path, de
     assert {path.name for path in tmp_path.glob("*.ckpt")} >= {"best.ckpt", "last.ckpt"}
 
 
-@pytest.mark.parametrize(("write_s", "epochs"), [(0.0, 5), (80.0, 4)], ids=["at_once", "later"])
+@pytest.mark.parametrize(
+    ("write_s", "save_every", "epochs"),
+    [(0.0, None, 5), (80.0, None, 4), (20.0, 1, 5)],
+    ids=["at_once", "later", "ten_times_an_epoch"],
+)
 def test_the_end_leaves_time_for_files_that_are_still_being_written(
-    tmp_path: Path, write_s: float, epochs: int
+    tmp_path: Path, write_s: float, save_every: int | None, epochs: int
 ) -> None:
-    trainer, stopped = _trained(tmp_path, 600, Hands(), write_s=write_s)
+    hands = Hands()
+    hands.write_s = write_s
+    trainer, stopped = _trained(tmp_path, 600, hands, resumable=save_every is not None, save_every=save_every)
     assert (trainer.current_epoch, stopped) == (epochs, [STOPPED_BY])
 
 
