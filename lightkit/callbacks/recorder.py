@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -197,10 +198,13 @@ class RunRecorder(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write what is complete. The end is recorded by `close`: the command line may still find better words."""
-        self.end_writing()
-        if self._writes and not self._closed:
-            self._write_row(trainer)
-            self._end_stage(trainer)
+        try:
+            self.end_writing()
+            if self._writes and not self._closed:
+                self._write_row(trainer)
+                self._end_stage(trainer)
+        except OSError as failure:  # the exception that ends the training is the one to tell
+            _log.warning("What is complete cannot be recorded in %s: %s.", self.run.folder, failure)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the metrics of ``lightkit validate``; those within a fit are in its epochs."""
@@ -271,7 +275,8 @@ class RunRecorder(Callback):
 
     def _warned(self, message: str, source: str) -> None:
         if self._writes and not self._closed:
-            self.events.write("warning", message=message, source=source)
+            with suppress(OSError):  # whoever warns is not to end for it; it is shown, and the next record tells
+                self.events.write("warning", message=message, source=source)
 
 
 def _tell_loggers(trainer: Trainer, hook: str, *about: Any) -> None:

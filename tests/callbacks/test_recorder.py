@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -232,6 +232,29 @@ def test_an_end_by_force_is_recorded_though_the_disk_hangs_and_somebody_waits_fo
     gently.join()
     assert [event["event"] for event in _events(run)] == ["checkpoint", "end"]
     assert (_summary(run).status, _summary(run).exit_code) == ("interrupted", 143)
+
+
+def test_a_full_disk_does_not_hide_what_ended_the_training(run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told(pl.Callback):
+        def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+            told.append(exception)
+
+    def full(self: runs.EventStream, line: bytes) -> None:
+        raise OSError(28, "No space left on device", str(self.path))
+
+    def fails(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        monkeypatch.setattr(runs.EventStream, "_append", full)
+        recorder.checkpoint_saved("last.ckpt", 0, 3, "last")
+        raise error
+
+    told: list[BaseException] = []
+    error = ValueError("the model's own")
+    recorder = RunRecorder(run, events=runs.EventStream(run.events_path, writer=runs.Writer()))
+    fail = LambdaCallback(on_train_epoch_end=fails)
+    monkeypatch.setattr("lightkit.callbacks.recorder.has_onlookers", lambda _: False)
+    with pytest.raises(ValueError, match="the model's own"), recorder:
+        _trainer(run, recorder, fail, Told(), enable_checkpointing=False).fit(Line(), Pairs())
+    assert told == [error]
 
 
 def test_a_failure_before_training_is_recorded_too(run: runs.Run) -> None:
