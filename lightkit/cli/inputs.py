@@ -26,7 +26,7 @@ from lightkit.images.file_digests import file_digests
 from lightkit.machine import PACKAGES, describe_packages
 from lightkit.runs import Inputs, Run
 
-__all__ = ["hidden_values", "inputs_of", "record_inputs"]
+__all__ = ["hidden_values", "inputs_of", "record_inputs", "versions_of"]
 
 # They say where and when a job runs and how patiently it is watched, not what it trains.
 _NOT_COMPARED = ("run", "watchdog.factor", "watchdog.floor_s", "launch.timeout_s", "launch.stall_timeout_s")
@@ -133,13 +133,19 @@ def _code_of(resolved: Resolved) -> dict[str, Any]:
     digests = [found.digest for found in file_digests(map(str, [*own.files.values(), *sources]))]
     lightkit_ = hashlib.sha256("".join(digests[len(own.files) :]).encode()).hexdigest()[:12]
     versions = {"lightkit": f"{__version__} ({lightkit_})", "python": platform.python_version()}
-    versions |= {**describe_packages(), **_versions_of(own.installed)}
+    versions |= {**describe_packages(), **versions_of(own.installed, but_for=(*PACKAGES, "pil", "yaml"))}
     return {"code": dict(zip(own.files, digests, strict=False)), "versions": versions}
 
 
-def _versions_of(names: Iterable[str]) -> dict[str, str]:
-    """Give the versions of installed packages that the code names, but for those that are told always."""
-    unknown = sorted({name for name in names if name.lower().replace("_", "-") not in {*PACKAGES, "pil", "yaml"}})
+def versions_of(names: Iterable[str], *, but_for: Iterable[str] = ()) -> dict[str, str]:
+    """Give the versions of installed packages that code imports.
+
+    Args:
+        names: As they are imported.
+        but_for: Those that are told anyhow, in lower case with hyphens.
+    """
+    told = {*but_for}
+    unknown = sorted({name for name in names if name.lower().replace("_", "-") not in told})
     if not unknown:
         return {}
     try:

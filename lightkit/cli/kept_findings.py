@@ -1,23 +1,15 @@
-"""What was measured of a config before: whether it is the same code, and whether there is more time now than then."""
+"""What was measured of a config before, and whether there is more time now than there was then."""
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from lightkit.cli.own_code import own_code
-from lightkit.cli.twin import class_of_section
-from lightkit.images.file_digests import file_digests
 from lightkit.tuning import findings_cache
-from lightkit.tuning.findings_cache import source_digest
 
-if TYPE_CHECKING:
-    from lightkit.cli.lightning import LightkitCLI
-
-__all__ = ["Keepable", "Limit", "Shelf", "code_of"]
+__all__ = ["Keepable", "Limit", "Shelf"]
 
 _log = logging.getLogger("lightkit")
 Limit = Mapping[str, Any]
@@ -37,33 +29,6 @@ class Keepable(Protocol):
 
 
 T = TypeVar("T", bound=Keepable)
-
-
-def code_of(cli: LightkitCLI) -> dict[str, Any]:
-    """Give the names of a config's classes, and digests of what they are made of.
-
-    Args:
-        cli: Has parsed the config, and knows the classes that Python has fixed.
-    """
-    section = cli.config[cli.subcommand]
-    fixed = {"model": cli.model_class, "data": cli.datamodule_class}
-    kinds = {name: class_of_section(section.get(name)) or fixed[name] for name in fixed}
-    names = {name: _name_of(kind) for name, kind in kinds.items() if kind is not None}
-    said = [one.as_dict() for key in ("model", "data", "optimizer") if hasattr(one := section.get(key), "as_dict")]
-    files = own_code([*names.values(), *said]).files
-    return {
-        "classes": names,
-        "sources": {name: source_digest(kind) for name, kind in kinds.items() if isinstance(kind, type)},
-        "own": dict(zip(files, (one.digest for one in file_digests(map(str, files.values()))), strict=True)),
-    }
-
-
-def _name_of(kind: Any) -> str:
-    """Give the name of a class or a function by which its module is found, that of a script by its file."""
-    module = str(kind.__module__)
-    if module == "__main__" and (file := getattr(sys.modules["__main__"], "__file__", None)):
-        module = Path(file).stem
-    return f"{module}.{getattr(kind, '__qualname__', type(kind).__qualname__)}"
 
 
 class Shelf:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import LightningDataModule, LightningModule, Trainer
@@ -15,7 +15,9 @@ from pytorch_lightning.utilities.combined_loader import CombinedLoader
 from lightkit.launch import heartbeat
 from lightkit.tuning.short_fits import MEASURING, PREPARING
 
-__all__ = ["Batches", "taken_batches"]
+__all__ = ["Batches", "count_samples", "taken_batches"]
+
+_T = TypeVar("_T")
 
 _NUM_BATCHES = 4
 _MOST_S = 8.0
@@ -47,16 +49,17 @@ class Batches:
     load_s: float | None
 
 
-class _StandIn(LightningModule):
-    """Takes a few batches from the loader once the trainer has made it, and trains nothing.
+class _StandIn(LightningModule, Generic[_T]):
+    """Looks at the loader once the trainer has made it, and trains nothing.
 
     Data modules that ask which model they feed see none of lightkit's: they give what any model would get.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[Trainer], _T]) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.taken: Batches | None = None
+        self.seen: list[_T] = []
+        self._look = look
 
     def training_step(self, *_: Any) -> None:
         """Lightning asks for one."""
@@ -67,7 +70,7 @@ class _StandIn(LightningModule):
     def on_fit_end(self) -> None:
         """The loader is there, and the data not torn down yet."""
         heartbeat().enter(MEASURING)
-        self.taken = _taken(self.trainer)
+        self.seen.append(self._look(self.trainer))
         heartbeat().enter(PREPARING)
 
 
@@ -82,8 +85,32 @@ def taken_batches(
         values: The config's `trainer` section; its limits count.
         folder: For what is written.
     """
+    return _seen(_taken, model, data, values, folder)
+
+
+def count_samples(
+    model: LightningModule | None, data: LightningDataModule | None, values: Mapping[str, Any], *, folder: str
+) -> list[int | None] | None:
+    """Count the samples of the train split, and its batches in an epoch; None where there is no end of them.
+
+    Args:
+        model: Gives the loader where there is no data module.
+        data: The data module.
+        values: The config's `trainer` section; its limits count.
+        folder: For what is written.
+    """
+    return _seen(_counted, model, data, values, folder)
+
+
+def _seen(
+    look: Callable[[Trainer], _T],
+    model: LightningModule | None,
+    data: LightningDataModule | None,
+    values: Mapping[str, Any],
+    folder: str,
+) -> _T:
     limits = {key: values[key] for key in _LIMITS if values.get(key) is not None}
-    stand_in = _StandIn()
+    stand_in = _StandIn(look)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the training warns of the same
         trainer = Trainer(**_ALONE, **_UNSEEN, **limits, default_root_dir=folder, plugins=[LightningEnvironment()])
@@ -93,8 +120,13 @@ def taken_batches(
             model.prepare_data()
             model.setup("fit")
         trainer.fit(stand_in, datamodule=data)
-    assert stand_in.taken is not None
-    return stand_in.taken
+    return stand_in.seen[0]
+
+
+def _counted(trainer: Trainer) -> list[int | None] | None:
+    number, dataset = trainer.num_training_batches, getattr(trainer.train_dataloader, "dataset", None)
+    counted = [len(dataset) if isinstance(dataset, Sized) else None, None if number == float("inf") else int(number)]
+    return None if counted == [None, None] else counted
 
 
 def _taken(trainer: Trainer) -> Batches:

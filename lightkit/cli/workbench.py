@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightkit.cli.answers import BATCH_SIZE, LEARNING_RATE, SPEED, Found
-from lightkit.cli.inputs import inputs_of
-from lightkit.cli.kept_findings import Keepable, Shelf, code_of
+from lightkit.cli.finding_keys import COUNTED, content_of, parts_of
+from lightkit.cli.kept_findings import Keepable, Shelf
 from lightkit.cli.length import Length
 from lightkit.cli.real_batches import taken_batches
 from lightkit.cli.session import Session
@@ -38,7 +38,6 @@ __all__ = ["Workbench"]
 
 _log = logging.getLogger("lightkit")
 _T = TypeVar("_T", bound=Keepable)
-_OF_A_STEP = ("accelerator", "deterministic", "accumulate_grad_batches", "gradient_clip_val", "devices")
 _COMPUTING = ("memory_format", "compile", "tf32", "fused")
 _SPEED = ("precision", *_COMPUTING, "threads", "num_workers")
 _NO_SPEED: dict[str, Any] = {"batch_size": None, "learning_rate": None}
@@ -95,12 +94,12 @@ class Workbench:
         autos = self._settings.autos()
         chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in self._autos}
         size = rate = findings = None
-        with without_trace() as folder:
+        with without_trace() as self._folder:
             if BATCH_SIZE in autos:
                 size = self._batch_size()
                 chosen[BATCH_SIZE] = self._twin.data_differs[BATCH_SIZE] = size.batch_size
             if self._speed_keys:
-                findings = self._speed(folder)
+                findings = self._speed()
                 values = {**asdict(findings.chosen), "num_workers": findings.num_workers}
                 chosen |= {key: value for key, value in values.items() if key in self._speed_keys}
             if LEARNING_RATE in autos:
@@ -132,10 +131,12 @@ class Workbench:
 
         return self._kept_or_new(
             BATCH_SIZE,
-            name_of(BATCH_SIZE, key_of(parts)),
+            self._name(BATCH_SIZE, parts),
             FoundSize.of_json,
             look,
-            counts=lambda found: found.fits(ranks=self._length.ranks),
+            counts=lambda found: found.fits(
+                ranks=self._length.ranks, num_samples=(self._content or {}).get(COUNTED, [None])[0]
+            ),
             is_worth=lambda found: any(one.batch_size > found.first for one in found.tried),
         )
 
@@ -146,19 +147,17 @@ class Workbench:
         num_steps = self._length.num_steps(self._length.num_taken(-(-num_samples // tried.batch_size)))
         return None if num_steps is None else num_steps * tried.step_s
 
-    def _speed(self, folder: Path) -> Findings:
-        """Measure settings for speed, or read what has been measured for these, or for more.
-
-        Args:
-            folder: For what is written.
-        """
+    def _speed(self) -> Findings:
+        """Measure settings for speed, or read what has been measured for these, or for more."""
         budget_s, settings, base = self._allowance.next_s(), replace(self._settings, **_NO_SPEED), self._base()
-        key, spent_s = key_of(self._parts()), self._allowance.spent_s
+        parts, spent_s = self._parts(), self._allowance.spent_s
         cores, is_strict = this_machine().cores or 1, self._values.get("deterministic") is True
 
         def look() -> Findings:
             data = self._twin.data()
-            taken = taken_batches(self._twin.model() if data is None else None, data, self._values, folder=str(folder))
+            taken = taken_batches(
+                self._twin.model() if data is None else None, data, self._values, folder=str(self._folder)
+            )
             return measure(
                 self._twin.model,
                 taken.items,
@@ -177,12 +176,13 @@ class Workbench:
 
         def of_more() -> Findings | None:
             how: dict[str, Any] = {"cores": cores, "ranks": self._length.ranks, "is_deterministic": is_strict}
-            others = self._shelf.alike(name_of(SPEED, key), Findings.of_json)
+            start = self._name(SPEED, parts)
+            others = [] if start is None else self._shelf.alike(start, Findings.of_json)
             return next((less for one in others if (less := narrowed(one, settings, base, **how)) is not None), None)
 
         return self._kept_or_new(
             SPEED,
-            name_of(SPEED, key, asdict(settings), asdict(base)),
+            self._name(SPEED, parts, asdict(settings), asdict(base)),
             Findings.of_json,
             look,
             otherwise=of_more,
@@ -213,7 +213,7 @@ class Workbench:
 
         return self._kept_or_new(
             LEARNING_RATE,
-            name_of(LEARNING_RATE, key_of(parts)),
+            self._name(LEARNING_RATE, parts),
             FoundRate.of_json,
             look,
             is_worth=lambda found: found.learning_rate is not None,
@@ -222,7 +222,7 @@ class Workbench:
     def _kept_or_new(
         self,
         search: str,
-        name: str,
+        name: str | None,
         of_json: Callable[[dict[str, Any]], _T],
         look: Callable[[], _T],
         *,
@@ -234,14 +234,14 @@ class Workbench:
 
         What time has cut short is kept only if it `is_worth` it: else a busy moment would decide for good.
         """
-        before = self._shelf.kept(name, of_json)
+        before = None if name is None else self._shelf.kept(name, of_json)
         if before is None or not counts(before):
             before = otherwise()
         if before is not None:
             self._before.add(search)
             return before
         found = look()
-        if not found.left_out or is_worth(found):
+        if name is not None and (not found.left_out or is_worth(found)):
             self._shelf.keep(name, found)
         return found
 
@@ -276,24 +276,23 @@ class Workbench:
         precision = str(self._values.get("precision") or "32-true")
         return Variant(precision, **{key: self._said(key) for key in keys}, threads=self._section["launch"]["threads"])
 
-    def _parts(self) -> dict[str, Any]:
-        """Give what decides how fast a step is and what it learns, apart from settings, machine and versions."""
-        sections = {name: self._section.get(name) for name in ("model", "data", "optimizer")}
-        said = {name: None if one is None else one.as_dict() for name, one in sections.items()}
-        plugin = precision_plugin(self._values)
-        return {
-            **said,
-            "data_differs": self._twin.data_differs,
-            "code": code_of(self._cli),
-            "trainer": {key: str(self._values.get(key)) for key in _OF_A_STEP},
-            "precision_plugin": None if plugin is None else [type(plugin).__name__, str(plugin.precision)],
-            "ranks": self._length.ranks,
-        }
-
     @cached_property
     def _content(self) -> Any:
-        """Digests of the files of the data, on which its size and what is learned depend; None of very many."""
-        return inputs_of(self._session, salt="", asked=False).data
+        """Tells other data from the same; None where nothing does."""
+        return content_of(self._session, self._twin, self._values, folder=self._folder)
+
+    def _name(self, search: str, parts: Mapping[str, Any], *more: Any) -> str | None:
+        """Give the name of what is kept; None where nothing tells it from what was found for something else."""
+        if "content" in parts and parts["content"] is None:
+            return None
+        try:
+            return name_of(search, key_of(parts), *more)
+        except ValueError as error:
+            _log.info("accelerator: what is measured for %s is not kept: %s", search, error)
+            return None
+
+    def _parts(self) -> dict[str, Any]:
+        return parts_of(self._cli, self._twin, self._values, ranks=self._length.ranks)
 
     def _said(self, key: str) -> Any:
         value = getattr(self._settings, key)

@@ -75,12 +75,15 @@ class FoundSize:
             raise ValueError(f"a batch size of {read.batch_size} from {read.first} that nothing has shown")
         return read
 
-    def fits(self, *, ranks: int) -> bool:
-        """Tell whether the size has room in what is free of the memory now, as far as it was seen what it takes.
+    def fits(self, *, ranks: int, num_samples: int | None = None) -> bool:
+        """Tell whether there are samples for the size now, and room in the memory, as far as it was seen what it takes.
 
         Args:
             ranks: Processes that will train on this machine.
+            num_samples: Of the training data; None where they were not counted.
         """
+        if num_samples is not None and self.batch_size > max(1, num_samples // ranks):
+            return False
         peaks = [one.peak_bytes for one in self.tried if one.batch_size == self.batch_size]
         return not peaks or (peaks[0] or 0) <= room_bytes(torch.device(self.device), ranks=ranks)
 

@@ -6,10 +6,12 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from lightkit import __version__
@@ -21,8 +23,9 @@ from lightkit.machine.processor import cpu_model, instruction_sets, num_cores
 __all__ = ["key_of", "name_of", "read", "read_all", "source_digest", "write"]
 
 _FOLDER = ".tuning"
-_FORMAT = 3
+_FORMAT = 4
 _PACKAGES = ("torch", "torchvision", "pytorch-lightning", "timm")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
@@ -31,7 +34,10 @@ def key_of(parts: Mapping[str, Any]) -> str:
     Args:
         parts: Plain values that decide how fast the model trains: its class, arguments and `source_digest`, the
             optimizer, the batch, what is fixed, the trainer's values of a step. The machine, the threads
-            that the user's environment asks for, and the versions are added.
+            that the user's environment asks for, and the versions are added. A function or a class counts by its name.
+
+    Raises:
+        ValueError: If a value has no name and no text that another process would give it too.
     """
     gpus = visible_gpus(os.environ).visible
     machine = {
@@ -42,8 +48,19 @@ def key_of(parts: Mapping[str, Any]) -> str:
         "threads": threads_as_set(),
     }
     versions = {"lightkit": __version__, "python": sys.version.split()[0], **describe_packages(_PACKAGES)}
-    text = json.dumps([_FORMAT, dict(parts), machine, versions], sort_keys=True, default=str)
+    text = json.dumps([_FORMAT, dict(parts), machine, versions], sort_keys=True, default=_text_of)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _text_of(value: Any) -> str:
+    """Give a text for a value that JSON does not know, the same in each process."""
+    name, owner = getattr(value, "__qualname__", None), getattr(value, "__self__", None)
+    if name is not None and "<" not in name and isinstance(owner, (type, ModuleType, type(None))):
+        return f"{value.__module__}.{name}"
+    text = str(value)
+    if _ADDRESS.search(text):
+        raise ValueError(f"{text} says no more than where it is in memory")
+    return text
 
 
 def name_of(search: str, key: str, *more: Any) -> str:

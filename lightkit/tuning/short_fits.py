@@ -24,9 +24,18 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from lightkit.launch import heartbeat
 
-__all__ = ["MEASURING", "PREPARING", "by_itself", "precision_plugin", "short_trainer", "synchronized", "without_trace"]
+__all__ = [
+    "MEASURING",
+    "OF_A_STEP",
+    "PREPARING",
+    "by_itself",
+    "precision_plugin",
+    "short_trainer",
+    "synchronized",
+    "without_trace",
+]
 
-_OF_A_STEP = (
+OF_A_STEP = (
     "accelerator",
     "accumulate_grad_batches",
     "benchmark",
@@ -35,12 +44,10 @@ _OF_A_STEP = (
     "gradient_clip_algorithm",
     "gradient_clip_val",
     "inference_mode",
-    "limit_train_batches",
-    "max_epochs",
-    "max_steps",
     "precision",
 )
-"""What of a config's trainer changes a step, or the schedule that the model makes for the whole run."""
+"""What of a config's trainer changes a step."""
+_OF_A_SCHEDULE = ("limit_train_batches", "max_epochs", "max_steps")  # that the model makes for the whole run
 MEASURING = "measure"
 """Phase of this process's heartbeat in which a short fit computes steps."""
 PREPARING = "prepare"
@@ -57,7 +64,7 @@ def short_trainer(values: Mapping[str, Any], callbacks: Sequence[Callback], *, f
         callbacks: In their place.
         folder: For what Lightning writes.
     """
-    kept = {key: values[key] for key in _OF_A_STEP if values.get(key) is not None}
+    kept = {key: values[key] for key in (*OF_A_STEP, *_OF_A_SCHEDULE) if values.get(key) is not None}
     if (precision := precision_plugin(values)) is not None:
         kept.pop("precision", None)
     return Trainer(

@@ -164,6 +164,9 @@ def test_what_was_found_is_kept_and_fits_as_long_as_there_is_memory(monkeypatch:
     found = find_batch_size(Net, Points(), trainer_values=_CPU, seed=1)
     assert FoundSize.of_json(json.loads(json.dumps(found.as_json()))) == found
     assert found.fits(ranks=1)
+    assert found.fits(ranks=1, num_samples=16)
+    assert not found.fits(ranks=1, num_samples=15)
+    assert not found.fits(ranks=2, num_samples=16)
     monkeypatch.setattr(memory_limits, "memory_to_take_bytes", lambda: 1_000_000)
     assert not found.fits(ranks=1)
 

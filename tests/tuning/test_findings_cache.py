@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn import functional
 
 from lightkit.tuning import findings_cache
 from lightkit.tuning.findings_cache import key_of, name_of, read, read_all, source_digest, write
@@ -59,6 +61,15 @@ def test_another_model_machine_or_version_has_another_key(monkeypatch: pytest.Mo
     monkeypatch.setattr(findings_cache, "num_cores", lambda: 99)
     keys.add(key_of(parts))
     assert len(keys) == 5
+
+
+def test_a_function_counts_by_its_name_and_what_has_none_is_refused() -> None:
+    assert key_of({"act": functional.relu}) == key_of({"act": "torch.nn.functional.relu"})
+    assert key_of({"act": torch.relu}) != key_of({"act": torch.tanh})
+    assert key_of({"kind": Small}) == key_of({"kind": Small})
+    for nameless in (object(), lambda: 1):
+        with pytest.raises(ValueError, match="says no more than where it is in memory"):
+            key_of({"act": nameless})
 
 
 def test_the_code_of_a_model_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

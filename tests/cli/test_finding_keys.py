@@ -1,0 +1,139 @@
+"""What a kept finding is for: other data, other code or another trainer has it looked for again."""
+
+from __future__ import annotations
+
+import importlib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.cli.lightning import LightkitCLI
+from lightkit.runs import read_events
+from lightkit.tuning import batch_size
+from tests.cli.conftest import House
+
+NETS = """\
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torchmetrics
+from pytorch_lightning import LightningDataModule, LightningModule
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+
+class Net(LightningModule):
+    def __init__(self, act: Callable = torch.nn.functional.relu, lr: float = 1e-3):
+        super().__init__()
+        self.lr = lr
+        self.layer, self.act = torch.nn.Linear(8, 3), act
+
+    def training_step(self, batch, index):
+        return torch.nn.functional.cross_entropy(self.act(self.layer(batch[0])), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+def points():
+    number = int(Path("number.txt").read_text())
+    return TensorDataset(torch.randn(number, 8), torch.randint(0, 3, (number,)))
+
+
+class Points(LightningDataModule):
+    def __init__(self, batch_size: int = 4):
+        super().__init__()
+        self.batch_size = batch_size
+
+    def train_dataloader(self):
+        return DataLoader(points(), batch_size=self.batch_size, drop_last=True)
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(points())
+
+
+class Stream(Points):
+    def train_dataloader(self):
+        return DataLoader(Endless(), batch_size=self.batch_size)
+"""
+CONFIG = """\
+seed_everything: 1
+run: {name: job}
+model: my_nets.Net
+data: my_nets.Points
+trainer: {max_steps: 4, limit_val_batches: 0}
+accelerator: {kind: cpu, batch_size: auto}
+"""
+WORDS = ["fit", "--seed_everything=1", "--run.name=job", "--trainer.accelerator=cpu", "--trainer.limit_val_batches=0"]
+
+
+@pytest.fixture
+def nets(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.setattr(batch_size, "SHARE_OF_TRAINING", 1e9)  # the training is short
+    house.write("my_nets.py", NETS)
+    house.write("number.txt", "64")
+    house.write("auto.yaml", CONFIG)
+    return house
+
+
+def _tune(run: Path) -> dict[str, Any]:
+    (event,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "tune"]
+    return event
+
+
+def _sources(house: House) -> list[str]:
+    return [_tune(run)["source"] for run in house.runs]
+
+
+def test_a_batch_size_of_more_samples_than_a_script_has_now_is_not_taken(
+    nets: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(nets.folder)
+    my_nets = importlib.import_module("my_nets")
+    for number in ("64", "64", "8"):
+        nets.write("number.txt", number)
+        cli = LightkitCLI(
+            my_nets.Net, my_nets.Points, args=[*WORDS, "--trainer.max_epochs=1", "--accelerator.batch_size=auto"]
+        )
+        assert cli.trainer.global_step >= 1
+    assert _sources(nets) == ["measured", "cache", "measured"]
+    sizes = [_tune(run)["chosen"]["batch_size"] for run in nets.runs]
+    assert sizes[0] > 8 >= sizes[2]
+
+
+def test_data_whose_files_nobody_knows_is_told_by_its_samples(nets: House) -> None:
+    for number in ("64", "64", "8"):
+        nets.write("number.txt", number)
+        nets.fit("-c", "auto.yaml")
+    assert _sources(nets) == ["measured", "cache", "measured"]
+
+
+def test_nothing_is_kept_of_data_that_cannot_be_counted(nets: House) -> None:
+    rate = ("--accelerator.batch_size=null", "--accelerator.learning_rate=auto")
+    for _ in range(2):
+        nets.fit("-c", "auto.yaml", "--data=my_nets.Stream", *rate)
+    assert _sources(nets) == ["measured", "measured"]
+
+
+@pytest.mark.parametrize(
+    "word", ["--trainer.gradient_clip_algorithm=value", "--trainer.detect_anomaly=true", "--trainer.benchmark=true"]
+)
+def test_what_changes_a_step_has_it_searched_for_again(nets: House, word: str) -> None:
+    nets.fit("-c", "auto.yaml")
+    nets.fit("-c", "auto.yaml", "--trainer.max_steps=5")
+    nets.fit("-c", "auto.yaml", word)
+    assert _sources(nets) == ["measured", "cache", "measured"]
+
+
+def test_another_version_of_a_package_that_the_model_imports_counts(
+    nets: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nets.fit("-c", "auto.yaml")
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0" if name == "torchmetrics" else version(name))
+    nets.fit("-c", "auto.yaml")
+    assert _sources(nets) == ["measured", "measured"]
