@@ -3,7 +3,7 @@
 `torchmetrics/__init__.py` (1.9) loads `scipy.signal` to give an old name back to a package for speech, and
 `torchmetrics/utilities/plot.py` loads Matplotlib to decorate the functions behind `Metric.plot`. Together they take a
 quarter of the time in which Lightning is imported. Here both stay away until they are used. Python's garbage collector
-looks at all modules again and again while more of them come, and finds nothing: it waits, and then leaves them alone.
+looks at all modules again and again while more of them come, and finds nothing: it waits until they are there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NEED_THEM = ("srmrpy", "scienceplots")  # torchmetrics imports these two, where
 
 
 def import_lightning() -> None:
-    """Import torch, torchmetrics and Lightning, and let the garbage collector pass over what is there by then."""
+    """Import torch, torchmetrics and Lightning while the garbage collector waits."""
     if "pytorch_lightning" in sys.modules or not gc.isenabled():
         import_torchmetrics()
         return
@@ -36,7 +36,6 @@ def import_lightning() -> None:
     try:
         import_torchmetrics()
         importlib.import_module("lightkit.cli.lightning")
-        gc.freeze()
     finally:
         gc.enable()
 

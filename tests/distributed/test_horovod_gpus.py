@@ -29,7 +29,7 @@ def chosen(
     strategy: Any = HorovodStrategy()
     strategy.parallel_devices = [torch.device("cuda", index)]
     strategy._environment._local_rank, strategy._environment._local_size = local_rank, local_size
-    strategy._environment.start = lambda: None
+    strategy._environment.start = lambda **_: None
     strategy.collectives.gather_objects = lambda own: [own, *others]
     monkeypatch.setattr(hvd, "nccl_built", lambda: 21000)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(uuids))
