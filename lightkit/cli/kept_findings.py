@@ -27,6 +27,10 @@ class Keepable(Protocol):
     def as_json(self) -> dict[str, Any]:
         """Give what a JSON file can hold."""
 
+    @classmethod
+    def of_json(cls, found: dict[str, Any]) -> Keepable:
+        """Read what `as_json` gave."""
+
 
 T = TypeVar("T", bound=Keepable)
 
@@ -37,7 +41,7 @@ class Shelf:
     Args:
         root: Folder of runs.
         limit: What limits a search now.
-        is_read: Whether what is there counts. What is found now takes its place anyhow.
+        is_read: Whether what is there counts. What is found now takes its place, unless it leaves out more.
     """
 
     def __init__(self, root: Path, limit: Limit, *, is_read: bool) -> None:
@@ -55,7 +59,7 @@ class Shelf:
         if told is None or found is None or not found.left_out:
             return found
         then = told.get("limit") or {}
-        same = "budget_s" in then and then.get("trainer") == self._limit["trainer"]
+        same = "budget_s" in then and then.get("trainer") in (None, self._limit["trainer"])
         return found if same and _is_no_more(self._limit["budget_s"], then["budget_s"]) else None
 
     def alike(self, start: str, of_json: Callable[[dict[str, Any]], T]) -> Iterator[T]:
@@ -65,7 +69,11 @@ class Shelf:
                 yield found
 
     def keep(self, name: str, found: Keepable) -> None:
-        """Keep what was found; where it cannot be written, only the next search is longer."""
+        """Keep what was found, unless what is there left out less; where it cannot be written, nothing else is lost."""
+        told = findings_cache.read(self._root, name) if found.left_out else None
+        before = None if told is None else _read(told, type(found).of_json)
+        if before is not None and len(before.left_out) < len(found.left_out):
+            return
         try:
             findings_cache.write(self._root, name, {"limit": dict(self._limit), "found": found.as_json()})
         except OSError as error:

@@ -87,7 +87,13 @@ def test_what_time_has_left_out_counts_for_no_more_time(tmp_path: Path) -> None:
     assert kept("key", {**short, "budget_s": 4.0}) is not None
     assert kept("key", {**short, "budget_s": 30.0}) is None
     assert kept("key", {**short, "trainer": {"max_epochs": "50"}}) is None
-    shelf.keep("whole", Findings((Measurement(Variant()),), Variant()))
+    whole = Findings((Measurement(Variant()),), Variant())
+    shelf.keep("whole", whole)
+    shelf.keep("whole", LEFT_OUT)
+    assert kept("whole", short) == whole  # what had less time takes no place
+    Shelf(tmp_path, {"budget_s": 60.0, "trainer": None}, is_read=False).keep("long", LEFT_OUT)
+    assert kept("long", short) == LEFT_OUT  # whatever the training takes: there was more time without one
+    assert kept("long", {**short, "budget_s": 90.0}) is None
     assert kept("whole", {"budget_s": None, "trainer": {}}) is not None
 
 
