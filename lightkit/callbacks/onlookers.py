@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
@@ -11,10 +12,13 @@ from pytorch_lightning import Trainer
 
 from lightkit.callbacks.checkpoint import Checkpoint
 
-__all__ = ["has_onlookers"]
+__all__ = ["foreign_callbacks", "has_onlookers"]
 
 _OURS = ("lightkit", "pytorch_lightning", "lightning_fabric", "torch", "torchmetrics", "torchvision", "builtins")
-_LOOKS = re.compile("checkpoint|ckpt", re.IGNORECASE)
+_LOOKS = re.compile(
+    r"checkpoint|ckpt|best_model|last_good|metrics_path|events_path|summary|lightkit\.runs|lightkit import .*\bruns\b",
+    re.IGNORECASE,
+)
 # Whose `after_save_checkpoint` does not look at the file, which Lightning tells of as soon as it is written.
 _BLIND = ("pytorch_lightning.loggers.logger", "pytorch_lightning.loggers.tensorboard")
 
@@ -22,19 +26,25 @@ _BLIND = ("pytorch_lightning.loggers.logger", "pytorch_lightning.loggers.tensorb
 def has_onlookers(trainer: Trainer) -> bool:
     """Tell whether anybody but lightkit and Lightning may want a file right after it was written.
 
-    Callbacks and loggers of other authors may, and so may loggers that send checkpoints, strategies of other authors,
+    Callbacks, loggers, trainers and strategies of other authors may, and so may loggers that send checkpoints,
     Lightning's own `ModelCheckpoint`, which looks for files of the same name, and a model or data whose module says
-    anything of checkpoints.
+    anything of checkpoints or of the records. What such a module calls in others of its author is not seen.
     """
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]
     datamodule = getattr(trainer, "datamodule", None)
     return (
         any(type(keeper) is not Checkpoint for keeper in trainer.checkpoint_callbacks)
-        or any(_is_foreign(each) or _calls_foreign(each) for each in callbacks)
-        or any(_is_foreign(logger) or _sends_checkpoints(logger) for logger in trainer.loggers)
+        or bool(foreign_callbacks(trainer))
+        or any(_sends_checkpoints(logger) for logger in trainer.loggers)
         or _is_foreign(trainer.strategy)
         or any(_speaks_of_checkpoints(part) for part in (trainer.lightning_module, datamodule))
     )
+
+
+def foreign_callbacks(trainer: Trainer) -> list[Any]:
+    """Give what has hooks of somebody's own: callbacks, loggers and the trainer, if neither lightkit nor Lightning."""
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    calling = [each for each in callbacks if _is_foreign(each) or _calls_foreign(each)]
+    return [*calling, *(part for part in (*trainer.loggers, trainer) if _is_foreign(part))]
 
 
 def _is_foreign(part: Any) -> bool:
@@ -47,7 +57,17 @@ def _is_ours(module: str) -> bool:
 
 def _calls_foreign(callback: Any) -> bool:
     """Tell whether a callback was given its hooks, as a `LambdaCallback` is, by somebody else."""
-    return any(inspect.isroutine(value) and not _is_ours(value.__module__ or "") for value in vars(callback).values())
+    return any(callable(value) and not _is_ours(_home_of(value)) for value in vars(callback).values())
+
+
+def _home_of(called: Any) -> str:
+    """Name the module of what is called in the end; that of its class where it is no function."""
+    while isinstance(called, functools.partial):
+        called = called.func
+    if inspect.isbuiltin(called):  # such as `time.time`, and methods of lists
+        return "builtins"
+    is_named = inspect.isroutine(called) or inspect.isclass(called)
+    return (called if is_named else type(called)).__module__ or ""
 
 
 def _sends_checkpoints(logger: Any) -> bool:

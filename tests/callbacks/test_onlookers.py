@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import functools
 import sys
+import time
+from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +14,9 @@ from pytorch_lightning.callbacks import EarlyStopping, LambdaCallback, ModelChec
 from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from pytorch_lightning.strategies import SingleDeviceStrategy
 
+from lightkit import runs
 from lightkit.callbacks import Checkpoint, LeanSteps
+from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.onlookers import has_onlookers
 from lightkit.loggers import MLflow
 from tests.callbacks.quiet_net import QuietNet
@@ -19,6 +24,15 @@ from tests.callbacks.quiet_net import QuietNet
 
 class OwnCallback(pl.Callback):
     pass
+
+
+class OwnTrainer(pl.Trainer):
+    pass
+
+
+class OwnHook:
+    def __call__(self, *_: Any) -> None:
+        pass
 
 
 class OwnCheckpoint(Checkpoint):
@@ -34,10 +48,14 @@ class OwnStrategy(SingleDeviceStrategy):
 
 
 def trainer_of(
-    *callbacks: pl.Callback, logger: Any = False, module: pl.LightningModule | None = None, **settings: Any
+    *callbacks: pl.Callback,
+    logger: Any = False,
+    module: pl.LightningModule | None = None,
+    kind: type[pl.Trainer] = pl.Trainer,
+    **settings: Any,
 ) -> pl.Trainer:
     has_keeper = any(isinstance(each, ModelCheckpoint) for each in callbacks)
-    trainer = pl.Trainer(
+    trainer = kind(
         accelerator="cpu", devices=1, enable_progress_bar=False, logger=logger,
         callbacks=[*callbacks, *([] if has_keeper else [Checkpoint()])], **settings,
     )  # fmt: skip
@@ -46,13 +64,22 @@ def trainer_of(
 
 
 def from_lightkit() -> LambdaCallback:
-    return LambdaCallback(on_fit_start=LeanSteps().setup)
+    return LambdaCallback(on_fit_start=LeanSteps().setup, on_train_start=functools.partial(LeanSteps().setup))
+
+
+def in_time() -> StopAtDeadline:
+    return StopAtDeadline(
+        datetime.now(timezone.utc),
+        last_good=functools.partial(runs.last_good, "checkpoints"),
+        stopped=list[str]().append,
+        clock=time.time,
+    )
 
 
 @pytest.mark.parametrize(
     "callbacks",
-    [[], [EarlyStopping("val/loss"), LeanSteps()], [from_lightkit()]],
-    ids=["none", "lightnings", "lambda_of_lightkit"],
+    [[], [EarlyStopping("val/loss"), LeanSteps()], [from_lightkit()], [in_time()]],
+    ids=["none", "lightnings", "lambda_of_lightkit", "deadline"],
 )
 def test_lightkits_and_lightnings_own_look_at_nothing(callbacks: list[pl.Callback], tmp_path: Path) -> None:
     loggers = [
@@ -68,13 +95,27 @@ def test_lightkits_and_lightnings_own_look_at_nothing(callbacks: list[pl.Callbac
     [
         lambda _: trainer_of(OwnCallback()),
         lambda _: trainer_of(LambdaCallback(on_fit_start=lambda *_: None)),
+        lambda _: trainer_of(LambdaCallback(on_fit_start=functools.partial(lambda *_: None))),
+        lambda _: trainer_of(LambdaCallback(on_fit_start=OwnHook())),
+        lambda _: trainer_of(kind=OwnTrainer),
         lambda _: trainer_of(OwnCheckpoint()),
         lambda folder: trainer_of(ModelCheckpoint(folder)),
         lambda folder: trainer_of(logger=OwnLogger(folder)),
         lambda folder: trainer_of(logger=MLFlowLogger(tracking_uri=f"sqlite:///{folder}/m.db", log_model="all")),
         lambda _: trainer_of(strategy=OwnStrategy("cpu")),
     ],
-    ids=["callback", "lambda", "checkpoint", "lightnings_checkpoint", "logger", "sending_logger", "strategy"],
+    ids=[
+        "callback",
+        "lambda",
+        "partial",
+        "callable",
+        "trainer",
+        "checkpoint",
+        "lightnings_checkpoint",
+        "logger",
+        "sending_logger",
+        "strategy",
+    ],
 )
 def test_others_may_look_at_a_file_at_once(make: Any, tmp_path: Path) -> None:
     assert has_onlookers(make(str(tmp_path)))
@@ -91,8 +132,13 @@ class Net(QuietNet):
 
 @pytest.mark.parametrize(
     ("reads", "looks"),
-    [("trainer.checkpoint_callback", True), ("best_CKPT()", True), ("log('a', 1.0)", False)],
-    ids=["callback", "path", "metric"],
+    [
+        ("trainer.checkpoint_callback", True),
+        ("best_CKPT()", True),
+        ("read('summary.json')", True),
+        ("log('a', 1.0)", False),
+    ],
+    ids=["callback", "path", "records", "metric"],
 )
 def test_a_model_whose_module_speaks_of_checkpoints_may_look(
     reads: str, looks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
