@@ -163,8 +163,6 @@ class LightkitCLI(LayeredCLI):
             equipment = Equipment(self.session, self.stage, self.saved_config)
             kwargs |= equipment.arguments(given)
             kwargs.setdefault("enable_model_summary", given.get("enable_model_summary") or False)
-            if needs_no_sanity_check(given, self.model, self.datamodule):
-                kwargs["num_sanity_val_steps"] = 0
             kwargs = {key: value for key, value in kwargs.items() if key in asked or key in self._trainer_arguments()}
         elif computing := computation_unrecorded(self._get(self.config_init, "accelerator")):
             kwargs["callbacks"] = [computing, *callbacks_of(given)]
@@ -176,6 +174,9 @@ class LightkitCLI(LayeredCLI):
             raise refused(error, self.session.resolved) from error
         if equipment is not None:
             equipment.attach(trainer)
+            is_asked = given.get("num_sanity_val_steps") is not None or self.trainer_class is not Trainer
+            if not is_asked and needs_no_sanity_check(trainer, self.model, self.datamodule):
+                trainer.num_sanity_val_steps = 0
         return trainer
 
     def _run_subcommand(self, subcommand: str) -> None:
