@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from lightkit.tuning import findings_cache
+from lightkit.tuning.allowance import Part
 
-__all__ = ["Keepable", "Limit", "Shelf"]
+__all__ = ["Keepable", "Shelf"]
 
 _log = logging.getLogger("lightkit")
-Limit = Mapping[str, Any]
-"""`budget_s`: seconds that a search may take. `trainer`: what the length of the training comes from, of which it takes
-no more than a share; None where the seconds alone count."""
 
 
 class Keepable(Protocol):
@@ -40,27 +38,28 @@ class Shelf:
 
     Args:
         root: Folder of runs.
-        limit: What limits a search now.
-        is_read: Whether what is there counts. What is found now takes its place, unless it leaves out more.
+        is_read: Whether what is there counts. What is found now is kept in any case.
     """
 
-    def __init__(self, root: Path, limit: Limit, *, is_read: bool) -> None:
-        self._root, self._limit, self._is_read = root, limit, is_read
+    def __init__(self, root: Path, *, is_read: bool) -> None:
+        self._root, self._is_read = root, is_read
 
-    def kept(self, name: str, of_json: Callable[[dict[str, Any]], T]) -> T | None:
+    def kept(self, name: str, of_json: Callable[[dict[str, Any]], T], part: Part) -> T | None:
         """Give what was found before, unless something was left out then for which there is more time now.
 
         Args:
             name: What `findings_cache.name_of` gives.
             of_json: Reads it.
+            part: Of the time that there is now.
         """
         told = findings_cache.read(self._root, name) if self._is_read else None
         found = None if told is None else _read(told, of_json)
         if told is None or found is None or not found.left_out:
             return found
-        then = told.get("limit") or {}
-        same = "budget_s" in then and then.get("trainer") in (None, self._limit["trainer"])
-        return found if same and _is_no_more(self._limit["budget_s"], then["budget_s"]) else None
+        try:
+            return None if part.has_more_than(told["limit"]) else found
+        except (KeyError, TypeError, ValueError):  # of another version
+            return None
 
     def alike(self, start: str, of_json: Callable[[dict[str, Any]], T]) -> Iterator[T]:
         """Give all findings whose name has this start, newest first."""
@@ -68,14 +67,21 @@ class Shelf:
             if (found := _read(told, of_json)) is not None:
                 yield found
 
-    def keep(self, name: str, found: Keepable) -> None:
-        """Keep what was found, unless what is there left out less; where it cannot be written, nothing else is lost."""
+    def keep(self, name: str, found: Keepable, part: Part) -> None:
+        """Keep what was found, unless what is there had more time or left out less.
+
+        Where it cannot be written, nothing else is lost.
+
+        Args:
+            name: What `findings_cache.name_of` gives.
+            found: What was found.
+            part: Of the time that there was for it.
+        """
         told = findings_cache.read(self._root, name) if found.left_out else None
         before = None if told is None else _read(told, type(found).of_json)
-        if before is not None and len(before.left_out) < len(found.left_out):
-            return
         try:
-            findings_cache.write(self._root, name, {"limit": dict(self._limit), "found": found.as_json()})
+            content = _content(found, part) if told is None or before is None else _better(found, part, before, told)
+            findings_cache.write(self._root, name, content)
         except OSError as error:
             _log.warning("accelerator: what was measured is not kept for other runs: %s", error)
 
@@ -87,5 +93,17 @@ def _read(told: dict[str, Any], of_json: Callable[[dict[str, Any]], T]) -> T | N
         return None
 
 
-def _is_no_more(now_s: float | None, then_s: float | None) -> bool:
-    return then_s is None or (now_s is not None and now_s <= then_s)
+def _content(found: Keepable, part: Part) -> dict[str, Any]:
+    return {"limit": part.as_json(), "found": found.as_json()}
+
+
+def _better(found: Keepable, part: Part, before: Keepable, told: dict[str, Any]) -> dict[str, Any]:
+    """Give the one of two that tells more; that it was looked for again is noted, so that it is not each time."""
+    if not before.left_out:
+        return told
+    try:
+        is_kept = len(before.left_out) < len(found.left_out) or part.had_less_than(told["limit"])
+        limit = part.as_json_after(told["limit"], is_kept=is_kept)
+    except (KeyError, TypeError):  # of another version
+        return _content(found, part)
+    return {"limit": limit, "found": (before if is_kept else found).as_json()}

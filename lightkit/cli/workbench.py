@@ -21,8 +21,8 @@ from lightkit.config.hardware.choosing import place_of
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import ConfigError
 from lightkit.machine import this_machine
-from lightkit.tuning.allowance import SHARE_OF_TRAINING, Allowance
-from lightkit.tuning.batch_size import FoundSize, TriedSize, find_batch_size
+from lightkit.tuning.allowance import Allowance, Part
+from lightkit.tuning.batch_size import FoundSize, find_batch_size
 from lightkit.tuning.computation import Computation
 from lightkit.tuning.concluding import narrowed
 from lightkit.tuning.findings_cache import key_of, name_of
@@ -70,7 +70,6 @@ class Workbench:
         self._section = cli.config[cli.subcommand]
         self._settings = self._with_homes(settings)
         self._autos = settings.autos()
-        self._is_hurried = is_hurried
         self._twin = Twin(cli)
         self._values: dict[str, Any] = dict(vars(self._section["trainer"]))
         self._length = Length(session, self._values)
@@ -78,10 +77,9 @@ class Workbench:
         autos = {*self._settings.autos()}
         self._speed_keys = autos & {*_SPEED} - self._fixed()
         num_searches = len(autos & {BATCH_SIZE, LEARNING_RATE}) + bool(self._speed_keys)
-        self._allowance = Allowance(budget_s, num_searches=num_searches)
-        told = self._length.said if is_hurried else None
-        limit = {"budget_s": None if budget_s is None else budget_s / max(1, num_searches), "trainer": told}
-        self._shelf = Shelf(Path(self._section["run"]["root"]), limit, is_read=is_hurried)
+        waits = {"num_steps": self._length.num_steps} if is_hurried else {}
+        self._allowance = Allowance(budget_s, num_searches=num_searches, **waits)
+        self._shelf = Shelf(Path(self._section["run"]["root"]), is_read=is_hurried)
         self._before: set[str] = set()
 
     def found(self) -> Found:
@@ -109,7 +107,7 @@ class Workbench:
         return Found(chosen, seconds, frozenset(self._before), findings=findings, size=size, rate=rate)
 
     def _batch_size(self) -> FoundSize:
-        budget_s, computed = self._allowance.next_s(), {key: self._said(key) for key in _COMPUTING}
+        part, computed = self._allowance.next(), {key: self._said(key) for key in _COMPUTING}
         parts = {
             **self._parts(),
             "computed": [computed, self._values.get("precision"), self._section["launch"]["threads"]],
@@ -125,8 +123,8 @@ class Workbench:
                 seed=self._seed,
                 callbacks=lambda: [Computation(**computed)],
                 ranks=self._length.ranks,
-                budget_s=budget_s,
-                training_s=self._training_s,
+                part=part,
+                num_taken=self._length.num_taken,
             )
 
         return self._kept_or_new(
@@ -134,30 +132,24 @@ class Workbench:
             self._name(BATCH_SIZE, parts),
             FoundSize.of_json,
             look,
+            part,
             counts=lambda found: found.fits(
                 ranks=self._length.ranks, num_samples=(self._content or {}).get(COUNTED, [None])[0]
             ),
             is_worth=lambda found: any(one.batch_size > found.first for one in found.tried),
         )
 
-    def _training_s(self, tried: TriedSize, num_samples: int) -> float | None:
-        """Give the seconds of the whole training with a batch size."""
-        if not self._is_hurried or tried.step_s is None:
-            return None
-        num_steps = self._length.num_steps(self._length.num_taken(-(-num_samples // tried.batch_size)))
-        return None if num_steps is None else num_steps * tried.step_s
-
     def _speed(self) -> Findings:
         """Measure settings for speed, or read what has been measured for these, or for more."""
-        budget_s, settings, base = self._allowance.next_s(), replace(self._settings, **_NO_SPEED), self._base()
-        parts, spent_s = self._parts(), self._allowance.spent_s
-        cores, is_strict = this_machine().cores or 1, self._values.get("deterministic") is True
+        part, settings, base = self._allowance.next(), replace(self._settings, **_NO_SPEED), self._base()
+        parts, cores, is_strict = self._parts(), this_machine().cores or 1, self._values.get("deterministic") is True
 
         def look() -> Findings:
             data = self._twin.data()
             taken = taken_batches(
                 self._twin.model() if data is None else None, data, self._values, folder=str(self._folder)
             )
+            part.begin()
             return measure(
                 self._twin.model,
                 taken.items,
@@ -166,9 +158,8 @@ class Workbench:
                 trainer_values=self._values,
                 datamodule=data,
                 seed=self._seed,
-                budget_s=None if budget_s is None else max(0.0, budget_s + spent_s - self._allowance.spent_s),
-                num_steps=self._length.num_steps(taken.per_epoch) if self._is_hurried else None,
-                spent_s=self._allowance.spent_s,
+                part=part,
+                per_epoch=taken.per_epoch,
                 ranks=self._length.ranks,
                 cores=cores,
                 load_s=taken.load_s,
@@ -185,11 +176,13 @@ class Workbench:
             self._name(SPEED, parts, asdict(settings), asdict(base)),
             Findings.of_json,
             look,
+            part,
             otherwise=of_more,
             is_worth=lambda found: len(found.measurements) > 1,
         )
 
     def _learning_rate(self, chosen: dict[str, Any]) -> FoundRate:
+        part = self._allowance.next()
         computed = {key: chosen.get(key, self._said(key)) for key in _COMPUTING}
         values = {**self._values, **({"precision": chosen["precision"]} if chosen.get("precision") else {})}
         parts = {
@@ -198,7 +191,6 @@ class Workbench:
             "content": self._content,
             "length": self._length.said,
         }
-        budget_s = self._allowance.next_s()
 
         def look() -> FoundRate:
             return find_learning_rate(
@@ -207,8 +199,7 @@ class Workbench:
                 trainer_values=values,
                 seed=self._seed,
                 callbacks=lambda: [Computation(**computed)],
-                budget_s=budget_s,
-                share=SHARE_OF_TRAINING / self._length.processes if self._is_hurried else 1.0,
+                part=part,
             )
 
         return self._kept_or_new(
@@ -216,6 +207,7 @@ class Workbench:
             self._name(LEARNING_RATE, parts),
             FoundRate.of_json,
             look,
+            part,
             is_worth=lambda found: found.learning_rate is not None,
         )
 
@@ -225,6 +217,7 @@ class Workbench:
         name: str | None,
         of_json: Callable[[dict[str, Any]], _T],
         look: Callable[[], _T],
+        part: Part,
         *,
         counts: Callable[[_T], bool] = lambda _: True,
         otherwise: Callable[[], _T | None] = lambda: None,
@@ -234,15 +227,16 @@ class Workbench:
 
         What time has cut short is kept only if it `is_worth` it: else a busy moment would decide for good.
         """
-        before = None if name is None else self._shelf.kept(name, of_json)
+        before = None if name is None else self._shelf.kept(name, of_json, part)
         if before is None or not counts(before):
             before = otherwise()
         if before is not None:
             self._before.add(search)
             return before
+        part.begin()
         found = look()
         if name is not None and (not found.left_out or is_worth(found)):
-            self._shelf.keep(name, found)
+            self._shelf.keep(name, found, part)
         return found
 
     def _fixed(self) -> set[str]:

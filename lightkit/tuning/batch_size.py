@@ -11,7 +11,7 @@ import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule
 
 from lightkit.errors import ConfigError
-from lightkit.tuning.allowance import SHARE_OF_TRAINING
+from lightkit.tuning.allowance import Allowance, Part
 from lightkit.tuning.memory_limits import room_bytes
 from lightkit.tuning.short_fits import without_trace
 from lightkit.tuning.size_trials import MOST, Trial, TriedSize, batch_size_of, set_batch_size
@@ -97,8 +97,8 @@ def find_batch_size(
     callbacks: Callable[[], Sequence[Callback]] = tuple,
     start: int | None = None,
     ranks: int = 1,
-    budget_s: float | None = None,
-    training_s: Callable[[TriedSize, int], float | None] = lambda *_: None,
+    part: Part | None = None,
+    num_taken: Callable[[int], int] = lambda per_epoch: per_epoch,
 ) -> FoundSize:
     """Double the batch while that gives more samples a second and the memory holds it.
 
@@ -123,9 +123,9 @@ def find_batch_size(
         callbacks: Gives what else takes part, such as `Computation`.
         start: The first size; default is what the data module has.
         ranks: Processes that will train on this machine: they share its memory, and the samples.
-        budget_s: Seconds after which no other size is begun; None for as many as it takes.
-        training_s: Gives the seconds that the whole training would take with the first size and so many samples, where
-            that is known. With a budget, no other size is begun after 5 % of these.
+        part: Of the time that there is, after which no other size is begun; None for as much as it takes. It is told
+            how long the batches of the first size take.
+        num_taken: Gives the batches that the trainer takes of those of an epoch.
 
     Raises:
         ConfigError: If the data has no such attribute or does not go by it, or not even one sample fits.
@@ -138,7 +138,7 @@ def find_batch_size(
     with without_trace() as folder:
         trial = Trial(build, datamodule, trainer_values, seed, callbacks, folder)
         try:
-            search = _Search(trial, ranks=max(1, ranks), budget_s=budget_s, training_s=training_s)
+            search = _Search(trial, ranks=max(1, ranks), part=part or Allowance().next(), num_taken=num_taken)
             return search.found(max(1, start or int(before or 1)))
         finally:
             set_batch_size(datamodule, before)
@@ -147,16 +147,9 @@ def find_batch_size(
 class _Search:
     """Which size is tried next, and why none is."""
 
-    def __init__(
-        self,
-        trial: Trial,
-        *,
-        ranks: int,
-        budget_s: float | None,
-        training_s: Callable[[TriedSize, int], float | None],
-    ) -> None:
-        self._trial, self._ranks, self._budget_s, self._training_s = trial, ranks, budget_s, training_s
-        self._begun_s, self._last_s = time.perf_counter(), 0.0
+    def __init__(self, trial: Trial, *, ranks: int, part: Part, num_taken: Callable[[int], int]) -> None:
+        self._trial, self._ranks, self._part, self._num_taken = trial, ranks, part, num_taken
+        self._last_s = 0.0
         self._room_bytes = room_bytes(torch.device("cpu"), ranks=ranks)
         self._left_out: list[str] = []
         self._tried: list[TriedSize] = []
@@ -174,7 +167,8 @@ class _Search:
             too_much = why or f"{size} does not fit into memory"
             size //= 2
         first, ended = size, too_much
-        self._know_training(self._tried[-1])
+        if (batch_s := self._tried[-1].step_s) is not None:
+            self._part.expect(batch_s, self._num_taken(-(-self._trial.most_samples // first)))
         while ended is None:
             size *= 2
             ended = self._why_not(size, first)
@@ -182,12 +176,6 @@ class _Search:
                 ended = f"{size} does not fit into memory"
         device = str(self._trial.device)
         return FoundSize(self._chosen(first), tuple(self._tried), ended, first, device, tuple(self._left_out))
-
-    def _know_training(self, first: TriedSize) -> None:
-        """Take no more than a share of the training, whose length the first size shows."""
-        expected_s = self._training_s(first, self._trial.most_samples)
-        if self._budget_s is not None and expected_s is not None:
-            self._budget_s = min(self._budget_s, SHARE_OF_TRAINING * expected_s)
 
     def _try(self, size: int) -> bool:
         """Tell whether a size fits."""
@@ -204,8 +192,7 @@ class _Search:
             return f"{MOST} is the most"
         if self._gains_nothing(first):
             return f"larger ones gain less than {LEAST_GAIN - 1:.0%}"
-        spent_s = time.perf_counter() - self._begun_s
-        if self._budget_s is not None and spent_s + 2 * self._last_s > self._budget_s:
+        if time.perf_counter() + 2 * self._last_s > self._part.until:
             self._left_out.append(f"{size} would have taken too long to try")
             return self._left_out[-1]
         return self._too_large(size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, seed_everything
 
+from lightkit.tuning.allowance import Allowance, Part
 from lightkit.tuning.range_test import FEWEST_POINTS, LEAST_RATE, RangeTest
 from lightkit.tuning.short_fits import by_itself, short_trainer, without_trace
 
@@ -107,8 +107,7 @@ def find_learning_rate(
     seed: int,
     callbacks: Callable[[], Sequence[Callback]] = tuple,
     num_steps: int = 100,
-    budget_s: float | None = None,
-    share: float = 1.0,
+    part: Part | None = None,
 ) -> FoundRate:
     """Raise the rate from 1e-7 to 1 in a short training, and suggest a tenth of the one at which the loss was least.
 
@@ -127,18 +126,16 @@ def find_learning_rate(
         seed: Of weights and order, so that the same rate is found again.
         callbacks: Gives what else takes part, such as `Computation`.
         num_steps: Most steps to take: no more than the training has, but for 40.
-        budget_s: Seconds in which they have to be done; None for as many as it takes. With a budget two steps are
-            timed first, and as many are taken as there is time for; 40 are the fewest, and where these take too long,
-            there is no rate.
-        share: Of the steps of the training that are taken with a budget, but for 40.
+        part: Of the time that there is; None for as much as it takes. Where it has an end, two steps are timed first,
+            which it is told, and as many are taken as there is time for. 40 are the fewest, whatever the training
+            takes; where the seconds alone are too few for these, there is no rate.
 
     Raises:
         ConfigError: If the model optimizes by hand, or has not exactly one optimizer.
     """
-    until = math.inf if budget_s is None else time.perf_counter() + budget_s
     with without_trace() as folder:
         seed_everything(seed, workers=True, verbose=False)
-        test = RangeTest(num_steps, until=until, share=share)
+        test = RangeTest(num_steps, part or Allowance().next())
         trainer = short_trainer(trainer_values, [*callbacks(), test], folder=folder)
         trainer.fit(by_itself(build()), datamodule=datamodule)
     if test.refused is not None:

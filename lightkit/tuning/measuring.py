@@ -15,6 +15,7 @@ from pytorch_lightning import LightningDataModule, LightningModule
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.machine.cores import threads_to_try
 from lightkit.machine.processor import num_cores
+from lightkit.tuning.allowance import Allowance, Part
 from lightkit.tuning.candidates import candidates
 from lightkit.tuning.concluding import concluded, precision_of
 from lightkit.tuning.search import Search
@@ -35,9 +36,8 @@ def measure(
     trainer_values: Mapping[str, Any],
     datamodule: LightningDataModule | None = None,
     seed: int = 0,
-    budget_s: float | None = None,
-    num_steps: int | None = None,
-    spent_s: float = 0.0,
+    part: Part | None = None,
+    per_epoch: int | None = None,
     ranks: int = 1,
     cores: int | None = None,
     load_s: float | None = None,
@@ -62,9 +62,8 @@ def measure(
         trainer_values: The config's `trainer` section; what changes a step is kept.
         datamodule: That the model asks for what it must know; its loaders are not used.
         seed: Of the weights, and of all that the model draws.
-        budget_s: Seconds that may be taken; None for as many as it takes.
-        num_steps: Batches of the whole training: with a budget, no more than 5 % of their expected time is taken.
-        spent_s: Seconds of these 5 % that other searches have taken.
+        part: Of the time that there is; None for as much as it takes. It is told how long the baseline's batches take.
+        per_epoch: Batches that the trainer takes in an epoch; None where nobody knows.
         ranks: Processes that train on this machine.
         cores: That this process may use; asked of the machine if None.
         load_s: Seconds in which one process loads a batch, where the number of such processes is to be chosen.
@@ -74,6 +73,7 @@ def measure(
         Exception: What ends a fit of the baseline, as it is.
     """
     cores = cores or num_cores() or 1
+    part = part or Allowance().next()
     configured = precision_of(base)
     base = base.but(precision=configured)
     if precision_plugin(trainer_values) is not None:
@@ -85,9 +85,9 @@ def measure(
         threads = threads_to_try(cores, ranks=ranks) if settings.threads == "auto" and device == "cpu" else []
         if threads:
             base = base.but(threads=threads[0])
-        subject = Subject(build, batches, trainer_values, datamodule, seed, num_steps, folder)
+        subject = Subject(build, batches, trainer_values, datamodule, seed, part.num_steps(per_epoch), folder)
         subject.set_up()
-        search = Search(subject, base, budget_s=budget_s, num_batches=num_steps, spent_s=spent_s, tell=tell)
+        search = Search(subject, base, part, per_epoch=per_epoch, tell=tell)
         search.begin()
         tried = candidates(
             settings,

@@ -18,6 +18,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from lightkit.errors import ConfigError
 from lightkit.launch import heartbeat
+from lightkit.tuning.allowance import Part
 from lightkit.tuning.short_fits import MEASURING, synchronized
 
 __all__ = ["FEWEST_POINTS", "LEAST_RATE", "RangeTest", "losses_of_steps"]
@@ -35,43 +36,43 @@ class RangeTest(Callback):
 
     Args:
         num_steps: Most steps to take.
-        until: Reading of `time.perf_counter` by which they have to be done.
-        share: Of the training's steps that are taken at most, where they have to be done by a time.
+        part: Of the time that there is.
     """
 
-    def __init__(self, num_steps: int, *, until: float, share: float) -> None:
+    def __init__(self, num_steps: int, part: Part) -> None:
         self.rates: list[float] = []
         self.losses: list[float] = []
         self.left_out: tuple[str, ...] = ()
         """What there was no time for."""
         self.refused: str | None = None
         """Why there was no time for anything that tells a rate."""
-        self._num_steps, self._until, self._share = num_steps, until, share
+        self._num_steps, self._part = num_steps, part
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Run it: by now optimizers and schedules are made, for the length of the real training."""
         _check_optimizers(trainer, pl_module)
-        expected = trainer.estimated_stepping_batches
-        most = int(min(self._num_steps, max(_FEWEST_STEPS, expected)))
+        most = int(min(self._num_steps, max(_FEWEST_STEPS, trainer.estimated_stepping_batches)))
         trainer.fit_loop.max_epochs = -1  # as many epochs as the steps need
-        num_steps = most if math.isinf(self._until) else self._in_time(trainer, pl_module, most, expected)
+        num_steps = most if math.isinf(self._part.budget_until) else self._in_time(trainer, pl_module, most)
         if num_steps is not None:
             self._run(trainer, pl_module, num_steps, early_stop_threshold=4.0)
             if len(self.losses) < FEWEST_POINTS and min(self.losses, default=0) < 0:  # whose fourfold is less
                 self._run(trainer, pl_module, num_steps, early_stop_threshold=None)
         trainer.fit_loop.max_epochs = 0  # nothing is trained after this
 
-    def _in_time(self, trainer: Trainer, module: LightningModule, most: int, expected: float) -> int | None:
+    def _in_time(self, trainer: Trainer, module: LightningModule, most: int) -> int | None:
         """Give the steps that there is time for; None where these would be too few to tell anything."""
         with isolate_rng():  # as if these had not been
             pace = self._run(trainer, module, _TIMED_STEPS, early_stop_threshold=None)
-        left_s = max(0.0, self._until - time.perf_counter())
+        number = trainer.num_training_batches
+        self._part.expect(pace.step_s / trainer.accumulate_grad_batches, None if math.isinf(number) else int(number))
+        now_s = time.perf_counter()
+        left_s = max(0.0, self._part.budget_until - now_s)
         if _FEWEST_STEPS * pace.step_s > left_s:
             needed = f"{_FEWEST_STEPS} steps take about {_FEWEST_STEPS * pace.step_s:.2g} s, {left_s:.2g} s were left"
             self.refused, self.left_out = f"{needed}, and lightkit tune has more", (needed,)
             return None
-        share = max(_FEWEST_STEPS, self._share * expected)
-        steps = int(min(most, share, left_s / pace.step_s))
+        steps = int(min(most, max(_FEWEST_STEPS, (self._part.until - now_s) / pace.step_s)))
         self.left_out = (f"there was no time for {most}",) if steps < most else ()
         return steps
 
@@ -81,7 +82,7 @@ class RangeTest(Callback):
         finder = LearningRateFinder(
             LEAST_RATE, _MOST_RATE, num_steps, early_stop_threshold=early_stop_threshold, update_attr=False
         )
-        pace = _Pace(self._until)
+        pace = _Pace(self._part)
         with _paced(pace):
             finder.lr_find(trainer, module)
         assert finder.optimal_lr is not None  # only a fast_dev_run finds nothing
@@ -98,22 +99,23 @@ class _Pace:
     """How fast the steps of a test are, and its end.
 
     Args:
-        until: Reading of `time.perf_counter` after which no step begins.
+        part: Of the time that there is, after which no step begins; the fewest steps may take more of the training.
     """
 
-    def __init__(self, until: float) -> None:
+    def __init__(self, part: Part) -> None:
         self.step_s = math.inf
         self.is_late = False
-        self._until = until
+        self._part, self._num_steps = part, 0
         self._begun_s = time.perf_counter()
 
     def step(self, trainer: Trainer, module: LightningModule) -> None:
         """Note the end of a step."""
-        if not math.isinf(self._until):
+        if not math.isinf(self._part.budget_until):
             synchronized(module.device)
         now_s = time.perf_counter()
         self.step_s, self._begun_s = min(self.step_s, now_s - self._begun_s), now_s
-        if now_s >= self._until:
+        self._num_steps += 1
+        if now_s >= (self._part.budget_until if self._num_steps < _FEWEST_STEPS else self._part.until):
             self.is_late = trainer.should_stop = True
 
 

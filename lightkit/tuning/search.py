@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from lightkit.tuning.allowance import SHARE_OF_TRAINING
+from lightkit.tuning.allowance import Part
 from lightkit.tuning.choosing import choose, judged
 from lightkit.tuning.memory_limits import is_out_of_memory
 from lightkit.tuning.sitting import Patience, Sitting, Subject, free
@@ -30,27 +30,18 @@ class Search:
     Args:
         subject: What is measured.
         base: The baseline.
-        budget_s: Seconds that may be taken.
-        num_batches: Of the whole training.
-        spent_s: Seconds of the share of the training that others have taken.
+        part: Of the time that there is.
+        per_epoch: Batches that the trainer takes in an epoch; None where nobody knows.
         tell: Is told what is measured.
     """
 
     def __init__(
-        self,
-        subject: Subject,
-        base: Variant,
-        *,
-        budget_s: float | None,
-        num_batches: int | None,
-        spent_s: float,
-        tell: Callable[[str], None],
+        self, subject: Subject, base: Variant, part: Part, *, per_epoch: int | None, tell: Callable[[str], None]
     ) -> None:
         self.began = time.perf_counter()
         self.left_out: list[str] = []
         self._subject, self._base, self._tell = subject, base, tell
-        self._budget_s, self._num_batches, self._spent_s = budget_s, num_batches, spent_s
-        self._until = float("inf") if budget_s is None else self.began + budget_s
+        self._part, self._per_epoch = part, per_epoch
         self._sittings: dict[Variant, Sitting] = {}
         self._refused: dict[Variant, str] = {}
         self._repeating: set[Variant] = set()
@@ -59,11 +50,10 @@ class Search:
     def begin(self) -> None:
         """Measure the baseline, and learn how long anything takes."""
         self._tell(self._base.words)
-        first = self._sit(self._base, Patience(until=self._until))
+        first = self._sit(self._base, Patience(until=self._part.until))
         self._sittings[self._base] = first
-        if first.times and self._budget_s is not None and self._num_batches is not None:
-            expected_s = statistics.median(first.times) * self._num_batches
-            self._until = min(self._until, self.began - self._spent_s + SHARE_OF_TRAINING * expected_s)
+        if first.times:
+            self._part.expect(statistics.median(first.times), self._per_epoch)
 
     def go_on(self, variant: Variant, *, compile_s: float = 0.0) -> None:
         """Measure one more, if there is time for it."""
@@ -72,14 +62,14 @@ class Search:
         if not self.baseline.times:
             self.left_out.append(f"{variant.words}: the model ended its training before a step could be timed")
             return
-        needed_s, left_s = self._needed_s(variant) + compile_s, self._until - time.perf_counter()
+        needed_s, left_s = self._needed_s(variant) + compile_s, self._part.until - time.perf_counter()
         if needed_s > left_s:
             self.left_out.append(f"{variant.words}: takes about {needed_s:.3g} s, {max(0.0, left_s):.2g} s were left")
             return
         self._tell(variant.words)
         best_s = self.chosen().step_s or float("inf")
         try:
-            self._sittings[variant] = self._sit(variant, Patience(until=self._until, best_s=best_s))
+            self._sittings[variant] = self._sit(variant, Patience(until=self._part.until, best_s=best_s))
         except Exception as error:  # noqa: BLE001 (whatever a kernel cannot do is told, and the others go on)
             self._refused[variant] = _in_a_line(error)
         free()  # what an error still held
@@ -90,13 +80,13 @@ class Search:
         rivals = [one for one in others if one.refused is None and _least_s(one) < _least_s(baseline)]
         best = [one.variant for one in sorted(rivals, key=_least_s) if not one.variant.compile][:2]
         for variant in [*best[:1], self._base, *best[1:]] if best else []:
-            if self._needed_s(variant) <= self._until - time.perf_counter():
+            if self._needed_s(variant) <= self._part.until - time.perf_counter():
                 self._sit_again(variant)
 
     def refuse_what_does_not_repeat(self) -> None:
         """Let the best sit until one is found whose losses are the same to the last bit, as far as there is time."""
         while (best := self.chosen().variant) != self._base and best not in self._repeating:
-            if self._needed_s(best) > self._until - time.perf_counter():
+            if self._needed_s(best) > self._part.until - time.perf_counter():
                 self._refused[best] = "no time was left to see whether its losses repeat, as trainer.deterministic asks"
                 self.left_out.append(f"{best.words}: {self._refused[best]}")
                 continue
@@ -139,7 +129,7 @@ class Search:
 
     def _sit_again(self, variant: Variant) -> None:
         try:
-            self._sittings[variant].times += self._sit(variant, Patience(until=self._until)).times
+            self._sittings[variant].times += self._sit(variant, Patience(until=self._part.until)).times
         except Exception as error:
             if variant == self._base:
                 raise

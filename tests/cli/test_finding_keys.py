@@ -11,7 +11,7 @@ import pytest
 
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.runs import read_events
-from lightkit.tuning import batch_size
+from lightkit.tuning import allowance
 from tests.cli.conftest import House
 
 NETS = """\
@@ -73,7 +73,7 @@ WORDS = ["fit", "--seed_everything=1", "--run.name=job", "--trainer.accelerator=
 
 @pytest.fixture
 def nets(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.setattr(batch_size, "SHARE_OF_TRAINING", 1e9)  # the training is short
+    monkeypatch.setattr(allowance, "SHARE_OF_TRAINING", 1e9)  # the training is short
     house.write("my_nets.py", NETS)
     house.write("number.txt", "64")
     house.write("auto.yaml", CONFIG)

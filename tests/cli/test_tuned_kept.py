@@ -17,12 +17,13 @@ import yaml
 from lightkit import runs
 from lightkit.cli import tuned
 from lightkit.cli.answers import SPEED, Found
-from lightkit.cli.kept_findings import Keepable, Limit, Shelf
+from lightkit.cli.kept_findings import Keepable, Shelf
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.resuming import Start
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.machine import this_machine
 from lightkit.runs import Run, read_events
+from lightkit.tuning.allowance import Allowance, Part
 from lightkit.tuning.batch_size import FoundSize, TriedSize
 from lightkit.tuning.computation import Computation
 from lightkit.tuning.learning_rate import FoundRate
@@ -50,6 +51,7 @@ WORDS = [
     "--trainer.limit_val_batches=0",
 ]
 LEFT_OUT = Findings((Measurement(Variant()),), Variant(), left_out=("bf16-mixed: takes about 9 s, 1 s were left",))
+WHOLE = replace(LEFT_OUT, left_out=())
 SIZE = FoundSize(8, (TriedSize(8, 0.1, 80.0, 1),), "8192 is the most", first=8)
 RATE = FoundRate(0.01, None, (0.1, 0.2), (2.0, 1.0))
 
@@ -74,27 +76,59 @@ def test_a_module_that_the_model_imports_counts(house: House) -> None:
     assert (_source(first), _source(house.fit("-c", "auto.yaml"))) == ("measured", "measured")
 
 
+def _of(budget_s: float | None) -> Part:
+    return Allowance(budget_s).next()
+
+
 def test_what_time_has_left_out_counts_for_no_more_time(tmp_path: Path) -> None:
-    short = {"budget_s": 5.0, "trainer": {"max_epochs": "1"}}
+    shelf = Shelf(tmp_path, is_read=True)
+    shelf.keep("key", LEFT_OUT, _of(5.0))
+    assert Shelf(tmp_path, is_read=False).kept("key", Findings.of_json, _of(5.0)) is None  # `tune` reads nothing
+    assert shelf.kept("key", Findings.of_json, _of(5.0)) == LEFT_OUT
+    assert shelf.kept("key", Findings.of_json, _of(4.0)) is not None
+    assert shelf.kept("key", Findings.of_json, _of(6.0)) is not None  # hardly more
+    assert shelf.kept("key", Findings.of_json, _of(30.0)) is None
+    shelf.keep("whole", WHOLE, _of(2.0))
+    assert shelf.kept("whole", Findings.of_json, _of(None)) == WHOLE  # more time would not tell more
 
-    def kept(name: str, limit: Limit) -> Findings | None:
-        return Shelf(tmp_path, limit, is_read=True).kept(name, Findings.of_json)
 
-    shelf = Shelf(tmp_path, short, is_read=False)
-    shelf.keep("key", LEFT_OUT)
-    assert shelf.kept("key", Findings.of_json) is None  # whoever measures all anew reads nothing
-    assert kept("key", short) == LEFT_OUT
-    assert kept("key", {**short, "budget_s": 4.0}) is not None
-    assert kept("key", {**short, "budget_s": 30.0}) is None
-    assert kept("key", {**short, "trainer": {"max_epochs": "50"}}) is None
-    whole = Findings((Measurement(Variant()),), Variant())
-    shelf.keep("whole", whole)
-    shelf.keep("whole", LEFT_OUT)
-    assert kept("whole", short) == whole  # what had less time takes no place
-    Shelf(tmp_path, {"budget_s": 60.0, "trainer": None}, is_read=False).keep("long", LEFT_OUT)
-    assert kept("long", short) == LEFT_OUT  # whatever the training takes: there was more time without one
-    assert kept("long", {**short, "budget_s": 90.0}) is None
-    assert kept("whole", {"budget_s": None, "trainer": {}}) is not None
+def test_what_had_less_time_takes_no_place(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, is_read=True)
+    other = replace(LEFT_OUT, load_s=0.5)
+    shelf.keep("key", LEFT_OUT, _of(20.0))
+    shelf.keep("key", other, _of(10.0))
+    assert shelf.kept("key", Findings.of_json, _of(25.0)) == LEFT_OUT
+    assert shelf.kept("key", Findings.of_json, _of(40.0)) is None  # it is still known how long it had
+    shelf.keep("key", replace(LEFT_OUT, left_out=(*LEFT_OUT.left_out, "another")), _of(40.0))
+    assert shelf.kept("key", Findings.of_json, _of(25.0)) == LEFT_OUT
+    shelf.keep("key", other, _of(40.0))
+    assert shelf.kept("key", Findings.of_json, _of(40.0)) == other
+    shelf.keep("key", WHOLE, _of(1.0))
+    shelf.keep("key", LEFT_OUT, _of(None))
+    assert shelf.kept("key", Findings.of_json, _of(None)) == WHOLE
+
+
+def test_a_search_that_had_no_more_time_in_the_end_is_not_made_each_time(tmp_path: Path) -> None:
+    """Whoever expects more time, and finds that batches are as fast as the training is longer, has no more."""
+    shelf = Shelf(tmp_path, is_read=True)
+    first = Allowance(30.0, num_steps=lambda _: 1000).next()
+    second, third = (Allowance(30.0, num_steps=lambda _: 4000).next() for _ in range(2))
+    first.expect(0.1, None)
+    shelf.keep("key", LEFT_OUT, first)
+    assert shelf.kept("key", Findings.of_json, second) is None
+    second.expect(0.02, None)
+    shelf.keep("key", LEFT_OUT, second)
+    assert shelf.kept("key", Findings.of_json, third) == LEFT_OUT
+
+
+def test_what_another_version_kept_is_replaced(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, is_read=True)
+    shelf.keep("key", LEFT_OUT, _of(20.0))
+    path = tmp_path / ".tuning" / "key.json"
+    path.write_text(json.dumps({**read_json(path), "limit": {"budget_s": 20.0, "trainer": None}}))
+    assert shelf.kept("key", Findings.of_json, _of(5.0)) is None
+    shelf.keep("key", LEFT_OUT, _of(5.0))
+    assert shelf.kept("key", Findings.of_json, _of(5.0)) == LEFT_OUT
 
 
 @pytest.mark.parametrize(
@@ -113,13 +147,13 @@ def test_what_time_has_left_out_counts_for_no_more_time(tmp_path: Path) -> None:
 def test_a_hollow_file_is_passed_over(
     of_json: Callable[[dict[str, Any]], Keepable], found: Keepable, hollow: dict[str, Any], tmp_path: Path
 ) -> None:
-    shelf = Shelf(tmp_path, {"budget_s": None, "trainer": None}, is_read=True)
-    shelf.keep("key", found)
-    assert shelf.kept("key", of_json) == found
+    shelf = Shelf(tmp_path, is_read=True)
+    shelf.keep("key", found, _of(None))
+    assert shelf.kept("key", of_json, _of(None)) == found
     path = tmp_path / ".tuning" / "key.json"
     content = read_json(path)
     path.write_text(json.dumps({**content, "found": {**content["found"], **hollow}}))
-    assert shelf.kept("key", of_json) is None
+    assert shelf.kept("key", of_json, _of(None)) is None
     assert list(shelf.alike("key", of_json)) == []
 
 
@@ -131,7 +165,7 @@ def test_the_line_says_how_many_were_not_tried() -> None:
 def test_what_cannot_be_kept_is_told_and_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / ".tuning").write_text("a file")
     with caplog.at_level(logging.WARNING, logger="lightkit"):
-        Shelf(tmp_path, {"budget_s": None, "trainer": None}, is_read=True).keep("key", LEFT_OUT)
+        Shelf(tmp_path, is_read=True).keep("key", LEFT_OUT, _of(None))
     assert "what was measured is not kept" in caplog.text
 
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from lightkit.runs import read_events
-from lightkit.tuning import batch_size
-from tests.cli.conftest import House
+from lightkit.tuning import allowance
+from tests.cli.conftest import House, read_json
 
 MY_NETS = """\
 from pathlib import Path
@@ -58,7 +58,7 @@ accelerator: {kind: cpu, batch_size: auto, learning_rate: auto}
 
 @pytest.fixture
 def nets(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.setattr(batch_size, "SHARE_OF_TRAINING", 1e9)  # the training is short
+    monkeypatch.setattr(allowance, "SHARE_OF_TRAINING", 1e9)  # the training is short
     house.write("my_nets.py", MY_NETS)
     house.write("points/number.txt", "64")
     house.write("both.yaml", BOTH)
@@ -68,6 +68,12 @@ def nets(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
 def _tune(run: Path) -> dict[str, Any]:
     (event,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "tune"]
     return event
+
+
+def _limit(nets: House, search: str) -> dict[str, Any]:
+    (file,) = nets.runs[0].parents[1].glob(f".tuning/{search}-*.json")
+    limit: dict[str, Any] = read_json(file)["limit"]
+    return limit
 
 
 def _steps(nets: House, *words: str) -> tuple[Path, int]:
@@ -114,10 +120,37 @@ def test_other_files_of_the_data_count(nets: House) -> None:
 
 
 def test_a_search_that_had_no_time_is_not_kept(nets: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_size, "SHARE_OF_TRAINING", 0.0)
+    monkeypatch.setattr(allowance, "SHARE_OF_TRAINING", 0.0)
     for _ in range(2):
         event = _tune(nets.fit("-c", "both.yaml", "--accelerator.learning_rate=null"))
         assert (event["source"], event["chosen"]) == ("measured", {"batch_size": 4})
+
+
+def test_a_training_whose_share_is_nothing_has_the_least_of_each_search(
+    nets: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowance, "SHARE_OF_TRAINING", 0.0)
+    run = nets.fit("-c", "both.yaml", "--accelerator.memory_format=auto", "--trainer.max_epochs=8")
+    event = _tune(run)
+    assert event["chosen"]["batch_size"] == 4  # the config's
+    assert event["chosen"]["memory_format"] == "contiguous"
+    assert len((run / "lr_find.csv").read_text().splitlines()) == 1 + 40
+    assert not list(nets.runs[0].parents[1].glob(".tuning/batch_size-*"))  # nor kept
+
+
+def test_what_is_kept_tells_how_long_its_search_could_take(nets: House) -> None:
+    event = _tune(nets.fit("-c", "both.yaml"))
+    size, rate = (_limit(nets, search) for search in ("batch_size", "learning_rate"))
+    assert 0 < size["seconds"] < size["seconds"] + size["loaded_s"] <= 15  # one of two searches that share 30 s
+    assert 0 < rate["seconds"] < rate["seconds"] + rate["loaded_s"] < 30  # what the first has left
+    assert size["expected"][1] == 64 / 4
+    assert rate["expected"][1] == -(-64 // event["chosen"]["batch_size"])
+
+
+def test_what_a_shorter_tune_has_measured_completely_serves_a_fit(house: House) -> None:
+    house.write("auto.yaml", "extends: small.yaml\naccelerator: {memory_format: auto}\n")  # one choice, quickly made
+    assert house("tune", "-c", "auto.yaml", "--budget", "20").code == 0
+    assert _tune(house.fit("-c", "auto.yaml"))["source"] == "cache"
 
 
 def test_a_fit_takes_batch_size_and_rate_from_tune(nets: House) -> None:

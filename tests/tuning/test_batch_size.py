@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightkit.errors import ConfigError
 from lightkit.tuning import memory_limits, size_trials
-from lightkit.tuning.batch_size import FoundSize, TriedSize, find_batch_size
+from lightkit.tuning.allowance import Allowance
+from lightkit.tuning.batch_size import FoundSize, find_batch_size
 
 _CPU = {"accelerator": "cpu", "max_epochs": 2, "limit_train_batches": 1}
 
@@ -142,22 +143,22 @@ def test_memory_on_a_cpu_is_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_budget_ends_it() -> None:
-    found = find_batch_size(Net, Points(batch_size=2), trainer_values=_CPU, seed=1, budget_s=0)
+    found = find_batch_size(Net, Points(batch_size=2), trainer_values=_CPU, seed=1, part=Allowance(0.0).next())
     assert (found.batch_size, found.ended) == (2, "4 would have taken too long to try")
     assert found.left_out == (found.ended,)
 
 
-def test_a_short_training_has_no_time_for_another_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, int]] = []
+def test_a_short_training_has_no_time_for_another_size() -> None:
+    seen: list[int | None] = []
 
-    def training_s(first: TriedSize, num_samples: int) -> float:
-        seen.append((first.batch_size, num_samples))
-        return 0.0
+    def num_steps(per_epoch: int | None) -> int:
+        seen.append(per_epoch)
+        return 0
 
-    limits: dict[str, Any] = {"trainer_values": _CPU, "seed": 1, "training_s": training_s}
-    assert find_batch_size(Net, Points(), **limits, budget_s=1000).left_out
-    assert find_batch_size(Net, Points(), **limits).left_out == ()
-    assert seen == [(4, 128), (4, 128)]
+    limits: dict[str, Any] = {"trainer_values": _CPU, "seed": 1, "num_taken": lambda per_epoch: per_epoch // 2}
+    assert find_batch_size(Net, Points(), **limits, part=Allowance(1000.0, num_steps=num_steps).next()).left_out
+    assert find_batch_size(Net, Points(), **limits, part=Allowance(None, num_steps=num_steps).next()).left_out == ()
+    assert seen == [16]  # of 128 samples by 4 the half; and without a budget no training limits it
 
 
 def test_what_was_found_is_kept_and_fits_as_long_as_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +188,7 @@ def test_data_that_does_not_go_by_the_attribute_is_told(data: LightningDataModul
 
 def test_random_numbers_are_what_they_were() -> None:
     before = torch.get_rng_state()
-    find_batch_size(Net, Points(), trainer_values=_CPU, seed=1, budget_s=0)
+    find_batch_size(Net, Points(), trainer_values=_CPU, seed=1, part=Allowance(0.0).next())
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightkit.errors import ConfigError
-from lightkit.tuning import learning_rate, range_test
+from lightkit.tuning import allowance, range_test
+from lightkit.tuning.allowance import Allowance
 from lightkit.tuning.learning_rate import FoundRate, find_learning_rate, judged
 from lightkit.tuning.range_test import losses_of_steps
 
@@ -207,9 +208,11 @@ class Clock:
         return self.now
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, step_s: Callable[[int], float], **limits: Any) -> FoundRate:
+def timed(
+    monkeypatch: pytest.MonkeyPatch, step_s: Callable[[int], float], budget_s: float, *, num_batches: int | None = None
+) -> FoundRate:
     clock = Clock()
-    for module in (range_test, learning_rate):
+    for module in (range_test, allowance):
         monkeypatch.setattr(module, "time", clock)
 
     class Timed(Net):
@@ -217,7 +220,8 @@ def timed(monkeypatch: pytest.MonkeyPatch, step_s: Callable[[int], float], **lim
             clock.now += step_s(len(self.losses))
             return super().training_step(batch, batch_idx)
 
-    return find_learning_rate(Timed, Points(), trainer_values=_CPU, seed=1, **limits)
+    part = Allowance(budget_s, num_steps=lambda _: num_batches).next()
+    return find_learning_rate(Timed, Points(), trainer_values=_CPU, seed=1, part=part)
 
 
 def test_as_many_steps_are_taken_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,9 +235,33 @@ def test_as_many_steps_are_taken_as_there_is_time_for(monkeypatch: pytest.Monkey
 
 
 def test_no_more_than_a_share_of_the_training_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = timed(monkeypatch, lambda _: 1.0, budget_s=200.0, share=0.025)  # of 20 batches in 100 epochs
+    found = timed(monkeypatch, lambda _: 1.0, budget_s=200.0, num_batches=1_040)  # 52 s, two of which time a step
     assert len(found.rates) == 50
-    assert len(timed(monkeypatch, lambda _: 1.0, budget_s=200.0, share=0.0).rates) == 40
+    assert len(timed(monkeypatch, lambda _: 1.0, budget_s=200.0, num_batches=10).rates) == 40
+    slower = timed(monkeypatch, lambda step: 1.0 if step < 45 else 2.0, budget_s=200.0, num_batches=1_040)
+    assert len(slower.losses) == 47  # 43 steps of 1 s, and 4 of 2 s
+
+
+def test_the_fewest_steps_are_taken_whatever_the_training_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = timed(monkeypatch, lambda step: 1.0 if step < 5 else 2.0, budget_s=200.0, num_batches=100)
+    assert len(found.losses) == 40
+
+
+def test_batches_that_are_accumulated_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Allowance(1000.0).next()
+    seen: list[tuple[float, int | None]] = []
+    monkeypatch.setattr(part, "expect", lambda batch_s, per_epoch: seen.append((batch_s, per_epoch)))
+    values = {**_CPU, "accumulate_grad_batches": 4, "limit_train_batches": 12}
+    clock = Clock()
+    monkeypatch.setattr(range_test, "time", clock)
+
+    class Timed(Net):
+        def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+            clock.now += 1.0
+            return super().training_step(batch, batch_idx)
+
+    find_learning_rate(Timed, Points(), trainer_values=values, seed=1, part=part)
+    assert seen == [(1.0, 12)]
 
 
 def test_too_few_steps_for_a_rate_are_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:

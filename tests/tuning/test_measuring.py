@@ -22,7 +22,8 @@ from torch.utils.data import random_split
 
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import ConfigError
-from lightkit.tuning import candidates, measuring, search, sitting
+from lightkit.tuning import allowance, candidates, measuring, search, sitting
+from lightkit.tuning.allowance import Allowance
 from lightkit.tuning.measuring import measure
 from lightkit.tuning.search import Search
 from lightkit.tuning.short_fits import precision_plugin
@@ -72,12 +73,14 @@ class Planted(Small):
 
 @pytest.fixture(autouse=True)
 def _bf16_is_tried_by_a_clock_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sitting, search):
+    for module in (sitting, search, allowance):
         monkeypatch.setattr(module, "time", CLOCK)
     monkeypatch.setattr(candidates, "lower_precision", lambda device: "bf16-mixed")
 
 
-def measured(build: Callable[[], LightningModule], *, budget_s: float | None = None, **values: Any) -> Findings:
+def measured(
+    build: Callable[[], LightningModule], *, budget_s: float | None = None, num_steps: int | None = None, **values: Any
+) -> Findings:
     settings = values.pop("settings", None) or AcceleratorSettings(precision="auto", memory_format="auto")
     data = Pictures()
     return measure(
@@ -87,7 +90,7 @@ def measured(build: Callable[[], LightningModule], *, budget_s: float | None = N
         base=values.pop("base", Variant()),
         trainer_values={"accelerator": "cpu", "max_epochs": 1, **values.pop("trainer_values", {})},
         seed=3,
-        budget_s=budget_s,
+        part=Allowance(budget_s, num_steps=lambda _: num_steps).next(),
         **values,
     )
 
