@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lightkit.cli.lightning import LightkitCLI
-from lightkit.runs import read_events
 from lightkit.tuning import allowance
-from tests.cli.conftest import House
+from tests.cli.conftest import House, tune_event
 
 NETS = """\
 from collections.abc import Callable
@@ -80,13 +77,8 @@ def nets(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
     return house
 
 
-def _tune(run: Path) -> dict[str, Any]:
-    (event,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "tune"]
-    return event
-
-
 def _sources(house: House) -> list[str]:
-    return [_tune(run)["source"] for run in house.runs]
+    return [tune_event(run)["source"] for run in house.runs]
 
 
 def test_a_batch_size_of_more_samples_than_a_script_has_now_is_not_taken(
@@ -101,7 +93,7 @@ def test_a_batch_size_of_more_samples_than_a_script_has_now_is_not_taken(
         )
         assert cli.trainer.global_step >= 1
     assert _sources(nets) == ["measured", "cache", "measured"]
-    sizes = [_tune(run)["chosen"]["batch_size"] for run in nets.runs]
+    sizes = [tune_event(run)["chosen"]["batch_size"] for run in nets.runs]
     assert sizes[0] > 8 >= sizes[2]
 
 

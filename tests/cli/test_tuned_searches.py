@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lightkit.runs import read_events
 from lightkit.tuning import allowance
-from tests.cli.conftest import House, read_json
+from tests.cli.conftest import House, read_json, tune_event
 
 MY_NETS = """\
 from pathlib import Path
@@ -65,11 +64,6 @@ def nets(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
     return house
 
 
-def _tune(run: Path) -> dict[str, Any]:
-    (event,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "tune"]
-    return event
-
-
 def _limit(nets: House, search: str) -> dict[str, Any]:
     (file,) = nets.runs[0].parents[1].glob(f".tuning/{search}-*.json")
     limit: dict[str, Any] = read_json(file)["limit"]
@@ -89,7 +83,7 @@ def test_a_second_fit_of_the_same_config_searches_for_nothing(nets: House) -> No
     assert done.code == 0, done.err
     assert "the learning rate stays what it is; measured before" in done.err
     second, num_second = _steps(nets, "-c", "both.yaml")
-    before, after = _tune(first), _tune(second)
+    before, after = tune_event(first), tune_event(second)
     assert (before["source"], after["source"]) == ("measured", "cache")
     assert after["chosen"] == before["chosen"]
     trained = 2 * -(-64 // before["chosen"]["batch_size"])
@@ -109,20 +103,20 @@ def test_a_second_fit_of_the_same_config_searches_for_nothing(nets: House) -> No
 )
 def test_what_they_depend_on_has_them_searched_for_again(nets: House, change: tuple[str, ...]) -> None:
     nets.fit("-c", "both.yaml")
-    assert _tune(nets.fit("-c", "both.yaml", *change))["source"] == "measured"
+    assert tune_event(nets.fit("-c", "both.yaml", *change))["source"] == "measured"
 
 
 def test_other_files_of_the_data_count(nets: House) -> None:
     nets.fit("-c", "both.yaml")
-    assert _tune(nets.fit("-c", "both.yaml"))["source"] == "cache"
+    assert tune_event(nets.fit("-c", "both.yaml"))["source"] == "cache"
     nets.write("points/number.txt", "96")
-    assert _tune(nets.fit("-c", "both.yaml"))["source"] == "measured"
+    assert tune_event(nets.fit("-c", "both.yaml"))["source"] == "measured"
 
 
 def test_a_search_that_had_no_time_is_not_kept(nets: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allowance, "SHARE_OF_TRAINING", 0.0)
     for _ in range(2):
-        event = _tune(nets.fit("-c", "both.yaml", "--accelerator.learning_rate=null"))
+        event = tune_event(nets.fit("-c", "both.yaml", "--accelerator.learning_rate=null"))
         assert (event["source"], event["chosen"]) == ("measured", {"batch_size": 4})
 
 
@@ -131,7 +125,7 @@ def test_a_training_whose_share_is_nothing_has_the_least_of_each_search(
 ) -> None:
     monkeypatch.setattr(allowance, "SHARE_OF_TRAINING", 0.0)
     run = nets.fit("-c", "both.yaml", "--accelerator.memory_format=auto", "--trainer.max_epochs=8")
-    event = _tune(run)
+    event = tune_event(run)
     assert event["chosen"]["batch_size"] == 4  # the config's
     assert event["chosen"]["memory_format"] == "contiguous"
     assert len((run / "lr_find.csv").read_text().splitlines()) == 1 + 40
@@ -139,7 +133,7 @@ def test_a_training_whose_share_is_nothing_has_the_least_of_each_search(
 
 
 def test_what_is_kept_tells_how_long_its_search_could_take(nets: House) -> None:
-    event = _tune(nets.fit("-c", "both.yaml"))
+    event = tune_event(nets.fit("-c", "both.yaml"))
     size, rate = (_limit(nets, search) for search in ("batch_size", "learning_rate"))
     assert 0 < size["seconds"] < size["seconds"] + size["loaded_s"] <= 15  # one of two searches that share 30 s
     assert 0 < rate["seconds"] < rate["seconds"] + rate["loaded_s"] < 30  # what the first has left
@@ -150,13 +144,13 @@ def test_what_is_kept_tells_how_long_its_search_could_take(nets: House) -> None:
 def test_what_a_shorter_tune_has_measured_completely_serves_a_fit(house: House) -> None:
     house.write("auto.yaml", "extends: small.yaml\naccelerator: {memory_format: auto}\n")  # one choice, quickly made
     assert house("tune", "-c", "auto.yaml", "--budget", "20").code == 0
-    assert _tune(house.fit("-c", "auto.yaml"))["source"] == "cache"
+    assert tune_event(house.fit("-c", "auto.yaml"))["source"] == "cache"
 
 
 def test_a_fit_takes_batch_size_and_rate_from_tune(nets: House) -> None:
     told = json.loads(nets("tune", "-c", "both.yaml", "--json").out)
     assert told["batch_size"]["left_out"] == told["learning_rate"]["left_out"] == []
-    event = _tune(nets.fit("-c", "both.yaml"))
+    event = tune_event(nets.fit("-c", "both.yaml"))
     assert event["source"] == "cache"
     assert event["chosen"] == told["chosen"]
 
@@ -166,10 +160,10 @@ def test_what_tune_has_measured_of_all_serves_a_fit_that_leaves_less_open(house:
     assert {*told["chosen"]} >= {"precision", "memory_format", "fused", "threads"}
     house.write("some.yaml", "extends: small.yaml\naccelerator: {precision: auto, memory_format: auto}\n")
     run = house.fit("-c", "some.yaml")
-    event = _tune(run)
+    event = tune_event(run)
     assert event["source"] == "cache"
     assert {*event["chosen"]} == {"precision", "memory_format"}
-    assert _tune(house.fit("-c", "some.yaml", "--accelerator.compile=auto"))["source"] == "measured"
+    assert tune_event(house.fit("-c", "some.yaml", "--accelerator.compile=auto"))["source"] == "measured"
 
 
 def test_data_without_arguments_is_measured(house: House) -> None:
@@ -180,12 +174,12 @@ def test_data_without_arguments_is_measured(house: House) -> None:
     done = house("fit", "-c", "small.yaml", "--data=my_bare.Bare", "--accelerator.memory_format=auto")
     assert done.code == 0, done.err
     assert "measuring has ended" not in done.err
-    assert _tune(house.runs[-1])["source"] == "measured"
+    assert tune_event(house.runs[-1])["source"] == "measured"
 
 
 def test_a_fixed_number_of_threads_is_the_same_for_tune_and_fit(house: House) -> None:
     house.write("fixed.yaml", "extends: small.yaml\naccelerator: {memory_format: auto, threads: 1}\n")
     assert house("tune", "-c", "fixed.yaml").code == 0
     run = house.fit("-c", "fixed.yaml")
-    assert _tune(run)["source"] == "cache"
+    assert tune_event(run)["source"] == "cache"
     assert yaml.safe_load((run / "config.yaml").read_text())["launch"]["threads"] == 1
