@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -25,14 +25,16 @@ class Gate:
     def __init__(self) -> None:
         self.writer = runs.Writer()
         self.writer.begin()
+        self._bars = list[threading.Event]()
         self.shut()
 
     def shut(self) -> None:
-        self._is_open = threading.Event()
-        self.writer.put(self._is_open.wait)
+        self._bars.append(threading.Event())
+        self.writer.put(self._bars[-1].wait)
 
     def open(self) -> None:
-        self._is_open.set()
+        for bar in self._bars:
+            bar.set()
 
 
 @pytest.fixture
@@ -77,16 +79,28 @@ def test_what_is_saved_is_as_it_was_and_comes_into_place_later(gate: Gate, tmp_p
     assert asides(tmp_path) == []
 
 
-def test_of_one_path_a_second_checkpoint_waits_for_the_first(gate: Gate, tmp_path: Path) -> None:
-    saver = VerifiedCheckpointIO(writer=gate.writer)
-    most = 0
+def test_of_one_path_a_second_checkpoint_waits_for_the_first(
+    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver, path = VerifiedCheckpointIO(writer=gate.writer), tmp_path / "last.ckpt"
+    in_place, save = list[int | None](), torch.save
+
+    def saves(checkpoint: object, file: BinaryIO) -> None:
+        in_place.append(step_of(path) if path.exists() else None)
+        gate.shut()
+        save(checkpoint, file)
+
+    monkeypatch.setattr(torch, "save", saves)
     gate.open()
     for step in range(4):
-        saver.save_checkpoint(content(step), tmp_path / "last.ckpt")
-        most = max(most, len(asides(tmp_path)))
+        opening = threading.Timer(0.05, gate.open)
+        opening.start()
+        saver.save_checkpoint(content(step), path)
+        opening.cancel()
+    gate.open()
     gate.writer.drain()
-    assert most <= 1
-    assert (step_of(tmp_path / "last.ckpt"), step_of(tmp_path / "last-1.ckpt")) == (3, 2)
+    assert in_place == [None, 0, 1, 2]
+    assert (step_of(path), step_of(path.with_name("last-1.ckpt"))) == (3, 2)
 
 
 def test_who_loads_or_removes_a_checkpoint_waits_for_it(gate: Gate, tmp_path: Path) -> None:
