@@ -102,11 +102,12 @@ class VerifiedCheckpointIO(CheckpointReader):
 
     def _aside(self, checkpoint: dict[str, Any], path: Path) -> Path:
         """Write the content; where there is no room, again when those before it have replaced theirs."""
+        others = bool(self._waiting)  # by the time it fails they may be in place, and there may be room again
         try:
             check_room(path, size_of(checkpoint))
             return runs.written_aside(path, partial(_save, checkpoint))
         except (OSError, RuntimeError, CheckpointError):
-            if not self._waiting:
+            if not others:
                 raise
         self._writer.drain()
         check_room(path, size_of(checkpoint))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ class Gate:
         self.writer.put(self._bars[-1].wait)
 
     def open(self) -> None:
-        for bar in self._bars:
+        for bar in list(self._bars):  # not those of a `shut` that comes meanwhile
             bar.set()
 
 
@@ -188,6 +189,29 @@ def test_where_there_is_no_room_beside_those_before_it_a_checkpoint_waits_for_th
     saver.save_checkpoint(content(1), tmp_path / "last.ckpt")
     gate.writer.drain()
     assert (step_of(tmp_path / "best.ckpt"), step_of(tmp_path / "last.ckpt")) == (1, 1)
+
+
+def test_a_checkpoint_without_room_is_written_again_also_where_those_before_it_are_in_place_by_then(
+    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver, save, full = VerifiedCheckpointIO(writer=gate.writer), torch.save, list[OSError]()
+
+    def saves(checkpoint: object, file: BinaryIO) -> None:
+        if Path(file.name).name.startswith(".last.ckpt.") and not full:
+            gate.open()
+            gate.writer.drain()
+            full.append(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)))
+            raise full[0]
+        save(checkpoint, file)
+
+    monkeypatch.setattr(torch, "save", saves)
+    saver.save_checkpoint(content(1), tmp_path / "best.ckpt")
+    saver.save_checkpoint(content(1), tmp_path / "last.ckpt")
+    gate.writer.drain()
+    assert (step_of(tmp_path / "best.ckpt"), step_of(tmp_path / "last.ckpt"), len(full)) == (1, 1, 1)
+    full.clear()
+    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written: .*Disk quota exceeded"):
+        saver.save_checkpoint(content(2), tmp_path / "last.ckpt")
 
 
 def test_classes_that_need_trust_are_told_once(gate: Gate, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
