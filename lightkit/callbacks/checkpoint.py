@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightkit import runs
+from lightkit.callbacks.agreement import Agreement
 from lightkit.config import near
 from lightkit.errors import ConfigError
 
@@ -67,6 +68,7 @@ class Checkpoint(ModelCheckpoint):
             save_on_train_epoch_end=True,
         )
         self.save_last_every_s = save_last_every_s
+        self._is_time = Agreement()
         self.save_last_every_n_steps = save_last_every_n_steps
         self._auto = monitor == "auto"
         self._saved_at_s = time.monotonic()
@@ -170,9 +172,9 @@ class Checkpoint(ModelCheckpoint):
             and trainer.global_step - self._saved_at_step >= self.save_last_every_n_steps
         )
         by_time = self.save_last_every_s is not None and time.monotonic() - self._saved_at_s >= self.save_last_every_s
-        if trainer.world_size > 1 and self.save_last_every_s is not None:  # clocks differ, ranks must not
-            return trainer.strategy.reduce_boolean_decision(by_steps or by_time, all=False)
-        return by_steps or by_time
+        if by_steps or self.save_last_every_s is None:
+            return by_steps
+        return self._is_time.after_batch(trainer, by_time)  # clocks differ, ranks must not
 
     def _note_save(self, trainer: Trainer) -> None:
         self._saved_at_s = time.monotonic()

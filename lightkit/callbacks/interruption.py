@@ -11,17 +11,21 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 from pytorch_lightning.trainer.connectors.signal_connector import _HandlersCompose
 
+from lightkit.callbacks.agreement import Agreement
 from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch
 from lightkit.errors import Interrupted
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["StopOnSignal"]
 
+_REGISTER = "register_signal_handlers"
+
 
 class StopOnSignal(Callback):
     """Raise `Interrupted` between two batches once the watch has received a signal.
 
-    Of several processes that train together all stop after the same batch, whichever got the signal.
+    Of several processes that train together all stop after the same batch, whichever got the signal: the next one after
+    which they ask each other, a fifth of a second later or so.
 
     Args:
         watch: Handler of SIGINT and SIGTERM; told to wait while training runs.
@@ -31,14 +35,28 @@ class StopOnSignal(Callback):
     def __init__(self, watch: SignalWatch, *, last_good: Callable[[], Path | None]) -> None:
         self._watch = watch
         self._last_good = last_good
+        self._asked = Agreement()
 
-    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Lightning has installed its handler just before this."""
-        _remove_lightnings_handler()
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Let Lightning's handler be gone as soon as it is there: loaders and their barriers come before any hook."""
+        if stage != "fit":
+            return
+        connector = trainer._signal_connector
+        vars(connector).pop(_REGISTER, None)
+        register = connector.register_signal_handlers
+
+        def register_and_remove() -> None:
+            register()
+            _remove_lightnings_handler()
+
+        setattr(connector, _REGISTER, register_and_remove)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Let Lightning register what it does again."""
+        vars(trainer._signal_connector).pop(_REGISTER, None)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """From here on a signal waits for the end of the batch."""
-        _remove_lightnings_handler()
         self._watch.deferred = True
         self._stop_if_asked(trainer)
 
@@ -46,7 +64,7 @@ class StopOnSignal(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save within the epoch if that resumes exactly, then stop."""
-        if not self._is_asked(trainer):
+        if not self._asked.after_batch(trainer, self._watch.received is not None):
             return
         keeper = next((c for c in trainer.checkpoint_callbacks if isinstance(c, Checkpoint)), None)
         if keeper is not None and can_save_within_epoch(trainer, batch_idx) and not _accumulating(trainer, batch_idx):

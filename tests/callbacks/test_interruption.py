@@ -98,6 +98,28 @@ def test_a_wish_from_before_the_training_is_met_after_its_first_step(tmp_path: P
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 1
 
 
+def test_lightnings_handler_is_gone_before_the_loaders_are_made(tmp_path: Path) -> None:
+    with SignalWatch() as watch:
+        ours, seen = signal.getsignal(signal.SIGTERM), list[Any]()
+        trainer = pl.Trainer(
+            max_steps=1, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+            num_sanity_val_steps=0, default_root_dir=tmp_path, enable_checkpointing=False,
+            callbacks=[StopOnSignal(watch, last_good=lambda: None)],
+        )  # fmt: skip
+
+        class Looked(pl.LightningDataModule):
+            def train_dataloader(self) -> Any:
+                handler = signal.getsignal(signal.SIGTERM)
+                seen.extend(getattr(handler, "signal_handlers", [handler]))
+                return torch.utils.data.DataLoader(Keyed(torch.ones(4, 4)), batch_size=2)
+
+            val_dataloader = train_dataloader
+
+        trainer.fit(Rising(), datamodule=Looked())
+        assert seen == [ours, ours], "for the training's and the validation's"
+        assert signal.getsignal(signal.SIGTERM) == ours
+
+
 def test_accumulated_gradients_are_not_cut_in_two(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         fit(tmp_path, "on_train_batch_start", 0, accumulate_grad_batches=2)

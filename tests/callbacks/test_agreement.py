@@ -1,0 +1,95 @@
+"""Ranks here are threads, whose messages pass through a barrier; real ones are in tests/cli/test_launch.py."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.callbacks import agreement
+from lightkit.callbacks.agreement import MOST_BATCHES, Agreement
+
+NUM_BATCHES = 60
+
+
+class Rank:
+    """A trainer's view of one of two ranks, and the time on its clock."""
+
+    world_size = 2
+
+    def __init__(self, number: int, meeting: threading.Barrier, told: dict[int, torch.Tensor]) -> None:
+        self.number, self.now_s = number, 0.0
+        self._meeting, self._told = meeting, told
+        self.strategy = SimpleNamespace(all_gather=self._gathered, root_device=torch.device("cpu"))
+        self.num_messages = 0
+
+    def _gathered(self, own: torch.Tensor) -> torch.Tensor:
+        self.num_messages += 1
+        self._told[self.number] = own
+        self._meeting.wait(timeout=60)
+        every = torch.stack([self._told[rank] for rank in range(2)])
+        self._meeting.wait(timeout=60)
+        return every
+
+
+def agreed(
+    monkeypatch: pytest.MonkeyPatch, batch_s: Callable[[int, int], float], *, wants_from: int | None = None
+) -> tuple[list[list[bool]], int]:
+    """Give what each rank was told after each batch, and the number of messages; rank 1 wants it from a batch on."""
+    meeting, told, here = threading.Barrier(2), dict[int, torch.Tensor](), threading.local()
+    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: here.rank.now_s))
+    ranks = [Rank(number, meeting, told) for number in range(2)]
+
+    def trained(rank: Any) -> list[bool]:
+        here.rank = rank
+        asked, answers = Agreement(), []
+        for batch in range(NUM_BATCHES):
+            rank.now_s += batch_s(rank.number, batch)
+            wants = rank.number == 1 and wants_from is not None and batch >= wants_from
+            answers.append(asked.after_batch(rank, wants))
+        return answers
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(trained, ranks))
+    assert ranks[0].num_messages == ranks[1].num_messages
+    return answers, ranks[0].num_messages
+
+
+def test_after_long_batches_ranks_ask_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, num_messages = agreed(monkeypatch, lambda rank, batch: 0.3, wants_from=7)
+    assert answers[0] == answers[1] == [batch >= 7 for batch in range(NUM_BATCHES)]
+    assert num_messages == NUM_BATCHES
+
+
+def test_between_short_batches_few_messages_pass_and_all_know_after_the_same_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers, num_messages = agreed(monkeypatch, lambda rank, batch: 0.001)
+    assert not any(answers[0] + answers[1])
+    assert num_messages == len([1, 3, 7, *range(15, NUM_BATCHES, MOST_BATCHES)])  # after these batches
+    answers, _ = agreed(monkeypatch, lambda rank, batch: 0.001, wants_from=20)
+    assert answers[0] == answers[1]
+    first = answers[0].index(True)
+    assert 20 <= first < 20 + MOST_BATCHES
+    assert all(answers[0][first:]), "what could not be done is asked for again after the next batch"
+
+
+def test_the_slowest_rank_decides_how_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, of_even = agreed(monkeypatch, lambda rank, batch: 0.01)
+    _, of_slow = agreed(monkeypatch, lambda rank, batch: 0.1 if rank else 0.01)
+    _, of_later = agreed(monkeypatch, lambda rank, batch: 0.001 if batch < 30 else 1.0)
+    assert of_even < of_slow
+    assert of_slow >= NUM_BATCHES // 2
+    assert of_later >= NUM_BATCHES - 30 - MOST_BATCHES
+
+
+def test_one_process_asks_nobody() -> None:
+    asked, alone = Agreement(), Rank(0, threading.Barrier(1), {})
+    alone.world_size = 1
+    assert [asked.after_batch(alone, wanted) for wanted in (True, False)] == [True, False]  # type: ignore[arg-type]
+    assert alone.num_messages == 0
