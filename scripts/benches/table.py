@@ -105,13 +105,19 @@ def reach_of(row: Mapping[str, Any]) -> str:
 
 
 def _judged(row: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """Tell ratio, rounds, reach, and the verdict: ``undecided`` where some rounds reach it and some do not."""
+    """Tell ratio, rounds, reach, and the verdict: ``undecided`` where some rounds reach it and some do not.
+
+    A single round has no spread, so its verdict says that it is one.
+    """
     if "unmeasured" in row:
         return "", "0", reach_of(row), f"not measured: {row['unmeasured']}"
     verdict = {True: "reached", False: "missed", None: "undecided" if row["reach"] else ""}[row["reached"]]
+    rounds = row.get("rounds", found["settings"]["repeat"])
+    if rounds == 1 and verdict:
+        verdict += ", once"
     if found["settings"].get("quick"):
         verdict = ""  # as small as that, nothing is reached or missed
-    return _ratio(row["ratio"]), str(row.get("rounds", found["settings"]["repeat"])), reach_of(row), verdict
+    return _ratio(row["ratio"]), str(rounds), reach_of(row), verdict
 
 
 def _sides(row: Mapping[str, Any], *, names: bool = False) -> tuple[str, str]:

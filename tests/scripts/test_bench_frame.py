@@ -83,6 +83,11 @@ def test_a_ratio_is_the_median_of_the_rounds_and_all_of_them_decide_on_its_reach
     assert line == f"| `memory` | ResNet-18 | 3 s | loop 3 s | 1.05 (1.00 to 1.20) | 3 |{verdict}"
 
 
+def test_the_verdict_of_one_round_says_that_it_is_one(bench: Any) -> None:
+    row = bench("contest").comparison("all", {"a": [1.0], "b": [2.0]}, of="a", to="b", unit="s", at_most=0.9)
+    assert bench("table").markdown([{**FOUND, "comparisons": [row]}]).splitlines()[2].endswith("| reached, once |")
+
+
 def test_what_could_not_be_measured_has_a_row_that_says_so(bench: Any) -> None:
     row = bench("contest").unmeasured("2 processes", of="lightkit, Horovod", to="one", why="not there", at_least=0.95)
     found = {**FOUND, "comparisons": [row]}
