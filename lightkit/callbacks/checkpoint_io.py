@@ -64,7 +64,7 @@ class VerifiedCheckpointIO(CheckpointReader):
         super().__init__()
         self._mask = mask
         self._on_saved, self._on_taken = on_saved, on_taken
-        self._writer = runs.Writer() if writer is None else writer
+        self.writer = runs.Writer() if writer is None else writer
         self._waiting: set[Path] = set()
         self._told: set[str] = set()
         self._written: dict[Path, tuple[int, int, int]] = {}
@@ -76,7 +76,7 @@ class VerifiedCheckpointIO(CheckpointReader):
         Raises:
             CheckpointError: If the file, or one before it, cannot be written or is not what was written.
         """
-        self._writer.check(again=True)  # who has caught it must not take the next checkpoint for written
+        self.writer.check(again=True)  # who has caught it must not take the next checkpoint for written
         for key in _HPARAMS:
             if key in checkpoint:
                 values = plain(checkpoint[key])
@@ -84,7 +84,7 @@ class VerifiedCheckpointIO(CheckpointReader):
         checkpoint.pop("hparams_type", None)  # a class of OmegaConf's, into which Lightning would turn them back
         checkpoint |= {key: without_numpy_scalars(value) for key, value in checkpoint.items() if key != "state_dict"}
         if "://" in str(path):  # an object store has no rename; Lightning's own writer knows it
-            self._writer.drain()
+            self.writer.drain()
             super().save_checkpoint(checkpoint, path, storage_options)
         else:
             self._save_file(checkpoint, Path(path))
@@ -93,12 +93,12 @@ class VerifiedCheckpointIO(CheckpointReader):
 
     def _save_file(self, checkpoint: dict[str, Any], path: Path) -> None:
         if path in self._waiting:
-            self._writer.drain()
+            self.writer.drain()
         with _told(path):
             aside = self._aside(checkpoint, path)
         self._waiting.add(path)
         facts = {key: checkpoint[key] for key in _FACTS if key in checkpoint}
-        self._writer.put(partial(self._finish, aside, path, facts), otherwise=partial(self._give_up, aside, path))
+        self.writer.put(partial(self._finish, aside, path, facts), otherwise=partial(self._give_up, aside, path))
 
     def _aside(self, checkpoint: dict[str, Any], path: Path) -> Path:
         """Write the content; where there is no room, again when those before it have replaced theirs."""
@@ -109,7 +109,7 @@ class VerifiedCheckpointIO(CheckpointReader):
         except (OSError, RuntimeError, CheckpointError):
             if not others:
                 raise
-        self._writer.drain()
+        self.writer.drain()
         check_room(path, size_of(checkpoint))
         return runs.written_aside(path, partial(_save, checkpoint))
 
@@ -167,12 +167,12 @@ class VerifiedCheckpointIO(CheckpointReader):
             CheckpointError: If one could not be written.
             ConfigError: If it cannot be read, is no checkpoint, or needs code.
         """
-        self._writer.drain()
+        self.writer.drain()
         return super().load_checkpoint(path, *args, **kwargs)
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a checkpoint and its digest, once all are in place."""
-        self._writer.drain()
+        self.writer.drain()
         super().remove_checkpoint(path)
         runs.sidecar(path).unlink(missing_ok=True)
 

@@ -9,8 +9,11 @@ import sys
 from typing import Any
 
 from pytorch_lightning import Trainer
+from pytorch_lightning.strategies import Strategy
 
+from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
+from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO
 
 __all__ = ["foreign_callbacks", "has_onlookers"]
 
@@ -19,16 +22,25 @@ _LOOKS = re.compile(
     r"checkpoint|ckpt|best_model|last_good|metrics_path|events_path|summary|lightkit\.runs|lightkit import .*\bruns\b",
     re.IGNORECASE,
 )
+# Whose `save_checkpoint` leaves the file to the trainer's `CheckpointIO`.
+_BY_PLUGIN = ("pytorch_lightning.strategies.strategy", "pytorch_lightning.strategies.xla")
 # Whose `after_save_checkpoint` does not look at the file, which Lightning tells of as soon as it is written.
 _BLIND = ("pytorch_lightning.loggers.logger", "pytorch_lightning.loggers.tensorboard")
 
 
-def has_onlookers(trainer: Trainer) -> bool:
+def has_onlookers(trainer: Trainer, writer: runs.Writer) -> bool:
     """Tell whether anybody but lightkit and Lightning may want a file right after it was written.
 
     Callbacks, loggers, trainers and strategies of other authors may, and so may loggers that send checkpoints,
     Lightning's own `ModelCheckpoint`, which looks for files of the same name, and a model or data whose module says
     anything of checkpoints or of the records. What such a module calls in others of its author is not seen.
+
+    So may whatever puts checkpoints in place without the writer: another `CheckpointIO`, be it Lightning's, or a
+    strategy that writes them itself. The records of an epoch would come after its checkpoint.
+
+    Args:
+        trainer: As it trains, with its model and data.
+        writer: Writes the records.
     """
     datamodule = getattr(trainer, "datamodule", None)
     return (
@@ -36,6 +48,7 @@ def has_onlookers(trainer: Trainer) -> bool:
         or bool(foreign_callbacks(trainer))
         or any(_sends_checkpoints(logger) for logger in trainer.loggers)
         or _is_foreign(trainer.strategy)
+        or not _saves_with(writer, trainer.strategy)
         or any(_speaks_of_checkpoints(part) for part in (trainer.lightning_module, datamodule))
     )
 
@@ -45,6 +58,13 @@ def foreign_callbacks(trainer: Trainer) -> list[Any]:
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     calling = [each for each in callbacks if _is_foreign(each) or _calls_foreign(each)]
     return [*calling, *(part for part in (*trainer.loggers, trainer) if _is_foreign(part))]
+
+
+def _saves_with(writer: runs.Writer, strategy: Strategy) -> bool:
+    plugin = strategy.checkpoint_io
+    if not isinstance(plugin, VerifiedCheckpointIO) or _is_foreign(plugin):
+        return False
+    return plugin.writer is writer and type(strategy).save_checkpoint.__module__ in _BY_PLUGIN
 
 
 def _is_foreign(part: Any) -> bool:

@@ -146,7 +146,7 @@ class RunRecorder(Callback):
         self._announce_resume(trainer)
         self._meter.start_epoch(trainer)
         self._drops_later_rows = True
-        if self._writes and not has_onlookers(trainer):
+        if self._writes and not has_onlookers(trainer, self._writer):
             self._writer.begin()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -12,10 +12,11 @@ import pytest
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
-from pytorch_lightning.strategies import SingleDeviceStrategy
+from pytorch_lightning.plugins import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
+from pytorch_lightning.strategies import FSDPStrategy, SingleDeviceStrategy
 
 from lightkit import runs
-from lightkit.callbacks import Checkpoint, LeanSteps
+from lightkit.callbacks import Checkpoint, LeanSteps, VerifiedCheckpointIO
 from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.onlookers import has_onlookers
 from lightkit.loggers import MLflow
@@ -47,17 +48,33 @@ class OwnStrategy(SingleDeviceStrategy):
     pass
 
 
+class OwnCheckpointIO(VerifiedCheckpointIO):
+    pass
+
+
+class WritingStrategy(SingleDeviceStrategy):
+    """As Lightning's own strategies for models that no device holds alone."""
+
+    save_checkpoint = FSDPStrategy.save_checkpoint
+
+
+WritingStrategy.__module__ = FSDPStrategy.__module__
+WRITER = runs.Writer()
+
+
 def trainer_of(
     *callbacks: pl.Callback,
     logger: Any = False,
     module: pl.LightningModule | None = None,
     kind: type[pl.Trainer] = pl.Trainer,
+    writes: CheckpointIO | None = None,
     **settings: Any,
 ) -> pl.Trainer:
     has_keeper = any(isinstance(each, ModelCheckpoint) for each in callbacks)
     trainer = kind(
         accelerator="cpu", devices=1, enable_progress_bar=False, logger=logger,
-        callbacks=[*callbacks, *([] if has_keeper else [Checkpoint()])], **settings,
+        callbacks=[*callbacks, *([] if has_keeper else [Checkpoint()])],
+        plugins=[VerifiedCheckpointIO(writer=WRITER) if writes is None else writes], **settings,
     )  # fmt: skip
     trainer.strategy._lightning_module = QuietNet() if module is None else module
     return trainer
@@ -87,7 +104,7 @@ def test_lightkits_and_lightnings_own_look_at_nothing(callbacks: list[pl.Callbac
         TensorBoardLogger(str(tmp_path)),
         MLflow("sqlite:///" + str(tmp_path / "m.db")),
     ]
-    assert not has_onlookers(trainer_of(*callbacks, logger=loggers))
+    assert not has_onlookers(trainer_of(*callbacks, logger=loggers), WRITER)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +120,11 @@ def test_lightkits_and_lightnings_own_look_at_nothing(callbacks: list[pl.Callbac
         lambda folder: trainer_of(logger=OwnLogger(folder)),
         lambda folder: trainer_of(logger=MLFlowLogger(tracking_uri=f"sqlite:///{folder}/m.db", log_model="all")),
         lambda _: trainer_of(strategy=OwnStrategy("cpu")),
+        lambda _: trainer_of(strategy=WritingStrategy("cpu")),
+        lambda _: trainer_of(writes=TorchCheckpointIO()),
+        lambda _: trainer_of(writes=AsyncCheckpointIO()),
+        lambda _: trainer_of(writes=OwnCheckpointIO(writer=WRITER)),
+        lambda _: trainer_of(writes=VerifiedCheckpointIO()),
     ],
     ids=[
         "callback",
@@ -115,10 +137,15 @@ def test_lightkits_and_lightnings_own_look_at_nothing(callbacks: list[pl.Callbac
         "logger",
         "sending_logger",
         "strategy",
+        "writing_strategy",
+        "lightnings_checkpoint_io",
+        "async_checkpoint_io",
+        "checkpoint_io",
+        "checkpoint_io_without_the_writer",
     ],
 )
 def test_others_may_look_at_a_file_at_once(make: Any, tmp_path: Path) -> None:
-    assert has_onlookers(make(str(tmp_path)))
+    assert has_onlookers(make(str(tmp_path)), WRITER)
 
 
 SOURCE = """
@@ -148,7 +175,7 @@ def test_a_model_whose_module_speaks_of_checkpoints_may_look(
     monkeypatch.delitem(sys.modules, "my_quiet", raising=False)
     import my_quiet  # type: ignore[import-not-found]
 
-    assert has_onlookers(trainer_of(module=my_quiet.Net())) is looks
+    assert has_onlookers(trainer_of(module=my_quiet.Net()), WRITER) is looks
     monkeypatch.delitem(sys.modules, "my_quiet")
 
 
@@ -156,4 +183,4 @@ def test_a_model_without_a_source_may_look(monkeypatch: pytest.MonkeyPatch) -> N
     typed = ModuleType("my_session")
     exec("from tests.callbacks.quiet_net import QuietNet\nclass Net(QuietNet): pass", vars(typed))
     monkeypatch.setitem(sys.modules, "my_session", typed)
-    assert has_onlookers(trainer_of(module=typed.Net()))
+    assert has_onlookers(trainer_of(module=typed.Net()), WRITER)

@@ -251,7 +251,7 @@ def test_a_full_disk_does_not_hide_what_ended_the_training(run: runs.Run, monkey
     error = ValueError("the model's own")
     recorder = RunRecorder(run, events=runs.EventStream(run.events_path, writer=runs.Writer()))
     fail = LambdaCallback(on_train_epoch_end=fails)
-    monkeypatch.setattr("lightkit.callbacks.recorder.has_onlookers", lambda _: False)
+    monkeypatch.setattr("lightkit.callbacks.recorder.has_onlookers", lambda *_: False)
     with pytest.raises(ValueError, match="the model's own"), recorder:
         _trainer(run, recorder, fail, Told(), enable_checkpointing=False).fit(Line(), Pairs())
     assert told == [error]

@@ -55,12 +55,23 @@ data: {{class_path: my_models.Points, init_args: {{count: 40}}}}
 trainer: {{max_epochs: {NUM_EPOCHS}, accelerator: cpu, log_every_n_steps: 1}}
 """
 LOOKS = '''\
-"""A callback that looks at checkpoints as soon as they are there."""
+"""A callback that looks at checkpoints as soon as they are there, and a plugin that reads the records as it saves."""
 
+import csv
 from pathlib import Path
 
 from lightkit import runs
+from lightkit.callbacks import VerifiedCheckpointIO
 from pytorch_lightning import Callback
+
+
+class Reads(VerifiedCheckpointIO):
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        super().save_checkpoint(checkpoint, path, storage_options)
+        with Path(path).parents[1].joinpath("metrics.csv").open(newline="") as file:
+            epochs = [row["epoch"] for row in csv.DictReader(file)]
+        with open("seen.txt", "a") as file:
+            file.write(f"{checkpoint['epoch']} {Path(path).name} {epochs[-1]}\\n")
 
 
 class Looks(Callback):
@@ -101,6 +112,13 @@ def test_a_callback_of_the_users_own_finds_what_was_saved(job: House) -> None:
     job.fit("-c", "job.yaml", "--callbacks.looks.class_path=my_looks.Looks")
     seen = (job.folder / "seen.txt").read_text().splitlines()
     assert seen == [f"{epoch} {name}.ckpt True" for epoch in range(1, NUM_EPOCHS) for name in ("best", "last")]
+    assert {thread for thread, _ in calls(job)} == {"MainThread"}
+
+
+def test_a_checkpoint_plugin_of_the_users_own_finds_the_row_of_the_epoch(job: House) -> None:
+    job.fit("-c", "job.yaml", "--trainer.plugins=my_looks.Reads")
+    seen = (job.folder / "seen.txt").read_text().splitlines()
+    assert seen == [f"{epoch} {name}.ckpt {epoch}" for epoch in range(NUM_EPOCHS) for name in ("best", "last")]
     assert {thread for thread, _ in calls(job)} == {"MainThread"}
 
 
