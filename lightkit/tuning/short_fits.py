@@ -47,7 +47,7 @@ OF_A_STEP = (
     "precision",
 )
 """What of a config's trainer changes a step."""
-_OF_A_SCHEDULE = ("limit_train_batches", "max_epochs", "max_steps")  # that the model makes for the whole run
+_OF_A_RUN = ("limit_train_batches", "max_epochs", "max_steps", "overfit_batches")  # for which schedules are made
 MEASURING = "measure"
 """Phase of this process's heartbeat in which a short fit computes steps."""
 PREPARING = "prepare"
@@ -64,10 +64,10 @@ def short_trainer(values: Mapping[str, Any], callbacks: Sequence[Callback], *, f
         callbacks: In their place.
         folder: For what Lightning writes.
     """
-    kept = {key: values[key] for key in (*OF_A_STEP, *_OF_A_SCHEDULE) if values.get(key) is not None}
+    kept = {key: values[key] for key in (*OF_A_STEP, *_OF_A_RUN) if values.get(key) is not None}
     if (precision := precision_plugin(values)) is not None:
         kept.pop("precision", None)
-    return Trainer(
+    trainer = Trainer(
         **kept,
         devices=_one_of(values.get("devices")),
         callbacks=[_SignsOfLife(), *callbacks],
@@ -76,11 +76,12 @@ def short_trainer(values: Mapping[str, Any], callbacks: Sequence[Callback], *, f
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        limit_val_batches=0,
         # alone, whatever has launched this process
         plugins=[LightningEnvironment(), *([] if precision is None else [precision])],
         default_root_dir=str(folder),
     )
+    trainer.limit_val_batches = 0  # here: overfit_batches limits both
+    return trainer
 
 
 def by_itself(module: LightningModule) -> LightningModule:

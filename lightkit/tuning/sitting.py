@@ -117,7 +117,8 @@ class Subject:
     def sit(self, variant: Variant, patience: Patience) -> Sitting:
         """Fit with one variant, from the same weights and batches as with any other."""
         began = time.perf_counter()
-        values = {key: value for key, value in self.trainer_values.items() if not key.startswith(("limit_", "max_"))}
+        ends = ("limit_", "max_", "overfit_")
+        values = {key: value for key, value in self.trainer_values.items() if not key.startswith(ends)}
         accumulated = min(int(values.get("accumulate_grad_batches") or 1), _MOST_ACCUMULATED)
         values |= {"precision": variant.precision, "max_epochs": 1, "accumulate_grad_batches": accumulated}
         clock = _Clock(patience, accumulated, self.seed, num_warm_up=2 if variant.compile else None)

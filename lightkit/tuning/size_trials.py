@@ -81,7 +81,7 @@ class Trial:
         folder: Path,
     ) -> None:
         self._build, self._datamodule, self._seed, self._callbacks = build, datamodule, seed, callbacks
-        self._values = {**trainer_values, "limit_train_batches": None}
+        self._values = {**trainer_values, "limit_train_batches": None, "overfit_batches": None}
         self._folder = folder
         self._loaders: dict[tuple[float, int | None], int] = {}
         self.device = self._trainer([]).strategy.root_device

@@ -78,9 +78,10 @@ def with_most(samples: int) -> type[Net]:
     return type("Small", (Net,), {"most": samples})
 
 
-def test_the_search_ends_where_larger_batches_are_no_faster() -> None:
+@pytest.mark.parametrize("limits", [{}, {"overfit_batches": 2}], ids=["batch", "batches that are the same"])
+def test_the_search_ends_where_larger_batches_are_no_faster(limits: dict[str, Any]) -> None:
     data = Points()
-    found = find_batch_size(Net, data, trainer_values=_CPU, seed=1)
+    found = find_batch_size(Net, data, trainer_values={**_CPU, **limits}, seed=1)
     assert found.batch_size == 16
     assert [one.batch_size for one in found.tried] == [2, 4, 8, 16, 32, 64]
     assert found.ended == "larger ones gain less than 5%"

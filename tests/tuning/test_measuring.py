@@ -99,8 +99,9 @@ def of(findings: Findings, **fields: Any) -> Measurement:
     return next(one for one in findings.measurements if one.variant == Variant(**fields))
 
 
-def test_the_faster_variant_is_chosen_where_its_losses_agree() -> None:
-    findings = measured(Planted, datamodule=Pictures())
+@pytest.mark.parametrize("limits", [{}, {"max_steps": 1}, {"overfit_batches": 1}], ids=["epoch", "step", "batch"])
+def test_the_faster_variant_is_chosen_where_its_losses_agree(limits: dict[str, Any]) -> None:
+    findings = measured(Planted, datamodule=Pictures(), trainer_values=limits)
     assert findings.measurements[0].variant == Variant()
     assert findings.chosen.precision == "bf16-mixed"
     assert len(findings.measurements) == 4
