@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -15,20 +15,22 @@ from pytorch_lightning.callbacks import LearningRateFinder
 from pytorch_lightning.tuner import lr_finder
 from pytorch_lightning.tuner.lr_finder import _LRCallback
 from pytorch_lightning.utilities.seed import isolate_rng
+from pytorch_lightning.utilities.types import STEP_OUTPUT
+from torch import Tensor
 
 from lightkit.errors import ConfigError
 from lightkit.launch import heartbeat
 from lightkit.tuning.allowance import Part
 from lightkit.tuning.short_fits import MEASURING, synchronized
 
-__all__ = ["FEWEST_POINTS", "LEAST_RATE", "RangeTest", "losses_of_steps"]
+__all__ = ["FEWEST_POINTS", "LEAST_RATE", "RangeTest"]
 
 LEAST_RATE, _MOST_RATE = 1e-7, 1.0
 FEWEST_POINTS = 20
 """Losses that tell something; a test that was begun may diverge soon after half of its steps."""
 _FEWEST_STEPS = 40
 _TIMED_STEPS = 2  # the first one takes longer than any other
-_BETA = 0.98  # of Lightning's smoothing
+_RESET = "__lr_finder_reset_params"
 
 
 class RangeTest(Callback):
@@ -45,25 +47,38 @@ class RangeTest(Callback):
         self.left_out: tuple[str, ...] = ()
         """What there was no time for."""
         self.refused: str | None = None
-        """Why there was no time for anything that tells a rate."""
+        """Why there was no time for anything that tells a rate, or no step at all."""
         self._num_steps, self._part = num_steps, part
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Run it: by now optimizers and schedules are made, for the length of the real training."""
         _check_optimizers(trainer, pl_module)
-        most = int(min(self._num_steps, max(_FEWEST_STEPS, trainer.estimated_stepping_batches)))
+        trainer.fit_loop.setup_data()  # which counts the batches
+        if trainer.num_training_batches >= trainer.accumulate_grad_batches:
+            self._search(trainer, pl_module)
+        if not self.losses and self.refused is None:
+            self.refused = _no_step_of(trainer)
+        trainer.fit_loop.max_epochs = 0  # nothing is trained after this
+
+    def _search(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take as many steps as the training has, at most, and as there is time for."""
+        estimated = trainer.estimated_stepping_batches
+        if estimated < 0:  # the data has no length, and the training ends by its epochs
+            estimated = math.inf
+        most = int(min(self._num_steps, max(_FEWEST_STEPS, estimated)))
         trainer.fit_loop.max_epochs = -1  # as many epochs as the steps need
         num_steps = most if math.isinf(self._part.budget_until) else self._in_time(trainer, pl_module, most)
         if num_steps is not None:
             self._run(trainer, pl_module, num_steps, early_stop_threshold=4.0)
             if len(self.losses) < FEWEST_POINTS and min(self.losses, default=0) < 0:  # whose fourfold is less
                 self._run(trainer, pl_module, num_steps, early_stop_threshold=None)
-        trainer.fit_loop.max_epochs = 0  # nothing is trained after this
 
     def _in_time(self, trainer: Trainer, module: LightningModule, most: int) -> int | None:
-        """Give the steps that there is time for; None where these would be too few to tell anything."""
+        """Give the steps that there is time for; None where these would tell nothing."""
         with isolate_rng():  # as if these had not been
             pace = self._run(trainer, module, _TIMED_STEPS, early_stop_threshold=None)
+        if not self.losses:
+            return None
         number = trainer.num_training_batches
         self._part.expect(pace.step_s / trainer.accumulate_grad_batches, None if math.isinf(number) else int(number))
         now_s = time.perf_counter()
@@ -87,7 +102,7 @@ class RangeTest(Callback):
             finder.lr_find(trainer, module)
         assert finder.optimal_lr is not None  # only a fast_dev_run finds nothing
         self.rates = list(finder.optimal_lr.results["lr"])
-        self.losses = losses_of_steps(finder.optimal_lr.results["loss"])
+        self.losses = list(finder.optimal_lr.results["loss"])
         if pace.is_late and len(self.losses) < num_steps:
             self.left_out = (f"there was no time for {num_steps}",)
             if len(self.losses) < FEWEST_POINTS:
@@ -120,27 +135,57 @@ class _Pace:
 
 
 class _PacedCallback(_LRCallback):
-    """Lightning's, whose steps are timed, and are signs of life."""
+    """Lightning's, whose steps are timed, and are signs of life; it keeps their losses as the model gave them.
+
+    Those of Lightning (2.6.6) are smoothed by the steps of the optimizer, of which it passes over one an epoch where
+    the last batches are fewer than are accumulated.
+    """
 
     def __init__(self, pace: _Pace, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._pace = pace
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: STEP_OUTPUT, batch: Any, batch_idx: int
+    ) -> None:
         before = len(self.losses)
-        super().on_train_batch_end(trainer, pl_module, *args, **kwargs)
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         heartbeat().step(MEASURING)
         if len(self.losses) > before:
+            self.losses[-1] = _loss_of(outputs) * trainer.accumulate_grad_batches  # by which Lightning has divided it
             self._pace.step(trainer, pl_module)
 
 
-def _paced(pace: _Pace) -> AbstractContextManager[Any]:
-    """Time the steps of Lightning's finder, which drops all callbacks but its own, and always draws a bar by tqdm.
+def _loss_of(outputs: STEP_OUTPUT) -> float:
+    """Give the loss of a step; NaN where the model gave none."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return loss.item() if isinstance(loss, Tensor) else math.nan
 
-    As of 2.6.6 it lets nothing in, and draws on standard error.
+
+def _paced(pace: _Pace) -> AbstractContextManager[Any]:
+    """Time the steps of Lightning's finder, which drops all callbacks but its own, always draws a bar, and validates.
+
+    As of 2.6.6 it lets nothing in, draws on standard error by tqdm, and sets `limit_val_batches` to its steps.
     """
-    own = {"tqdm": partial(vars(lr_finder)["tqdm"], disable=True), "_LRCallback": partial(_PacedCallback, pace)}
-    return patch.dict(vars(lr_finder), own)
+    names = vars(lr_finder)
+    own = {
+        "tqdm": partial(names["tqdm"], disable=True),
+        "_LRCallback": partial(_PacedCallback, pace),
+        _RESET: partial(_reset_without_validation, names[_RESET]),
+    }
+    return patch.dict(names, own)
+
+
+def _reset_without_validation(reset: Callable[..., None], trainer: Trainer, *args: Any) -> None:
+    reset(trainer, *args)
+    trainer.limit_val_batches = 0
+
+
+def _no_step_of(trainer: Trainer) -> str:
+    """Say why Lightning's finder has seen no step: it looks at those that all batches of a step are there for."""
+    number, needed = trainer.num_training_batches, trainer.accumulate_grad_batches
+    counted = "" if math.isinf(number) else f" ({int(number)})"
+    return f"an epoch has fewer batches{counted} than trainer.accumulate_grad_batches ({needed})"
 
 
 def _check_optimizers(trainer: Trainer, module: LightningModule) -> None:
@@ -155,20 +200,3 @@ def _check_optimizers(trainer: Trainer, module: LightningModule) -> None:
             f"accelerator.learning_rate: auto needs one optimizer, and {name} has {len(trainer.optimizers)}. "
             "Give the rate."
         )
-
-
-def losses_of_steps(smoothed: Sequence[float]) -> list[float]:
-    """Take back the smoothing of Lightning's finder (2.6.6, `_LRCallback.on_train_batch_end`).
-
-    It divides the moving average of step n by ``1 - beta ** (n + 1)``, which is meant to be ``1 - beta ** n``: the
-    first loss comes out at half of what it was.
-
-    Args:
-        smoothed: Its losses.
-    """
-    losses, before = [], 0.0
-    for step, loss in enumerate(smoothed, start=1):
-        average = loss * (1 - _BETA ** (step + 1))
-        losses.append((average - _BETA * before) / (1 - _BETA))
-        before = average if math.isfinite(average) else before
-    return losses

@@ -18,7 +18,6 @@ from lightkit.errors import ConfigError
 from lightkit.tuning import allowance, range_test
 from lightkit.tuning.allowance import Allowance
 from lightkit.tuning.learning_rate import FoundRate, find_learning_rate, judged
-from lightkit.tuning.range_test import losses_of_steps
 
 _CPU = {"accelerator": "cpu", "max_epochs": 100}
 
@@ -100,7 +99,7 @@ def test_losses_are_those_that_the_model_gave() -> None:
         return nets[0]
 
     found = find_learning_rate(build, Points(), trainer_values=_CPU, seed=1)
-    assert found.losses == pytest.approx(nets[0].losses[: len(found.losses)], rel=1e-3)
+    assert found.losses == pytest.approx(nets[0].losses[: len(found.losses)])
 
 
 def test_labels_that_mean_nothing_give_no_rate() -> None:
@@ -132,15 +131,6 @@ def test_a_curve_without_a_rate_is_refused(loss: Any, says: str) -> None:
 
 def test_a_short_curve_is_refused() -> None:
     assert "after 5 steps the loss grew to four times its least" in str(judged([1e-7] * 5, [1.0] * 5).refused)
-
-
-def test_smoothing_is_taken_back() -> None:
-    losses = [3.0, 1.0, 2.0, 0.5]
-    average, smoothed = 0.0, []
-    for step, loss in enumerate(losses, start=1):
-        average = 0.98 * average + 0.02 * loss
-        smoothed.append(average / (1 - 0.98 ** (step + 1)))
-    assert losses_of_steps(smoothed) == pytest.approx(losses)
 
 
 def test_a_training_after_the_search_is_that_without_it(capfd: pytest.CaptureFixture[str]) -> None:
