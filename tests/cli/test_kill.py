@@ -21,7 +21,6 @@ from tests.cli.commands import (
     SMALL,
     Ended,
     assert_same_training,
-    ended,
     events,
     fit,
     only_run,
@@ -33,8 +32,31 @@ from tests.cli.commands import (
 
 pytestmark = pytest.mark.slow
 
+HELD = '''\
+"""A classifier whose training stands still where a file says so, so that it cannot end before it is killed."""
+
+import time
+from pathlib import Path
+
+from lightkit.models import ImageClassifier
+
+
+class Held(ImageClassifier):
+    """Trains as far as the number of optimizer steps in the file `leash`, if there is one."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        leash = Path("leash")
+        while leash.exists() and self.global_step >= int(leash.read_text()):
+            Path("held").touch()
+            time.sleep(0.02)
+        super().on_train_batch_start(batch, batch_idx)
+'''
+LEASHES = (9, 18, 27)
+"""Optimizer steps of which a process does no more before it is killed: 9 have 5 checkpoints or more, and all 30 are
+six epochs of 5."""
 TRAINING: dict[str, Any] = {
     **PICTURES,
+    "model": {**PICTURES["model"], "class_path": "held.Held"},
     "callbacks": {
         **PICTURES["callbacks"],
         "early_stopping": {"init_args": {"monitor": "val/loss", "patience": 50}},
@@ -46,7 +68,9 @@ TRAINING: dict[str, Any] = {
 
 def place(folder: Path, *, num_workers: int) -> Path:
     data = {**PICTURES["data"], "init_args": {**PICTURES["data"]["init_args"], "num_workers": num_workers}}
-    return workplace(folder, {**TRAINING, "data": data}, pictures=60)
+    workplace(folder, {**TRAINING, "data": data}, pictures=60)
+    (folder / "held.py").write_text(HELD, encoding="utf-8")
+    return folder
 
 
 @dataclass(frozen=True)
@@ -64,15 +88,18 @@ class Story:
     end: Ended
 
 
-def killed(folder: Path, dice: random.Random, *, most: int, in_writing: bool = False) -> str:
+def killed(folder: Path, dice: random.Random, *, most: int, leash: int, in_writing: bool = False) -> str:
     """Start the command, and kill it after some checkpoints and a moment more, or while it writes the next."""
+    held = folder / "held"
+    held.unlink(missing_ok=True)
+    (folder / "leash").write_text(str(leash), encoding="utf-8")
     before = len(events(folder, "checkpoint"))
     enough, moment_s = before + dice.randint(1, most), dice.uniform(0, 0.15)
     with started(folder, "fit", "-c", "job.yaml", stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         assert wait_for(lambda: len(events(folder, "checkpoint")) >= enough, process), "it ended before it was killed"
         if in_writing:
             checkpoints = only_run(folder) / "checkpoints"
-            wait_for(lambda: next(checkpoints.glob(".*.aside"), None), process)
+            wait_for(lambda: next(checkpoints.glob(".*.aside"), None) or held.exists(), process)
         else:
             time.sleep(moment_s)  # no event tells of a moment between events
         process.send_signal(signal.SIGKILL)
@@ -83,7 +110,13 @@ def killed(folder: Path, dice: random.Random, *, most: int, in_writing: bool = F
 
 
 def assert_no_checkpoint_came_before_its_epoch(folder: Path) -> None:
-    """The next process goes on after an epoch that is in a checkpoint, and would never write its row or its event."""
+    """The next process goes on after an epoch that is in a checkpoint, and would never write its row or its event.
+
+    One that was killed between an epoch's `best.ckpt` and its `last.ckpt` is followed by one that begins within the
+    epoch and drops its row, which `best.ckpt` still counts. The row is back here because `killed` waits for a new
+    checkpoint: with `save_last_every_n_steps: 2` the first one after such a resume, which is less than two steps before
+    the epoch's end, is that of the end, and its row is written before it.
+    """
     for path in (only_run(folder) / "checkpoints").glob("*.ckpt"):
         if runs.verify(path):
             loops = torch.load(path, weights_only=True)["loops"]
@@ -96,7 +129,8 @@ def story(folder: Path, num_workers: int, seed: int, most: int) -> Story:
     """Kill a fit three times, then let it end. Without workers, its newest checkpoint is cut off at last."""
     dice = random.Random(seed)
     place(folder, num_workers=num_workers)
-    kills = [killed(folder, dice, most=most, in_writing=turn == 1) for turn in range(3)]
+    kills = [killed(folder, dice, most=most, leash=leash, in_writing=turn == 1) for turn, leash in enumerate(LEASHES)]
+    (folder / "leash").unlink()
     if num_workers == 0:
         last = only_run(folder) / "checkpoints" / "last.ckpt"
         last.write_bytes(last.read_bytes()[:-1000])
@@ -153,17 +187,14 @@ def test_a_checkpoint_that_was_cut_off_is_passed_over_and_told(stories: dict[int
 
 def test_data_of_the_users_own_resumes_at_the_last_epoch(tmp_path: Path) -> None:
     every_step = {"checkpoint": {"init_args": {"save_last_every_n_steps": 1}}}
-    pause = {"pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.05}}}
-    config = {**SMALL, "callbacks": {**every_step, **pause}}
+    arguments = {"at": "train", "step": 7, "signals": [int(signal.SIGKILL)]}  # in the second epoch
+    config = {**SMALL, "callbacks": {**every_step, "knock": {"class_path": "mine.Knock", "init_args": arguments}}}
     whole, cut = (workplace(tmp_path / name, config) for name in ("whole", "cut"))
+    (whole / "knocked").touch()  # nobody knocks there
     with ThreadPoolExecutor(1) as aside:
         expected = aside.submit(fit, whole)
-        with started(cut, "fit", "-c", "job.yaml") as process:
-            assert wait_for(lambda: len(events(cut, "epoch")) == 1, process)
-            time.sleep(0.12)  # into the second epoch, which lasts at least 0.3 s
-            process.kill()
-            ended(process)
-        resumed = fit(cut)
+        cut_off, resumed = fit(cut), fit(cut)
+    assert cut_off.code == -signal.SIGKILL, cut_off.err
     assert (expected.result().code, resumed.code) == (0, 0), resumed.err
     (resume,) = events(cut, "resume")
     assert resume["step"] == 6
