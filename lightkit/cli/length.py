@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pytorch_lightning.callbacks import Timer
+
 from lightkit.cli.launching import plan_of
 from lightkit.cli.session import Session
 
@@ -30,12 +32,12 @@ class Length:
         """What the config says of it."""
         return {key: str(self._values.get(key)) for key in _KEYS}
 
-    def num_taken(self, per_epoch: int) -> int:
-        """Count the batches that the trainer takes of those of the data in an epoch."""
+    def num_taken(self, per_epoch: int | None) -> int | None:
+        """Count the batches that the trainer takes of those of the data in an epoch; None where nobody knows."""
         limit = self._values.get("overfit_batches") or self._values.get("limit_train_batches")
-        if limit is None:
-            return per_epoch
-        return min(per_epoch, limit) if isinstance(limit, int) else int(per_epoch * limit)
+        if isinstance(limit, int):
+            return limit if per_epoch is None else min(per_epoch, limit)
+        return per_epoch if limit is None or per_epoch is None else int(per_epoch * limit)
 
     def num_steps(self, per_epoch: int | None) -> int | None:
         """Count the batches of the whole training that each process computes; None where nobody knows.
@@ -48,6 +50,11 @@ class Length:
         if per_epoch is not None and epochs != -1 and not (epochs is None and limits):
             limits.append(-(-per_epoch // self.processes) * (_EPOCHS if epochs is None else epochs))
         return min(limits, default=None)
+
+    @property
+    def most_s(self) -> float | None:
+        """Seconds after which the trainer ends it, as Lightning reads `max_time`; None where nothing does."""
+        return Timer(duration=self._values.get("max_time")).time_remaining()
 
     @property
     def ranks(self) -> int:

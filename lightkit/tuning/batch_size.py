@@ -98,7 +98,7 @@ def find_batch_size(
     start: int | None = None,
     ranks: int = 1,
     part: Part | None = None,
-    num_taken: Callable[[int], int] = lambda per_epoch: per_epoch,
+    num_taken: Callable[[int | None], int | None] = lambda per_epoch: per_epoch,
 ) -> FoundSize:
     """Double the batch while that gives more samples a second and the memory holds it.
 
@@ -125,7 +125,7 @@ def find_batch_size(
         ranks: Processes that will train on this machine: they share its memory, and the samples.
         part: Of the time that there is, after which no other size is begun; None for as much as it takes. It is told
             how long the batches of the first size take.
-        num_taken: Gives the batches that the trainer takes of those of an epoch.
+        num_taken: Gives the batches that the trainer takes of those of an epoch; None where nobody knows.
 
     Raises:
         ConfigError: If the data has no such attribute or does not go by it, or not even one sample fits.
@@ -147,7 +147,7 @@ def find_batch_size(
 class _Search:
     """Which size is tried next, and why none is."""
 
-    def __init__(self, trial: Trial, *, ranks: int, part: Part, num_taken: Callable[[int], int]) -> None:
+    def __init__(self, trial: Trial, *, ranks: int, part: Part, num_taken: Callable[[int | None], int | None]) -> None:
         self._trial, self._ranks, self._part, self._num_taken = trial, ranks, part, num_taken
         self._last_s = 0.0
         self._room_bytes = room_bytes(torch.device("cpu"), ranks=ranks)
@@ -168,7 +168,8 @@ class _Search:
             size //= 2
         first, ended = size, too_much
         if (batch_s := self._tried[-1].step_s) is not None:
-            self._part.expect(batch_s, self._num_taken(-(-self._trial.most_samples // first)))
+            most = self._trial.most_samples
+            self._part.expect(batch_s, self._num_taken(None if most is None else -(-most // first)))
         while ended is None:
             size *= 2
             ended = self._why_not(size, first)
@@ -185,9 +186,9 @@ class _Search:
         return self._tried[-1].step_s is not None
 
     def _why_not(self, size: int, first: int) -> str | None:
-        if size > (most := self._trial.most_samples // self._ranks):
+        if (most := self._trial.most_samples) is not None and size > most // self._ranks:
             shared = f" for {self._ranks} processes" if self._ranks > 1 else ""
-            return f"the training data has {most * self._ranks} samples{shared}"
+            return f"the training data has {most} samples{shared}"
         if size > MOST:
             return f"{MOST} is the most"
         if self._gains_nothing(first):
@@ -221,4 +222,5 @@ class _Search:
         rates = self._rates(first)
         best = max(rate for _, rate in rates)
         size = min(size for size, rate in rates if rate * LEAST_GAIN >= best)
-        return max(1, min(size, self._trial.most_samples // self._ranks))
+        most = self._trial.most_samples
+        return size if most is None else max(1, min(size, most // self._ranks))

@@ -86,7 +86,8 @@ class Trial:
         self._loaders: dict[tuple[float, int | None], int] = {}
         self.device = self._trainer([]).strategy.root_device
         self.on_cpu = self.device.type == "cpu"
-        self.most_samples = MOST
+        self.most_samples: int | None = None
+        """Samples that there are; None where nobody knows."""
 
     def run(self, size: int) -> TriedSize:
         """Try a size.
@@ -102,7 +103,7 @@ class Trial:
             return TriedSize(size)
         self._check_loader(size, steps)
         step_s = min(steps.seconds[1:] or steps.seconds)
-        return TriedSize(size, step_s, min(size, self.most_samples) / step_s, peak_bytes)
+        return TriedSize(size, step_s, min(size, self.most_samples or size) / step_s, peak_bytes)
 
     def _fit(self, steps: _Steps) -> tuple[bool, int]:
         seed_everything(self._seed, workers=True, verbose=False)

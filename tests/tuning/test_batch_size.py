@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 import pytest
 import torch
 from pytorch_lightning import LightningDataModule, LightningModule
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lightkit.errors import ConfigError
 from lightkit.tuning import memory_limits, size_trials
@@ -27,6 +29,18 @@ class Points(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         points = TensorDataset(torch.randn(self.num_samples, 8), torch.randint(0, 3, (self.num_samples,)))
         return DataLoader(points, batch_size=3 if self.ignores else self.batch_size, shuffle=True)
+
+
+class Stream(IterableDataset[Any]):
+    """Points of which nobody knows how many there are."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return repeat((torch.zeros(8), 0))
+
+
+class Streamed(Points):
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(Stream(), batch_size=self.batch_size)
 
 
 class ByHyperParameter(Points):
@@ -160,6 +174,27 @@ def test_a_short_training_has_no_time_for_another_size() -> None:
     assert find_batch_size(Net, Points(), **limits, part=Allowance(1000.0, num_steps=num_steps).next()).left_out
     assert find_batch_size(Net, Points(), **limits, part=Allowance(None, num_steps=num_steps).next()).left_out == ()
     assert seen == [16]  # of 128 samples by 4 the half; and without a budget no training limits it
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_data_without_a_length_has_no_number_of_samples(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    monkeypatch.setattr(Net, "at_a_time", 1 << 20)
+    found = find_batch_size(Net, Streamed(batch_size=4096), trainer_values=_CPU, seed=1, ranks=ranks)
+    assert (found.batch_size, found.ended) == (8192, "8192 is the most")
+
+
+@pytest.mark.parametrize(("taken", "per_epoch"), [(None, None), (5000, 5000)], ids=["all", "a number of batches"])
+def test_a_training_on_data_without_a_length_is_as_long_as_its_limit(taken: int | None, per_epoch: int | None) -> None:
+    told: list[int | None] = []
+
+    def num_steps(per_epoch: int | None) -> int:
+        told.append(per_epoch)
+        return 0
+
+    limits: dict[str, Any] = {"num_taken": lambda counted: taken if counted is None else 0}
+    part = Allowance(1000.0, num_steps=num_steps).next()
+    find_batch_size(Net, Streamed(batch_size=256), trainer_values=_CPU, seed=1, part=part, **limits)
+    assert told == [per_epoch]
 
 
 def test_what_was_found_is_kept_and_fits_as_long_as_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
