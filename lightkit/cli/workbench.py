@@ -77,7 +77,9 @@ class Workbench:
         autos = {*self._settings.autos()}
         self._speed_keys = autos & {*_SPEED} - self._fixed()
         num_searches = len(autos & {BATCH_SIZE, LEARNING_RATE}) + bool(self._speed_keys)
-        waits = {"num_steps": self._length.num_steps} if is_hurried else {}
+        waits: dict[str, Any] = {}
+        if is_hurried:
+            waits = {"num_steps": self._length.num_steps, "most_s": self._length.most_s}
         self._allowance = Allowance(budget_s, num_searches=num_searches, **waits)
         self._shelf = Shelf(Path(self._section["run"]["root"]), is_read=is_hurried)
         self._before: set[str] = set()

@@ -22,6 +22,8 @@ class Allowance:
         num_searches: That are to come. None takes more than its part of what those before it have left.
         num_steps: Gives the batches of the training that waits, from those of an epoch; None where nobody knows. With
             a budget no more than 5 % of their time is taken.
+        most_s: Seconds after which that training ends, however long its batches take; None where nothing ends it. With
+            a budget no more than 5 % of them are taken.
     """
 
     def __init__(
@@ -30,12 +32,13 @@ class Allowance:
         *,
         num_searches: int = 1,
         num_steps: Callable[[int | None], int | None] = lambda _: None,
+        most_s: float | None = None,
     ) -> None:
         self._began_s = time.perf_counter()
         self._num_to_come = num_searches
         self.budget_s = math.inf if budget_s is None else budget_s
         """For all searches; infinite for as many as it takes."""
-        self.share_s = math.inf
+        self.share_s = math.inf if budget_s is None or most_s is None else SHARE_OF_TRAINING * most_s
         """Seconds of the training that all searches may take; without limit until its length is known."""
         self.num_steps = num_steps
         """Gives the batches of the training that waits."""

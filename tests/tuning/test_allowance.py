@@ -62,6 +62,17 @@ def test_all_searches_together_take_a_share_of_the_training(clock: Clock) -> Non
     assert shared.next().until == 21.0
 
 
+def test_a_training_that_ends_after_a_time_has_a_share_of_that(clock: Clock) -> None:
+    shared = Allowance(600.0, num_searches=2, num_steps=lambda per_epoch: per_epoch, most_s=60.0)
+    part = shared.next()
+    assert (part.until, part.budget_until) == (1.5, 300.0)  # 5 % of a minute, for two searches
+    part.expect(1.0, 1000)
+    assert part.until == 1.5
+    part.expect(1.0, 20)  # which are done before
+    assert part.until == 0.5
+    assert Allowance(None, most_s=60.0).next().until == float("inf")
+
+
 @pytest.mark.parametrize(
     ("budget_s", "num_steps"), [(None, lambda _: 10), (600.0, lambda _: None)], ids=["no budget", "no length"]
 )
