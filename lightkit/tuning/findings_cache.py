@@ -48,8 +48,18 @@ def key_of(parts: Mapping[str, Any]) -> str:
         "threads": threads_as_set(),
     }
     versions = {"lightkit": __version__, "python": sys.version.split()[0], **describe_packages(_PACKAGES)}
-    text = json.dumps([_FORMAT, dict(parts), machine, versions], sort_keys=True, default=_text_of)
+    text = json.dumps(_plain([_FORMAT, parts, machine, versions]))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _plain(value: Any) -> Any:
+    """Give what JSON knows, a mapping as pairs: its keys may be of kinds that cannot be sorted, or that JSON lacks."""
+    if isinstance(value, Mapping):
+        pairs = ([_plain(key), _plain(each)] for key, each in value.items())
+        return {"pairs": sorted(pairs, key=lambda pair: json.dumps(pair[0]))}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, (str, int, float, type(None))) else _text_of(value)
 
 
 def _text_of(value: Any) -> str:

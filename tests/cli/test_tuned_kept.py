@@ -76,6 +76,20 @@ def test_a_module_that_the_model_imports_counts(house: House) -> None:
     assert (_source(first), _source(house.fit("-c", "auto.yaml"))) == ("measured", "measured")
 
 
+def test_a_mapping_with_keys_of_several_kinds_is_kept_too(house: House) -> None:
+    house.write(
+        "my_weights.py",
+        "from my_models import Net\n\n\nclass Weighted(Net):\n"
+        "    def __init__(self, weights: dict):\n        super().__init__()\n",
+    )
+    weights = "model: {class_path: my_weights.Weighted, init_args: {weights: {0: 1.0, other: 2.0}}}\n"
+    house.write("auto.yaml", AUTO + weights)
+    runs = [house.fit("-c", "auto.yaml"), house.fit("-c", "auto.yaml")]
+    assert [_source(run) for run in runs] == ["measured", "cache"]
+    house.write("auto.yaml", AUTO + weights.replace("0:", "'0':"))
+    assert _source(house.fit("-c", "auto.yaml")) == "measured"
+
+
 def _of(budget_s: float | None) -> Part:
     return Allowance(budget_s).next()
 

@@ -63,6 +63,14 @@ def test_another_model_machine_or_version_has_another_key(monkeypatch: pytest.Mo
     assert len(keys) == 5
 
 
+def test_keys_of_several_kinds_count_as_what_they_are() -> None:
+    key = key_of({"weights": {0: 1.0, "other": 2.0, None: 3.0}})
+    assert key_of({"weights": {None: 3.0, "other": 2.0, 0: 1.0}}) == key
+    others = [{"0": 1.0, "other": 2.0, None: 3.0}, {0: 1.0, "other": 2.0, "null": 3.0}, [[0, 1.0], ["other", 2.0]]]
+    assert len({key, *(key_of({"weights": weights}) for weights in others)}) == 4
+    assert key_of({"layers": [{(1, 2): torch.relu}]}) != key_of({"layers": [{(1, 2): torch.tanh}]})
+
+
 def test_a_function_counts_by_its_name_and_what_has_none_is_refused() -> None:
     assert key_of({"act": functional.relu}) == key_of({"act": "torch.nn.functional.relu"})
     assert key_of({"act": torch.relu}) != key_of({"act": torch.tanh})
