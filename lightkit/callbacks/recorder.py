@@ -68,18 +68,17 @@ class RunRecorder(Callback):
     ) -> None:
         self.close(error)
 
-    def close(self, error: BaseException | None = None, *, within_s: float | None = None) -> None:
-        """Record the end; only the first call counts.
+    def close(self, error: BaseException | None = None) -> None:
+        """Record the end; only the first call counts, or that of the thread which ends the process by force.
 
         Args:
             error: What ended the process before it was done.
-            within_s: Seconds that may be spent on what is still to be written before the end.
         """
         self._warnings.stop()
         if not self._writes:
             return
-        lost = self._writer.end(within_s)
-        if self._closed:  # maybe meanwhile, by a thread that had less time than this one
+        lost = self._writer.end()
+        if self._closed or self._writer.is_left_to_another:  # maybe meanwhile, by a thread that had less time
             return
         self._closed = True
         if lost is not None and error is not None:
@@ -268,9 +267,16 @@ class RunRecorder(Callback):
     def _write_summary(self, trainer: Trainer, durations: Mapping[str, float] | None = None) -> None:
         self._standing.write(trainer, self._table.rows, samples_per_s=self._meter.samples_per_s, durations=durations)
 
-    def end_writing(self) -> None:
-        """Write at once from here on, and tell what could not be written; something else ends the process."""
-        if (lost := self._writer.end()) is not None:
+    def end_writing(self, within_s: float | None = None) -> None:
+        """Write at once from here on, and tell what could not be written; something else ends the process.
+
+        Args:
+            within_s: Seconds that it may take, where the process is ended by force. From then on nobody writes but the
+                thread that calls this, unless another has come to the end already.
+        """
+        if within_s is not None and self._closed:
+            return
+        if (lost := self._writer.end(within_s)) is not None:
             _log.warning("%s", lost)
 
     def _warned(self, message: str, source: str) -> None:

@@ -55,13 +55,10 @@ def ended_by_force(session: Session, stage: Stage) -> Iterator[None]:
     """Write how the run has ended also where a signal came and the process does not end by itself."""
 
     def last_words(signum: int) -> int:
-        # By its name alone: there is no time to read it, and whoever resumes does.
-        written = {
-            path: path.stat().st_mtime for path in run.checkpoints.glob("*.ckpt") if runs.sidecar(path).is_file()
-        }
-        newest = max(written, key=lambda path: written[path], default=None)
-        ended = Interrupted(signum, checkpoint=newest if session.command == "fit" else None)
-        stage.recorder.close(ended, within_s=_WRITER_S)
+        stage.recorder.end_writing(within_s=_WRITER_S)  # before it is told: a checkpoint may come into place by then
+        newest = runs.newest_written(run.checkpoints) if session.command == "fit" else None  # whoever resumes reads it
+        ended = Interrupted(signum, checkpoint=newest)
+        stage.recorder.close(ended)
         if session.seat is not None:
             return session.seat.end_by_force(ended)
         session.tell(told_interruption(ended))

@@ -7,9 +7,10 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from lightkit import runs
@@ -116,7 +117,8 @@ class _Teller:
                 child.kill()  # else the interpreter would wait for it
             if self._session.has_own_parser:  # a script, or a notebook, may go on
                 watchdog.stop()
-            raise Stalled(self._words(hung.stall)) from None
+            newest_good = partial(runs.last_good, report=lambda _: None)
+            raise Stalled(self._words(hung.stall) + self._goes_on(newest_good)) from None
         except BaseException:
             watchdog.stop()
             raise
@@ -135,9 +137,11 @@ class _Teller:
                 child.kill()
             os._exit(STALLED)
         if not self._is_told:
-            error = Stalled(self._words(stall, in_haste=True))
-            words.append(f"error: {error}")
-            self._stage.recorder.close(error, within_s=_WRITER_S)
+            words.append(f"error: {self._words(stall)}")  # should what is written now hang too
+            self._stage.recorder.end_writing(within_s=_WRITER_S)
+            error = Stalled(self._words(stall) + self._goes_on(runs.newest_written))
+            words[:] = [f"error: {error}"]
+            self._stage.recorder.close(error)
             self._session.audience.tell_now(error, within_s=_NEWS_S)
         cut()
 
@@ -152,19 +156,14 @@ class _Teller:
         path.write_text(text, encoding="utf-8", errors="replace")
         return path.relative_to(self._run.folder).as_posix()
 
-    def _words(self, stall: Stall, *, in_haste: bool = False) -> str:
+    def _words(self, stall: Stall) -> str:
         where = "" if self._path is None else f" All stacks: {self._run.folder / self._path}."
-        return self._session.resolved.masked(f"{stall.told}.{where}{self._goes_on(in_haste)}")
+        return self._session.resolved.masked(f"{stall.told}.{where}")
 
-    def _goes_on(self, in_haste: bool) -> str:
+    def _goes_on(self, newest: Callable[[Path], Path | None]) -> str:
         if self._session.command != "fit":
             return ""
-        last = self._newest() if in_haste else runs.last_good(self._run.checkpoints, report=lambda _: None)
+        last = newest(self._run.checkpoints)
         if last is None:
             return " There is no checkpoint yet: the same command begins again."
-        return f" The same command resumes from {last}."
-
-    def _newest(self) -> Path | None:
-        """The newest checkpoint by its name alone: there is no time to read it, and whoever resumes does."""
-        written = [path for path in self._run.checkpoints.glob("*.ckpt") if runs.sidecar(path).is_file()]
-        return max(written, key=lambda path: path.stat().st_mtime, default=None)
+        return self._session.resolved.masked(f" The same command resumes from {last}.")

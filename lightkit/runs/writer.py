@@ -30,8 +30,8 @@ class Writer:
     ones. What fails in the thread is kept until the training asks (`check`, `drain`). From then on a job with an
     `otherwise` is not done, for it counts on all before it, and that is done in its place.
 
-    An `end` that could not wait until all was written leaves the writer to the thread that called it: what any other
-    asks for is dropped, so that nothing comes after the end.
+    An `end` in haste, one that says how long it may take, leaves the writer to the thread that called it: what any
+    other asks for from then on is dropped, so that nothing comes after the end.
 
     A process that was forked from this one has no such thread: it writes at once.
     """
@@ -52,6 +52,11 @@ class Writer:
         self._is_busy = False
         self._failure: BaseException | None = None
         self._broken_by: BaseException | None = None
+
+    @property
+    def is_left_to_another(self) -> bool:
+        """Whether another thread has ended it in haste: nothing is written that this one asks for."""
+        return self._closer not in (None, threading.current_thread())
 
     def begin(self) -> None:
         """From here on nobody waits for the disk; a second call changes nothing, nor one after an `end` in haste."""
@@ -99,8 +104,8 @@ class Writer:
         """Wait until all is written, and write at once from here on.
 
         Args:
-            within_s: Seconds that it may take. Half of them the thread has; what it has not begun by then is done
-                here in the other half, but for jobs with an `otherwise`, which are given up.
+            within_s: Seconds that it may take, where it is in haste. Half of them the thread has; what it has not begun
+                by then is done here in the other half, but for jobs with an `otherwise`, which are given up.
 
         Returns:
             What has failed, unless `check` or `drain` has raised it.
@@ -111,7 +116,7 @@ class Writer:
         with self._changed:
             left, self._asked = self._asked, deque()
             self._thread = None
-            if not is_done:
+            if within_s is not None:
                 self._closer = threading.current_thread()
             self._changed.notify_all()
         if thread is not None and is_done:
@@ -126,7 +131,7 @@ class Writer:
         """Give what the thread that asks has to do itself."""
         asking = threading.current_thread()
         with self._changed:
-            if self._closer not in (None, asking):
+            if self.is_left_to_another:
                 return asked.otherwise
             if self._thread in (None, asking):
                 return asked.job

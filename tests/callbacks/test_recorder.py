@@ -218,7 +218,15 @@ def test_what_ended_it_is_recorded(error: BaseException, status: str, code: int,
     assert _events(run)[-1] == end
 
 
-def test_an_end_by_force_is_recorded_though_the_disk_hangs_and_somebody_waits_for_it(run: runs.Run) -> None:
+class Stopped:
+    """A clock by which no time passes."""
+
+    monotonic = staticmethod(lambda: 0.0)
+
+
+def test_an_end_by_force_is_recorded_though_the_disk_hangs_and_somebody_waits_for_it(
+    run: runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer, hangs = runs.Writer(), threading.Event()
     recorder = RunRecorder(run, events=runs.EventStream(run.events_path, writer=writer))
     writer.begin()
@@ -227,11 +235,40 @@ def test_an_end_by_force_is_recorded_though_the_disk_hangs_and_somebody_waits_fo
     recorder.checkpoint_saved(run.checkpoints / "last.ckpt", 0, 3, "last")
     gently = threading.Thread(target=recorder.close)
     gently.start()
-    recorder.close(Interrupted(15), within_s=0.2)
+    monkeypatch.setattr("lightkit.runs.writer.time", Stopped)
+    recorder.end_writing(within_s=0.01)
+    recorder.close(Interrupted(15))
     hangs.set()
     gently.join()
     assert [event["event"] for event in _events(run)] == ["checkpoint", "end"]
     assert (_summary(run).status, _summary(run).exit_code) == ("interrupted", 143)
+
+
+def test_who_ends_by_force_records_the_end_though_another_comes_to_its_own_meanwhile(run: runs.Run) -> None:
+    recorder = _recorder(run)
+    recorder.end_writing(within_s=0.01)
+    gently = threading.Thread(target=recorder.close)
+    gently.start()
+    gently.join()
+    recorder.close(Interrupted(15, checkpoint=Path("last.ckpt")))
+    assert [(event["event"], event["status"]) for event in _events(run)] == [("end", "preempted")]
+    assert _summary(run).exit_code == 75
+
+
+def test_an_end_that_is_recorded_is_not_taken_over(run: runs.Run) -> None:
+    recorder = _recorder(run)
+    recorder.close()
+
+    def by_force() -> None:
+        recorder.end_writing(within_s=0.01)
+        recorder.close(Interrupted(15))
+
+    forced = threading.Thread(target=by_force)
+    forced.start()
+    forced.join()
+    recorder.events.write("warning", message="of who has ended it well", source="test")
+    assert [event["event"] for event in _events(run)] == ["end", "warning"]
+    assert (_summary(run).status, _summary(run).exit_code) == ("done", 0)
 
 
 def test_a_full_disk_does_not_hide_what_ended_the_training(run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:

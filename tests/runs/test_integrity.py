@@ -146,6 +146,16 @@ def test_last_comes_first_and_then_the_newest(tmp_path: Path) -> None:
     assert runs.last_good(tmp_path, report=lambda _: None) is None
 
 
+def test_who_cannot_wait_finds_the_newest_with_a_digest_that_is_still_there(tmp_path: Path) -> None:
+    assert runs.newest_written(tmp_path / "checkpoints") is None
+    for when, name in enumerate(["last", "best", "bare"]):
+        _dated(_save(tmp_path / f"{name}.ckpt", name.encode()), 1_000_000 + when)
+    runs.sidecar(tmp_path / "bare.ckpt").unlink()
+    (tmp_path / "moved.ckpt").symlink_to("gone")
+    runs.sidecar(tmp_path / "moved.ckpt").write_text("")
+    assert runs.newest_written(tmp_path) == tmp_path / "best.ckpt"
+
+
 def test_what_is_passed_over_is_reported_with_the_reason(tmp_path: Path) -> None:
     _save(tmp_path / "last.ckpt", b"weights").write_bytes(b"weight")
     (tmp_path / "epoch=1.ckpt").write_bytes(b"no archive")

@@ -114,6 +114,23 @@ def test_what_counts_on_all_before_it_is_given_up_after_a_failure(writer: runs.W
     assert told[-1] == f"again in {WRITER}"
 
 
+class Clock:
+    """The writer's clock, which goes on where a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("lightkit.runs.writer.time", clock)
+    return clock
+
+
 class Hung:
     """A writer whose thread is in the middle of a job that does not end by itself."""
 
@@ -136,35 +153,41 @@ class Hung:
         self._thread.join()
 
 
-def test_who_cannot_wait_writes_the_records_that_are_left_and_gives_checkpoints_up(writer: runs.Writer) -> None:
+def test_who_cannot_wait_writes_the_records_that_are_left_and_gives_checkpoints_up(
+    writer: runs.Writer, clock: Clock
+) -> None:
     told: list[str] = []
     hung = Hung(writer, told)
     writer.put(lambda: note(told, "event"))
     writer.put(lambda: note(told, "checkpoint"), otherwise=lambda: note(told, "given up"))
     writer.put(lambda: note(told, "later event"))
-    assert writer.end(within_s=1.0) is None
+    assert writer.end(within_s=0.01) is None
     writer.put(lambda: note(told, "end"))
     hung.go_on()
     assert told == [f"{what} in {MAIN}" for what in ("event", "given up", "later event", "end")]
 
 
-def test_who_cannot_wait_does_nothing_more_when_the_time_is_over(writer: runs.Writer) -> None:
+def test_who_cannot_wait_does_nothing_more_when_the_time_is_over(writer: runs.Writer, clock: Clock) -> None:
     told: list[str] = []
     hung = Hung(writer, told)
-    writer.put(lambda: threading.Event().wait(0.3))
+    writer.put(lambda: setattr(clock, "now_s", 0.01))
     writer.put(lambda: note(told, "too late"), otherwise=lambda: note(told, "too late to be given up"))
     writer.put(lambda: note(told, "too late"))
-    writer.end(within_s=0.2)
+    writer.end(within_s=0.01)
     hung.go_on()
     assert told == []
 
 
-def test_after_an_end_in_haste_only_who_has_ended_it_writes(writer: runs.Writer) -> None:
+@pytest.mark.parametrize("hangs", [True, False], ids=["hung", "done"])
+def test_after_an_end_in_haste_only_who_has_ended_it_writes(hangs: bool, writer: runs.Writer) -> None:
     told: list[str] = []
-    hung = Hung(writer, told)
+    writer.begin()
+    hung = Hung(writer, told) if hangs else None
     writer.end(within_s=0.01)
+    assert not writer.is_left_to_another
 
     def go_on_training() -> None:
+        assert writer.is_left_to_another
         writer.begin()
         writer.put(lambda: note(told, "event"))
         writer.put(lambda: note(told, "checkpoint"), otherwise=lambda: note(told, "given up"))
@@ -173,7 +196,8 @@ def test_after_an_end_in_haste_only_who_has_ended_it_writes(writer: runs.Writer)
     trainer = threading.Thread(target=go_on_training, name="training")
     trainer.start()
     trainer.join()
-    hung.go_on()
+    if hung is not None:
+        hung.go_on()
     writer.put(lambda: note(told, "end"))
     assert told == ["given up in training", f"end in {MAIN}"]
 
