@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,18 @@ class Screen:
             self.seat.run(stage)
         return self.path.read_text(encoding="utf-8")
 
+    def when_it_looks_again(self, do: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Do something before its second look at the others, for which it has all the time that it needs."""
+        looks = iter((lambda: None, do))
+        standings = self.board.standings
+
+        def look(attempt: int | None = None) -> Any:
+            next(looks, lambda: None)()
+            return standings(attempt)
+
+        monkeypatch.setattr(self.board, "standings", look)
+        monkeypatch.setattr("lightkit.cli.joining._SAME_S", 60.0)
+
 
 def test_a_rank_that_raises_says_so_where_no_supervisor_does(tmp_path: Path) -> None:
     screen = Screen(tmp_path)
@@ -93,21 +106,20 @@ def test_a_rank_that_ends_because_of_another_says_one_line(tmp_path: Path) -> No
     assert told == "rank 1 has ended because of it: RuntimeError: Connection closed by peer\n"
 
 
-def test_a_mistake_that_all_ranks_meet_is_told_by_the_first(tmp_path: Path) -> None:
+def test_a_mistake_that_all_ranks_meet_is_told_by_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(tmp_path)
     rank, words = Rank(0, 2, engine="torchrun"), "error: trainer: no"
-    ends = threading.Timer(0.5, lambda: screen.board.end(rank, code=2, kind="ConfigError", words=words))
     screen.board.begin(rank)
-    ends.start()
+    screen.when_it_looks_again(lambda: screen.board.end(rank, code=2, kind="ConfigError", words=words), monkeypatch)
     assert screen.after(ConfigError("trainer: no")) == ""
-    ends.join()
 
 
-def test_a_rank_that_the_launcher_ends_for_anothers_mistake_has_nothing_to_add(tmp_path: Path) -> None:
-    ends = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    ends.start()
-    assert Screen(tmp_path).after(ConfigError("trainer: no")) == ""
-    ends.join()
+def test_a_rank_that_the_launcher_ends_for_anothers_mistake_has_nothing_to_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Screen(tmp_path)
+    screen.when_it_looks_again(lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
+    assert screen.after(ConfigError("trainer: no")) == ""
     assert not (tmp_path / ".launch").exists()
 
 
