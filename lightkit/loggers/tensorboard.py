@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.config import shown_path
+from lightkit.errors import OutOfTime
 
 __all__ = ["TensorBoard"]
 
@@ -32,7 +34,7 @@ class TensorBoard(TensorBoardLogger):
             versions below it; outside the lightkit command ``tensorboard/`` in the working directory.
         name: Folder below ``save_dir``; none by default.
         version: Folder below ``name``; outside a run, the next free ``version_N`` by default.
-        log_graph: Draw the model's graph, when the first metrics are logged. It needs the model's
+        log_graph: Draw the model's graph, with the first metrics or at the end of the training. It needs the model's
             ``example_input_array``; a model without one has no graph, and no warning either.
         default_hp_metric: Show the hyper-parameters with the placeholder metric ``hp_metric``.
         prefix: Put before each metric's name, with a dash.
@@ -89,11 +91,20 @@ class TensorBoard(TensorBoardLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close the file; a training that has logged nothing has its graph nevertheless."""
-        if status == "success":
+        """Close the file; a training that has logged nothing has its graph nevertheless.
+
+        One that is to end at once has none: nobody waits for it. A full disk does not hide what ended a training.
+        """
+        ended_by = None if status == "success" else sys.exc_info()[1]  # which Lightning does not tell
+        if status == "success" or _leaves_time(ended_by):
             self._draw_what_waits()
         self._to_draw = None
-        super().finalize(status)
+        try:
+            super().finalize(status)
+        except OSError as error:
+            if ended_by is None:
+                raise
+            _log.warning("The files in %s cannot be closed: %s", Path(self.log_dir), error)
 
     def _draw_what_waits(self) -> None:
         model, self._to_draw = self._to_draw, None
@@ -124,6 +135,11 @@ class TensorBoard(TensorBoardLogger):
 def _is_trained(model: LightningModule) -> bool:
     trainer = model._trainer  # the property of that name raises where there is none
     return trainer is not None and trainer.state.fn == TrainerFn.FITTING
+
+
+def _leaves_time(ended_by: BaseException | None) -> bool:
+    """Tell a failure from a signal, which leaves a few seconds, and from a hang, both of which are no `Exception`."""
+    return isinstance(ended_by, Exception) and not isinstance(ended_by, OutOfTime)
 
 
 def _first_line(error: Exception) -> str:
