@@ -15,9 +15,10 @@ from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO
 
-__all__ = ["foreign_callbacks", "has_onlookers"]
+__all__ = ["OURS", "foreign_callbacks", "has_onlookers"]
 
-_OURS = ("lightkit", "pytorch_lightning", "lightning_fabric", "torch", "torchmetrics", "torchvision", "builtins")
+OURS = ("lightkit", "pytorch_lightning", "lightning_fabric", "torch", "torchmetrics", "torchvision", "builtins")
+"""Packages whose code is nobody's own, and looks at no file of a run."""
 _LOOKS = re.compile(
     r"checkpoint|ckpt|best_model|last_good|metrics_path|events_path|summary|lightkit\.runs|lightkit import .*\bruns\b",
     re.IGNORECASE,
@@ -72,7 +73,7 @@ def _is_foreign(part: Any) -> bool:
 
 
 def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] in _OURS
+    return module.partition(".")[0] in OURS
 
 
 def _calls_foreign(callback: Any) -> bool:

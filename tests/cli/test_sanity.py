@@ -43,6 +43,12 @@ def test_somebodys_callback_is_checked(callback: Callback) -> None:
     assert not needs_no_sanity_check(_trainer(callback), Regressor(), Temperatures())
 
 
+@pytest.mark.parametrize("part", [Regressor, Temperatures], ids=["model", "data"])
+def test_a_part_that_nobody_can_look_at_is_checked(part: type) -> None:
+    assert needs_no_sanity_check(_trainer(), part())
+    assert not needs_no_sanity_check(_trainer(), part(), None)
+
+
 def test_somebodys_model_layer_data_or_trainer_is_checked() -> None:
     model = ImageClassifier()
     model.extra = type("Layer", (nn.Module,), {})()
