@@ -43,6 +43,12 @@ class Found:
         return "cache" if asked and asked <= self.before else "measured"
 
     @property
+    def unanswered(self) -> tuple[str, ...]:
+        """Keys whose search has not ended, or was not begun."""
+        shown = {BATCH_SIZE: self.size, LEARNING_RATE: self.rate}
+        return tuple(key for key in self.chosen if shown.get(key, self.findings) is None)
+
+    @property
     def lines(self) -> list[str]:
         """Say what was chosen and what it gains, a line for each search."""
         lines = [] if self.size is None else [f"{self.size.words}{self._note(BATCH_SIZE)}"]

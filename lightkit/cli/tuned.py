@@ -25,7 +25,9 @@ from lightkit.machine import this_machine
 from lightkit.tuning.allowance import SHARE_OF_TRAINING
 
 if TYPE_CHECKING:
+    from lightkit.cli.answers import Found
     from lightkit.cli.lightning import LightkitCLI
+    from lightkit.cli.workbench import Workbench
     from lightkit.tuning.learning_rate import FoundRate
 
 __all__ = ["autos_of", "take_threads"]
@@ -113,26 +115,30 @@ class MeasuredAutos:
     def found(self, stage: Stage) -> Choices:
         """Measure, or read what has been measured.
 
-        What ends the user's own model ends the training too, which then tells it as it would without `auto`.
+        What ends the user's own model ends the training too, which then tells it as it would without `auto`; what was
+        found until then counts.
 
         Raises:
             LightkitError: If config or data are wrong.
             Stalled: If nothing was finished for longer than a training may take for it.
         """
-        from lightkit.cli.workbench import Workbench  # here: few runs measure
+        from lightkit.cli import workbench  # here: few runs measure
         from lightkit.tuning.short_fits import MEASURING  # likewise
 
+        found = bench = None
         try:
             settings = self._without_rate(stage.start)
             patience = read_watchdog(self._session.resolved)
             with measuring_watched(self._session, stage, patience, phase=MEASURING):
-                bench = Workbench(self._cli, self._session, settings, budget_s=self._budget_s(), is_hurried=True)
+                bench = workbench.Workbench(
+                    self._cli, self._session, settings, budget_s=self._budget_s(), is_hurried=True
+                )
                 found = bench.found()
         except LightkitError:
             raise
         except Exception as error:  # noqa: BLE001 (the same comes again in training, with all that tells of it)
-            says = f"{type(error).__name__}: {' '.join(self._session.resolved.masked(str(error)).split())}"
-            _log.warning("accelerator: auto chooses nothing, for measuring has ended with %s", says)
+            found = self._found_before(error, bench)
+        if found is None:
             return self._defaults("default")
         for line in found.lines:
             self._session.tell(line)
@@ -142,6 +148,16 @@ class MeasuredAutos:
                 _log.warning("accelerator.learning_rate: %s; the config's is kept", found.rate.words)
         stage.recorder.events.write("tune", **found.event())
         return Choices({**self._defaults("measured").values, **found.chosen}, found.source)
+
+    def _found_before(self, error: Exception, bench: Workbench | None) -> Found | None:
+        """Tell what has ended measuring, and give what was found until then; None where that is nothing."""
+        found = None if bench is None else bench.so_far
+        if found is not None and len(found.unanswered) == len(found.chosen):
+            found = None
+        what = "nothing" if found is None else f"no {', no '.join(found.unanswered)}"
+        says = f"{type(error).__name__}: {' '.join(self._session.resolved.masked(str(error)).split())}"
+        _log.warning("accelerator: auto chooses %s, for measuring has ended with %s", what, says)
+        return found
 
     def _without_rate(self, start: Start) -> AcceleratorSettings:
         """Ask for no learning rate where a checkpoint's optimizer brings its own."""

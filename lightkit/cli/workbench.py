@@ -65,6 +65,7 @@ class Workbench:
         budget_s: float | None,
         is_hurried: bool,
     ) -> None:
+        self._began_s = time.monotonic()
         self._session = session
         self._cli = cli
         self._section = cli.config[cli.subcommand]
@@ -83,6 +84,13 @@ class Workbench:
         self._allowance = Allowance(budget_s, num_searches=num_searches, **waits)
         self._shelf = Shelf(Path(self._section["run"]["root"]), is_read=is_hurried)
         self._before: set[str] = set()
+        self._chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in self._autos}
+        self._shown: dict[str, Any] = {}
+
+    @property
+    def so_far(self) -> Found:
+        """What the searches that have ended have found; the other `auto`s are at their defaults."""
+        return Found(dict(self._chosen), time.monotonic() - self._began_s, frozenset(self._before), **self._shown)
 
     def found(self) -> Found:
         """Answer all `auto`s.
@@ -90,23 +98,19 @@ class Workbench:
         Raises:
             LightkitError: If config or data are wrong, or an `auto` cannot be answered.
         """
-        began = time.monotonic()
-        autos = self._settings.autos()
-        chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in self._autos}
-        size = rate = findings = None
+        autos, chosen = self._settings.autos(), self._chosen
         with without_trace() as self._folder:
             if BATCH_SIZE in autos:
-                size = self._batch_size()
+                size = self._shown["size"] = self._batch_size()
                 chosen[BATCH_SIZE] = self._twin.data_differs[BATCH_SIZE] = size.batch_size
             if self._speed_keys:
-                findings = self._speed()
+                findings = self._shown["findings"] = self._speed()
                 values = {**asdict(findings.chosen), "num_workers": findings.num_workers}
                 chosen |= {key: value for key, value in values.items() if key in self._speed_keys}
             if LEARNING_RATE in autos:
-                rate = self._learning_rate(chosen)
+                rate = self._shown["rate"] = self._learning_rate(chosen)
                 chosen[LEARNING_RATE] = rate.learning_rate
-        seconds = time.monotonic() - began
-        return Found(chosen, seconds, frozenset(self._before), findings=findings, size=size, rate=rate)
+        return self.so_far
 
     def _batch_size(self) -> FoundSize:
         part, computed = self._allowance.next(), {key: self._said(key) for key in _COMPUTING}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from tests.cli.conftest import House
+from tests.cli.conftest import House, tune_event
 
 MY_NETS = """\
 import torch
@@ -56,6 +57,15 @@ model: {class_path: my_nets.Rated}
 data: {class_path: my_nets.Points}
 trainer: {max_epochs: 2, limit_val_batches: 0}
 accelerator: {kind: cpu, learning_rate: auto}
+"""
+STUCK = """\
+from my_nets import Rated
+
+
+class Stuck(Rated):
+    def on_save_checkpoint(self, checkpoint):  # as the range test begins with one
+        if not self.trainer.checkpoint_callbacks:
+            raise OSError("no space left on device")
 """
 
 
@@ -113,6 +123,21 @@ def test_a_batch_size_is_found_and_kept(nets: House) -> None:
     size = saved(nets.runs[-1])["data"]["init_args"]["batch_size"]
     assert size in (4, 8, 16, 32, 64)
     assert f"tuned  batch_size {size}" in done.err
+
+
+def test_a_search_that_ends_with_an_error_leaves_what_those_before_it_have_found(nets: House) -> None:
+    nets.write("my_stuck.py", STUCK)
+    words = ("--accelerator.batch_size=auto", "--accelerator.memory_format=auto", "--model=my_stuck.Stuck")
+    done = nets("fit", "-c", "rated.yaml", *words)
+    assert done.code == 0, done.err
+    assert "accelerator: auto chooses no learning_rate, for measuring has ended with OSError: no space" in done.err
+    assert re.findall(r"^tuned  (\S+)", done.err, re.MULTILINE)[0] == "batch_size"
+    assert done.err.count("\ntuned  ") == 2
+    kept, event = saved(nets.runs[-1]), tune_event(nets.runs[-1])
+    assert kept["data"]["init_args"]["batch_size"] == event["chosen"]["batch_size"]
+    assert kept["accelerator"]["memory_format"] == event["chosen"]["memory_format"]
+    assert event["chosen"]["learning_rate"] is None
+    assert kept["model"]["init_args"]["learning_rate"] == 3e-5
 
 
 def test_lightnings_own_finders_work_as_they_did(nets: House) -> None:
