@@ -13,7 +13,7 @@ _KNOWN = (*OURS, "timm")
 
 
 def needs_no_sanity_check(trainer: Trainer, *parts: object) -> bool:
-    """Tell whether a fit validates with nobody's own code, but that of lightkit, Lightning, torch and its kin, and timm.
+    """Tell whether a fit validates with the code of lightkit, Lightning, torch and its kin, and timm alone.
 
     A check before the first step costs what two batches of validation do, and looks for faults of somebody's code.
 
