@@ -6,7 +6,7 @@ import argparse
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,10 +21,10 @@ from lightkit.runs import disk
 
 
 class Gate:
-    """A writer whose thread waits, and then goes on."""
+    """A writer whose thread waits, and goes on where a test says so, or once somebody waits for it."""
 
     def __init__(self) -> None:
-        self.writer = runs.Writer()
+        self.writer = Waited(self.open)
         self.writer.begin()
         self._bars = list[threading.Event]()
         self.shut()
@@ -34,8 +34,18 @@ class Gate:
         self.writer.put(self._bars[-1].wait)
 
     def open(self) -> None:
-        for bar in list(self._bars):  # not those of a `shut` that comes meanwhile
+        for bar in self._bars:
             bar.set()
+
+
+class Waited(runs.Writer):
+    def __init__(self, opens: Callable[[], None]) -> None:
+        super().__init__()
+        self._opens = opens
+
+    def wait(self) -> None:
+        self._opens()
+        super().wait()
 
 
 @pytest.fixture
@@ -94,11 +104,7 @@ def test_of_one_path_a_second_checkpoint_waits_for_the_first(
     monkeypatch.setattr(torch, "save", saves)
     gate.open()
     for step in range(4):
-        opening = threading.Timer(0.05, gate.open)
-        opening.start()
         saver.save_checkpoint(content(step), path)
-        opening.cancel()
-    gate.open()
     gate.writer.drain()
     assert in_place == [None, 0, 1, 2]
     assert (step_of(path), step_of(path.with_name("last-1.ckpt"))) == (3, 2)
@@ -109,7 +115,6 @@ def test_who_loads_or_removes_a_checkpoint_waits_for_it(gate: Gate, tmp_path: Pa
     whole = {**content(1), "pytorch-lightning_version": "2.6.6"}
     for action in (saver.load_checkpoint, saver.remove_checkpoint):
         saver.save_checkpoint(dict(whole), tmp_path / "a.ckpt")
-        threading.Timer(0.05, gate.open).start()
         action(tmp_path / "a.ckpt")
         gate.shut()
     assert sorted(tmp_path.iterdir()) == []
@@ -184,7 +189,6 @@ def test_where_there_is_no_room_beside_those_before_it_a_checkpoint_waits_for_th
     saver = VerifiedCheckpointIO(writer=gate.writer)
     monkeypatch.setattr(disk, "free_bytes", lambda _: 10 if asides(tmp_path) else 10**9)
     monkeypatch.setattr(checkpoint_io, "free_bytes", lambda _: 10**9)
-    gate.open()
     saver.save_checkpoint(content(1), tmp_path / "best.ckpt")
     saver.save_checkpoint(content(1), tmp_path / "last.ckpt")
     gate.writer.drain()
@@ -198,7 +202,6 @@ def test_a_checkpoint_without_room_is_written_again_also_where_those_before_it_a
 
     def saves(checkpoint: object, file: BinaryIO) -> None:
         if Path(file.name).name.startswith(".last.ckpt.") and not full:
-            gate.open()
             gate.writer.drain()
             full.append(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)))
             raise full[0]

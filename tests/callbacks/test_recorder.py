@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightkit import runs
 from lightkit.callbacks.recorder import RunRecorder
 from lightkit.errors import ConfigError, Interrupted
+from lightkit.runs.writer import WRITER
 
 # Lightning 2.6.6 asks torch 2.15 for a name that is going; seen 2026-11-20.
 pytestmark = pytest.mark.filterwarnings(
@@ -233,13 +234,15 @@ def test_an_end_by_force_is_recorded_though_the_disk_hangs_and_somebody_waits_fo
     writer.put(hangs.wait)
     writer.put(pytest.fail, otherwise=lambda: None)  # a checkpoint, which would take too long
     recorder.checkpoint_saved(run.checkpoints / "last.ckpt", 0, 3, "last")
+    (thread,) = (each for each in threading.enumerate() if each.name == WRITER)
     gently = threading.Thread(target=recorder.close)
     gently.start()
     monkeypatch.setattr("lightkit.runs.writer.time", Stopped)
     recorder.end_writing(within_s=0.01)
     recorder.close(Interrupted(15))
     hangs.set()
-    gently.join()
+    for each in (gently, thread):
+        each.join()
     assert [event["event"] for event in _events(run)] == ["checkpoint", "end"]
     assert (_summary(run).status, _summary(run).exit_code) == ("interrupted", 143)
 

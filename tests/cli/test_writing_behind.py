@@ -174,4 +174,4 @@ def test_records_that_cannot_be_written_end_the_run_before_its_checkpoint(
     assert ended.code == 1, ended.err
     assert "events.jsonl" in ended.err
     assert "Traceback" not in ended.err
-    assert not list(run.checkpoints.iterdir())
+    assert not list(run.checkpoints.glob("*"))  # nor a folder, where the thread was quick
