@@ -31,7 +31,7 @@ _OPS = {"none": "Average", "mean": "Average", "avg": "Average", "sum": "Sum", "m
 _OPS["product"] = "Product"
 _SENT_AS = {torch.bfloat16: torch.float32, torch.bool: torch.uint8}  # Horovod 0.28 has neither
 _ENDED: list[bool] = []
-_CYCLE_MS = "5"
+_CYCLE_MS = "10"
 
 
 def require_horovod() -> None:
@@ -51,7 +51,7 @@ def spare_cores(environ: MutableMapping[str, str], *, num_ranks: int, num_thread
     """Let Horovod's thread look for work less often where the ranks' own threads need all cores of the machine.
 
     It wakes each millisecond and asks all ranks, work or none: with two ranks on two cores that took 11 to 16 % of the
-    time of ResNet-18's training, and 2 to 3 % at five milliseconds. A reduction waits a few of them. A
+    time of ResNet-18's training, 9 % at five milliseconds, and 3 to 4 % at ten. A step waits for one cycle or two. A
     ``HOROVOD_CYCLE_TIME`` (milliseconds) of the user's stays. It is read when Horovod starts, and never again.
 
     Args:
