@@ -174,7 +174,7 @@ def test_a_rank_that_hangs_ends_all_and_says_where(tmp_path: Path, engine: str, 
     folder = job(tmp_path, engine, trouble=trouble, stall_timeout_s=8)
     end, seconds = failed(folder)
     assert end.code == 70, end.err
-    assert seconds < 60
+    assert seconds < SOON_S
     if trouble == "hang":
         assert "error: rank 1 (process " in end.err
         assert "hangs. Where it stands:" in end.err
@@ -202,7 +202,7 @@ def test_a_signal_ends_every_process_in_time_with_a_checkpoint(tmp_path: Path, e
         began = time.monotonic()
         os.kill(process.pid, signum)
         end = ended(process)
-        assert time.monotonic() - began < 20  # ten seconds are promised; a busy machine may take twice as long
+        assert time.monotonic() - began < SOON_S  # ten seconds are promised on a machine that has nothing else to do
     assert end.code == 75, end.err
     assert f"interrupted by {signal.Signals(signum).name}; the same command resumes from" in end.err
     assert "Traceback" not in end.err

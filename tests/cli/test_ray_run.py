@@ -46,9 +46,8 @@ def test_an_interrupt_saves_and_the_same_command_resumes(tmp_path: Path) -> None
         began = time.monotonic()
         os.kill(process.pid, signal.SIGINT)
         end = ended(process)
-        # Less than ten on an idle machine. On a busy one Ray's own half dozen of processes are slow to end; a rank that
-        # did not hear would go on for longer than this.
-        assert time.monotonic() - began < 30
+        # Less than ten on an idle machine. On a busy one Ray's own half dozen of processes are slow to end.
+        assert time.monotonic() - began < 60
     assert end.code == 75, end.err
     assert summary(folder)["status"] == "preempted"
     resumed = fit(folder)
