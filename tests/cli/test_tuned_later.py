@@ -84,7 +84,7 @@ def test_a_training_with_a_deadline_has_little_time_to_measure(autos: House, mon
     soon = datetime.now(timezone.utc) + timedelta(seconds=90)
     done = autos("fit", "-c", "auto.yaml", f"--deadline={soon.isoformat()}")
     assert done.code == 0, done.err
-    assert budgets == [pytest.approx(0.05 * left_s[0], abs=0.05)]
+    assert budgets == [pytest.approx(0.05 * left_s[0], abs=1.0)]
     assert read_json(autos.runs[-1] / "summary.json")["status"] == "done"
 
 

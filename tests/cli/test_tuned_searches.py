@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from lightkit.cli import tuned
 from lightkit.tuning import allowance
 from tests.cli.conftest import House, read_json, tune_event
 
@@ -58,6 +60,7 @@ accelerator: {kind: cpu, batch_size: auto, learning_rate: auto}
 @pytest.fixture
 def nets(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
     monkeypatch.setattr(allowance, "SHARE_OF_TRAINING", 1e9)  # the training is short
+    monkeypatch.setattr(tuned, "_MOST_S", 600.0)  # this machine may stand still for a while
     house.write("my_nets.py", MY_NETS)
     house.write("points/number.txt", "64")
     house.write("both.yaml", BOTH)
@@ -135,8 +138,8 @@ def test_a_training_whose_share_is_nothing_has_the_least_of_each_search(
 def test_what_is_kept_tells_how_long_its_search_could_take(nets: House) -> None:
     event = tune_event(nets.fit("-c", "both.yaml"))
     size, rate = (_limit(nets, search) for search in ("batch_size", "learning_rate"))
-    assert 0 < size["seconds"] < size["seconds"] + size["loaded_s"] <= 15  # one of two searches that share 30 s
-    assert 0 < rate["seconds"] < rate["seconds"] + rate["loaded_s"] < 30  # what the first has left
+    assert 0 < size["seconds"] < size["seconds"] + size["loaded_s"] <= 300  # one of two searches that share 600 s
+    assert 0 < rate["seconds"] < rate["seconds"] + rate["loaded_s"] < 600  # what the first has left
     assert size["expected"][1] == 64 / 4
     assert rate["expected"][1] == -(-64 // event["chosen"]["batch_size"])
 
@@ -146,10 +149,13 @@ def test_a_training_that_ends_after_a_time_gives_a_share_of_that(nets: House, mo
     words = ("--trainer.max_epochs=-1", '--trainer.max_time={"seconds": 1}')
     nets.fit("-c", "both.yaml", "--accelerator.learning_rate=null", *words)
     size = _limit(nets, "batch_size")
-    assert 0 < size["seconds"] < size["seconds"] + size["loaded_s"] <= 20  # 30 without it
+    assert 0 < size["seconds"] < size["seconds"] + size["loaded_s"] <= 20  # 600 without it
 
 
-def test_what_a_shorter_tune_has_measured_completely_serves_a_fit(house: House) -> None:
+def test_what_a_shorter_tune_has_measured_completely_serves_a_fit(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))  # threads: auto is no choice then
     house.write("auto.yaml", "extends: small.yaml\naccelerator: {memory_format: auto}\n")  # one choice, quickly made
     assert house("tune", "-c", "auto.yaml", "--budget", "20").code == 0
     assert tune_event(house.fit("-c", "auto.yaml"))["source"] == "cache"

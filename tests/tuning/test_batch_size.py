@@ -122,7 +122,9 @@ def test_no_batch_has_more_samples_than_there_are() -> None:
 def test_what_does_not_fit_ends_it(start: int, size: int) -> None:
     found = find_batch_size(with_most(11), Points(batch_size=start), trainer_values=_CPU, seed=1)
     assert (found.batch_size, found.ended.partition(" ")[2]) == (size, "does not fit into memory")
-    assert [one.step_s is None for one in found.tried if one.batch_size > size]
+    larger = [one for one in found.tried if one.batch_size > size]
+    assert larger
+    assert all(one.step_s is None for one in larger)
 
 
 def test_not_even_one_sample_is_a_mistake_of_the_config() -> None:

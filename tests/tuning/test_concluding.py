@@ -17,7 +17,8 @@ ALL = ("precision", "memory_format", "fused", "threads", "num_workers")
 
 @pytest.fixture(autouse=True)
 def _two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "_LIGHTKIT_THREADS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(candidates, "lower_precision", lambda device: "bf16-mixed")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 

@@ -74,7 +74,7 @@ def test_keys_of_several_kinds_count_as_what_they_are() -> None:
 def test_a_function_counts_by_its_name_and_what_has_none_is_refused() -> None:
     assert key_of({"act": functional.relu}) == key_of({"act": "torch.nn.functional.relu"})
     assert key_of({"act": torch.relu}) != key_of({"act": torch.tanh})
-    assert key_of({"kind": Small}) == key_of({"kind": Small})
+    assert key_of({"kind": Small}) == key_of({"kind": f"{Small.__module__}.Small"})
     for nameless in (object(), lambda: 1):
         with pytest.raises(ValueError, match="says no more than where it is in memory"):
             key_of({"act": nameless})
