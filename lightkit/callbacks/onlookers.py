@@ -15,7 +15,7 @@ from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO
 
-__all__ = ["OURS", "foreign_callbacks", "has_onlookers"]
+__all__ = ["OURS", "foreign_callbacks", "has_onlookers", "writes_digests"]
 
 OURS = ("lightkit", "pytorch_lightning", "lightning_fabric", "torch", "torchmetrics", "torchvision", "builtins")
 """Packages whose code is nobody's own, and looks at no file of a run."""
@@ -61,11 +61,15 @@ def foreign_callbacks(trainer: Trainer) -> list[Any]:
     return [*calling, *(part for part in (*trainer.loggers, trainer) if _is_foreign(part))]
 
 
+def writes_digests(strategy: Strategy) -> bool:
+    """Tell whether checkpoints have a digest beside them: those that a strategy leaves to a `VerifiedCheckpointIO`."""
+    by_plugin = type(strategy).save_checkpoint.__module__ in _BY_PLUGIN
+    return by_plugin and isinstance(strategy.checkpoint_io, VerifiedCheckpointIO)
+
+
 def _saves_with(writer: runs.Writer, strategy: Strategy) -> bool:
-    plugin = strategy.checkpoint_io
-    if not isinstance(plugin, VerifiedCheckpointIO) or _is_foreign(plugin):
-        return False
-    return plugin.writer is writer and type(strategy).save_checkpoint.__module__ in _BY_PLUGIN
+    plugin: Any = strategy.checkpoint_io
+    return writes_digests(strategy) and not _is_foreign(plugin) and plugin.writer is writer
 
 
 def _is_foreign(part: Any) -> bool:

@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
+from lightkit.callbacks.onlookers import writes_digests
 
 __all__ = ["broken_promise"]
 
@@ -17,13 +18,15 @@ __all__ = ["broken_promise"]
 def broken_promise(trainer: Trainer) -> str | None:
     """Say which checkpoint should be there and is not, or is not what was written; None where all are.
 
-    Every file that a checkpoint callback counts as its own is looked at, wherever it is.
+    Every file that a checkpoint callback counts as its own is looked at, wherever it is. Of those that another
+    `CheckpointIO` or the strategy has written, which need be no files, it is only asked that they are there.
     """
+    is_kept = runs.verify if writes_digests(trainer.strategy) else Path.exists
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, Checkpoint):
             if trainer.global_step:
                 for path in (callback.last_path, callback.last_path.with_name("best.ckpt")):
-                    if not runs.verify(path):
+                    if not is_kept(path):
                         return f"{path} {_fault(callback, path)}"
         elif isinstance(callback, ModelCheckpoint):
             if (broken := next(_broken(callback), None)) is not None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.plugins import CheckpointIO, TorchCheckpointIO
 from torch.utils.data import DataLoader
 
 from lightkit.callbacks import Checkpoint, VerifiedCheckpointIO
@@ -38,12 +39,12 @@ class Scores(Callback):
         pl_module.log("score", self.scores[trainer.current_epoch])
 
 
-def _trained(*callbacks: Callback) -> Trainer:
+def _trained(*callbacks: Callback, plugin: CheckpointIO | None = None) -> Trainer:
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=2,
         callbacks=list(callbacks),
-        plugins=[VerifiedCheckpointIO()],
+        plugins=[plugin or VerifiedCheckpointIO()],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -107,3 +108,10 @@ def test_an_epoch_that_was_measured_is_better_than_nan(
 def test_nothing_is_promised_before_it_is_due(tmp_path: Path) -> None:
     later: Any = ModelCheckpoint(dirpath=tmp_path, save_last=True, every_n_epochs=5)
     assert broken_promise(_trained(later)) is None
+
+
+def test_of_what_another_plugin_has_written_it_is_asked_that_it_is_there(tmp_path: Path) -> None:
+    trainer = _trained(Checkpoint(monitor=None, dirpath=str(tmp_path)), plugin=TorchCheckpointIO())
+    assert broken_promise(trainer) is None
+    (tmp_path / "last.ckpt").unlink()
+    assert str(broken_promise(trainer)).startswith(f"{tmp_path / 'last.ckpt'} is missing")
