@@ -107,7 +107,7 @@ class Checkpoint(ModelCheckpoint):
         """Write `last.ckpt` if it is due and training could be resumed right here."""
         before, self._step_seen = self._step_seen, trainer.global_step
         stepped = before != self._step_seen
-        if stepped and self._is_due(trainer) and can_save_within_epoch(trainer, batch_idx):
+        if stepped and can_save_within_epoch(trainer, batch_idx) and self._is_due(trainer):
             self.save_last_now(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -205,8 +205,15 @@ def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:
     Not after the last batch, and not before a validation within the epoch: Lightning 2.6 skips that validation on
     resume. Not where the data would start the epoch again.
     """
-    validates_next = isinstance(trainer.val_check_batch, int) and (batch_idx + 1) % trainer.val_check_batch == 0
-    return not trainer.is_last_batch and not validates_next and resumes_within_epoch(trainer)
+    return not is_last_for_now(trainer, batch_idx) and resumes_within_epoch(trainer)
+
+
+def is_last_for_now(trainer: Trainer, batch_idx: int) -> bool:
+    """Tell whether the epoch ends after this batch, or a validation comes."""
+    every = trainer.val_check_batch
+    across_epochs = trainer.check_val_every_n_epoch is None
+    number = trainer.fit_loop.epoch_loop.total_batch_idx if across_epochs else batch_idx
+    return trainer.is_last_batch or (isinstance(every, int) and (number + 1) % every == 0)
 
 
 def resumes_within_epoch(trainer: Trainer) -> bool:

@@ -12,7 +12,7 @@ from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 from pytorch_lightning.trainer.connectors.signal_connector import _HandlersCompose
 
 from lightkit.callbacks.agreement import Agreement
-from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch
+from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch, is_last_for_now
 from lightkit.errors import Interrupted
 from lightkit.runs.signals import SignalWatch
 
@@ -24,8 +24,8 @@ _REGISTER = "register_signal_handlers"
 class StopOnSignal(Callback):
     """Raise `Interrupted` between two batches once the watch has received a signal.
 
-    Of several processes that train together all stop after the same batch, whichever got the signal: the next one after
-    which they ask each other, a fifth of a second later or so.
+    Of several processes that train together all stop after the same batch, whichever got the signal: this one, or
+    where batches are short one of the next few, but always before a validation.
 
     Args:
         watch: Handler of SIGINT and SIGTERM; told to wait while training runs.
@@ -64,7 +64,9 @@ class StopOnSignal(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save within the epoch if that resumes exactly, then stop."""
-        if not self._asked.after_batch(trainer, self._watch.received is not None):
+        if not self._asked.after_batch(
+            trainer, self._watch.received is not None, at_once=is_last_for_now(trainer, batch_idx)
+        ):
             return
         keeper = next((c for c in trainer.checkpoint_callbacks if isinstance(c, Checkpoint)), None)
         if keeper is not None and can_save_within_epoch(trainer, batch_idx) and not _accumulating(trainer, batch_idx):

@@ -38,7 +38,11 @@ class Rank:
 
 
 def agreed(
-    monkeypatch: pytest.MonkeyPatch, batch_s: Callable[[int, int], float], *, wants_from: int | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    batch_s: Callable[[int, int], float],
+    *,
+    wants_from: int | None = None,
+    at_once: int | None = None,
 ) -> tuple[list[list[bool]], int]:
     """Give what each rank was told after each batch, and the number of messages; rank 1 wants it from a batch on."""
     meeting, told, here = threading.Barrier(2), dict[int, torch.Tensor](), threading.local()
@@ -51,7 +55,7 @@ def agreed(
         for batch in range(NUM_BATCHES):
             rank.now_s += batch_s(rank.number, batch)
             wants = rank.number == 1 and wants_from is not None and batch >= wants_from
-            answers.append(asked.after_batch(rank, wants))
+            answers.append(asked.after_batch(rank, wants, at_once=batch == at_once))
         return answers
 
     with ThreadPoolExecutor(2) as pool:
@@ -72,11 +76,15 @@ def test_between_short_batches_few_messages_pass_and_all_know_after_the_same_one
     answers, num_messages = agreed(monkeypatch, lambda rank, batch: 0.001)
     assert not any(answers[0] + answers[1])
     assert num_messages == len([1, 3, 7, *range(15, NUM_BATCHES, MOST_BATCHES)])  # after these batches
-    answers, _ = agreed(monkeypatch, lambda rank, batch: 0.001, wants_from=20)
-    assert answers[0] == answers[1]
-    first = answers[0].index(True)
-    assert 20 <= first < 20 + MOST_BATCHES
-    assert all(answers[0][first:]), "what could not be done is asked for again after the next batch"
+    answers, _ = agreed(monkeypatch, lambda rank, batch: 0.001, wants_from=24)
+    assert answers[0] == answers[1] == [batch >= 30 for batch in range(NUM_BATCHES)]  # and asked again
+
+
+def test_they_ask_before_something_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, _ = agreed(monkeypatch, lambda rank, batch: 0.001, wants_from=24, at_once=26)
+    assert answers[0] == answers[1] == [batch >= 26 for batch in range(NUM_BATCHES)]
+    _, num_messages = agreed(monkeypatch, lambda rank, batch: 0.001, at_once=26)
+    assert num_messages == len([1, 3, 7, 15, 23, *range(27, NUM_BATCHES, MOST_BATCHES)])
 
 
 def test_the_slowest_rank_decides_how_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lightkit import runs
 from lightkit.callbacks import Checkpoint, ResumeState, VerifiedCheckpointIO
+from lightkit.callbacks.agreement import Agreement
 from lightkit.data.loaders import train_loader
 from lightkit.errors import ConfigError
 
@@ -116,6 +117,21 @@ def test_time_makes_a_write_due_too(tmp_path: Path) -> None:
     assert steps[:6] == [1, 2, 3, 4, 5, 5]
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_ranks_ask_each_other_only_where_a_write_may_come(
+    tmp_path: Path, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def after_batch(_: Agreement, trainer: pl.Trainer, wanted: bool) -> bool:
+        asked.append(trainer.global_step)
+        return wanted
+
+    monkeypatch.setattr(Agreement, "after_batch", after_batch)
+    fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_s=0.0), Rising(), exact=exact, max_epochs=1)
+    assert asked == ([1, 2, 3, 4] if exact else [])
+
+
 def test_other_data_gets_checkpoints_at_the_end_of_epochs_alone(tmp_path: Path) -> None:
     assert fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1), Rising()) == [5, 5, 10, 10, 15, 15]
 
@@ -123,6 +139,12 @@ def test_other_data_gets_checkpoints_at_the_end_of_epochs_alone(tmp_path: Path) 
 def test_nothing_is_written_before_a_validation_within_the_epoch(tmp_path: Path) -> None:
     keeper = Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1)
     assert fit(keeper, Rising(), exact=True, val_check_interval=2)[:5] == [1, 3, 5, 5, 6]
+
+
+def test_nor_before_one_that_counts_batches_across_epochs(tmp_path: Path) -> None:
+    keeper = Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1)
+    steps = fit(keeper, Rising(), exact=True, val_check_interval=3, check_val_every_n_epoch=None)
+    assert steps == [1, 2, 4, 5, 5, 7, 8, 10, 10, 11, 13, 14, 15, 15]
 
 
 def test_a_fast_dev_run_writes_nothing(tmp_path: Path) -> None:
