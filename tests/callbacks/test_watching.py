@@ -236,9 +236,10 @@ class Slow(pl.Callback):
 
 
 def test_what_is_slow_but_alive_is_not_ended(watched: Watched) -> None:
-    trainer = watched.trainer(Slow(0.7), max_epochs=1)  # a training step may take 0.5 s
+    watched.settings = WatchdogSettings(factor=20, floor_s=3.0)
+    trainer = watched.trainer(Slow(1.8), max_epochs=1)  # a training step may take 1.5 s
     trainer.fit(
-        ZeroesUnits(), DataLoader(Sleepy(1, 0.7), batch_size=4), DataLoader(Keyed(torch.ones(8, 4)), batch_size=4)
+        ZeroesUnits(), DataLoader(Sleepy(1, 1.8), batch_size=4), DataLoader(Keyed(torch.ones(8, 4)), batch_size=4)
     )
     assert watched.stalls.empty()
     assert trainer.global_step == 6

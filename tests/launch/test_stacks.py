@@ -129,8 +129,9 @@ def forked(target: Any) -> Iterator[int]:
     process.start()
     try:
         assert ours.recv()
-        time.sleep(0.2)  # no event tells that it sleeps
         assert process.pid is not None
+        while Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.01)
         yield process.pid
         assert process.is_alive(), "asking it for its stack has ended it"
     finally:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,10 +25,8 @@ def temperatures(num_pairs: int, *, seed: int, batch_size: int = 32, shuffle: bo
 def test_it_learns_to_convert_temperatures(make_trainer: Callable[..., Trainer]) -> None:
     seed_everything(7)
     model = Regressor()
-    started = time.monotonic()
     trainer = make_trainer(max_epochs=20)
     trainer.fit(model, temperatures(1000, seed=0, shuffle=True), temperatures(200, seed=1))
-    assert time.monotonic() - started < 40  # some seconds where the machine is idle
     assert trainer.callback_metrics["val/mae"] < 0.5
     freezing, boiling = model(torch.tensor([[32.0], [212.0]])).flatten().tolist()
     assert freezing == pytest.approx(0, abs=0.5)
