@@ -85,8 +85,8 @@ class Writer:
         Args:
             again: Raise it also where that was done before, for as long as jobs with an `otherwise` are not done.
         """
-        if self._failure is not None:
-            raise self._taken()
+        if self._failure is not None and (failure := self._taken()) is not None:
+            raise failure
         if again and self._broken_by is not None:
             raise self._broken_by
 
@@ -125,7 +125,7 @@ class Writer:
             if time.monotonic() < until_s:
                 self._do(asked, gives_up=not is_done)
         self._broken_by = None
-        return None if self._failure is None else self._taken()
+        return self._taken()
 
     def _left_here(self, asked: _Asked) -> _Job | None:
         """Give what the thread that asks has to do itself."""
@@ -139,9 +139,9 @@ class Writer:
             self._changed.notify_all()
             return None
 
-    def _taken(self) -> BaseException:
-        failure, self._failure = self._failure, None
-        assert failure is not None
+    def _taken(self) -> BaseException | None:
+        with self._changed:
+            failure, self._failure = self._failure, None
         return failure
 
     def _wait(self, within_s: float | None) -> bool:
@@ -172,8 +172,9 @@ class Writer:
         try:
             job()
         except BaseException as error:  # noqa: BLE001 (it ends the training, in the thread that trains)
-            self._broken_by = self._broken_by or error
-            self._failure = self._failure or error
+            with self._changed:
+                self._broken_by = self._broken_by or error
+                self._failure = self._failure or error
 
     def _look_for_fork(self) -> None:
         if self._pid != os.getpid():  # a thread of the parent's may have held the lock

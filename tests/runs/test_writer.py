@@ -96,6 +96,27 @@ def test_the_end_gives_what_nobody_has_asked_for(writer: runs.Writer) -> None:
     assert writer.end() is None
 
 
+def test_of_two_that_ask_at_the_same_moment_one_is_given_what_has_failed() -> None:
+    both_ask = threading.Barrier(2)
+
+    class Asked(runs.Writer):
+        def _taken(self) -> BaseException | None:
+            both_ask.wait()
+            return super()._taken()
+
+    writer, error = Asked(), OSError("full")
+    writer.begin()
+    writer.put(lambda: fail(error))
+    writer.wait()
+    given: list[BaseException | None] = []
+    asking = [threading.Thread(target=lambda: given.append(writer.end())) for _ in range(2)]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join()
+    assert sorted(given, key=lambda each: each is None) == [error, None]
+
+
 def test_what_counts_on_all_before_it_is_given_up_after_a_failure(writer: runs.Writer) -> None:
     told: list[str] = []
     writer.begin()
