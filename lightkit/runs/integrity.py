@@ -187,14 +187,14 @@ def last_good(checkpoints: Path | str, *, report: Callable[[str], object] = _log
 def newest_written(checkpoints: Path | str) -> Path | None:
     """Find the newest checkpoint that has a digest, without reading it: for who has no time, and may not wait.
 
-    What is moved or removed at this very moment is passed over.
+    What is moved, removed or replaced at this very moment is passed over.
 
     Args:
         checkpoints: Folder to look in.
     """
     ages: dict[Path, float] = {}
     for path in Path(checkpoints).glob("*.ckpt"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # a file server may also say that a file is stale
             if sidecar(path).is_file():
                 ages[path] = path.stat().st_mtime
     return max(ages, key=lambda path: ages[path], default=None)

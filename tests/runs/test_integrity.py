@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
@@ -153,6 +154,23 @@ def test_who_cannot_wait_finds_the_newest_with_a_digest_that_is_still_there(tmp_
     runs.sidecar(tmp_path / "bare.ckpt").unlink()
     (tmp_path / "moved.ckpt").symlink_to("gone")
     runs.sidecar(tmp_path / "moved.ckpt").write_text("")
+    assert runs.newest_written(tmp_path) == tmp_path / "best.ckpt"
+
+
+@pytest.mark.parametrize("file", ["last.ckpt", "last.ckpt.sha256"], ids=["checkpoint", "digest"])
+def test_who_cannot_wait_passes_over_what_the_file_server_has_just_replaced(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for when, name in enumerate(["best", "last"]):
+        _dated(_save(tmp_path / f"{name}.ckpt", name.encode()), 1_000_000 + when)
+    stat = Path.stat
+
+    def stale(self: Path, **more: bool) -> os.stat_result:
+        if self.name == file:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self))
+        return stat(self, **more)
+
+    monkeypatch.setattr(Path, "stat", stale)
     assert runs.newest_written(tmp_path) == tmp_path / "best.ckpt"
 
 
