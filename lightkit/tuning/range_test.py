@@ -29,7 +29,7 @@ LEAST_RATE, _MOST_RATE = 1e-7, 1.0
 FEWEST_POINTS = 20
 """Losses that tell something; a test that was begun may diverge soon after half of its steps."""
 _FEWEST_STEPS = 40
-_TIMED_STEPS = 2  # the first one takes longer than any other
+_TIMED_STEPS = 2  # the first batch takes longer than any other
 _RESET = "__lr_finder_reset_params"
 
 
@@ -77,17 +77,19 @@ class RangeTest(Callback):
         """Give the steps that there is time for; None where these would tell nothing."""
         with isolate_rng():  # as if these had not been
             pace = self._run(trainer, module, _TIMED_STEPS, early_stop_threshold=None)
-        if not self.losses:
+        if pace.is_late:
+            self.left_out = (f"there was no time for {most}",)
+        if pace.is_late or not self.losses:
             return None
-        number = trainer.num_training_batches
-        self._part.expect(pace.step_s / trainer.accumulate_grad_batches, None if math.isinf(number) else int(number))
+        number, step_s = trainer.num_training_batches, trainer.accumulate_grad_batches * pace.batch_s
+        self._part.expect(pace.batch_s, None if math.isinf(number) else int(number))
         now_s = time.perf_counter()
         left_s = max(0.0, self._part.budget_until - now_s)
-        if _FEWEST_STEPS * pace.step_s > left_s:
-            needed = f"{_FEWEST_STEPS} steps take about {_FEWEST_STEPS * pace.step_s:.2g} s, {left_s:.2g} s were left"
+        if _FEWEST_STEPS * step_s > left_s:
+            needed = f"{_FEWEST_STEPS} steps take about {_FEWEST_STEPS * step_s:.2g} s, {left_s:.2g} s were left"
             self.refused, self.left_out = f"{needed}, and lightkit tune has more", (needed,)
             return None
-        steps = int(min(most, max(_FEWEST_STEPS, (self._part.until - now_s) / pace.step_s)))
+        steps = int(min(most, max(_FEWEST_STEPS, (self._part.until - now_s) / step_s)))
         self.left_out = (f"there was no time for {most}",) if steps < most else ()
         return steps
 
@@ -97,45 +99,53 @@ class RangeTest(Callback):
         finder = LearningRateFinder(
             LEAST_RATE, _MOST_RATE, num_steps, early_stop_threshold=early_stop_threshold, update_attr=False
         )
-        pace = _Pace(self._part)
+        pace = _Pace(self._part, num_steps)
         with _paced(pace):
             finder.lr_find(trainer, module)
         assert finder.optimal_lr is not None  # only a fast_dev_run finds nothing
         self.rates = list(finder.optimal_lr.results["lr"])
         self.losses = list(finder.optimal_lr.results["loss"])
-        if pace.is_late and len(self.losses) < num_steps:
+        if pace.is_late:
             self.left_out = (f"there was no time for {num_steps}",)
-            if len(self.losses) < FEWEST_POINTS:
-                self.refused = f"{len(self.losses)} steps were all that there was time for, and lightkit tune has more"
+            if (seen := len(self.losses)) < FEWEST_POINTS:
+                were = "1 step was" if seen == 1 else f"{seen} steps were"
+                self.refused = f"{were} all that there was time for, and lightkit tune has more"
         return pace
 
 
 class _Pace:
-    """How fast the steps of a test are, and its end.
+    """How fast the batches of a test are, and its end.
 
     Args:
         part: Of the time that there is, after which no step begins; the fewest steps may take more of the training.
+        num_steps: Of the test.
     """
 
-    def __init__(self, part: Part) -> None:
-        self.step_s = math.inf
+    def __init__(self, part: Part, num_steps: int) -> None:
+        self.batch_s = math.inf
+        """Seconds of the fastest batch after the first, which waits for its loaders and warms up; infinite for one."""
         self.is_late = False
-        self._part, self._num_steps = part, 0
-        self._begun_s = time.perf_counter()
+        self._part, self._num_steps = part, num_steps
+        self._ended_s = math.inf
 
-    def step(self, trainer: Trainer, module: LightningModule) -> None:
-        """Note the end of a step."""
+    def batch(self, module: LightningModule) -> None:
+        """Note the end of a batch."""
         if not math.isinf(self._part.budget_until):
             synchronized(module.device)
         now_s = time.perf_counter()
-        self.step_s, self._begun_s = min(self.step_s, now_s - self._begun_s), now_s
-        self._num_steps += 1
-        if now_s >= (self._part.budget_until if self._num_steps < _FEWEST_STEPS else self._part.until):
+        if not math.isinf(self._ended_s):
+            self.batch_s = min(self.batch_s, now_s - self._ended_s)
+        self._ended_s = now_s
+
+    def step(self, trainer: Trainer) -> None:
+        """End the test after this step, whose last batch was noted, if it is late."""
+        until = self._part.budget_until if trainer.global_step < _FEWEST_STEPS else self._part.until
+        if trainer.global_step < self._num_steps and self._ended_s >= until:
             self.is_late = trainer.should_stop = True
 
 
 class _PacedCallback(_LRCallback):
-    """Lightning's, whose steps are timed, and are signs of life; it keeps their losses as the model gave them.
+    """Lightning's, whose batches are timed, and are signs of life; it keeps their losses as the model gave them.
 
     Those of Lightning (2.6.6) are smoothed by the steps of the optimizer, of which it passes over one an epoch where
     the last batches are fewer than are accumulated.
@@ -151,9 +161,10 @@ class _PacedCallback(_LRCallback):
         before = len(self.losses)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         heartbeat().step(MEASURING)
+        self._pace.batch(pl_module)
         if len(self.losses) > before:
             self.losses[-1] = _loss_of(outputs) * trainer.accumulate_grad_batches  # by which Lightning has divided it
-            self._pace.step(trainer, pl_module)
+            self._pace.step(trainer)
 
 
 def _loss_of(outputs: STEP_OUTPUT) -> float:
@@ -163,7 +174,7 @@ def _loss_of(outputs: STEP_OUTPUT) -> float:
 
 
 def _paced(pace: _Pace) -> AbstractContextManager[Any]:
-    """Time the steps of Lightning's finder, which drops all callbacks but its own, always draws a bar, and validates.
+    """Time the batches of Lightning's finder, which drops all callbacks but its own, always draws a bar, and validates.
 
     As of 2.6.6 it lets nothing in, draws on standard error by tqdm, and sets `limit_val_batches` to its steps.
     """

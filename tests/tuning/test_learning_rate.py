@@ -199,7 +199,12 @@ class Clock:
 
 
 def timed(
-    monkeypatch: pytest.MonkeyPatch, step_s: Callable[[int], float], budget_s: float, *, num_batches: int | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    step_s: Callable[[int], float],
+    budget_s: float,
+    *,
+    num_batches: int | None = None,
+    **values: Any,
 ) -> FoundRate:
     clock = Clock()
     for module in (range_test, allowance):
@@ -211,7 +216,7 @@ def timed(
             return super().training_step(batch, batch_idx)
 
     part = Allowance(budget_s, num_steps=lambda _: num_batches).next()
-    return find_learning_rate(Timed, Points(), trainer_values=_CPU, seed=1, part=part)
+    return find_learning_rate(Timed, Points(), trainer_values={**_CPU, **values}, seed=1, part=part)
 
 
 def test_as_many_steps_are_taken_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,6 +257,19 @@ def test_batches_that_are_accumulated_are_told_one_by_one(monkeypatch: pytest.Mo
 
     find_learning_rate(Timed, Points(), trainer_values=values, seed=1, part=part)
     assert seen == [(1.0, 12)]
+
+
+def test_a_slow_first_batch_is_no_pace_where_the_rest_of_an_epoch_is_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    rest: dict[str, Any] = {"accumulate_grad_batches": 4, "limit_train_batches": 6}
+    found = timed(monkeypatch, lambda batch: 50.0 if batch == 0 else 1.0, budget_s=255.0, **rest)  # 55 s time a step
+    assert found.left_out == ("there was no time for 100",)
+    assert len(found.rates) == 25  # of 50 steps: 200 s for four batches each; Lightning sees those of four
+
+
+def test_a_first_step_that_takes_all_the_time_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = timed(monkeypatch, lambda _: 40.0, budget_s=30.0)
+    assert found.refused == "1 step was all that there was time for, and lightkit tune has more"
+    assert found.left_out == ("there was no time for 100",)
 
 
 def test_too_few_steps_for_a_rate_are_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
