@@ -15,6 +15,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
+from lightkit.callbacks.end_claim import EndClaim
 from lightkit.callbacks.epoch_meter import EpochMeter
 from lightkit.callbacks.onlookers import has_onlookers
 from lightkit.callbacks.outcome import described_data, described_hardware, end_of
@@ -56,7 +57,7 @@ class RunRecorder(Callback):
         self._announced: str | None = None
         self._stopped_by: str | None = None
         self._drops_later_rows = False
-        self._closed = False
+        self._end = EndClaim()
         self._writes = getattr(rank_zero_only, "rank", 0) == 0  # until the trainer knows better
 
     def __enter__(self) -> RunRecorder:
@@ -69,7 +70,7 @@ class RunRecorder(Callback):
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Record the end; only the first call counts, or that of the thread which ends the process by force.
+        """Record the end; only the first call counts, or that of the first thread which ends the process by force.
 
         Args:
             error: What ended the process before it was done.
@@ -78,9 +79,8 @@ class RunRecorder(Callback):
         if not self._writes:
             return
         lost = self._writer.end()
-        if self._closed or self._writer.is_left_to_another:  # maybe meanwhile, by a thread that had less time
+        if not self._end.take():  # maybe meanwhile, by a thread that had less time
             return
-        self._closed = True
         if lost is not None and error is not None:
             _log.warning("%s", lost)
         status, code, words = end_of(error or lost)
@@ -199,7 +199,7 @@ class RunRecorder(Callback):
         """Write what is complete. The end is recorded by `close`: the command line may still find better words."""
         try:
             self.end_writing()
-            if self._writes and not self._closed:
+            if self._writes and not self._end.is_taken:
                 self._write_row(trainer)
                 self._end_stage(trainer)
         except OSError as failure:  # the exception that ends the training is the one to tell
@@ -272,15 +272,16 @@ class RunRecorder(Callback):
 
         Args:
             within_s: Seconds that it may take, where the process is ended by force. From then on nobody writes but the
-                thread that calls this, unless another has come to the end already.
+                thread that calls this, and it alone records the end, unless another has come to the end or ends the
+                process by force already.
         """
-        if within_s is not None and self._closed:
+        if within_s is not None and not self._end.reserve():
             return
         if (lost := self._writer.end(within_s)) is not None:
             _log.warning("%s", lost)
 
     def _warned(self, message: str, source: str) -> None:
-        if self._writes and not self._closed:
+        if self._writes and not self._end.is_taken:
             with suppress(OSError):  # whoever warns is not to end for it; it is shown, and the next record tells
                 self.events.write("warning", message=message, source=source)
 

@@ -53,11 +53,6 @@ class Writer:
         self._failure: BaseException | None = None
         self._broken_by: BaseException | None = None
 
-    @property
-    def is_left_to_another(self) -> bool:
-        """Whether another thread has ended it in haste: nothing is written that this one asks for."""
-        return self._closer not in (None, threading.current_thread())
-
     def begin(self) -> None:
         """From here on nobody waits for the disk; a second call changes nothing, nor one after an `end` in haste."""
         self._look_for_fork()
@@ -131,7 +126,7 @@ class Writer:
         """Give what the thread that asks has to do itself."""
         asking = threading.current_thread()
         with self._changed:
-            if self.is_left_to_another:
+            if self._closer not in (None, asking):
                 return asked.otherwise
             if self._thread in (None, asking):
                 return asked.job
