@@ -32,8 +32,8 @@ class Length:
         """What the config says of it."""
         return {key: str(self._values.get(key)) for key in _KEYS}
 
-    def num_taken(self, per_epoch: int | None) -> int | None:
-        """Count the batches that the trainer takes of those of the data in an epoch; None where nobody knows."""
+    def _num_taken(self, per_epoch: int | None) -> int | None:
+        """Count the batches that a process takes of its own in an epoch: limits are for each process."""
         limit = self._values.get("overfit_batches") or self._values.get("limit_train_batches")
         if isinstance(limit, int):
             return limit if per_epoch is None else min(per_epoch, limit)
@@ -43,12 +43,14 @@ class Length:
         """Count the batches of the whole training that each process computes; None where nobody knows.
 
         Args:
-            per_epoch: Batches that the trainer takes in an epoch; None where nobody knows.
+            per_epoch: Batches of the data in an epoch, for all processes and whatever limits them; None where nobody
+                knows.
         """
+        taken = self._num_taken(None if per_epoch is None else -(-per_epoch // self.processes))
         epochs, steps = self._values.get("max_epochs"), self._values.get("max_steps", -1)
         limits = [] if steps in (None, -1) else [steps * int(self._values.get("accumulate_grad_batches") or 1)]
-        if per_epoch is not None and epochs != -1 and not (epochs is None and limits):
-            limits.append(-(-per_epoch // self.processes) * (_EPOCHS if epochs is None else epochs))
+        if taken is not None and epochs != -1 and not (epochs is None and limits):
+            limits.append(taken * (_EPOCHS if epochs is None else epochs))
         return min(limits, default=None)
 
     @property

@@ -13,7 +13,7 @@ from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.utilities.combined_loader import CombinedLoader
 
 from lightkit.launch import heartbeat
-from lightkit.tuning.short_fits import MEASURING, PREPARING
+from lightkit.tuning.short_fits import MEASURING, PREPARING, num_batches_of
 
 __all__ = ["Batches", "count_samples", "taken_batches"]
 
@@ -40,7 +40,7 @@ class Batches:
 
     Args:
         items: Batches as the loader gives them, on the CPU.
-        per_epoch: Number of them in an epoch; None where nobody knows.
+        per_epoch: Number of them in an epoch, whatever limits the training; None where nobody knows.
         load_s: Median seconds in which this process alone loads one; None where others load.
     """
 
@@ -149,6 +149,6 @@ def _taken(trainer: Trainer) -> Batches:
     steady = sorted(seconds[1:] or seconds)  # the first one opens files
     return Batches(
         tuple(batches),
-        per_epoch=int(number) if number != float("inf") else None,
+        per_epoch=num_batches_of(trainer),
         load_s=steady[len(steady) // 2] if steady and alone else None,
     )

@@ -130,7 +130,6 @@ class Workbench:
                 callbacks=lambda: [Computation(**computed)],
                 ranks=self._length.ranks,
                 part=part,
-                num_taken=self._length.num_taken,
             )
 
         return self._kept_or_new(

@@ -20,7 +20,7 @@ class Allowance:
     Args:
         budget_s: For all of them; None for as many as it takes.
         num_searches: That are to come. None takes more than its part of what those before it have left.
-        num_steps: Gives the batches of the training that waits, from those of an epoch; None where nobody knows. With
+        num_steps: Gives the batches of the training that waits, from those of the data; None where nobody knows. With
             a budget no more than 5 % of their time is taken.
         most_s: Seconds after which that training ends, however long its batches take; None where nothing ends it. With
             a budget no more than 5 % of them are taken.
@@ -54,7 +54,7 @@ class Allowance:
 
         Args:
             batch_s: Seconds of a batch.
-            per_epoch: Batches that the trainer takes in an epoch; None where nobody knows.
+            per_epoch: Batches of the data in an epoch, whatever limits the training; None where nobody knows.
         """
         num_steps = None if math.isinf(self.budget_s) else self.num_steps(per_epoch)
         if num_steps is not None:

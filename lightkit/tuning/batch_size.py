@@ -98,7 +98,6 @@ def find_batch_size(
     start: int | None = None,
     ranks: int = 1,
     part: Part | None = None,
-    num_taken: Callable[[int | None], int | None] = lambda per_epoch: per_epoch,
 ) -> FoundSize:
     """Double the batch while that gives more samples a second and the memory holds it.
 
@@ -125,7 +124,6 @@ def find_batch_size(
         ranks: Processes that will train on this machine: they share its memory, and the samples.
         part: Of the time that there is, after which no other size is begun; None for as much as it takes. It is told
             how long the batches of the first size take.
-        num_taken: Gives the batches that the trainer takes of those of an epoch; None where nobody knows.
 
     Raises:
         ConfigError: If the data has no such attribute or does not go by it, or not even one sample fits.
@@ -138,7 +136,7 @@ def find_batch_size(
     with without_trace() as folder:
         trial = Trial(build, datamodule, trainer_values, seed, callbacks, folder)
         try:
-            search = _Search(trial, ranks=max(1, ranks), part=part or Allowance().next(), num_taken=num_taken)
+            search = _Search(trial, ranks=max(1, ranks), part=part or Allowance().next())
             return search.found(max(1, start or int(before or 1)))
         finally:
             set_batch_size(datamodule, before)
@@ -147,8 +145,8 @@ def find_batch_size(
 class _Search:
     """Which size is tried next, and why none is."""
 
-    def __init__(self, trial: Trial, *, ranks: int, part: Part, num_taken: Callable[[int | None], int | None]) -> None:
-        self._trial, self._ranks, self._part, self._num_taken = trial, ranks, part, num_taken
+    def __init__(self, trial: Trial, *, ranks: int, part: Part) -> None:
+        self._trial, self._ranks, self._part = trial, ranks, part
         self._last_s = 0.0
         self._room_bytes = room_bytes(torch.device("cpu"), ranks=ranks)
         self._left_out: list[str] = []
@@ -169,7 +167,7 @@ class _Search:
         first, ended = size, too_much
         if (batch_s := self._tried[-1].step_s) is not None:
             most = self._trial.most_samples
-            self._part.expect(batch_s, self._num_taken(None if most is None else -(-most // first)))
+            self._part.expect(batch_s, None if most is None else -(-most // first))
         while ended is None:
             size *= 2
             ended = self._why_not(size, first)

@@ -63,7 +63,7 @@ def measure(
         datamodule: That the model asks for what it must know; its loaders are not used.
         seed: Of the weights, and of all that the model draws.
         part: Of the time that there is; None for as much as it takes. It is told how long the baseline's batches take.
-        per_epoch: Batches that the trainer takes in an epoch; None where nobody knows.
+        per_epoch: Batches of the data in an epoch, whatever limits the training; None where nobody knows.
         ranks: Processes that train on this machine.
         cores: That this process may use; asked of the machine if None.
         load_s: Seconds in which one process loads a batch, where the number of such processes is to be chosen.

@@ -21,7 +21,7 @@ from torch import Tensor
 from lightkit.errors import ConfigError
 from lightkit.launch import heartbeat
 from lightkit.tuning.allowance import Part
-from lightkit.tuning.short_fits import MEASURING, synchronized
+from lightkit.tuning.short_fits import MEASURING, num_batches_of, synchronized
 
 __all__ = ["FEWEST_POINTS", "LEAST_RATE", "RangeTest"]
 
@@ -81,8 +81,8 @@ class RangeTest(Callback):
             self.left_out = (f"there was no time for {most}",)
         if pace.is_late or not self.losses:
             return None
-        number, step_s = trainer.num_training_batches, trainer.accumulate_grad_batches * pace.batch_s
-        self._part.expect(pace.batch_s, None if math.isinf(number) else int(number))
+        step_s = trainer.accumulate_grad_batches * pace.batch_s
+        self._part.expect(pace.batch_s, num_batches_of(trainer))
         now_s = time.perf_counter()
         left_s = max(0.0, self._part.budget_until - now_s)
         if _FEWEST_STEPS * step_s > left_s:

@@ -17,9 +17,11 @@ from unittest.mock import patch
 
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.plugins.precision import Precision
+from pytorch_lightning.utilities.combined_loader import _SUPPORTED_MODES
 from pytorch_lightning.utilities.seed import isolate_rng
 
 from lightkit.launch import heartbeat
@@ -29,6 +31,7 @@ __all__ = [
     "OF_A_STEP",
     "PREPARING",
     "by_itself",
+    "num_batches_of",
     "precision_plugin",
     "short_trainer",
     "synchronized",
@@ -82,6 +85,18 @@ def short_trainer(values: Mapping[str, Any], callbacks: Sequence[Callback], *, f
     )
     trainer.limit_val_batches = 0  # here: overfit_batches limits both
     return trainer
+
+
+def num_batches_of(trainer: Trainer) -> int | None:
+    """Count the batches of an epoch's data, whatever limits the training; None where nobody knows.
+
+    As of 2.6.6 Lightning counts those that its limits leave, and combines several loaders in a private mode.
+
+    Args:
+        trainer: Has set up its data.
+    """
+    loader = trainer.fit_loop._combined_loader
+    return None if loader is None else sized_len(_SUPPORTED_MODES[loader._mode]["iterator"](loader.flattened))
 
 
 def by_itself(module: LightningModule) -> LightningModule:

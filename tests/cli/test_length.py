@@ -16,27 +16,34 @@ from tests.cli.conftest import House
 @pytest.fixture
 def session(house: House) -> Session:
     """That of a fit in this process alone."""
+    return _session()
+
+
+def _session(*words: str) -> Session:
     with SignalWatch() as watch:
-        return open_session("fit", ["-c", "small.yaml"], watch)
+        return open_session("fit", ["-c", "small.yaml", *words], watch)
 
 
 @pytest.mark.parametrize(
-    ("values", "counted", "uncounted"),
+    ("values", "alone", "one_of_two", "uncounted"),
     [
-        ({}, 100, None),
-        ({"limit_train_batches": None, "overfit_batches": 0.0}, 100, None),
-        ({"limit_train_batches": 5000}, 100, 5000),
-        ({"limit_train_batches": 8}, 8, 8),
-        ({"limit_train_batches": 0.5}, 50, None),
-        ({"limit_train_batches": 0.5, "overfit_batches": 3}, 3, 3),
+        ({}, 101, 51, None),
+        ({"limit_train_batches": None, "overfit_batches": 0.0}, 101, 51, None),
+        ({"limit_train_batches": 5000}, 101, 51, 5000),
+        ({"limit_train_batches": 80}, 80, 51, 80),
+        ({"limit_train_batches": 8}, 8, 8, 8),
+        ({"limit_train_batches": 0.5}, 50, 25, None),
+        ({"limit_train_batches": 0.5, "overfit_batches": 3}, 3, 3, 3),
+        ({"limit_train_batches": 8, "max_steps": 2, "accumulate_grad_batches": 3}, 6, 6, 6),
     ],
-    ids=["all", "by default", "a number too large", "a number", "a part", "the same"],
+    ids=["all", "by default", "a number too large", "more than half", "a number", "a part", "the same", "steps"],
 )
-def test_the_trainer_takes_batches_up_to_its_limit(
-    session: Session, values: dict[str, Any], counted: int, uncounted: int | None
+def test_each_process_takes_its_batches_of_the_data_up_to_the_limit_of_its_trainer(
+    house: House, values: dict[str, Any], alone: int, one_of_two: int, uncounted: int | None
 ) -> None:
-    length = Length(session, values)
-    assert (length.num_taken(100), length.num_taken(None)) == (counted, uncounted)
+    for session, counted in ((_session(), alone), (_session("--accelerator.num_processes=2"), one_of_two)):
+        length = Length(session, {"max_epochs": 1, **values})
+        assert (length.num_steps(101), length.num_steps(None)) == (counted, uncounted)
 
 
 @pytest.mark.parametrize(

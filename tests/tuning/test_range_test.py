@@ -152,4 +152,4 @@ def test_a_training_on_few_batches_has_its_test_on_them(num_batches: float, take
     part.expect = lambda batch_s, per_epoch: expected.append(per_epoch)  # type: ignore[method-assign]
     values = {**_CPU, "overfit_batches": num_batches}
     find_learning_rate(Noting, Points(20), trainer_values=values, seed=1, part=part)
-    assert (expected, len(seen)) == ([taken], taken)
+    assert (expected, len(seen)) == ([20], taken)  # it is told of those of the data
