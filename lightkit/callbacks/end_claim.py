@@ -11,13 +11,14 @@ class EndClaim:
     """The right to record the end, which one thread has: the first that takes it, or that has reserved it before.
 
     It is reserved before its thread waits for the disk, so that nobody takes it who waits for the same write. The lock
-    is held while this is looked up, never while anybody waits or writes.
+    is held while this is looked up, never while anybody waits or writes; who waits for the record says how long.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reserved_by: threading.Thread | None = None
         self._is_taken = False
+        self._recorded = threading.Event()
 
     @property
     def is_taken(self) -> bool:
@@ -47,6 +48,18 @@ class EndClaim:
                 return False
             self._is_taken = True
             return True
+
+    def fulfil(self) -> None:
+        """Say that the end is recorded, or cannot be."""
+        self._recorded.set()
+
+    def wait(self, within_s: float) -> None:
+        """Wait until the end is recorded, or cannot be.
+
+        Args:
+            within_s: Seconds after which nobody waits any more.
+        """
+        self._recorded.wait(within_s)
 
     def _is_anothers(self) -> bool:
         return self._is_taken or self._reserved_by not in (None, threading.current_thread())

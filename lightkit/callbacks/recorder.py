@@ -93,6 +93,8 @@ class RunRecorder(Callback):
             if error is None:
                 raise LightkitError(f"The end of the run cannot be recorded: {failure}.") from failure
             _log.warning("The end of the run cannot be recorded in %s: %s.", self.run.folder, failure)
+        finally:
+            self._end.fulfil()
         if error is None and lost is not None:
             raise lost
 
@@ -276,6 +278,7 @@ class RunRecorder(Callback):
                 process by force already.
         """
         if within_s is not None and not self._end.reserve():
+            self._end.wait(within_s)  # for who records it: the process, and that too, ends as soon as this is done
             return
         if (lost := self._writer.end(within_s)) is not None:
             _log.warning("%s", lost)

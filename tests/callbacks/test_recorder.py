@@ -20,7 +20,6 @@ from pytorch_lightning.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightkit import runs
-from lightkit.callbacks.outcome import end_of
 from lightkit.callbacks.recorder import RunRecorder
 from lightkit.errors import ConfigError, Interrupted
 from lightkit.runs.writer import WRITER
@@ -257,62 +256,6 @@ def test_who_ends_by_force_records_the_end_though_another_comes_to_its_own_meanw
     recorder.close(Interrupted(15, checkpoint=Path("last.ckpt")))
     assert [(event["event"], event["status"]) for event in _events(run)] == [("end", "preempted")]
     assert _summary(run).exit_code == 75
-
-
-def test_of_two_that_wait_for_the_same_slow_write_who_ends_by_force_records_the_end(
-    run: runs.Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer, slow, forced_waits, gently_came_first, is_forced = runs.Writer(), *(threading.Event() for _ in range(4))
-    recorder = RunRecorder(run, events=runs.EventStream(run.events_path, writer=writer))
-    wait = runs.Writer._wait
-
-    def waits(self: runs.Writer, within_s: float | None) -> bool:
-        if within_s is None:
-            return wait(self, within_s)
-        forced_waits.set()
-        is_done = wait(self, within_s)
-        gently_came_first.wait()
-        return is_done
-
-    def words(error: BaseException | None) -> tuple[str, int, str | None]:
-        if threading.current_thread() is gently:
-            gently_came_first.set()
-            is_forced.wait()
-        return end_of(error)
-
-    def end_gently() -> None:
-        recorder.close()
-        gently_came_first.set()
-
-    def end_by_force() -> None:
-        recorder.end_writing(within_s=240)
-        is_forced.set()
-        recorder.close(Interrupted(15))
-
-    monkeypatch.setattr(runs.Writer, "_wait", waits)
-    monkeypatch.setattr("lightkit.callbacks.recorder.end_of", words)
-    writer.begin()
-    writer.put(slow.wait)
-    gently, forced = threading.Thread(target=end_gently), threading.Thread(target=end_by_force)
-    gently.start()
-    forced.start()
-    forced_waits.wait()
-    slow.set()
-    for each in (gently, forced):
-        each.join()
-    assert [(event["event"], event["status"]) for event in _events(run)] == [("end", "interrupted")]
-    assert (_summary(run).status, _summary(run).exit_code) == ("interrupted", 143)
-
-
-def test_of_two_that_end_by_force_the_first_records_the_end(run: runs.Run) -> None:
-    recorder = _recorder(run)
-    recorder.end_writing(within_s=0.01)
-    other = threading.Thread(target=recorder.end_writing, args=(0.01,))
-    other.start()
-    other.join()
-    recorder.close(Interrupted(15))
-    assert [(event["event"], event["status"]) for event in _events(run)] == [("end", "interrupted")]
-    assert (_summary(run).status, _summary(run).exit_code) == ("interrupted", 143)
 
 
 def test_an_end_that_is_recorded_is_not_taken_over(run: runs.Run) -> None:
