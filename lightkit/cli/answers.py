@@ -22,6 +22,7 @@ class Found:
     Args:
         chosen: By the keys of the section `accelerator`; None leaves what is said elsewhere.
         seconds: That it took.
+        sought: Those of the keys that a search was to answer.
         before: Searches whose findings were kept from before.
         findings: Of the settings for speed, where they were asked for.
         size: Of the batch size, where it was asked for.
@@ -30,6 +31,7 @@ class Found:
 
     chosen: dict[str, Any]
     seconds: float
+    sought: frozenset[str] = frozenset()
     before: frozenset[str] = frozenset()
     findings: Findings | None = None
     size: FoundSize | None = None
@@ -44,9 +46,9 @@ class Found:
 
     @property
     def unanswered(self) -> tuple[str, ...]:
-        """Keys whose search has not ended, or was not begun."""
+        """Keys that were sought, whose search has not ended or was not begun."""
         shown = {BATCH_SIZE: self.size, LEARNING_RATE: self.rate}
-        return tuple(key for key in self.chosen if shown.get(key, self.findings) is None)
+        return tuple(key for key in self.chosen if key in self.sought and shown.get(key, self.findings) is None)
 
     @property
     def lines(self) -> list[str]:

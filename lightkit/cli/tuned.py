@@ -116,7 +116,7 @@ class MeasuredAutos:
         """Measure, or read what has been measured.
 
         What ends the user's own model ends the training too, which then tells it as it would without `auto`; what was
-        found until then counts.
+        found until then counts. What lightkit refuses ends the training at once, whatever was found before it.
 
         Raises:
             LightkitError: If config or data are wrong.
@@ -152,7 +152,7 @@ class MeasuredAutos:
     def _found_before(self, error: Exception, bench: Workbench | None) -> Found | None:
         """Tell what has ended measuring, and give what was found until then; None where that is nothing."""
         found = None if bench is None else bench.so_far
-        if found is not None and len(found.unanswered) == len(found.chosen):
+        if found is not None and len(found.unanswered) == len(found.sought):
             found = None
         what = "nothing" if found is None else f"no {', no '.join(found.unanswered)}"
         says = f"{type(error).__name__}: {' '.join(self._session.resolved.masked(str(error)).split())}"

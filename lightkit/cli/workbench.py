@@ -70,27 +70,29 @@ class Workbench:
         self._cli = cli
         self._section = cli.config[cli.subcommand]
         self._settings = self._with_homes(settings)
-        self._autos = settings.autos()
         self._twin = Twin(cli)
         self._values: dict[str, Any] = dict(vars(self._section["trainer"]))
         self._length = Length(session, self._values)
         self._seed = int(self._section["seed_everything"] or 0)
         autos = {*self._settings.autos()}
         self._speed_keys = autos & {*_SPEED} - self._fixed()
-        num_searches = len(autos & {BATCH_SIZE, LEARNING_RATE}) + bool(self._speed_keys)
+        singly = autos & {BATCH_SIZE, LEARNING_RATE}
+        self._sought = frozenset(singly | self._speed_keys)
+        num_searches = len(singly) + bool(self._speed_keys)
         waits: dict[str, Any] = {}
         if is_hurried:
             waits = {"num_steps": self._length.num_steps, "most_s": self._length.most_s}
         self._allowance = Allowance(budget_s, num_searches=num_searches, **waits)
         self._shelf = Shelf(Path(self._section["run"]["root"]), is_read=is_hurried)
         self._before: set[str] = set()
-        self._chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in self._autos}
+        self._chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in settings.autos()}
         self._shown: dict[str, Any] = {}
 
     @property
     def so_far(self) -> Found:
         """What the searches that have ended have found; the other `auto`s are at their defaults."""
-        return Found(dict(self._chosen), time.monotonic() - self._began_s, frozenset(self._before), **self._shown)
+        seconds = time.monotonic() - self._began_s
+        return Found(dict(self._chosen), seconds, self._sought, frozenset(self._before), **self._shown)
 
     def found(self) -> Found:
         """Answer all `auto`s.

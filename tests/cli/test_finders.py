@@ -140,6 +140,15 @@ def test_a_search_that_ends_with_an_error_leaves_what_those_before_it_have_found
     assert kept["model"]["init_args"]["learning_rate"] == 3e-5
 
 
+def test_a_search_that_ends_with_an_error_leaves_open_what_it_was_to_find_alone(nets: House) -> None:
+    nets.write("my_stuck.py", STUCK)
+    fixed = "--trainer.plugins=pytorch_lightning.plugins.precision.DoublePrecision"
+    words = ("--accelerator.batch_size=auto", "--accelerator.precision=auto", "--model=my_stuck.Stuck", fixed)
+    done = nets("fit", "-c", "rated.yaml", *words)
+    assert done.code == 0, done.err
+    assert "accelerator: auto chooses no learning_rate, for measuring has ended with OSError: no space" in done.err
+
+
 def test_lightnings_own_finders_work_as_they_did(nets: House) -> None:
     nets.write(
         "own.yaml",

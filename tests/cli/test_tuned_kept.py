@@ -172,7 +172,7 @@ def test_a_hollow_file_is_passed_over(
 
 
 def test_the_line_says_how_many_were_not_tried() -> None:
-    (line,) = Found({}, 0.0, frozenset({SPEED}), findings=LEFT_OUT).lines
+    (line,) = Found({}, 0.0, before=frozenset({SPEED}), findings=LEFT_OUT).lines
     assert "1 not tried for lack of time" in line
 
 
