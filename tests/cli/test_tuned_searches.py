@@ -145,11 +145,11 @@ def test_what_is_kept_tells_how_long_its_search_could_take(nets: House) -> None:
 
 
 def test_a_training_that_ends_after_a_time_gives_a_share_of_that(nets: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allowance, "SHARE_OF_TRAINING", 20.0)  # of a second
+    monkeypatch.setattr(allowance, "SHARE_OF_TRAINING", 200.0)  # of a second
     words = ("--trainer.max_epochs=-1", '--trainer.max_time={"seconds": 1}')
     nets.fit("-c", "both.yaml", "--accelerator.learning_rate=null", *words)
     size = _limit(nets, "batch_size")
-    assert 0 < size["seconds"] < size["seconds"] + size["loaded_s"] <= 20  # 600 without it
+    assert 0 < size["seconds"] < size["seconds"] + size["loaded_s"] <= 200  # 600 without it
 
 
 def test_what_a_shorter_tune_has_measured_completely_serves_a_fit(
