@@ -53,6 +53,7 @@ class SignalWatch:
         self._patient: set[int] = set()
         self._first: tuple[int, float] | None = None
         self._over = threading.Event()
+        self._is_ending = False
         self._wakeup: tuple[int, int] | None = None
         self._pid = os.getpid()
 
@@ -168,6 +169,8 @@ class SignalWatch:
     def _leave_none(self) -> None:
         """End what libraries, whose own ends come before this one, should have ended by now."""
         if self.received is not None and os.getpid() == self._pid:
+            if self._is_ending:
+                time.sleep(2 * _LAST_WORDS_S)  # in which the process is cut: nobody leaves in the middle of last words
             kill_children()
 
     def _end_in_time(self) -> None:
@@ -175,6 +178,7 @@ class SignalWatch:
         signum, _ = self._first
         if self._over.wait(self._patience_s):
             return
+        self._is_ending = True
         code = 128 + signum
         if self.last_words is not None:
             said: list[int] = []

@@ -139,6 +139,16 @@ def test_a_process_that_does_not_end_is_ended_with_its_children_and_last_words(s
     assert not _is_alive(int(child))
 
 
+def test_nobody_leaves_in_the_middle_of_last_words() -> None:
+    ended = _program(
+        "watch = SignalWatch(to_the_end=True, patience_s=0.1); watch.__enter__(); watch.deferred = True\n"
+        "begun = threading.Event()\n"
+        "def words(signum):\n  begun.set(); time.sleep(1); print('said', flush=True); return 75\n"
+        "watch.last_words = words\nme(TERM); begun.wait()\n"
+    )
+    assert (ended.returncode, ended.stdout) == (75, "said\n"), ended.stderr
+
+
 def test_last_words_that_hang_do_not_keep_the_process() -> None:
     ended = _program(
         "watch = SignalWatch(patience_s=0.1); watch.__enter__(); watch.deferred = True\n"
