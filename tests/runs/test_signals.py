@@ -143,7 +143,7 @@ def test_nobody_leaves_in_the_middle_of_last_words() -> None:
     ended = _program(
         "watch = SignalWatch(to_the_end=True, patience_s=0.1); watch.__enter__(); watch.deferred = True\n"
         "begun = threading.Event()\n"
-        "def words(signum):\n  begun.set(); time.sleep(1); print('said', flush=True); return 75\n"
+        "def words(signum):\n  begun.set(); time.sleep(0.3); print('said', flush=True); return 75\n"
         "watch.last_words = words\nme(TERM); begun.wait()\n"
     )
     assert (ended.returncode, ended.stdout) == (75, "said\n"), ended.stderr
