@@ -45,8 +45,9 @@ class ImageClassifier(ClassNetwork, LightningModule):
         features: How often a frozen backbone computes what the head is given. `auto` does it once an image, and keeps
             it in memory, where that is the same in each epoch: where the data module can do so and augments nothing
             (``augment: false``), and where the model's class has no steps, ``forward`` or hooks of its own that get a
-            batch. Batches of training and validation then hold it in place of images, which callbacks see. `once`
-            says so where it cannot be; `each_step` computes it at each step.
+            batch. A copy of the network without batch norms, which rounds otherwise, may compute it. Batches of
+            training and validation then hold it in place of images, which callbacks see. `once` says so where it
+            cannot be; `each_step` computes it at each step.
         num_classes: Number of classes, where the data does not tell.
         class_names: Names in the order of the labels, where the data does not tell.
         label_smoothing: Part of each training target that is spread over all classes, from 0 to below 1. The losses

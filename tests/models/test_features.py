@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,8 @@ from torch import Tensor, nn
 
 from lightkit.models import ImageClassifier
 from lightkit.models.features import FrozenFeatures, logits_of
+from lightkit.models.folding import folded
+from tests.models.test_folding import Norms
 
 
 class OwnForward(ImageClassifier):
@@ -142,3 +146,66 @@ def test_the_key_is_another_for_other_weights_and_none_where_some_are_trained(
     assert features.key() not in (key, None)
     next(model._network.parameters()).requires_grad = True
     assert features.key() is None
+
+
+def test_of_a_network_that_is_not_looked_at_a_copy_without_batch_norms_is_computed(
+    model_of: Callable[..., ImageClassifier],
+) -> None:
+    model = model_of(backbone="mobilenet_v3_small")
+    features, images = features_of(model), torch.randn(4, 3, 64, 64)
+    features.key()
+    with Norms() as by_copy:
+        features.of(images)
+    with Norms() as by_copy_again:
+        features.of(images)
+    assert by_copy.num == 34  # of the network itself, once, with which the copy is compared
+    assert by_copy_again.num == 0
+    model.register_forward_hook(lambda *_: None)
+    looked_at = features_of(model)
+    looked_at.key()
+    with Norms() as by_network:
+        looked_at.of(images)
+    assert by_network.num == 34
+
+
+def test_a_copy_is_of_the_weights_that_are_there_and_goes_once_an_epoch_needs_none(
+    model_of: Callable[..., ImageClassifier],
+) -> None:
+    model = model_of(backbone="mobilenet_v3_small").eval()
+    features, images = features_of(model), torch.randn(4, 3, 64, 64)
+    features.key()
+    before = features.of(images)
+    copy = weakref.ref(features._folded)
+    with torch.no_grad():
+        model._network.get_parameter("features.0.0.weight").mul_(-1)
+    features.key()
+    (head,) = model._head_names
+    with torch.no_grad():
+        after = features.of(images)
+        torch.testing.assert_close(logits_of(model._network, head, after), model(images))
+    assert not torch.equal(after, before)
+    features.key()
+    features.key()
+    gc.collect()
+    assert copy() is None
+    assert features._folded is None
+
+
+def test_a_copy_that_gives_other_numbers_is_not_used(
+    model_of: Callable[..., ImageClassifier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(backbone="mobilenet_v3_small").eval()
+    features, images = features_of(model), torch.randn(4, 3, 64, 64)
+
+    def wrong(network: nn.Module) -> nn.Module | None:
+        copy = folded(network)
+        assert copy is not None
+        with torch.no_grad():
+            copy.get_parameter("features.0.0.weight").mul_(1.01)
+        return copy
+
+    monkeypatch.setattr("lightkit.models.features.folded", wrong)
+    features.key()
+    (head,) = model._head_names
+    with torch.no_grad():
+        torch.testing.assert_close(logits_of(model._network, head, features.of(images)), model(images))
