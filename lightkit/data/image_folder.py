@@ -11,15 +11,15 @@ from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
 from lightkit.data.arguments import check_arguments, warn_unaugmented
-from lightkit.data.cache.choosing import Choice, cached_sources
 from lightkit.data.defects import Defects
-from lightkit.data.features import Features, may_be_kept
+from lightkit.data.features import Features
 from lightkit.data.left_out import CountingLoader, refuse_left_out
 from lightkit.data.loaders import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
 from lightkit.data.loading import loading_of, seed_of, training_view_of
 from lightkit.data.on_device import after_transfer
-from lightkit.data.photos import Catalogue, Photo, PhotoFiles, catalogue_of
-from lightkit.data.pixels import PhotoPixels, PixelSource
+from lightkit.data.photo_sources import PhotoSources
+from lightkit.data.photos import Catalogue, PhotoFiles, catalogue_of
+from lightkit.data.pixels import PixelSource
 from lightkit.data.samples import ImageSamples
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.transforms import preprocessing_of
@@ -129,9 +129,9 @@ class ImageFolder(LightningDataModule):
         self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
         self.defects = Defects()
         self._catalogue: Catalogue | None = None
-        self._choice: Choice | None = None
         self._counted: dict[Split, CountingLoader] = {}
         self._features = Features()
+        self._sources = PhotoSources(self._features)
 
     def prepare_data(self) -> None:
         """Check all images on one process of each machine; the others then find what it found, and need not decode."""
@@ -153,8 +153,8 @@ class ImageFolder(LightningDataModule):
                 max_bad_fraction=self.max_bad_fraction,
             )
             self.defects = Defects(self._catalogue.defects)
-        if stage == "fit" and (self._choice is None or not self._choice.is_final):
-            self._choice = None if self._may_give_features else self._chosen_sources(self._catalogue)
+        if stage == "fit" and not self._sources.are_final:
+            self._sources.begin(self)
             if not self.augment:
                 warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment", "cache_size")
         needed: dict[str | None, Split] = {"test": "test", "validate": "val"}
@@ -202,12 +202,12 @@ class ImageFolder(LightningDataModule):
             "counts": self.catalogue.counts,
             "bad_images": len(self.catalogue.defects),
             "class_names": self.class_names,
-            **({} if self._choice is None else {"cache": self._choice.described}),
+            **self._sources.described,
         }
 
     def train_dataloader(self) -> ResumableLoader:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
-        self._settle_cache()
+        self._sources.settle(self)
         view = training_view_of(self, self.preprocessing)
         samples = ImageSamples(self._source("train"), view, seed=seed_of(self), defects=self.defects)
         shown, loading = self._shown(samples, "train")
@@ -253,7 +253,7 @@ class ImageFolder(LightningDataModule):
             refuse_left_out(counted, what="images", max_fraction=self.max_bad_fraction, trainer=self.trainer)
 
     def _evaluation(self, split: Split) -> DataLoader[Any]:
-        self._settle_cache()
+        self._sources.settle(self)
         shown, loading = self._shown(self._centres(split, self.defects), split)
         loader = eval_loader(shown, **loading)
         self._counted[split] = loader
@@ -265,22 +265,8 @@ class ImageFolder(LightningDataModule):
             return samples, self._loading
         return self._features.instead_of(
             samples, self._loading, split=split, preprocessing=self.preprocessing, data=self,
-            num_images=self._num_images,
+            num_images=self.catalogue.num_in_fit,
         )  # fmt: skip
-
-    @property
-    def _num_images(self) -> int:
-        return sum(len(self.catalogue.splits[split]) for split in ("train", "val"))
-
-    @property
-    def _may_give_features(self) -> bool:
-        return not self.augment and self.cache == "auto" and may_be_kept(self)
-
-    def _settle_cache(self) -> None:
-        """Decode the images where they are cached, once the model can tell whether it gives features instead."""
-        if self._choice is None and self._may_give_features:
-            is_read_once = self._features.are_there(self, self.preprocessing.crop, num_images=self._num_images)
-            self._choice = self._chosen_sources(self.catalogue, is_read_once=is_read_once)
 
     @property
     def _predict_split(self) -> Split:
@@ -288,26 +274,10 @@ class ImageFolder(LightningDataModule):
 
     @property
     def _loading(self) -> dict[str, Any]:
-        is_cached = self._choice is not None and self._choice.kept != "nowhere"
-        return loading_of(self, num_samples=max(self.catalogue.counts.values()), is_cached=is_cached)
-
-    def _chosen_sources(self, catalogue: Catalogue, *, is_read_once: bool = False) -> Choice:
-        photos: dict[Split, list[Photo]] = {split: catalogue.splits[split] for split in ("train", "val")}
-        return cached_sources(
-            photos,
-            {split: PhotoPixels(listed) for split, listed in photos.items()},
-            cache=self.cache,
-            cache_size=self.cache_size if self.augment else None,
-            cache_limit_gb=self.cache_limit_gb,
-            preprocessing=self.preprocessing,
-            batch_size=self.batch_size,
-            trainer=self.trainer,
-            is_read_once=is_read_once,
-        )
+        return loading_of(self, num_samples=max(self.catalogue.counts.values()), is_cached=self._sources.are_cached)
 
     def _source(self, split: Split) -> PixelSource:
-        chosen = {} if self._choice is None else self._choice.sources
-        return chosen.get(split) or PhotoPixels(self.catalogue.splits[split])
+        return self._sources.of(split, self.catalogue.splits[split])
 
     def _centres(self, split: Split, defects: Defects | None) -> ImageSamples:
         return ImageSamples(self._source(split), EvalView(self.preprocessing), seed=seed_of(self), defects=defects)

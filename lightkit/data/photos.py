@@ -25,6 +25,7 @@ __all__ = ["Catalogue", "Photo", "PhotoFiles", "catalogue_of"]
 log = logging.getLogger("lightkit.data")
 
 _NUM_SHOWN = 5
+_OF_FIT: tuple[Split, ...] = ("train", "val")
 _Judged = tuple[Path, int, Verdict]  # file, class, what was found
 
 
@@ -67,6 +68,16 @@ class Catalogue:
     def counts(self) -> dict[str, int]:
         """Photos of each split."""
         return {split: len(photos) for split, photos in self.splits.items()}
+
+    @property
+    def of_fit(self) -> dict[Split, list[Photo]]:
+        """Photos that a fit reads: those of training and validation."""
+        return {split: self.splits[split] for split in _OF_FIT}
+
+    @property
+    def num_in_fit(self) -> int:
+        """Number of photos that a fit reads."""
+        return sum(map(len, self.of_fit.values()))
 
     @property
     def fingerprint(self) -> str:

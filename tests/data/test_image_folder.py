@@ -189,9 +189,22 @@ def test_how_workers_and_memory_are_used_is_said_by_the_config(make_images: Any)
     assert (loader.num_workers, loader.persistent_workers, loader.pin_memory) == (1, False, False)
 
 
-def test_a_second_fit_keeps_what_the_first_has_decided(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
-    data = folder(make_images(*PLAIN), cache="none", cache_size=300)
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"cache_size": 300}, "data.init_args.cache_size: no effect with data.init_args.cache: none"),
+        (
+            {"augment": False, "color_jitter": 0.5},
+            "data.init_args.color_jitter: no effect with data.init_args.augment: false",
+        ),
+    ],
+    ids=["cache", "augment"],
+)
+def test_a_second_fit_keeps_what_the_first_has_decided(
+    make_images: Any, caplog: pytest.LogCaptureFixture, options: dict[str, Any], says: str
+) -> None:
+    data = folder(make_images(*PLAIN), cache="none", **options)
     with caplog.at_level("INFO", "lightkit.data"):
         data.setup("fit")
         data.setup("fit")
-    assert caplog.messages == ["data.init_args.cache_size: no effect with data.init_args.cache: none"]
+    assert caplog.messages == [says]
