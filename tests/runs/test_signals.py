@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lightkit.errors import Interrupted
@@ -67,17 +68,29 @@ def test_a_block_that_must_not_be_cut_off_is_not() -> None:
         assert (watch.received, watch.deferred) == (signal.SIGTERM, False)
 
 
+BEGIN = """\
+import os, queue, signal, subprocess, sys, threading, time
+from types import SimpleNamespace
+from lightkit.runs import signals
+
+TERM, INT = signal.SIGTERM, signal.SIGINT
+clock, noticed, leaving = [0.0], queue.SimpleQueue(), threading.Event()
+def sleep(seconds): leaving.set(); time.sleep(seconds)
+signals.time = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
+signals._LAST_WORDS_S = 60.0
+
+class SignalWatch(signals.SignalWatch):
+    def _come(self, signum): super()._come(signum); noticed.put(signum)
+
+def me(signum, at_s=0.0):  # at a moment, and until it is noticed: in a handler, or by the thread that reads signals
+    clock[0] = at_s; os.kill(os.getpid(), signum); noticed.get(timeout=30)
+"""
+
+
 def _program(text: str) -> subprocess.CompletedProcess[str]:
     """Run a program that has a watch over all of it, in which training has begun."""
-    begin = (
-        "import os, signal, subprocess, sys, threading, time\n"
-        "from lightkit.runs.signals import SignalWatch\n"
-        "TERM, INT = signal.SIGTERM, signal.SIGINT\n"
-        "def me(signum): os.kill(os.getpid(), signum)\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", begin + text], capture_output=True, text=True, check=False, timeout=60, cwd=HERE
-    )
+    command = [sys.executable, "-c", BEGIN + text]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=HERE)
 
 
 SLEEPER = "child = subprocess.Popen(['sleep', '600'], start_new_session=True); print(child.pid, flush=True)\n"
@@ -85,22 +98,21 @@ SLEEPER = "child = subprocess.Popen(['sleep', '600'], start_new_session=True); p
 
 def _is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return " Z " not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("looks", ["watch.look()", "pass"], ids=["looking", "handling"])
 @pytest.mark.parametrize(
     ("signals", "code"),
-    [("me(TERM); me(INT)", 130), ("me(TERM); time.sleep(0.6); me(TERM)", 143)],
+    [("me(TERM); me(INT)", 130), ("me(TERM); me(TERM, at_s=0.6)", 143)],
     ids=["another", "the_same_later"],
 )
 def test_a_second_signal_ends_the_process_and_its_children(signals: str, code: int, looks: str) -> None:
     ended = _program(
-        f"watch = SignalWatch(); watch.deferred = True; watch.__enter__(); {looks}\n{SLEEPER}"
-        f"{signals}; time.sleep(30); print('went on')\n"
+        f"watch = SignalWatch(patience_s=600); watch.deferred = True; watch.__enter__(); {looks}\n{SLEEPER}"
+        f"{signals}; print('went on', flush=True)\n"
     )
     assert ended.returncode == code, ended.stderr
     (child,) = ended.stdout.split()
@@ -110,7 +122,8 @@ def test_a_second_signal_ends_the_process_and_its_children(signals: str, code: i
 @pytest.mark.parametrize("looks", ["watch.look()", "pass"], ids=["looking", "handling"])
 def test_the_same_signal_to_the_process_and_to_its_group_is_one_wish(looks: str) -> None:
     ended = _program(
-        f"with SignalWatch() as watch:\n  watch.deferred = True; {looks}; me(TERM); me(TERM); me(TERM)\n"
+        f"with SignalWatch(patience_s=600) as watch:\n  watch.deferred = True; {looks}\n"
+        "  me(TERM); me(TERM, at_s=0.2); me(TERM, at_s=0.4)\n"
         "print('went on')\n"
     )
     assert (ended.returncode, ended.stdout) == (0, "went on\n"), ended.stderr
@@ -143,7 +156,7 @@ def test_nobody_leaves_in_the_middle_of_last_words() -> None:
     ended = _program(
         "watch = SignalWatch(to_the_end=True, patience_s=0.1); watch.__enter__(); watch.deferred = True\n"
         "begun = threading.Event()\n"
-        "def words(signum):\n  begun.set(); time.sleep(0.3); print('said', flush=True); return 75\n"
+        "def words(signum):\n  begun.set(); leaving.wait(60); print('said', flush=True); return 75\n"
         "watch.last_words = words\nme(TERM); begun.wait()\n"
     )
     assert (ended.returncode, ended.stdout) == (75, "said\n"), ended.stderr
@@ -151,7 +164,7 @@ def test_nobody_leaves_in_the_middle_of_last_words() -> None:
 
 def test_last_words_that_hang_do_not_keep_the_process() -> None:
     ended = _program(
-        "watch = SignalWatch(patience_s=0.1); watch.__enter__(); watch.deferred = True\n"
+        "signals._LAST_WORDS_S = 0.1\nwatch = SignalWatch(patience_s=0.1); watch.__enter__(); watch.deferred = True\n"
         "watch.last_words = lambda signum: time.sleep(600)\nme(TERM); time.sleep(600)\n"
     )
     assert ended.returncode == 143
