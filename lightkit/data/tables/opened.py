@@ -1,4 +1,4 @@
-"""A table opened for a training: which state of it, which columns, which rows; the same on every rank."""
+"""A table opened for a training: which state of it, which columns, rows and classes; the same on every rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lightkit.data.tables.opening import open_table
 from lightkit.data.tables.pinning import opened_alike, rank_zero_first
 from lightkit.data.tables.snapshot import Snapshot
 
-__all__ = ["Opened", "opened"]
+__all__ = ["Opened", "Opening"]
 
 _SPLIT_COLUMN = "split"
 
@@ -77,18 +77,48 @@ class Opened:
         }
 
 
-def opened(asked: Asked, *, classes: Sequence[str] | None, trainer: Trainer | None) -> Opened:
-    """Open a table, find its columns, and look at which row is in which split.
+class Opening:
+    """Opens a table, and once more where a checkpoint has other classes.
 
     Args:
         asked: What the config says.
-        classes: Names of the classes, from a checkpoint; None takes those of the training split.
-        trainer: Knows the ranks, which all read the state that rank 0 has found.
-
-    Raises:
-        ConfigError: If arguments exclude each other.
-        DataError: If the table cannot be used.
     """
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._classes: list[str] | None = None  # from a checkpoint
+        self.opened: Opened | None = None
+
+    def open(self, *, trainer: Trainer | None) -> Opened:
+        """Open the table, with the classes of the checkpoint if there was one, else those of the training split.
+
+        Args:
+            trainer: Knows the ranks, which all read the state that rank 0 has found.
+
+        Raises:
+            ConfigError: If arguments exclude each other.
+            DataError: If the table cannot be used, or has other classes than the checkpoint.
+        """
+        self.opened = opened = _with_rows(self._asked, classes=self._classes, trainer=trainer)
+        return opened
+
+    def count_into(self, classes: Sequence[str], *, trainer: Trainer | None) -> None:
+        """Count labels into the classes of a checkpoint, from now on.
+
+        Args:
+            classes: Their names.
+            trainer: As for `open`.
+
+        Raises:
+            DataError: If the table has others.
+        """
+        self._classes = list(classes)
+        if self.opened is not None and self.opened.index.class_names != self._classes:
+            self.open(trainer=trainer)
+
+
+def _with_rows(asked: Asked, *, classes: Sequence[str] | None, trainer: Trainer | None) -> Opened:
+    """Open a table, find its columns, and look at which row is in which split."""
     tables = {split: _opened(place, asked, trainer) for split, place in asked.places.items()}
     first = next(iter(tables.values()))
     named = dict(asked.columns)

@@ -13,12 +13,18 @@ from lightkit.data.tables.index import Index
 from lightkit.data.tables.loader import BatchOrder
 from lightkit.data.tables.opened import Opened
 
-__all__ = ["warn_of_few_row_groups", "warn_of_neighbours", "warn_of_other_rows", "warn_of_shares"]
+__all__ = ["warn_of_order", "warn_of_other_rows", "warn_of_shares"]
 
 log = logging.getLogger("lightkit.data")
 
 
-def warn_of_few_row_groups(index: Index, *, trainer: Trainer | None) -> None:
+def warn_of_order(index: Index, order: BatchOrder, *, trainer: Trainer | None) -> None:
+    """Say so where the row groups of the training split are too few to be shared out, or too large to be mixed."""
+    _warn_of_few_row_groups(index, trainer=trainer)
+    _warn_of_neighbours(index, order, trainer=trainer)
+
+
+def _warn_of_few_row_groups(index: Index, *, trainer: Trainer | None) -> None:
     """Say so where several processes read the same row group."""
     num, ranks = len(index.rows("train")), trainer.world_size if trainer else 1
     if trainer is None or num >= ranks or not trainer.is_global_zero:
@@ -30,7 +36,7 @@ def warn_of_few_row_groups(index: Index, *, trainer: Trainer | None) -> None:
     )  # fmt: skip
 
 
-def warn_of_neighbours(index: Index, order: BatchOrder, *, trainer: Trainer | None) -> None:
+def _warn_of_neighbours(index: Index, order: BatchOrder, *, trainer: Trainer | None) -> None:
     """Say so where less is mixed than a row group holds, so that rows that are stored together stay so in training."""
     largest, mixed = max(num for _, num in index.rows("train")), order.mixed_rows
     if largest <= mixed or (trainer is not None and not trainer.is_global_zero):

@@ -19,9 +19,9 @@ from lightkit.data.tables.bad_rows import refuse_bad_epoch, refuse_undecodable
 from lightkit.data.tables.batches import TableImages
 from lightkit.data.tables.index import Index
 from lightkit.data.tables.loader import TableLoader
-from lightkit.data.tables.opened import Opened, opened
+from lightkit.data.tables.opened import Opened, Opening
 from lightkit.data.tables.opening import Format
-from lightkit.data.tables.sharing import warn_of_few_row_groups, warn_of_neighbours, warn_of_other_rows, warn_of_shares
+from lightkit.data.tables.sharing import warn_of_order, warn_of_other_rows, warn_of_shares
 from lightkit.data.tables.split_rows import RowLabels, RowNames
 from lightkit.data.tables.streams import Streams
 from lightkit.data.transforms import preprocessing_of
@@ -146,8 +146,7 @@ class Table(LightningDataModule):
         self.color_jitter, self.rand_augment = color_jitter, rand_augment
         self.seed, self.on_bad_image, self.max_bad_fraction = seed, on_bad_image, max_bad_fraction
         self.defects = Defects()
-        self._opened: Opened | None = None
-        self._classes: list[str] | None = None  # from a checkpoint
+        self._opening = Opening(self.asked)
         self._training: TableLoader | None = None
 
     def setup(self, stage: str | None = None) -> None:
@@ -157,10 +156,9 @@ class Table(LightningDataModule):
             ConfigError: If arguments exclude each other or fit no column.
             DataError: If the table cannot be used, or ``stage`` needs a split that there is none of.
         """
-        if self._opened is None:
-            self._opened = opened(self.asked, classes=self._classes, trainer=self.trainer)
+        if self._opening.opened is None:
+            warn_of_shares(self._opening.open(trainer=self.trainer), trainer=self.trainer)
             self.defects = Defects(self.index.defects)
-            warn_of_shares(self._opened, trainer=self.trainer)
             self.index.check_bad(on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction)
         if stage == "fit" and not self.augment:
             warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment")
@@ -177,10 +175,10 @@ class Table(LightningDataModule):
 
     @property
     def _known(self) -> Opened:
-        if self._opened is None:
+        if self._opening.opened is None:
             self.setup()
-        assert self._opened is not None
-        return self._opened
+        assert self._opening.opened is not None
+        return self._opening.opened
 
     @property
     def class_names(self) -> list[str]:
@@ -239,9 +237,7 @@ class Table(LightningDataModule):
         Raises:
             DataError: If the table has others.
         """
-        self._classes = list(state["class_names"])
-        if self._opened is not None and self._opened.index.class_names != self._classes:
-            self._opened = opened(self.asked, classes=self._classes, trainer=self.trainer)
+        self._opening.count_into(state["class_names"], trainer=self.trainer)
         warn_of_other_rows(state, self.describe(), trainer=self.trainer)
 
     def train_dataloader(self) -> TableLoader:
@@ -249,8 +245,7 @@ class Table(LightningDataModule):
         view = training_view_of(self, preprocessing_of(self.image_size))
         loader = self._streams.training(view, shuffle_buffer=self.shuffle_buffer, defects=self.defects)
         if self._training is None:
-            warn_of_few_row_groups(self.index, trainer=self.trainer)
-            warn_of_neighbours(self.index, loader.order, trainer=self.trainer)
+            warn_of_order(self.index, loader.order, trainer=self.trainer)
         loader.order.before_epoch = self._refuse_bad_epoch
         self._training = loader
         return loader
