@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
-from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch
+from lightkit.callbacks.agreement import Agreement
+from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch, is_last_for_now
 from lightkit.errors import OutOfTime
 from lightkit.runs.deadlines import shown_duration
 
@@ -24,6 +25,7 @@ STOPPED_BY = "deadline"
 
 _MARGIN = 1.1  # epochs differ in length
 _LEAVE_S = 2.0  # loggers, and the end of the process
+_NEAR_S = 60.0  # with less to spare ranks ask after each batch; the 0.2 s without a question may become 300 times that
 _log = logging.getLogger("lightkit")
 
 
@@ -72,6 +74,8 @@ class StopAtDeadline(Callback):
         self._validation_s: float | None = None
         self._save_s = 0.0
         self._can_be_judged = False
+        self._asked = Agreement()
+        self._is_late = self._has_paused = False
 
     @property
     def _left_s(self) -> float:
@@ -102,7 +106,13 @@ class StopAtDeadline(Callback):
         batch_s, self._batch_ended_s = self._clock() - self._batch_ended_s, self._clock()
         if trainer.should_stop or trainer.is_last_batch:
             return
-        if self._decide(trainer, self._left_s <= _MARGIN * batch_s + self._tail_s(trainer)):  # one more is too many
+        spare_s = self._left_s - _MARGIN * batch_s - self._tail_s(trainer)
+        self._is_late = self._is_late or spare_s <= 0  # one more is too many, and stays so until all know
+        at_once, self._has_paused = self._has_paused or is_last_for_now(trainer, batch_idx), False
+        is_first = trainer.is_global_zero
+        if self._asked.after_batch(
+            trainer, is_first and self._is_late, soon=is_first and spare_s <= _NEAR_S, at_once=at_once
+        ):
             self._stop(trainer, batch_idx=batch_idx)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -120,7 +130,7 @@ class StopAtDeadline(Callback):
         self._validation_s = self._clock() - self._validation_began_s
         self._batches_began_s += self._validation_s
         self._batch_ended_s += self._validation_s
-        self._can_be_judged = True
+        self._can_be_judged = self._has_paused = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop here where one more epoch would come too late.
@@ -141,6 +151,7 @@ class StopAtDeadline(Callback):
         self._epoch_began_s = self._batches_began_s = self._batch_ended_s = self._clock()
         self._epoch_ended_s = None
         self._num_batches = 0
+        self._is_late, self._has_paused = False, True
 
     def _whole_s(self, trainer: Trainer, seconds: float) -> float:
         """Give the seconds of a whole epoch for those of one that was resumed within."""
@@ -177,7 +188,7 @@ class StopAtDeadline(Callback):
         self._unwritten_since_s.remove(began_s)
 
     def _decide(self, trainer: Trainer, is_due: bool) -> bool:
-        """Let the first rank decide for all: their clocks differ."""
+        """Let the first rank decide for all, there and then: their clocks differ."""
         if trainer.world_size == 1:
             return is_due
         return trainer.strategy.reduce_boolean_decision(is_due and trainer.is_global_zero, all=False)
