@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import socket
-import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +20,9 @@ from lightkit.config import shown_path
 from lightkit.loggers import fit_facts
 from lightkit.loggers.address import find_address
 from lightkit.loggers.best_checkpoint import BestCheckpoints
-from lightkit.loggers.entries import MAX_TAG, as_key, as_run_status, flatten, sort_params, tags_of
-from lightkit.loggers.outbox import Outbox
+from lightkit.loggers.delivery import Delivery
+from lightkit.loggers.entries import as_key, as_run_status, flatten, tags_of
 from lightkit.loggers.saved_model import FirstBatch, save_model
-from lightkit.loggers.tracker import Tracker
 
 __all__ = ["MLflow"]
 
@@ -69,13 +64,16 @@ class MLflow(Logger):
         self._run = run = runs.current()
         self._address = find_address(tracking_uri)
         self._experiment_name = experiment_name or (run.name if run else "lightkit")
-        self._run_name = run_name or (run.id if run else None)
-        self._tags = tags or {}
+        self._delivery = Delivery(
+            self._address,
+            run,
+            experiment=self._experiment_name,
+            run_name=run_name or (run.id if run else None),
+            tags=tags or {},
+        )
         self._log_model = log_model
         self._log_checkpoint = log_checkpoint
         self._flush_timeout_s = flush_timeout_s
-        self._tracker: Tracker | None = None
-        self._outbox: Outbox | None = None
         self._trainer: Trainer | None = None
         self._first_batch: FirstBatch | None = None
         self._best = BestCheckpoints()
@@ -92,17 +90,17 @@ class MLflow(Logger):
     @property
     def version(self) -> str | None:
         """The MLflow run's id, once it is open."""
-        return self._tracker.run_id if self._tracker else None
+        return self._delivery.run_id
 
     @property
     def save_dir(self) -> str | None:
         """Folder of what waits to be sent: the run's folder, or one below ``mlflow-files`` outside a run."""
-        return str(self._folder) if self._tracker else None
+        return str(self._delivery.folder) if self._delivery.run_id else None
 
     @property
     def unsent(self) -> int:
         """Number of records that have not reached the server."""
-        return self._outbox.unsent if self._outbox else 0
+        return self._delivery.unsent
 
     @property
     def view_command(self) -> list[str] | None:
@@ -120,34 +118,7 @@ class MLflow(Logger):
         Raises:
             LightkitError: If the server does not answer.
         """
-        return self._open()[0].client
-
-    def _open(self) -> tuple[Tracker, Outbox]:
-        if self._tracker is None or self._outbox is None:
-            tracker = Tracker(self._address, state=self._run.folder / "mlflow.json" if self._run else None)
-            tags = {**self._tags, "host": socket.gethostname()}
-            tracker.open(experiment=self._experiment_name, run_name=self._run_name, tags=tags)
-            self._tracker = tracker
-            server = f"MLflow at {self._address.shown}"
-            self._outbox = Outbox(tracker.deliver, self._folder / "mlflow-unsent.jsonl", server=server)
-            if tracker.continued:
-                self._put("status", status="RUNNING")
-                self._put_tags({**self._tags, "host": socket.gethostname()})
-        return self._tracker, self._outbox
-
-    @property
-    def _folder(self) -> Path:
-        assert self._tracker is not None
-        return self._run.folder if self._run else Path("mlflow-files") / self._tracker.run_id
-
-    def _stage(self, name: str) -> Path:
-        """A path to keep a file at until it is sent."""
-        path = self._folder.absolute() / "mlflow-staging" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def _put(self, kind: str, **fields: Any) -> None:
-        self._open()[1].put({"kind": kind, **fields})
+        return self._delivery.tracker.client
 
     # what Lightning calls
 
@@ -156,12 +127,12 @@ class MLflow(Logger):
         """Queue the metrics that are numbers."""
         known = fit_facts.numbers(metrics)
         self._newest.update(known)
-        self._put_metrics(known, step)
+        self._delivery.put_metrics(known, step)
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *_args: Any, **_kwargs: Any) -> None:
         """Queue all hyper-parameters, nested names joined by dots."""
-        self._put_params(flatten(params))
+        self._delivery.put_params(flatten(params))
 
     @rank_zero_only
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
@@ -172,38 +143,19 @@ class MLflow(Logger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Send what is left, end the MLflow run, and say what could not be sent."""
-        if self._outbox is None:
+        if not self._delivery.is_open:
             return
         self._put_config()
         self._put_run_manifest()
         self._put_best_checkpoints()
-        ended = as_run_status(status)
-        self._put("status", status=ended, time_ms=int(time.time() * 1000))
-        started = time.monotonic()
-        if left := self._outbox.drain(self._flush_timeout_s if ended != "KILLED" else min(self._flush_timeout_s, 5.0)):
-            _log.warning(
-                "MLflow at %s did not take %d records within %.0f s; they are kept in %s%s",
-                self._address.shown,
-                left,
-                time.monotonic() - started,
-                self._folder / "mlflow-unsent.jsonl",
-                ", and the next resume of this run sends them first" if self._run else "",
-            )
-        else:
-            shutil.rmtree(self._folder / "mlflow-staging", ignore_errors=True)
-            if self._run is None:
-                with suppress(OSError):  # not empty: checkpoints may lie there
-                    self._folder.rmdir()
-                    self._folder.parent.rmdir()
-        if self._outbox.dropped > 1:
-            _log.warning("MLflow at %s refused %d records in all", self._address.shown, self._outbox.dropped)
+        self._delivery.end(as_run_status(status), timeout_s=self._flush_timeout_s)
 
     # what lightkit's command line, models and callbacks call where a logger has it
 
     @rank_zero_only
     def log_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Tag the run with the code and the data that it was made from."""
-        self._put_tags({**tags_of(manifest), **({"run_folder": str(self._run.folder)} if self._run else {})})
+        self._delivery.put_tags({**tags_of(manifest), **({"run_folder": str(self._run.folder)} if self._run else {})})
         self._manifest_logged = True
 
     @rank_zero_only
@@ -211,11 +163,10 @@ class MLflow(Logger):
         """Keep ``image``, uint8 ``(3, height, width)``, as ``pictures/<name>/step=<step>.png``."""
         from PIL import Image  # 0.1 s to import
 
-        self._open()
         place = f"pictures/{as_key(name)}"
-        path = self._stage(f"{place}/step={step:06d}.png")
+        path = self._delivery.aside(f"{place}/step={step:06d}.png")
         Image.fromarray(image.permute(1, 2, 0).cpu().numpy()).save(path)
-        self._put("artifact", path=str(path), to=place, staged=True)
+        self._delivery.put_file(path, to=place)
 
     @rank_zero_only
     def record_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
@@ -223,12 +174,12 @@ class MLflow(Logger):
         self._trainer = trainer
         self._put_run_manifest()
         self._put_config()
-        self._put_tags({"Mode": "training"})
-        self._put_params(fit_facts.params_at_start(trainer))
-        self._put_text("model_summary.txt", fit_facts.summary_of(trainer, module))
+        self._delivery.put_tags({"Mode": "training"})
+        self._delivery.put_params(fit_facts.params_at_start(trainer))
+        self._delivery.put_text("model_summary.txt", fit_facts.summary_of(trainer, module))
         if self._log_model and type(trainer.strategy).__name__ not in _SHARDED:
             self._first_batch = FirstBatch(module)
-            self._put("model")
+            self._delivery.put("model")
 
     def record_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record the metrics that Lightning keeps from loggers; belongs in ``on_train_epoch_end`` of every rank."""
@@ -240,23 +191,23 @@ class MLflow(Logger):
     def record_fit_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record how training ended, and the model; belongs in ``on_fit_end``."""
         self._put_missed_metrics()
-        self._put_metrics(fit_facts.stopping_at_end(trainer), trainer.global_step)
+        self._delivery.put_metrics(fit_facts.stopping_at_end(trainer), trainer.global_step)
         if self._first_batch is None:
             return
-        folder = self._stage("model")
+        folder = self._delivery.aside("model")
         try:
             save_model(module, folder, first_batch=self._first_batch, mask=self.mask)
         except Exception as error:  # noqa: BLE001 - whatever the user's module raises when pickled, it is trained
             _log.warning("MLflow gets no model: %s cannot be saved (%s)", type(module).__name__, error)
         else:
-            self._put("model_files", path=str(folder))
+            self._delivery.put("model_files", path=str(folder))
         self._first_batch = None
 
     def record_test_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record the metrics of a test that Lightning keeps from loggers; belongs in ``on_test_end`` of every rank."""
         self.record_epoch_end(trainer, module)
         self._put_missed_metrics()
-        self._put_tags({"Mode": "testing"})
+        self._put_testing()
 
     # what is put where
 
@@ -264,46 +215,26 @@ class MLflow(Logger):
     def _put_missed_metrics(self) -> None:
         metrics, step = self._epoch_metrics
         self._epoch_metrics = {}, 0
-        self._put_metrics({name: value for name, value in metrics.items() if name not in self._newest}, step)
-
-    def _put_metrics(self, metrics: Mapping[str, float], step: int | None) -> None:
-        time_ms = int(time.time() * 1000)
-        if items := [[as_key(name), value, time_ms, step or 0] for name, value in metrics.items()]:
-            self._put("metrics", items=items)
-
-    def _put_params(self, params: Mapping[str, Any]) -> None:
-        """Queue what the run does not have; MLflow takes no second value, so that one becomes a tag."""
-        new, changed = sort_params(params, known=self._open()[0].params)
-        if new:
-            self._put("params", items=new)
-        if changed:
-            _log.warning("MLflow keeps the first value of a parameter; the new ones are tags: %s", ", ".join(changed))
-            self._put_tags(changed)
+        self._delivery.put_metrics({name: value for name, value in metrics.items() if name not in self._newest}, step)
 
     @rank_zero_only
-    def _put_tags(self, tags: Mapping[str, str]) -> None:
-        self._put("tags", items={as_key(name): value[:MAX_TAG] for name, value in tags.items()})
-
-    def _put_text(self, name: str, text: str) -> None:
-        self._open()
-        path = self._stage(name)
-        path.write_text(text)
-        self._put("artifact", path=str(path), to=None, staged=True)
+    def _put_testing(self) -> None:
+        self._delivery.put_tags({"Mode": "testing"})
 
     def _put_config(self) -> None:
         if self._run is None or not self._run.config_path.is_file():
             return
         if (digest := runs.digest(self._run.config_path)) != self._config_digest:
             self._config_digest = digest
-            self._put("artifact", path=str(self._run.config_path), to=None, staged=False)
+            self._delivery.put_file(self._run.config_path, is_aside=False)
 
     def _put_run_manifest(self) -> None:
         if not self._manifest_logged and self._run is not None and self._run.manifest_path.is_file():
             self.log_manifest(json.loads(self._run.manifest_path.read_text()))
 
     def _put_best_checkpoints(self) -> None:
-        for checkpoint, metrics in self._best.set_aside(self._folder / "mlflow-staging" / "checkpoints"):
+        for checkpoint, metrics in self._best.set_aside(self._delivery.aside("checkpoints")):
             for file in (checkpoint, metrics):
-                self._put("artifact", path=str(file), to="checkpoints", staged=True)
+                self._delivery.put_file(file, to="checkpoints")
             # mlflow.pytorch.load_checkpoint() finds the file by this tag
-            self._put_tags({"mlflow.latest_checkpoint_artifact": f"checkpoints/{checkpoint.name}"})
+            self._delivery.put_tags({"mlflow.latest_checkpoint_artifact": f"checkpoints/{checkpoint.name}"})

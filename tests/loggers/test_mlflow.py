@@ -246,9 +246,10 @@ def test_a_stopped_run_does_not_wait_long_for_a_dead_server(mlflow_run: runs.Run
     logger = MLflow(flush_timeout_s=600)
     logger.log_metrics({"x": 1.0}, step=1)
     waits: list[float] = []
-    assert logger._outbox is not None
-    drain = logger._outbox.drain
-    logger._outbox.drain = lambda timeout_s: waits.append(timeout_s) or drain(timeout_s)  # type: ignore[method-assign, func-returns-value]
+    outbox = logger._delivery._outbox
+    assert outbox is not None
+    drain = outbox.drain
+    outbox.drain = lambda timeout_s: waits.append(timeout_s) or drain(timeout_s)  # type: ignore[method-assign, func-returns-value]
     try:
         raise Interrupted(15)  # noqa: TRY301 - the handler is what is tested
     except Interrupted:
