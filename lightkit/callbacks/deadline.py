@@ -104,16 +104,16 @@ class StopAtDeadline(Callback):
         if self._has_saved:
             self._time_writing()
         batch_s, self._batch_ended_s = self._clock() - self._batch_ended_s, self._clock()
-        if trainer.should_stop or trainer.is_last_batch:
+        if _is_stopping(trainer) or trainer.is_last_batch:
             return
-        spare_s = self._left_s - _MARGIN * batch_s - self._tail_s(trainer)
+        validates = _validates_after(trainer, batch_idx)  # for the last time, if training stops here
+        spare_s = self._left_s - _MARGIN * batch_s - self._tail_s(trainer, validations=1 + validates)
         self._is_late = self._is_late or spare_s <= 0  # one more is too many, and stays so until all know
-        at_once, self._has_paused = self._has_paused or is_last_for_now(trainer, batch_idx), False
-        is_first = trainer.is_global_zero
-        if self._asked.after_batch(
-            trainer, is_first and self._is_late, soon=is_first and spare_s <= _NEAR_S, at_once=at_once
-        ):
-            self._stop(trainer, batch_idx=batch_idx)
+        if not self._all_know(trainer, soon=spare_s <= _NEAR_S, at_once=validates):
+            return
+        if validates and not self._can_be_judged:
+            self._can_be_judged = self._decide(trainer, self._left_s > self._tail_s(trainer))
+        self._stop(trainer, batch_idx=batch_idx)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Soon there is something to write; it is not yet."""
@@ -144,7 +144,7 @@ class StopAtDeadline(Callback):
         next_s = statistics.median([*self._epochs_s, epoch_s])
         self._can_be_judged = True
         is_late = self._left_s <= self._saving_s + _MARGIN * next_s
-        if self._decide(trainer, is_late and not (trainer.should_stop or _is_done(trainer))):
+        if self._decide(trainer, is_late and not (_is_stopping(trainer) or _is_done(trainer))):
             self._stop(trainer, batch_idx=None)
 
     def _start_clock(self) -> None:
@@ -159,7 +159,7 @@ class StopAtDeadline(Callback):
         is_part = 0 < self._num_batches < total < float("inf")
         return seconds * total / self._num_batches if is_part else seconds
 
-    def _tail_s(self, trainer: Trainer) -> float:
+    def _tail_s(self, trainer: Trainer, *, validations: int = 1) -> float:
         """Seconds from the end of the last batch to that of the checkpoint: validation takes as long as training did.
 
         That holds until one has been measured; a validation batch takes less than one of training.
@@ -168,7 +168,7 @@ class StopAtDeadline(Callback):
         if validation_s is None:
             batches = [number for number in trainer.num_val_batches if number != float("inf")]
             validation_s = sum(batches) * (self._clock() - self._batches_began_s) / self._num_batches
-        return _MARGIN * (validation_s + self._saving_s)
+        return _MARGIN * (validations * validation_s + self._saving_s)
 
     @property
     def _saving_s(self) -> float:
@@ -192,6 +192,12 @@ class StopAtDeadline(Callback):
         if trainer.world_size == 1:
             return is_due
         return trainer.strategy.reduce_boolean_decision(is_due and trainer.is_global_zero, all=False)
+
+    def _all_know(self, trainer: Trainer, *, soon: bool, at_once: bool) -> bool:
+        """Tell after a batch whether all ranks know that the first one is late."""
+        at_once, self._has_paused = at_once or self._has_paused, False
+        is_first = trainer.is_global_zero
+        return self._asked.after_batch(trainer, is_first and self._is_late, soon=is_first and soon, at_once=at_once)
 
     def _stop(self, trainer: Trainer, *, batch_idx: int | None) -> None:
         if not self._can_be_judged:
@@ -228,6 +234,16 @@ class StopAtDeadline(Callback):
             return " Say a later --deadline."
         epoch_s = (self._clock() - self._batches_began_s) / self._num_batches * total + self._tail_s(trainer)
         return f" It takes about {shown_duration(epoch_s)}: say a later --deadline."
+
+
+def _is_stopping(trainer: Trainer) -> bool:
+    """Whether training is about to end; a stop that the fewest epochs or steps hold back may be long in coming."""
+    return trainer.should_stop and trainer.fit_loop._can_stop_early
+
+
+def _validates_after(trainer: Trainer, batch_idx: int) -> bool:
+    """Whether a validation comes now, within the epoch."""
+    return is_last_for_now(trainer, batch_idx) and trainer.fit_loop.epoch_loop._should_check_val_epoch()
 
 
 def _is_done(trainer: Trainer) -> bool:

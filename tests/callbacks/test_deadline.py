@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytorch_lightning.callbacks import EarlyStopping
 
 from lightkit.callbacks import agreement
 from lightkit.callbacks.deadline import STOPPED_BY, StopAtDeadline
@@ -161,3 +163,32 @@ def test_an_epoch_that_is_resumed_at_its_end_is_none_that_took_no_time(tmp_path:
     hands = Hands(start_s=1000)
     trainer, stopped = trained(tmp_path, 1105 + 90, hands, ckpt=tmp_path / "last.ckpt")
     assert (trainer.current_epoch, stopped, hands.now_s) == (2, [STOPPED_BY], 1105)
+
+
+def test_a_validation_within_the_epoch_leaves_time_for_the_one_at_the_end(tmp_path: Path) -> None:
+    hands = Hands(slow_from=BATCHES, slow_s=30.0, val_s=20.0)
+    _, stopped = trained(tmp_path, 642, hands, val_check_interval=5)
+    assert stopped == [STOPPED_BY]
+    assert hands.now_s == 300 + 5 * 30 + 5 * 20  # ended by the validation that came anyway
+
+
+@pytest.mark.parametrize(
+    ("spikes_s", "took_s"), [({}, 50 + 5 * 8), ({4: 80.0}, 120)], ids=["time_for_it", "no_time_for_it"]
+)
+def test_the_first_validation_is_begun_only_where_there_is_time_for_it(
+    tmp_path: Path, spikes_s: dict[int, float], took_s: float
+) -> None:
+    hands = Hands(val_s=8.0)
+    hands.spikes_s = spikes_s
+    with pytest.raises(OutOfTime) if spikes_s else nullcontext():
+        trainer, stopped = trained(tmp_path, 152, hands, val_check_interval=5)
+        assert (trainer.global_step, stopped) == (5, [STOPPED_BY])
+    assert hands.now_s == took_s
+
+
+def test_a_stop_that_waits_for_the_fewest_epochs_does_not_outlast_the_deadline(tmp_path: Path) -> None:
+    hands = Hands()
+    stops = EarlyStopping("val/loss", patience=1, min_delta=1e6)
+    trainer, stopped = trained(tmp_path, 600, hands, min_epochs=10, callbacks=[stops])
+    assert (trainer.current_epoch, stopped) == (5, [STOPPED_BY])
+    assert hands.now_s <= 600
