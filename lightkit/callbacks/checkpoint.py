@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from lightkit import runs
 from lightkit.callbacks.agreement import Agreement
+from lightkit.callbacks.checkpoint_io import copier_of
 from lightkit.config import near
 from lightkit.errors import ConfigError
 
@@ -75,6 +76,7 @@ class Checkpoint(ModelCheckpoint):
         self._saved_at_step = 0
         self._step_seen = 0
         self._validated = False
+        self._best_now: Path | None = None
 
     @property
     def state_key(self) -> str:
@@ -118,9 +120,13 @@ class Checkpoint(ModelCheckpoint):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write `best.ckpt` if this epoch is the best, and `last.ckpt`."""
         self._validated = self._validated or not trainer.enable_validation
+        self._best_now = None
+        is_kept = not getattr(trainer, "fast_dev_run", False)  # Lightning sets it from another module
+        if is_kept:
+            self.last_model_path = str(self.last_path)  # which `best.ckpt` holds too
         if self._can_judge(trainer):
             super().on_train_epoch_end(trainer, pl_module)
-        if not getattr(trainer, "fast_dev_run", False):  # Lightning sets it from another module
+        if is_kept and not self._copied(self._best_now, trainer):
             self.save_last_now(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -142,6 +148,21 @@ class Checkpoint(ModelCheckpoint):
         trainer.save_checkpoint(self.last_path)
         self._note_save(trainer)
         return self.last_path
+
+    def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
+        super()._save_checkpoint(trainer, filepath)
+        self._best_now = None if "://" in filepath else Path(filepath)
+
+    def _copied(self, best: Path | None, trainer: Trainer) -> bool:
+        """Let `last.ckpt` hold what `best.ckpt` does, where that was written just now; tell whether it is so."""
+        copier = copier_of(trainer.strategy)
+        if best is None or copier is None:
+            return False
+        if trainer.is_global_zero:
+            copier.save_copy(self.last_path, of=best)
+        trainer.strategy.barrier("Checkpoint.last")
+        self._note_save(trainer)
+        return True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the best score, also where the run folder was moved or copied since."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from lightning_fabric.plugins.io.xla import XLACheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
+from pytorch_lightning.strategies import Strategy
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint_reading import CheckpointReader, classes_beside_tensors
@@ -22,14 +24,15 @@ from lightkit.callbacks.sizes import size_of
 from lightkit.errors import CheckpointError
 from lightkit.runs.disk import check_room, free_bytes, in_bytes
 
-__all__ = ["VerifiedCheckpointIO", "VerifiedXLACheckpointIO"]
-
+__all__ = ["VerifiedCheckpointIO", "VerifiedXLACheckpointIO", "copier_of", "writes_digests"]
 
 LAST, LAST_BUT_ONE = "last.ckpt", "last-1.ckpt"
 _FEW = 3
 _log = logging.getLogger("lightkit")
 _HPARAMS = ("hyper_parameters", "datamodule_hyper_parameters")
 _FACTS = ("epoch", "global_step")
+# Whose `save_checkpoint` leaves the file to the trainer's `CheckpointIO`.
+_BY_PLUGIN = ("pytorch_lightning.strategies.strategy", "pytorch_lightning.strategies.xla")
 
 
 class VerifiedCheckpointIO(CheckpointReader):
@@ -66,6 +69,7 @@ class VerifiedCheckpointIO(CheckpointReader):
         self._on_saved, self._on_taken = on_saved, on_taken
         self.writer = runs.Writer() if writer is None else writer
         self._waiting: set[Path] = set()
+        self._facts: dict[Path, dict[str, Any]] = {}
         self._told: set[str] = set()
         self._written: dict[Path, tuple[int, int, int]] = {}
         self._is_tight = False
@@ -91,13 +95,31 @@ class VerifiedCheckpointIO(CheckpointReader):
         if self._on_taken is not None:
             self._on_taken()
 
+    def save_copy(self, path: Path, *, of: Path) -> None:
+        """Write into another file what this has written into one; all of it is the writer's to do.
+
+        Args:
+            path: The other file.
+            of: The file, which may still be on its way.
+
+        Raises:
+            CheckpointError: If a file before it cannot be written or is not what was written.
+        """
+        self.writer.check(again=True)
+        if path in self._waiting:
+            self.writer.drain()
+        self._waiting.add(path)
+        self.writer.put(partial(self._copy, of, path, self._facts[of]), otherwise=partial(self._waiting.discard, path))
+        if self._on_taken is not None:
+            self._on_taken()
+
     def _save_file(self, checkpoint: dict[str, Any], path: Path) -> None:
         if path in self._waiting:
             self.writer.drain()
         with _told(path):
             aside = self._aside(checkpoint, path)
         self._waiting.add(path)
-        facts = {key: checkpoint[key] for key in _FACTS if key in checkpoint}
+        self._facts[path] = facts = {key: checkpoint[key] for key in _FACTS if key in checkpoint}
         self.writer.put(partial(self._finish, aside, path, facts), otherwise=partial(self._give_up, aside, path))
 
     def _aside(self, checkpoint: dict[str, Any], path: Path) -> Path:
@@ -112,6 +134,16 @@ class VerifiedCheckpointIO(CheckpointReader):
         self.writer.drain()
         check_room(path, size_of(checkpoint))
         return runs.written_aside(path, partial(_save, checkpoint))
+
+    def _copy(self, of: Path, path: Path, facts: Mapping[str, Any]) -> None:
+        try:
+            with _told(path):
+                check_room(path, of.stat().st_size)
+                aside = runs.written_aside(path, partial(shutil.copyfile, of))
+        except BaseException:
+            self._waiting.discard(path)
+            raise
+        self._finish(aside, path, facts)
 
     def _finish(self, aside: Path, path: Path, facts: Mapping[str, Any]) -> None:
         try:
@@ -192,6 +224,19 @@ class VerifiedXLACheckpointIO(VerifiedCheckpointIO, XLACheckpointIO):
         """
         on_cpu = apply_to_collection(checkpoint, torch.Tensor, lambda tensor: tensor.cpu())
         super().save_checkpoint(on_cpu, path, storage_options)
+
+
+def writes_digests(strategy: Strategy) -> bool:
+    """Tell whether checkpoints have a digest beside them: those that a strategy leaves to a `VerifiedCheckpointIO`."""
+    by_plugin = type(strategy).save_checkpoint.__module__ in _BY_PLUGIN
+    return by_plugin and isinstance(strategy.checkpoint_io, VerifiedCheckpointIO)
+
+
+def copier_of(strategy: Strategy) -> VerifiedCheckpointIO | None:
+    """Give what may copy a strategy's checkpoints; None where more than a file may come of one, as with a subclass."""
+    plugin = strategy.checkpoint_io
+    is_known = type(plugin) in (VerifiedCheckpointIO, VerifiedXLACheckpointIO)
+    return plugin if is_known and isinstance(plugin, VerifiedCheckpointIO) and writes_digests(strategy) else None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
-from lightkit.callbacks.onlookers import writes_digests
+from lightkit.callbacks.checkpoint_io import writes_digests
 
 __all__ = ["broken_promise"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pytorch_lightning import Trainer
 from torch import nn
 
-from lightkit.callbacks.onlookers import OURS, foreign_callbacks
+from lightkit.callbacks.onlookers import foreign_callbacks
+from lightkit.callbacks.sources import OURS
 
 __all__ = ["needs_no_sanity_check"]
 

@@ -65,12 +65,13 @@ def fit(
     exact: bool = False,
     max_epochs: int = 3,
     ckpt_path: str | None = None,
+    plugin: VerifiedCheckpointIO | None = None,
     **settings: Any,
 ) -> list[int]:
     saves = Saves()
     trainer = pl.Trainer(
         max_epochs=max_epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[ResumeState(), saves, keeper], plugins=[VerifiedCheckpointIO()], **settings,
+        callbacks=[ResumeState(), saves, keeper], plugins=[plugin or VerifiedCheckpointIO()], **settings,
     )  # fmt: skip
     data = torch.ones(20, 4)
     loader: DataLoader[Any] = DataLoader(TensorDataset(data), batch_size=4)
@@ -107,14 +108,48 @@ def test_a_metric_that_is_not_logged_is_an_error_that_names_those_that_are(tmp_p
         fit(Checkpoint("val/lose", dirpath=str(tmp_path)), Rising())
 
 
+def test_of_an_epoch_that_is_the_best_the_content_is_made_once_and_both_files_have_all_of_it(tmp_path: Path) -> None:
+    steps = fit(Checkpoint(dirpath=str(tmp_path)), Rising(), max_epochs=2)
+    assert steps == [5, 10]
+    best, last = tmp_path / "best.ckpt", tmp_path / "last.ckpt"
+    assert best.read_bytes() == last.read_bytes()
+    assert not best.samefile(last)  # who writes into one must not lose the other
+    assert runs.verify(best)
+    assert runs.verify(last)
+    kept = torch.load(last, weights_only=True)["callbacks"]["lightkit.callbacks.Checkpoint"]
+    assert (kept["best_model_path"], kept["last_model_path"]) == (str(best), str(last))
+    assert runs.verify(tmp_path / "last-1.ckpt")
+
+
+def test_an_epoch_that_is_not_the_best_has_a_last_checkpoint_of_its_own(tmp_path: Path) -> None:
+    assert fit(Checkpoint(dirpath=str(tmp_path)), Rising()) == [5, 10, 15]
+    steps = {path.name: torch.load(path, weights_only=True)["global_step"] for path in tmp_path.glob("*.ckpt")}
+    assert steps == {"best.ckpt": 10, "last.ckpt": 15, "last-1.ckpt": 10}
+
+
+def test_a_writer_of_checkpoints_that_does_more_is_asked_for_both(tmp_path: Path) -> None:
+    class Counting(VerifiedCheckpointIO):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
+        def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+            self.names.append(Path(path).name)
+            super().save_checkpoint(checkpoint, path, storage_options)
+
+    counting = Counting()
+    fit(Checkpoint(dirpath=str(tmp_path)), Rising(), max_epochs=1, plugin=counting)
+    assert counting.names == ["best.ckpt", "last.ckpt"]
+
+
 def test_the_last_checkpoint_is_written_within_epochs_that_can_be_resumed_there(tmp_path: Path) -> None:
     steps = fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=2), Rising(), exact=True)
-    assert steps == [2, 4, 5, 5, 7, 9, 10, 10, 12, 14, 15, 15]
+    assert steps == [2, 4, 5, 7, 9, 10, 12, 14, 15]
 
 
 def test_time_makes_a_write_due_too(tmp_path: Path) -> None:
     steps = fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_s=0.0), Rising(), exact=True)
-    assert steps[:6] == [1, 2, 3, 4, 5, 5]
+    assert steps[:6] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -133,18 +168,18 @@ def test_ranks_ask_each_other_only_where_a_write_may_come(
 
 
 def test_other_data_gets_checkpoints_at_the_end_of_epochs_alone(tmp_path: Path) -> None:
-    assert fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1), Rising()) == [5, 5, 10, 10, 15, 15]
+    assert fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1), Rising()) == [5, 10, 15]
 
 
 def test_nothing_is_written_before_a_validation_within_the_epoch(tmp_path: Path) -> None:
     keeper = Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1)
-    assert fit(keeper, Rising(), exact=True, val_check_interval=2)[:5] == [1, 3, 5, 5, 6]
+    assert fit(keeper, Rising(), exact=True, val_check_interval=2)[:5] == [1, 3, 5, 6, 8]
 
 
 def test_nor_before_one_that_counts_batches_across_epochs(tmp_path: Path) -> None:
     keeper = Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1)
     steps = fit(keeper, Rising(), exact=True, val_check_interval=3, check_val_every_n_epoch=None)
-    assert steps == [1, 2, 4, 5, 5, 7, 8, 10, 10, 11, 13, 14, 15, 15]
+    assert steps == [1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 15]
 
 
 def test_a_fast_dev_run_writes_nothing(tmp_path: Path) -> None:

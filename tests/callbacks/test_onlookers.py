@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
@@ -110,7 +112,7 @@ def test_lightkits_and_lightnings_own_look_at_nothing(callbacks: list[pl.Callbac
 @pytest.mark.parametrize(
     "make",
     [
-        lambda _: trainer_of(OwnCallback()),
+        lambda _: trainer_of(OwnCallback()),  # this module speaks of checkpoints
         lambda _: trainer_of(LambdaCallback(on_fit_start=lambda *_: None)),
         lambda _: trainer_of(LambdaCallback(on_fit_start=functools.partial(lambda *_: None))),
         lambda _: trainer_of(LambdaCallback(on_fit_start=OwnHook())),
@@ -148,13 +150,44 @@ def test_others_may_look_at_a_file_at_once(make: Any, tmp_path: Path) -> None:
     assert has_onlookers(make(str(tmp_path)), WRITER)
 
 
-SOURCE = """
+MODEL = """
 from tests.callbacks.quiet_net import QuietNet
 
 class Net(QuietNet):
     def on_train_epoch_start(self):
         self.{reads}
 """
+CALLBACK = """
+import os
+import numpy
+import torch
+from pytorch_lightning import Callback
+{imports}
+
+class Tells(Callback):
+    values = numpy.zeros(3)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        {does}
+"""
+Write = Callable[..., ModuleType]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Write modules, and give the first of them, imported."""
+    before = set(sys.modules)
+
+    def write(**sources: str) -> ModuleType:
+        for name, source in sources.items():
+            (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+        return importlib.import_module(next(iter(sources)))
+
+    yield write
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and Path(str(sys.modules[name].__file__)).parent == tmp_path:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize(
@@ -167,16 +200,61 @@ class Net(QuietNet):
     ],
     ids=["callback", "path", "records", "metric"],
 )
-def test_a_model_whose_module_speaks_of_checkpoints_may_look(
-    reads: str, looks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_quiet.py").write_text(SOURCE.format(reads=reads))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_quiet", raising=False)
-    import my_quiet  # type: ignore[import-not-found]
+def test_a_model_whose_module_speaks_of_checkpoints_may_look(reads: str, looks: bool, write: Write) -> None:
+    module = write(my_quiet=MODEL.format(reads=reads))
+    assert has_onlookers(trainer_of(module=module.Net()), WRITER) is looks
 
-    assert has_onlookers(trainer_of(module=my_quiet.Net()), WRITER) is looks
-    monkeypatch.delitem(sys.modules, "my_quiet")
+
+@pytest.mark.parametrize(
+    ("does", "looks"),
+    [
+        ("print(trainer.callback_metrics['val/loss'], os.getpid())", False),
+        ("os.listdir(trainer.log_dir)", True),
+        ("os.listdir(trainer.default_root_dir)", True),
+        ("os.listdir('runs/mine')", True),
+        ("print(trainer.checkpoint_callback.best_model_path)", True),
+    ],
+    ids=["metric", "log_dir", "root_dir", "path", "checkpoint"],
+)
+def test_a_callback_whose_module_speaks_of_no_checkpoint_looks_at_none(does: str, looks: bool, write: Write) -> None:
+    callback = write(my_tells=CALLBACK.format(imports="", does=does)).Tells()
+    assert has_onlookers(trainer_of(callback), WRITER) is looks
+    given = LambdaCallback(on_train_epoch_end=functools.partial(callback.on_train_epoch_end))
+    assert has_onlookers(trainer_of(given), WRITER) is looks
+
+
+@pytest.mark.parametrize(
+    ("imports", "does"),
+    [
+        ("from my_helper import help", "help()"),
+        ("import my_helper as h", "h.help()"),
+        ("", "from my_helper import help; help()"),
+        ("from my_between import help", "help()"),
+        ("", "from my_lost import help; help()"),
+    ],
+    ids=["function", "module", "within_a_function", "by_another", "nowhere"],
+)
+def test_what_its_author_has_written_beside_it_counts(imports: str, does: str, write: Write) -> None:
+    sources = {
+        "my_tells": CALLBACK.format(imports=imports, does=does),
+        "my_between": "from my_helper import help",
+        "my_helper": "def help(): open('last.ckpt')",
+    }
+    assert has_onlookers(trainer_of(write(**sources).Tells()), WRITER)
+
+
+def test_what_its_author_has_written_beside_it_may_look_at_nothing(write: Write) -> None:
+    helper = "import json\nimport my_tells\ndef help(): open('log.txt')"
+    module = write(my_tells=CALLBACK.format(imports="from my_helper import help", does="help()"), my_helper=helper)
+    assert not has_onlookers(trainer_of(module.Tells()), WRITER)
+
+
+def test_what_a_callback_is_given_may_look(write: Write) -> None:
+    uploader = write(my_uploader="class Uploader:\n    def send(self): open('last.ckpt')")
+    callback = write(my_tells=CALLBACK.format(imports="", does="self.uploader.send()")).Tells()
+    assert not has_onlookers(trainer_of(callback), WRITER)
+    callback.uploader = uploader.Uploader()
+    assert has_onlookers(trainer_of(callback), WRITER)
 
 
 def test_a_model_without_a_source_may_look(monkeypatch: pytest.MonkeyPatch) -> None:
