@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,16 +16,35 @@ from lightkit.cli.real_batches import count_samples
 from lightkit.cli.session import Session
 from lightkit.cli.twin import Twin, class_of_section
 from lightkit.images.file_digests import file_digests
-from lightkit.tuning.findings_cache import source_digest
+from lightkit.tuning.findings_cache import key_of, name_of, source_digest
 from lightkit.tuning.short_fits import OF_A_STEP, precision_plugin
 
 if TYPE_CHECKING:
     from lightkit.cli.lightning import LightkitCLI
 
-__all__ = ["COUNTED", "code_of", "content_of", "parts_of"]
+__all__ = ["COUNTED", "code_of", "content_of", "kept_name", "parts_of"]
+
+_log = logging.getLogger("lightkit")
 
 COUNTED = "counted"
 """In what `content_of` gives: the number of training samples, and of batches, where these stand for the files."""
+
+
+def kept_name(search: str, parts: Mapping[str, Any], *more: Any) -> str | None:
+    """Give the name under which a finding is kept; None where nothing tells it from what was found for something else.
+
+    Args:
+        search: What was looked for.
+        parts: As `parts_of` gives them, and others on which it depends; a ``content`` as `content_of` gives it.
+        more: Plain values that tell apart what was found for the same.
+    """
+    if "content" in parts and parts["content"] is None:
+        return None
+    try:
+        return name_of(search, key_of(parts), *more)
+    except ValueError as error:
+        _log.info("accelerator: what is measured for %s is not kept: %s", search, error)
+        return None
 
 
 def parts_of(cli: LightkitCLI, twin: Twin, values: Mapping[str, Any], *, ranks: int) -> dict[str, Any]:

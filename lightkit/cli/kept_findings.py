@@ -43,6 +43,46 @@ class Shelf:
 
     def __init__(self, root: Path, *, is_read: bool) -> None:
         self._root, self._is_read = root, is_read
+        self.before: set[str] = set()
+        """Searches whose findings were there, see `kept_or_new`."""
+
+    def kept_or_new(
+        self,
+        search: str,
+        name: str | None,
+        of_json: Callable[[dict[str, Any]], T],
+        look: Callable[[], T],
+        part: Part,
+        *,
+        counts: Callable[[T], bool] = lambda _: True,
+        otherwise: Callable[[], T | None] = lambda: None,
+        is_worth: Callable[[T], bool],
+    ) -> T:
+        """Give what was found before, if it counts, or something else that does; else search, and keep it.
+
+        What time has cut short is kept only if it `is_worth` it: else a busy moment would decide for good.
+
+        Args:
+            search: What is looked for.
+            name: What `findings_cache.name_of` gives; None where nothing is kept.
+            of_json: Reads what was kept.
+            look: Searches.
+            part: Of the time that there is now; it begins with a search.
+            counts: Tells whether what was found before fits.
+            otherwise: Gives something else that was found before.
+            is_worth: Tells whether what time has cut short says anything.
+        """
+        before = None if name is None else self.kept(name, of_json, part)
+        if before is None or not counts(before):
+            before = otherwise()
+        if before is not None:
+            self.before.add(search)
+            return before
+        part.begin()
+        found = look()
+        if name is not None and (not found.left_out or is_worth(found)):
+            self.keep(name, found, part)
+        return found
 
     def kept(self, name: str, of_json: Callable[[dict[str, Any]], T], part: Part) -> T | None:
         """Give what was found before, unless something was left out then for which there is more time now.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.answers import BATCH_SIZE, LEARNING_RATE, SPEED, Found
-from lightkit.cli.finding_keys import COUNTED, content_of, parts_of
-from lightkit.cli.kept_findings import Keepable, Shelf
+from lightkit.cli.finding_keys import COUNTED, content_of, kept_name, parts_of
+from lightkit.cli.kept_findings import Shelf
 from lightkit.cli.length import Length
 from lightkit.cli.real_batches import taken_batches
 from lightkit.cli.session import Session
@@ -21,11 +20,10 @@ from lightkit.config.hardware.choosing import place_of
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.errors import ConfigError
 from lightkit.machine import this_machine
-from lightkit.tuning.allowance import Allowance, Part
+from lightkit.tuning.allowance import Allowance
 from lightkit.tuning.batch_size import FoundSize, find_batch_size
 from lightkit.tuning.computation import Computation
 from lightkit.tuning.concluding import narrowed
-from lightkit.tuning.findings_cache import key_of, name_of
 from lightkit.tuning.learning_rate import FoundRate, find_learning_rate
 from lightkit.tuning.measuring import measure
 from lightkit.tuning.short_fits import precision_plugin, without_trace
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Workbench"]
 
 _log = logging.getLogger("lightkit")
-_T = TypeVar("_T", bound=Keepable)
 _COMPUTING = ("memory_format", "compile", "tf32", "fused")
 _SPEED = ("precision", *_COMPUTING, "threads", "num_workers")
 _NO_SPEED: dict[str, Any] = {"batch_size": None, "learning_rate": None}
@@ -84,7 +81,6 @@ class Workbench:
             waits = {"num_steps": self._length.num_steps, "most_s": self._length.most_s}
         self._allowance = Allowance(budget_s, num_searches=num_searches, **waits)
         self._shelf = Shelf(Path(self._section["run"]["root"]), is_read=is_hurried)
-        self._before: set[str] = set()
         self._chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in settings.autos()}
         self._shown: dict[str, Any] = {}
 
@@ -92,7 +88,7 @@ class Workbench:
     def so_far(self) -> Found:
         """What the searches that have ended have found; the other `auto`s are at their defaults."""
         seconds = time.monotonic() - self._began_s
-        return Found(dict(self._chosen), seconds, self._sought, frozenset(self._before), **self._shown)
+        return Found(dict(self._chosen), seconds, self._sought, frozenset(self._shelf.before), **self._shown)
 
     def found(self) -> Found:
         """Answer all `auto`s.
@@ -134,9 +130,9 @@ class Workbench:
                 part=part,
             )
 
-        return self._kept_or_new(
+        return self._shelf.kept_or_new(
             BATCH_SIZE,
-            self._name(BATCH_SIZE, parts),
+            kept_name(BATCH_SIZE, parts),
             FoundSize.of_json,
             look,
             part,
@@ -174,13 +170,13 @@ class Workbench:
 
         def of_more() -> Findings | None:
             how: dict[str, Any] = {"cores": cores, "ranks": self._length.ranks, "is_deterministic": is_strict}
-            start = self._name(SPEED, parts)
+            start = kept_name(SPEED, parts)
             others = [] if start is None else self._shelf.alike(start, Findings.of_json)
             return next((less for one in others if (less := narrowed(one, settings, base, **how)) is not None), None)
 
-        return self._kept_or_new(
+        return self._shelf.kept_or_new(
             SPEED,
-            self._name(SPEED, parts, asdict(settings), asdict(base)),
+            kept_name(SPEED, parts, asdict(settings), asdict(base)),
             Findings.of_json,
             look,
             part,
@@ -209,42 +205,14 @@ class Workbench:
                 part=part,
             )
 
-        return self._kept_or_new(
+        return self._shelf.kept_or_new(
             LEARNING_RATE,
-            self._name(LEARNING_RATE, parts),
+            kept_name(LEARNING_RATE, parts),
             FoundRate.of_json,
             look,
             part,
             is_worth=lambda found: found.learning_rate is not None,
         )
-
-    def _kept_or_new(
-        self,
-        search: str,
-        name: str | None,
-        of_json: Callable[[dict[str, Any]], _T],
-        look: Callable[[], _T],
-        part: Part,
-        *,
-        counts: Callable[[_T], bool] = lambda _: True,
-        otherwise: Callable[[], _T | None] = lambda: None,
-        is_worth: Callable[[_T], bool],
-    ) -> _T:
-        """Give what was found before, if it counts, or something else that does; else search, and keep it.
-
-        What time has cut short is kept only if it `is_worth` it: else a busy moment would decide for good.
-        """
-        before = None if name is None else self._shelf.kept(name, of_json, part)
-        if before is None or not counts(before):
-            before = otherwise()
-        if before is not None:
-            self._before.add(search)
-            return before
-        part.begin()
-        found = look()
-        if name is not None and (not found.left_out or is_worth(found)):
-            self._shelf.keep(name, found, part)
-        return found
 
     def _fixed(self) -> set[str]:
         """Name what a plugin of the trainer's decides, beside which Lightning takes no such value."""
@@ -281,16 +249,6 @@ class Workbench:
     def _content(self) -> Any:
         """Tells other data from the same; None where nothing does."""
         return content_of(self._session, self._twin, self._values, folder=self._folder)
-
-    def _name(self, search: str, parts: Mapping[str, Any], *more: Any) -> str | None:
-        """Give the name of what is kept; None where nothing tells it from what was found for something else."""
-        if "content" in parts and parts["content"] is None:
-            return None
-        try:
-            return name_of(search, key_of(parts), *more)
-        except ValueError as error:
-            _log.info("accelerator: what is measured for %s is not kept: %s", search, error)
-            return None
 
     def _parts(self) -> dict[str, Any]:
         return parts_of(self._cli, self._twin, self._values, ranks=self._length.ranks)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from importlib import metadata
+from typing import Any
 
 import pytest
 
 from lightkit.cli import tuned
+from lightkit.cli.answers import SPEED
+from lightkit.cli.finding_keys import kept_name
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.tuning import allowance
 from tests.cli.conftest import House, tune_event
@@ -81,6 +85,24 @@ def nets(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
 
 def _sources(house: House) -> list[str]:
     return [tune_event(run)["source"] for run in house.runs]
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"content": None}, ""),
+        ({"content": "a digest", "act": lambda value: value}, "what is measured for speed is not kept: <function"),
+    ],
+    ids=["data", "a function without a name"],
+)
+def test_what_nothing_tells_from_something_else_has_no_name(
+    caplog: pytest.LogCaptureFixture, parts: dict[str, Any], says: str
+) -> None:
+    with caplog.at_level(logging.INFO, logger="lightkit"):
+        assert kept_name(SPEED, parts) is None
+    assert says in caplog.text
+    assert bool(caplog.text) == bool(says)
+    assert kept_name(SPEED, {"content": "a digest"}) != kept_name(SPEED, {"content": "another"})
 
 
 def test_a_batch_size_of_more_samples_than_a_script_has_now_is_not_taken(

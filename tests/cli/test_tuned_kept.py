@@ -135,6 +135,36 @@ def test_a_search_that_had_no_more_time_in_the_end_is_not_made_each_time(tmp_pat
     assert shelf.kept("key", Findings.of_json, third) == LEFT_OUT
 
 
+@pytest.mark.parametrize("is_worth", [True, False], ids=["something", "nothing"])
+def test_what_time_has_cut_short_is_kept_if_it_says_something(tmp_path: Path, is_worth: bool) -> None:
+    shelf = Shelf(tmp_path, is_read=True)
+    look: Callable[[], Findings] = lambda: LEFT_OUT  # noqa: E731
+    found = shelf.kept_or_new(SPEED, "key", Findings.of_json, look, _of(5.0), is_worth=lambda _: is_worth)
+    assert found == LEFT_OUT
+    assert shelf.before == set()
+    assert shelf.kept("key", Findings.of_json, _of(5.0)) == (LEFT_OUT if is_worth else None)
+
+
+def test_what_was_found_before_is_looked_for_again_only_if_it_does_not_count(tmp_path: Path) -> None:
+    shelf, other, searched = Shelf(tmp_path, is_read=True), replace(WHOLE, load_s=0.5), list[str]()
+
+    def look() -> Findings:
+        searched.append(SPEED)
+        return other
+
+    def found(name: str | None, **options: Any) -> Findings:
+        worth: dict[str, Any] = {"is_worth": lambda _: True, **options}
+        given: Findings = shelf.kept_or_new(SPEED, name, Findings.of_json, look, _of(5.0), **worth)
+        return given
+
+    shelf.keep("key", WHOLE, _of(5.0))
+    assert (found("key"), searched, shelf.before) == (WHOLE, [], {SPEED})
+    assert found("key", counts=lambda _: False, otherwise=lambda: LEFT_OUT) == LEFT_OUT
+    assert (found("key", counts=lambda _: False), searched) == (other, [SPEED])
+    assert found("key") == other
+    assert (found(None), searched) == (other, [SPEED, SPEED])
+
+
 def test_what_another_version_kept_is_replaced(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path, is_read=True)
     shelf.keep("key", LEFT_OUT, _of(20.0))
