@@ -8,8 +8,9 @@ import multiprocessing
 import os
 import signal
 import time
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,15 +78,28 @@ def test_several_can_draw_at_once(cache: Path) -> None:
     assert len(contents(folder)) == 40
 
 
+def _draw_seven(is_drawn: multiprocessing.synchronize.Event) -> None:
+    """Draw as `_draw` does, but stand still after seven pictures."""
+    save, numbers = Image.Image.save, count(1)
+
+    def save_seven(*args: Any, **kwargs: Any) -> None:
+        save(*args, **kwargs)
+        if next(numbers) == 7:
+            is_drawn.set()
+            time.sleep(3600)
+
+    Image.Image.save = save_seven  # type: ignore[method-assign]
+    drawn_flowers(40, size=32)
+
+
 @pytest.mark.slow
 def test_a_kill_while_drawing_leaves_no_half_set(cache: Path) -> None:
     context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(2)
-    process = context.Process(target=_draw, args=(barrier,))
+    is_drawn = context.Event()
+    process = context.Process(target=_draw_seven, args=(is_drawn,))
     process.start()
-    barrier.wait()
-    while not list(cache.glob(".drawing-*/*/*.png")):
-        time.sleep(0.001)
+    assert is_drawn.wait(60)
+    assert len(list(cache.glob(".drawing-*/*/*.png"))) == 7
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()

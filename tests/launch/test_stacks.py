@@ -144,7 +144,12 @@ def forked(target: Any) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("target", "line"), [(sleeping, "time.sleep(3600)"), (stubborn, "lock.acquire()")], ids=["sleep", "lock"]
 )
-def test_a_forked_process_shows_where_it_stands_and_lives_on(target: Any, line: str) -> None:
+def test_a_forked_process_shows_where_it_stands_and_lives_on(
+    target: Any, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest_s = 60.0 if target is sleeping else 2.0  # the other's answer has no end
+    monkeypatch.setattr("lightkit.launch.stacks._ANSWER_S", longest_s)
+    monkeypatch.setattr("lightkit.launch.stacks._ANSWERS_S", longest_s)
     show_forks()
     with forked(target) as pid:
         (stack,) = (each for each in stacks_of_children() if each.who.endswith(str(pid)))

@@ -47,6 +47,7 @@ for signum in (signal.SIGINT, signal.SIGTERM):
 board.begin(rank)
 """
 ASKED = """
+pathlib.Path("begun").touch()
 while not got:
     time.sleep(0.02)
 time.sleep(0.5)  # it saves
@@ -57,7 +58,10 @@ ELSEWHERE = """
 import json
 
 path = board.folder / "rank-0-0.json"
-path.write_text(json.dumps({**json.loads(path.read_text()), "process": {"host": "elsewhere", "pid": 1}}))
+aside = path.with_suffix(".aside")
+aside.write_text(json.dumps({**json.loads(path.read_text()), "process": {"host": "elsewhere", "pid": 1}}))
+aside.replace(path)
+pathlib.Path("begun").touch()
 while (signum := board.asked_to_stop(rank)) is None and not got:
     time.sleep(0.02)
 time.sleep(0.5)  # it saves
@@ -76,12 +80,11 @@ def supervised(folder: Path, launcher: str, **how: Any) -> Iterator[subprocess.P
             process.kill()
 
 
-def begun(process: subprocess.Popen[str]) -> None:
-    """Wait until the rank has begun."""
-    assert process.stdout is not None
-    board = Path(process.stdout.readline().strip())
+def wait_for_rank(folder: Path) -> None:
+    """Wait until the rank has begun and is what its test makes of it."""
     deadline = time.monotonic() + 60
-    while not (board / "rank-0-0.json").exists() and time.monotonic() < deadline:
+    while not (folder / "begun").exists():
+        assert time.monotonic() < deadline, "it does not begin"
         time.sleep(0.02)
 
 
@@ -100,7 +103,7 @@ def verdict(process: subprocess.Popen[str]) -> Any:
 )
 def test_a_signal_lets_ranks_save(tmp_path: Path, launcher: str, signum: int, got: list[int]) -> None:
     with supervised(tmp_path, launcher) as process:
-        begun(process)
+        wait_for_rank(tmp_path)
         process.send_signal(signum)
         assert verdict(process) == [75, "interrupted", signum]
     assert json.loads((tmp_path / "got").read_text(encoding="utf-8")) == got
@@ -129,9 +132,9 @@ def test_a_signal_before_any_rank_has_begun_ends_the_launcher_at_once(tmp_path: 
 
 @pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "in_the_background_of_a_script"])
 def test_a_signal_that_it_was_started_to_ignore_ends_no_launch(signum: signal.Signals, tmp_path: Path) -> None:
-    done = "time.sleep(1)\nboard.end(rank, code=0 if not got else 1)\n"
+    done = "pathlib.Path('begun').touch()\ntime.sleep(1)\nboard.end(rank, code=0 if not got else 1)\n"
     with supervised(tmp_path, done, preexec_fn=partial(signal.signal, signum, signal.SIG_IGN)) as process:
-        begun(process)
+        wait_for_rank(tmp_path)
         os.kill(process.pid, signum)
         assert verdict(process) == [0, None, None]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -99,17 +101,26 @@ def test_a_pause_ends_where_the_time_does(receiver: Receiver) -> None:
 
 def test_news_of_epochs_give_way_to_the_end(receiver: Receiver) -> None:
     receiver.answer = lambda number: Answer(-1) if number == 0 else Answer()
-    ours = courier(timeout_s=0.3)
+    ours = courier(timeout_s=3600)
     ours.put(Post(receiver.url(), b"hangs"))
     receiver.wait_for(1)
     for number in range(3):
         ours.put(Post(receiver.url(), f"epoch {number}".encode(), is_superseded=True))
     ours.put(Post(receiver.url(), b"end"))
     ours._retries = 0
-    ours.begin_close(30)
+    ours.begin_close(60)
     assert ours._worker is not None
-    ours._worker.half_s = 30.0  # its first half is over
-    assert ours.close(30) >= 3
+    ours._worker.half_s = 60.0  # its first half is over
+
+    def let_go() -> None:
+        while len(ours._queue) > 1:  # the news of epochs and the end
+            time.sleep(0.01)
+        receiver.over.set()
+
+    server = threading.Thread(target=let_go, daemon=True)
+    server.start()
+    assert ours.close(60) >= 3
+    server.join(60)
     assert bodies(receiver)[-1] == "end"
     assert not any(body.startswith("epoch") for body in bodies(receiver))
 

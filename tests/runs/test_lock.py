@@ -206,7 +206,7 @@ def test_a_holder_elsewhere_that_is_silent_for_too_long_is_dead(changes: dict[st
 
 
 def test_a_holder_that_beats_seldom_is_given_three_of_its_beats(tmp_path: Path) -> None:
-    _forge(tmp_path, host="other-host", silent_s=12.0, beat_s=5.0)
+    _forge(tmp_path, host="other-host", silent_s=1200.0, beat_s=500.0)
     with pytest.raises(RunLocked):
         runs.Lock(tmp_path, "flowers", stale_s=10.0).acquire()
 

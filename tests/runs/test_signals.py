@@ -93,7 +93,10 @@ def _program(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=HERE)
 
 
-SLEEPER = "child = subprocess.Popen(['sleep', '600'], start_new_session=True); print(child.pid, flush=True)\n"
+SLEEPER = """
+child = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print(child.pid, flush=True)
+"""
 
 
 def _is_alive(pid: int) -> bool:
