@@ -29,6 +29,7 @@ MINE = '''\
 """What somebody wrote beside their configs."""
 
 import atexit
+import math
 import os
 import signal
 import time
@@ -85,6 +86,23 @@ class Pause(Callback):
         time.sleep(self.seconds)
         while self.until and not Path(self.until).exists():
             time.sleep(0.02)
+
+
+class Leash(Callback):
+    """Does no more optimizer steps than the file `leash` says, as long as it is there and no signal has come."""
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        while trainer.global_step >= self._longest():
+            Path("held").touch()
+            if any(getattr(getattr(each, "_watch", None), "received", None) for each in trainer.callbacks):
+                Path("leash").unlink(missing_ok=True)
+            time.sleep(0.02)
+
+    def _longest(self):
+        try:
+            return int(Path("leash").read_text())
+        except FileNotFoundError:
+            return math.inf
 
 
 class Leaving(Callback):
@@ -197,17 +215,15 @@ PICTURES: dict[str, Any] = {
     "callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 2}}},
     "trainer": {"accelerator": "cpu", "max_epochs": 6, "log_every_n_steps": 1, "logger": False},
 }
-SLOW_PICTURES: dict[str, Any] = {
+LEASHED_PICTURES: dict[str, Any] = {
     **PICTURES,
     "optimizer": {"class_path": "AdamW", "init_args": {"lr": 0.01}},
-    "callbacks": {
-        "checkpoint": {"init_args": {"save_last_every_n_steps": 1}},
-        "pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.3}},
-    },
+    "callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 1}}, "leash": {"class_path": "mine.Leash"}},
     "logger": {},
     "trainer": {"max_epochs": 3, "log_every_n_steps": 1},
 }
-"""A training in which there is time to interfere after each step."""
+"""A training that a `leash` holds after a step, so that there is time to interfere."""
+_PF_EXITING = 0x4  # of Linux
 CHANGES_WITH_TIME = ("epoch_seconds", "samples_per_s")
 
 
@@ -289,17 +305,34 @@ def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str], timeou
     return process.poll() is None
 
 
+def leash(folder: Path, num_steps: int) -> Path:
+    """Let a training with `mine.Leash` wait after these optimizer steps for a signal, or for this file to be gone."""
+    path = folder / "leash"
+    path.write_text(str(num_steps), encoding="utf-8")
+    return path
+
+
 def processes_of(session: int) -> list[int]:
-    """Living processes of a session: a command that was started here, its workers and its other ranks."""
+    """Living processes of a session that are not about to end: a command, its workers and its other ranks."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == session and fields[0] not in "ZX":
+        is_ending = int(fields[6]) & _PF_EXITING  # it has let go of its files, so that others may know already
+        if int(fields[3]) == session and fields[0] not in "ZX" and not is_ending:
             found.append(int(stat.parent.name))
     return found
+
+
+def wait_until_gone(session: int) -> bool:
+    """Wait until no process of a session is left."""
+    deadline = time.monotonic() + 60
+    while processes_of(session):
+        assert time.monotonic() < deadline, "processes are left"
+        time.sleep(0.05)
+    return True
 
 
 def runs_in(folder: Path) -> list[Path]:

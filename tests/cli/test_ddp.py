@@ -18,6 +18,7 @@ from tests.cli.commands import (
     ended,
     events,
     fit,
+    leash,
     only_run,
     processes_of,
     rows,
@@ -35,7 +36,7 @@ JOB: dict[str, Any] = {
     "callbacks": {
         "checkpoint": {"init_args": {"save_last_every_n_steps": 1}},
         "leaving": {"class_path": "mine.Leaving"},
-        "pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.1}},
+        "leash": {"class_path": "mine.Leash"},
     },
     "logger": {"tensorboard": {}, "mlflow": {}},
     "trainer": {"accelerator": "cpu", "strategy": "ddp", "devices": 2, "max_epochs": 3, "log_every_n_steps": 1},
@@ -44,14 +45,16 @@ JOB: dict[str, Any] = {
 
 def stopped(folder: Path, number: int, *, after_checkpoints: int) -> tuple[Ended, list[int]]:
     """Start the command, send its first process a signal, and give what it said and which processes it left."""
-    enough = len(events(folder, "checkpoint")) + after_checkpoints
+    before = events(folder, "checkpoint")
+    enough = len(before) + after_checkpoints
+    held = leash(folder, max((event["step"] for event in before), default=0) + after_checkpoints + 1)
     with started(folder, "fit", "-c", "job.yaml") as process:
         assert wait_for(lambda: len(events(folder, "checkpoint")) >= enough, process)
         assert len(processes_of(process.pid)) == 3  # two ranks, and their supervisor
         os.kill(process.pid, number)
-        end = ended(process)
-        wait_for(lambda: not processes_of(process.pid), process)
-        return end, processes_of(process.pid)
+        end, left = ended(process), processes_of(process.pid)
+        held.unlink(missing_ok=True)
+        return end, left
 
 
 def has_left_its_group(folder: Path) -> bool:

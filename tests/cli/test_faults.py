@@ -8,10 +8,24 @@ from pathlib import Path
 import pytest
 
 from lightkit import runs
-from tests.cli.commands import PICTURES, SMALL, ended, events, fit, only_run, started, summary, wait_for, workplace
+from tests.cli.commands import (
+    PICTURES,
+    SMALL,
+    ended,
+    events,
+    fit,
+    leash,
+    only_run,
+    started,
+    summary,
+    wait_for,
+    workplace,
+)
 from tests.loggers.test_server import Server
 
 pytestmark = pytest.mark.slow
+
+LEASH = {"leash": {"class_path": "mine.Leash"}}
 
 
 def test_a_checkpoint_folder_that_is_lost_fails_the_fit(tmp_path: Path) -> None:
@@ -27,12 +41,12 @@ def test_a_checkpoint_folder_that_is_lost_fails_the_fit(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_fails_the_fit_and_costs_no_earlier_checkpoint(tmp_path: Path) -> None:
-    pause = {"pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.05, "until": "go"}}}
-    folder = workplace(tmp_path, {**PICTURES, "callbacks": {**PICTURES["callbacks"], **pause}}, pictures=60)
+    folder = workplace(tmp_path, {**PICTURES, "callbacks": {**PICTURES["callbacks"], **LEASH}}, pictures=60)
+    held = leash(folder, 8)  # five are an epoch
     with started(folder, "fit", "-c", "job.yaml") as process:
-        (folder / "go").touch()
         assert wait_for(lambda: events(folder, "epoch"), process)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))  # a checkpoint is of 1 MB
+        held.unlink()
         _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "cannot be written: " in err
@@ -48,11 +62,13 @@ def test_a_full_disk_fails_the_fit_and_costs_no_earlier_checkpoint(tmp_path: Pat
 
 def test_a_killed_fit_goes_on_in_its_mlflow_run(tmp_path: Path) -> None:
     job = {**PICTURES, "logger": {"mlflow": {}}, "trainer": {"accelerator": "cpu", "max_epochs": 3}}
-    folder = workplace(tmp_path, job, pictures=60)
+    folder = workplace(tmp_path, {**job, "callbacks": {**PICTURES["callbacks"], **LEASH}}, pictures=60)
+    held = leash(folder, 8)
     with started(folder, "fit", "-c", "job.yaml") as process:
         assert wait_for(lambda: events(folder, "epoch"), process)
         process.kill()
         process.communicate()
+    held.unlink()
     done = fit(folder)
     assert done.code == 0, done.err
     assert len(events(folder, "resume")) == 1
@@ -78,13 +94,14 @@ def test_a_tracker_that_dies_costs_its_records_and_the_end_says_so(tmp_path: Pat
     server = Server(tmp_path)
     server.start()
     tracker = {"tracking_uri": server.uri, "log_model": False, "flush_timeout_s": 2.0}
-    pause = {"pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.2}}}
-    job = {**SMALL, "logger": {"mlflow": {"init_args": tracker}}, "callbacks": pause}
+    job = {**SMALL, "logger": {"mlflow": {"init_args": tracker}}, "callbacks": LEASH}
     folder = workplace(tmp_path / "work", {**job, "trainer": {"accelerator": "cpu", "max_epochs": 3}})
+    held = leash(folder, 8)  # six are an epoch
     try:
         with started(folder, "fit", "-c", "job.yaml") as process:
             assert wait_for(lambda: events(folder, "epoch"), process)
             server.kill()
+            held.unlink()
             done = ended(process)
     finally:
         server.kill()

@@ -25,6 +25,7 @@ from tests.cli.commands import (
     ended,
     events,
     fit,
+    leash,
     needs_horovod,
     only_run,
     rows,
@@ -78,16 +79,17 @@ HARDWARE: dict[str, dict[str, Any]] = {
 }
 
 
-def job(folder: Path, engine: str, *, trouble: str | None = None, pause_s: float = 0, **launch: Any) -> Path:
-    """A working directory with a job for two ranks."""
+def job(folder: Path, engine: str, *, trouble: str | None = None, num_steps: int | None = None, **launch: Any) -> Path:
+    """A working directory with a job for two ranks, which wait after a number of steps for a signal or a file to go."""
     config = {**JOB, **HARDWARE[engine]}
     config["launch"] = {**config.get("launch", {}), **launch}
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {"leash": {"class_path": "mine.Leash"}}
     if trouble is not None:
         extra["trouble"] = {"class_path": "mine.Trouble", "init_args": {"kind": trouble}}
-    if pause_s:
-        extra["pause"] = {"class_path": "mine.Pause", "init_args": {"seconds": pause_s}}
-    return workplace(folder, {**config, "callbacks": {**JOB["callbacks"], **extra}}, pictures=60)
+    workplace(folder, {**config, "callbacks": {**JOB["callbacks"], **extra}}, pictures=60)
+    if num_steps is not None:
+        leash(folder, num_steps)
+    return folder
 
 
 def processes_in(folder: Path) -> list[int]:
@@ -195,7 +197,7 @@ def test_a_rank_that_hangs_ends_all_and_says_where(tmp_path: Path, engine: str, 
     ],
 )
 def test_a_signal_ends_every_process_in_time_with_a_checkpoint(tmp_path: Path, engine: str, signum: int) -> None:
-    folder = job(tmp_path, engine, pause_s=0.3)
+    folder = job(tmp_path, engine, num_steps=3)
     with started(folder, "fit", "-c", "job.yaml") as process:
         assert wait_for(lambda: events(folder, "checkpoint"), process)
         assert len(processes_in(folder)) >= 3
@@ -212,7 +214,7 @@ def test_a_signal_ends_every_process_in_time_with_a_checkpoint(tmp_path: Path, e
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ranks_do_not_outlive_the_process_that_started_them(tmp_path: Path, engine: str) -> None:
-    folder = job(tmp_path, engine, pause_s=0.3)
+    folder = job(tmp_path, engine, num_steps=3)
     with started(folder, "fit", "-c", "job.yaml") as process:
         assert wait_for(lambda: events(folder, "checkpoint"), process)
         process.kill()
@@ -290,13 +292,14 @@ def test_torchrun_starts_all_again_and_the_weights_are_those_of_an_undisturbed_r
 ) -> None:
     """Two machines are two supervisors with a rank each; here on one, as only the shared folder and the port know."""
     there: dict[str, Any] = {} if machines == 1 else {"nodes": 2, "rendezvous": free_address(), "processes": 1}
-    folder = job(tmp_path / "killed", "torchrun", max_restarts=2, pause_s=0.05, **there)
-    whole = job(tmp_path / "whole", "torchrun", pause_s=0.05)
+    folder = job(tmp_path / "killed", "torchrun", max_restarts=2, num_steps=2 * machines + 2, **there)
+    whole = job(tmp_path / "whole", "torchrun")
     words = ("fit", "-c", "job.yaml", f"--seed_everything={machines}")
     with ExitStack() as all_machines:
         processes = [all_machines.enter_context(started(folder, *words)) for _ in range(machines)]
         assert wait_for(lambda: len(events(folder, "checkpoint")) >= 2 * machines + 1, processes[0])
         os.kill(rank_in(folder, 2 - machines), signal.SIGKILL)
+        (folder / "leash").unlink()
         ends = [ended(process) for process in processes]
     assert [end.code for end in ends] == [0] * machines, "".join(end.err for end in ends)
     assert any("on 2 devices" in end.out for end in ends)
@@ -346,12 +349,12 @@ def test_a_mistake_in_the_data_is_told_once_and_leaves_no_run(tmp_path: Path, en
 
 
 def test_a_reader_that_leaves_costs_no_work(tmp_path: Path) -> None:
-    folder = job(tmp_path, "torchrun", pause_s=0.2)
+    folder = job(tmp_path, "torchrun", num_steps=3)
     with started(folder, "fit", "-c", "job.yaml") as process:
         assert process.stdout is not None
-        while not events(folder, "checkpoint"):
-            process.stdout.readline()
+        assert wait_for(lambda: events(folder, "checkpoint"), process)
         process.stdout.close()
+        (folder / "leash").unlink()
         assert process.wait(timeout=120) in (141, 120)
     assert processes_in(folder) == []
     assert summary(folder)["status"] in ("preempted", "done")

@@ -20,6 +20,7 @@ from tests.cli.commands import (
     ended,
     events,
     fit,
+    leash,
     only_run,
     runs_in,
     started,
@@ -110,12 +111,13 @@ def test_nothing_is_broken_by_a_crowd(crowd: Crowd) -> None:
 
 
 def test_a_holder_on_another_host_is_believed_until_it_is_silent_and_then_its_run_goes_on(tmp_path: Path) -> None:
-    slow = {"pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.1}}}
-    folder = workplace(tmp_path, {**SMALL, "callbacks": slow})
+    folder = workplace(tmp_path, {**SMALL, "callbacks": {"leash": {"class_path": "mine.Leash"}}})
+    held_back = leash(folder, 8)  # six are an epoch
     with started(folder, "fit", "-c", "job.yaml") as process:
         assert wait_for(lambda: events(folder, "checkpoint"), process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
+    held_back.unlink()
     lock = folder / "runs" / "job" / "lock.json"
     held = json.loads(lock.read_text(encoding="utf-8"))
     lock.write_text(json.dumps({**held, "host": "other-host"}), encoding="utf-8")

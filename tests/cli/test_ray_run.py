@@ -12,7 +12,19 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import SLOW_PICTURES, ended, events, fit, rows, runs_in, started, summary, wait_for, workplace
+from tests.cli.commands import (
+    LEASHED_PICTURES,
+    ended,
+    events,
+    fit,
+    leash,
+    rows,
+    runs_in,
+    started,
+    summary,
+    wait_for,
+    workplace,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,7 +32,7 @@ pytestmark = [
 ]
 
 JOB: dict[str, Any] = {
-    **SLOW_PICTURES,
+    **LEASHED_PICTURES,
     "accelerator": {"strategy": "ddp", "gpus": 0},
     "launch": {"engine": "ray", "processes": 2, "max_failures": 1},
 }
@@ -28,10 +40,12 @@ JOB: dict[str, Any] = {
 
 def test_a_rank_that_is_killed_costs_the_work_since_the_last_checkpoint(tmp_path: Path) -> None:
     folder = workplace(tmp_path, JOB, pictures=60)
+    held = leash(folder, 4)
     with started(folder, "fit", "-c", "job.yaml") as process:
         assert wait_for(lambda: len(events(folder, "checkpoint")) >= 2, process)
         (standing,) = folder.glob("runs/.launch/*/rank-1-0.json")
         os.kill(json.loads(standing.read_text(encoding="utf-8"))["process"]["pid"], signal.SIGKILL)
+        held.unlink()
         end = ended(process, 200)
     assert end.code == 0, end.err
     assert len(events(folder, "resume")) == 1
@@ -41,6 +55,7 @@ def test_a_rank_that_is_killed_costs_the_work_since_the_last_checkpoint(tmp_path
 
 def test_an_interrupt_saves_and_the_same_command_resumes(tmp_path: Path) -> None:
     folder = workplace(tmp_path, JOB, pictures=60)
+    held = leash(folder, 4)
     with started(folder, "fit", "-c", "job.yaml") as process:
         assert wait_for(lambda: len(events(folder, "checkpoint")) >= 2, process)
         began = time.monotonic()
@@ -50,6 +65,7 @@ def test_an_interrupt_saves_and_the_same_command_resumes(tmp_path: Path) -> None
         assert time.monotonic() - began < 60
     assert end.code == 75, end.err
     assert summary(folder)["status"] == "preempted"
+    held.unlink(missing_ok=True)
     resumed = fit(folder)
     assert resumed.code == 0, resumed.err
     assert "resumes" in resumed.err

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from lightkit import runs
 from lightkit.cli.completing import answer
-from tests.cli.commands import Ended, ended, processes_of, run, started, wait_for
+from tests.cli.commands import Ended, ended, run, started, wait_for, wait_until_gone
 from tests.cli.conftest import MY_MODELS, SMALL, House, read_json
 
 STAGES = ["fit", "test", "export", "gate", "promote"]
@@ -104,15 +103,6 @@ class Night:
             for event in runs.read_events(self.runs[0] / "events.jsonl")
             if event["event"] == "stage"
         ]
-
-
-def wait_until_gone(session: int) -> bool:
-    """Wait until no process of a session is left."""
-    deadline = time.monotonic() + 60
-    while processes_of(session):
-        assert time.monotonic() < deadline, "processes are left"
-        time.sleep(0.05)
-    return True
 
 
 @pytest.fixture(scope="module")

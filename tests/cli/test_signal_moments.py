@@ -62,14 +62,15 @@ class Data(LightningDataModule):
     def val_dataloader(self):
         return DataLoader([Set()[0]], batch_size=1)
 '''
+FOR_EVER = {"max_epochs": 100_000}  # but for the signal
 EVERY_STEP = {"checkpoint": {"init_args": {"save_last_every_n_steps": 1}}}
 JOBS: dict[str, dict[str, Any]] = {
     "loading": SMALL,
-    "saving": {**PICTURES, "callbacks": EVERY_STEP},
+    "saving": {**PICTURES, "callbacks": EVERY_STEP, "trainer": {**PICTURES["trainer"], **FOR_EVER}},
     "hanging": {
         **SMALL,
         "data": {"class_path": "stubborn.Data"},
-        "callbacks": {"pause": {"class_path": "mine.Pause", "init_args": {"seconds": 0.2}}},
+        "trainer": {**SMALL["trainer"], **FOR_EVER},
     },
 }
 

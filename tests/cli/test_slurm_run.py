@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import (
-    SLOW_PICTURES,
+    LEASHED_PICTURES,
     assert_same_training,
     ended,
     events,
     fit,
+    leash,
     rows,
     run,
     started,
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 FAKE = Path(__file__).parents[1] / "launch" / "fake_slurm"
 JOB: dict[str, Any] = {
-    **SLOW_PICTURES,
+    **LEASHED_PICTURES,
     "accelerator": {"strategy": "ddp", "gpus": 0},
     "launch": {"engine": "slurm", "processes": 2, "threads": 1},
 }
@@ -37,9 +38,10 @@ def test_a_job_that_is_preempted_resumes_and_ends_as_if_nothing_had_happened(tmp
     if processes == 1:  # what `lightkit submit` makes of a config that says nothing of hardware
         job |= {"accelerator": "cpu", "launch": {}}
     folder, place = workplace(tmp_path / "slurm", job, pictures=60), tmp_path / "fake"
+    leash(folder, 4)  # which the signal takes away
     environ = {"PATH": f"{FAKE}{os.pathsep}{os.environ['PATH']}", "FAKE_SLURM": str(place)}
     with started(folder, "submit", "-c", "job.yaml", environ=environ) as process:
-        assert wait_for(lambda: len(events(folder, "checkpoint")) >= 2, process)
+        assert wait_for((folder / "held").exists, process)
         (place / "signal").touch()
         done = ended(process)
     assert done.code == 0, done.err
