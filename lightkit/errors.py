@@ -11,6 +11,7 @@
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
       Stalled                   70   nothing was finished for too long: the watchdog has ended it
       NonfiniteLoss              1   the loss was NaN or infinite; a checkpoint from before is there
+      OutputLost                74   standard output cannot be written, as on a full disk
       RunLocked                 75   another process holds the run; try again later
       OutOfTime                 75   the deadline leaves no time for what is left; the same command goes on
       ServerAway                75   MLflow's registry does not answer; try again later
@@ -42,6 +43,7 @@ __all__ = [
     "LightkitError",
     "NonfiniteLoss",
     "OutOfTime",
+    "OutputLost",
     "RunLocked",
     "ServerAway",
     "Stalled",
@@ -152,6 +154,12 @@ class Stalled(LightkitError):
     """Nothing was finished for so long that it would not have been any more; the same command may resume."""
 
     exit_code = 70
+
+
+class OutputLost(LightkitError):
+    """Standard output cannot be written; files that were written before are whole."""
+
+    exit_code = 74  # EX_IOERR of sysexits.h, as 70 and 75 are of it
 
 
 class RunLocked(LightkitError):

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lightkit import __version__
-from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, told_interruption
+from lightkit.cli.standard_output import lost_output_told, silence, tell
+from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, OutputLost, told_interruption
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["main"]
@@ -97,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Words after the program's name; those of this process if None.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        lost_output_told()
     with SignalWatch(to_the_end=argv is None) as watch:
         watch.code = _code_of(words, watch)
         return watch.code
@@ -112,20 +115,22 @@ def _code_of(words: list[str], watch: SignalWatch) -> int:
     except Interrupted as interruption:
         return _told(interruption)
     except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         return PIPE_CLOSED
     except Exception as error:
         if watch.received is not None and watch.explains(error):
             return _told(Interrupted(watch.received))
         if not isinstance(error, LightkitError):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, OutputLost):
+            silence(sys.stdout)  # which Python would try to write once more at its end
+        tell(f"error: {error}")
         return error.exit_code
     return code
 
 
 def _told(interruption: Interrupted) -> int:
-    print(told_interruption(interruption), file=sys.stderr)
+    tell(told_interruption(interruption))
     return interruption.exit_code
 
 

@@ -21,6 +21,7 @@ SHOWN: dict[int, tuple[str, str]] = {
     5: ("test_exit_codes.py", "test_an_export_that_does_not_match_its_model_is_5"),
     6: ("test_exit_codes.py", "test_a_fit_that_ends_well_is_0_and_the_same_again_is_6_or_0_as_asked"),
     70: ("test_stall.py", "test_a_fit_that_hangs_ends_with_70_and_names_the_line"),
+    74: ("test_standard_output.py", "test_a_full_standard_output_is_told_in_one_line"),
     75: ("test_processes.py", "test_a_signal_in_training_is_75_and_the_same_command_ends_with_the_same_weights"),
     129: ("../runs/test_signals.py", "test_a_signal_outside_training_is_raised_at_once"),
     130: ("test_processes.py", "test_a_signal_with_nothing_to_resume_from_says_so"),
