@@ -17,6 +17,7 @@ from lightkit.callbacks.agreement import Agreement
 from lightkit.callbacks.checkpoint_io import copier_of
 from lightkit.config import near
 from lightkit.errors import ConfigError
+from lightkit.launch.heartbeat import heartbeat
 
 __all__ = ["Checkpoint", "ResumableOrder", "resumes_within_epoch"]
 
@@ -156,8 +157,9 @@ class Checkpoint(ModelCheckpoint):
     def _copied(self, best: Path | None, trainer: Trainer) -> bool:
         """Let `last.ckpt` hold what `best.ckpt` does, where that was written just now; tell whether it is so."""
         copier = copier_of(trainer.strategy)
-        if best is None or copier is None:
+        if best is None or copier is None or type(self).save_last_now is not Checkpoint.save_last_now:
             return False
+        heartbeat().enter("checkpoint")
         if trainer.is_global_zero:
             copier.save_copy(self.last_path, of=best)
         trainer.strategy.barrier("Checkpoint.last")

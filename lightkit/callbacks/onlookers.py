@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from pathlib import Path
 from typing import Any
 
 from pytorch_lightning import Callback, Trainer
@@ -11,16 +13,22 @@ from pytorch_lightning.strategies import Strategy
 from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import writes_digests
-from lightkit.callbacks.sources import home_of, is_ours, own_modules, says
+from lightkit.callbacks.sources import home_of, is_ours, parts_of, says, source_modules
 
 __all__ = ["foreign_callbacks", "has_onlookers"]
 
+_log = logging.getLogger("lightkit")
+
 _LOOKS = re.compile(
-    r"checkpoint|ckpt|best_model|last_good|metrics_path|events_path|summary|lightkit\.runs|lightkit import .*\bruns\b",
+    r"checkpoint|ckpt|best_model|last_good|metrics_path|events_path|summary|manifest|metrics\.csv|events\.jsonl"
+    r"|lightkit\.runs|import lightkit\b|lightkit import[\s(]+[\w\s,]*\bruns\b",
     re.IGNORECASE,
 )
 # A callback is given the trainer, which knows the folders.
-_LOOKS_OR_FINDS = re.compile(rf"{_LOOKS.pattern}|log_dir|root_dir|dirpath|\bruns/", re.IGNORECASE)
+_FINDS = re.compile(
+    rf"{_LOOKS.pattern}|log_dir|root_dir|save_dir|dirpath|\bruns/|subprocess|os\.system|popen|import_module|__import__",
+    re.IGNORECASE,
+)
 # Whose `after_save_checkpoint` does not look at the file, which Lightning tells of as soon as it is written.
 _BLIND = ("pytorch_lightning.loggers.logger", "pytorch_lightning.loggers.tensorboard")
 
@@ -77,5 +85,14 @@ def _sends_checkpoints(logger: Any) -> bool:
 
 
 def _may_look(part: Any) -> bool:
-    is_callback = isinstance(part, Callback)
-    return says(own_modules(part, with_parts=is_callback), _LOOKS_OR_FINDS if is_callback else _LOOKS)
+    """Tell whether somebody's part may look at a file; one that nobody can tell it of may."""
+    try:
+        if not isinstance(part, Callback):
+            return says(source_modules(part), _LOOKS)
+        beside = parts_of(part)
+        texts = (str(value) for value in beside if isinstance(value, str | Path))
+        is_foreign = bool(modules := source_modules(part, *beside))
+        return is_foreign and (any(map(_FINDS.search, texts)) or says(modules, _FINDS))
+    except Exception as error:  # noqa: BLE001 (the code is anybody's, and to wait for the disk ends no training)
+        _log.debug("%s may look at files: its source cannot be read (%s)", type(part).__name__, error)
+        return True

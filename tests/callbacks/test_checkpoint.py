@@ -142,6 +142,19 @@ def test_a_writer_of_checkpoints_that_does_more_is_asked_for_both(tmp_path: Path
     assert counting.names == ["best.ckpt", "last.ckpt"]
 
 
+def test_who_does_more_when_the_last_checkpoint_is_written_is_called_in_each_epoch(tmp_path: Path) -> None:
+    class Sending(Checkpoint):
+        sent = 0
+
+        def save_last_now(self, trainer: pl.Trainer) -> Path:
+            self.sent += 1
+            return super().save_last_now(trainer)
+
+    keeper = Sending(dirpath=str(tmp_path))
+    fit(keeper, Rising())
+    assert keeper.sent == 3
+
+
 def test_the_last_checkpoint_is_written_within_epochs_that_can_be_resumed_there(tmp_path: Path) -> None:
     steps = fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=2), Rising(), exact=True)
     assert steps == [2, 4, 5, 7, 9, 10, 12, 14, 15]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from pytorch_lightning.plugins import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
@@ -186,7 +187,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
     yield write
     for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and Path(str(sys.modules[name].__file__)).parent == tmp_path:
+        if getattr(sys.modules[name], "__file__", None) and tmp_path in Path(str(sys.modules[name].__file__)).parents:
             del sys.modules[name]
 
 
@@ -255,6 +256,65 @@ def test_what_a_callback_is_given_may_look(write: Write) -> None:
     assert not has_onlookers(trainer_of(callback), WRITER)
     callback.uploader = uploader.Uploader()
     assert has_onlookers(trainer_of(callback), WRITER)
+
+
+@pytest.mark.parametrize(
+    ("value", "looks"),
+    [
+        ("runs/*/latest", True),
+        (Path("mine/last.ckpt"), True),
+        ({"to": ["a", ("b.ckpt",)]}, True),
+        (functools.partial(print, "last.ckpt"), True),
+        ([OwnHook()], True),
+        (str.upper, False),
+        (torch.Tensor.abs, False),
+        (["a text", 3, None, {"b": 2.0}], False),
+    ],
+    ids=["text", "path", "within", "partial", "things", "method_of_c", "method_of_torch", "nothing"],
+)
+def test_what_a_callback_holds_may_name_files(value: Any, looks: bool, write: Write) -> None:
+    callback = write(my_tells=CALLBACK.format(imports="", does="pass")).Tells()
+    callback.value = value
+    assert has_onlookers(trainer_of(callback), WRITER) is looks
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["import lightkit as lk", "from lightkit import (\n    errors,\n    runs,\n)", "import lightkit.runs as records"],
+    ids=["whole", "over_lines", "part"],
+)
+def test_who_imports_the_records_may_look_at_them(imports: str, write: Write) -> None:
+    callback = write(my_tells=CALLBACK.format(imports=imports, does="pass")).Tells()
+    assert has_onlookers(trainer_of(callback), WRITER)
+
+
+def test_a_module_that_is_imported_in_either_way_ends_no_training(write: Write) -> None:
+    imports = "try:\n    from .my_helper import help\nexcept ImportError:\n    from my_helper import help"
+    module = write(my_tells=CALLBACK.format(imports=imports, does="help()"), my_helper="def help(): pass")
+    assert not has_onlookers(trainer_of(module.Tells()), WRITER)
+
+
+def test_a_package_that_is_imported_later_may_look(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "__init__.py").write_text("from .inner import help")
+    (tmp_path / "my_package" / "inner.py").write_text("def help(): pass")
+    module = write(my_tells=CALLBACK.format(imports="", does="from my_package import help; help()"))
+    assert has_onlookers(trainer_of(module.Tells()), WRITER)
+    importlib.import_module("my_package")
+    assert not has_onlookers(trainer_of(module.Tells()), WRITER)
+    (tmp_path / "my_package" / "later.py").write_text("def help(): open('last.ckpt')")
+    (tmp_path / "my_tells.py").write_text(CALLBACK.format(imports="", does="from my_package import later"))
+    assert has_onlookers(trainer_of(module.Tells()), WRITER)
+
+
+def test_whatever_goes_wrong_with_a_source_ends_no_training(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = write(my_tells=CALLBACK.format(imports="", does="pass"))
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RecursionError("of a very deep source")
+
+    monkeypatch.setattr("lightkit.callbacks.sources.ast.parse", fails)
+    assert has_onlookers(trainer_of(module.Tells()), WRITER)
 
 
 def test_a_model_without_a_source_may_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,3 +209,37 @@ def test_a_copy_that_gives_other_numbers_is_not_used(
     (head,) = model._head_names
     with torch.no_grad():
         torch.testing.assert_close(logits_of(model._network, head, features.of(images)), model(images))
+
+
+class ByDefault(nn.Module):
+    """Takes another way through its layers where it is given a scale, as tracing does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+    def forward(self, images: Tensor, scale: Tensor | None = None) -> Tensor:
+        features = self.norm(self.conv(images)).mean((2, 3))
+        logits: Tensor = self.head(features if scale is None else features * scale)
+        return logits
+
+
+def test_a_copy_that_cannot_be_computed_is_not_used(model_of: Callable[..., ImageClassifier]) -> None:
+    model = model_of()
+    model.network, model._head_names = ByDefault().eval().requires_grad_(requires_grad=False), ("head",)
+    assert folded(model.network) is not None
+    features, images = features_of(model), torch.randn(4, 3, 8, 8)
+    features.key()
+    assert features.of(images).shape == (4, 4)
+
+
+def test_a_copy_computes_float64_as_exactly(model_of: Callable[..., ImageClassifier]) -> None:
+    model = model_of(backbone="mobilenet_v3_small").eval().double()
+    features, images = features_of(model), torch.randn(4, 3, 64, 64, dtype=torch.float64)
+    features.key()
+    (head,) = model._head_names
+    with torch.no_grad():
+        torch.testing.assert_close(
+            logits_of(model._network, head, features.of(images)), model(images), rtol=1e-9, atol=1e-9
+        )
+    assert features._folded is not None

@@ -83,6 +83,39 @@ def test_a_network_whose_layers_depend_on_the_numbers_is_computed_as_it_is() -> 
     assert folded(ByItsNumbers().eval()) is None
 
 
+class Twice(nn.Module):
+    """Uses a convolution twice, before norms of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.one, self.other = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        one: Tensor = self.one(self.conv(images))
+        other: Tensor = self.other(self.conv(one))
+        return other
+
+
+def test_a_layer_that_is_used_twice_takes_no_norm() -> None:
+    assert folded(with_statistics(Twice())) is None
+
+
+class NormOfItsOwn(nn.BatchNorm2d):
+    """What is traced of it is its function alone."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.batch_norm(images, self.running_mean, self.running_var, self.weight, self.bias)
+
+
+def test_a_norm_that_stays_is_not_counted_as_folded() -> None:
+    assert folded(nn.Sequential(nn.Conv2d(3, 4, 3), NormOfItsOwn(4)).eval()) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_weights_of_low_precision_are_not_rounded_again(dtype: torch.dtype) -> None:
+    assert folded(small().eval().to(dtype)) is None
+
+
 def test_who_looks_at_a_layer_goes_on_seeing_it() -> None:
     network = small().eval()
     network[1].register_forward_hook(lambda *_: None)
