@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -58,7 +59,7 @@ class Shelf:
         otherwise: Callable[[], T | None] = lambda: None,
         is_worth: Callable[[T], bool],
     ) -> T:
-        """Give what was found before, if it counts, or something else that does; else search, and keep it.
+        """Give what was found before, if it counts, or something else that tells more; else search, and keep it.
 
         What time has cut short is kept only if it `is_worth` it: else a busy moment would decide for good.
 
@@ -73,8 +74,12 @@ class Shelf:
             is_worth: Tells whether what time has cut short says anything.
         """
         before = None if name is None else self.kept(name, of_json, part)
-        if before is None or not counts(before):
-            before = otherwise()
+        if before is not None and not counts(before):
+            before = None
+        if before is None or before.left_out:
+            other = otherwise()
+            if before is None or (other is not None and len(other.left_out) < len(before.left_out)):
+                before = other
         if before is not None:
             self.before.add(search)
             return before
@@ -101,11 +106,20 @@ class Shelf:
         except (KeyError, TypeError, ValueError):  # of another version
             return None
 
-    def alike(self, start: str, of_json: Callable[[dict[str, Any]], T]) -> Iterator[T]:
-        """Give all findings whose name has this start, newest first."""
+    def alike(
+        self, start: str, of_json: Callable[[dict[str, Any]], T], part: Part, *, took_s: Callable[[T], float]
+    ) -> Iterator[tuple[T, Callable[[], bool]]]:
+        """Give all findings whose name has this start, newest first; each with what tells if there is time for more.
+
+        Args:
+            start: Of the names.
+            of_json: Reads them.
+            part: Of the time that there is now.
+            took_s: Gives the seconds that a search took.
+        """
         for told in findings_cache.read_all(self._root, start) if self._is_read else []:
             if (found := _read(told, of_json)) is not None:
-                yield found
+                yield found, partial(_has_time, part, told, found, took_s(found))
 
     def keep(self, name: str, found: Keepable, part: Part) -> None:
         """Keep what was found, unless what is there had more time or left out less.
@@ -131,6 +145,15 @@ def _read(told: dict[str, Any], of_json: Callable[[dict[str, Any]], T]) -> T | N
         return of_json(told["found"])
     except (KeyError, TypeError, ValueError, AttributeError):  # of another version
         return None
+
+
+def _has_time(part: Part, told: dict[str, Any], found: Keepable, seconds: float) -> bool:
+    """Tell whether there is more time than there was, where that was too little, else as much as the search took."""
+    try:
+        limit = told["limit"]
+        return part.has_more_than(limit) if found.left_out else part.has_time_for(limit, seconds=seconds)
+    except (KeyError, TypeError, ValueError):  # of another version
+        return True
 
 
 def _content(found: Keepable, part: Part) -> dict[str, Any]:

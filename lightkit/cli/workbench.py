@@ -171,8 +171,9 @@ class Workbench:
         def of_more() -> Findings | None:
             how: dict[str, Any] = {"cores": cores, "ranks": self._length.ranks, "is_deterministic": is_strict}
             start = kept_name(SPEED, parts)
-            others = [] if start is None else self._shelf.alike(start, Findings.of_json)
-            return next((less for one in others if (less := narrowed(one, settings, base, **how)) is not None), None)
+            others = self._shelf.alike(start, Findings.of_json, part, took_s=lambda one: one.seconds) if start else ()
+            all_less = [narrowed(one, settings, base, **how, has_time=has_time) for one, has_time in others]
+            return min((one for one in all_less if one is not None), key=lambda one: len(one.left_out), default=None)
 
         return self._shelf.kept_or_new(
             SPEED,

@@ -133,10 +133,23 @@ class Part:
             TypeError: Likewise.
             ValueError: Likewise.
         """
-        if then["expected"] is not None:
-            batch_s, per_epoch = then["expected"]
-            self.expect(batch_s, per_epoch)
+        self._expect_as(then)
         return then["seconds"] is not None and bool(self._seconds - then["loads_s"] > _MORE * then["seconds"])
+
+    def has_time_for(self, then: Mapping[str, Any], *, seconds: float) -> bool:
+        """Tell whether there is as much time as a search took, where a batch takes as long as it did.
+
+        Args:
+            then: What `as_json` gave.
+            seconds: That it took.
+
+        Raises:
+            KeyError: If something else gave it.
+            TypeError: Likewise.
+            ValueError: Likewise.
+        """
+        self._expect_as(then)
+        return bool(self._seconds - then["loads_s"] >= seconds)
 
     def had_less_than(self, then: Mapping[str, Any]) -> bool:
         """Tell whether there was less time for the search than there was.
@@ -146,6 +159,11 @@ class Part:
         """
         seconds = self.as_json()["seconds"]
         return seconds is not None and bool(then["seconds"] is None or seconds < then["seconds"])
+
+    def _expect_as(self, then: Mapping[str, Any]) -> None:
+        if then["expected"] is not None:
+            batch_s, per_epoch = then["expected"]
+            self.expect(batch_s, per_epoch)
 
     @property
     def _seconds(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -73,8 +74,12 @@ def narrowed(
     cores: int,
     ranks: int,
     is_deterministic: bool = False,
+    has_time: Callable[[], bool] = lambda: True,
 ) -> Findings | None:
-    """Give what findings say of settings of which fewer are open: all that would be measured for these is among them.
+    """Give what findings say of settings of which fewer are open.
+
+    What would be measured for these is to be among them, but for what there is no time for now either. A fused
+    optimizer changes the update alone: what was no faster beside one, where the choice had it, is none without it.
 
     Args:
         found: Of the same model and data on the same machine, with whatever settings.
@@ -83,6 +88,7 @@ def narrowed(
         cores: That this process may use.
         ranks: Processes that train on this machine.
         is_deterministic: Whether only what repeats bit for bit may be chosen.
+        has_time: Tells whether there is time to measure what is missing.
 
     Returns:
         None where something would have to be measured.
@@ -96,7 +102,7 @@ def narrowed(
     first = _at(base, found)
     if not {*settings.autos()} <= {*found.autos} or first is None or not _is_same(base, found.measurements[0].variant):
         return None
-    taken = [first]
+    taken, left_out = [first], list[str]()
     tried = candidates(
         settings,
         base,
@@ -109,14 +115,23 @@ def narrowed(
     for variant in tried:
         if any(one.variant == variant for one in taken):
             continue
-        if (one := _at(variant, found)) is None:
-            return None
-        taken.append(one)
+        if (one := _at(variant, found)) is not None:
+            taken.append(one)
+        elif settings.fused == "auto" or not _is_no_faster_fused(variant, choose(taken).variant, found):
+            if has_time():
+                return None
+            left_out.append(f"{variant.words}: was not measured, and there is no time for it")
     chosen = choose(taken).variant
     if is_deterministic and chosen != base and not _is_same(chosen, found.chosen):
         return None  # nobody has seen it repeat
-    less = replace(found, measurements=tuple(taken), chosen=chosen, left_out=(), autos=settings.autos())
+    less = replace(found, measurements=tuple(taken), chosen=chosen, left_out=tuple(left_out), autos=settings.autos())
     return concluded(less, settings, configured=configured, cores=cores, ranks=ranks)
+
+
+def _is_no_faster_fused(variant: Variant, best: Variant, found: Findings) -> bool:
+    """Tell whether a variant was seen to be no faster than the best when both had a fused optimizer."""
+    one, other = _at(variant.but(fused=True), found), _at(best.but(fused=True), found)
+    return one is not None and other is not None and choose([other, one]) is other
 
 
 def _at(variant: Variant, found: Findings) -> Measurement | None:

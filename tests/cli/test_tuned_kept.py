@@ -176,6 +176,40 @@ def test_what_another_version_kept_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("of_more", "taken"),
+    [(WHOLE, WHOLE), (replace(LEFT_OUT, load_s=0.5), LEFT_OUT), (None, LEFT_OUT)],
+    ids=["more", "no more", "nothing"],
+)
+def test_what_was_cut_short_gives_way_to_what_tells_more(
+    tmp_path: Path, of_more: Findings | None, taken: Findings
+) -> None:
+    shelf = Shelf(tmp_path, is_read=True)
+    shelf.keep("key", LEFT_OUT, _of(5.0))
+    options: dict[str, Any] = {"look": lambda: pytest.fail("searched"), "is_worth": lambda _: True}
+    of_json: Callable[[dict[str, Any]], Findings] = Findings.of_json
+    assert shelf.kept_or_new(SPEED, "key", of_json, part=_of(5.0), otherwise=lambda: of_more, **options) == taken
+
+
+@pytest.mark.parametrize(
+    ("found", "had", "now", "has_time"),
+    [
+        (LEFT_OUT, 5.0, 5.0, False),
+        (LEFT_OUT, 5.0, 30.0, True),
+        (replace(WHOLE, seconds=4.0), None, 3.0, False),
+        (replace(WHOLE, seconds=4.0), None, 5.0, True),
+    ],
+    ids=["cut short", "more time", "less than it took", "as much as it took"],
+)
+def test_findings_for_more_come_with_whether_there_is_time_for_more(
+    tmp_path: Path, found: Findings, had: float | None, now: float, has_time: bool
+) -> None:
+    shelf = Shelf(tmp_path, is_read=True)
+    shelf.keep("key", found, _of(had))
+    ((alike, tells),) = shelf.alike("key", Findings.of_json, _of(now), took_s=lambda one: one.seconds)
+    assert (alike, tells()) == (found, has_time)
+
+
+@pytest.mark.parametrize(
     ("of_json", "found", "hollow"),
     [
         (Findings.of_json, LEFT_OUT, {"measurements": []}),
@@ -198,7 +232,7 @@ def test_a_hollow_file_is_passed_over(
     content = read_json(path)
     path.write_text(json.dumps({**content, "found": {**content["found"], **hollow}}))
     assert shelf.kept("key", of_json, _of(None)) is None
-    assert list(shelf.alike("key", of_json)) == []
+    assert list(shelf.alike("key", of_json, _of(None), took_s=lambda _: 1.0)) == []
 
 
 def test_the_line_says_how_many_were_not_tried() -> None:

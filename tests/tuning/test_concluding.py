@@ -9,6 +9,7 @@ import torch
 
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.tuning import candidates
+from lightkit.tuning.choosing import choose
 from lightkit.tuning.concluding import narrowed
 from lightkit.tuning.variant import Findings, Measurement, Variant
 
@@ -90,6 +91,37 @@ def test_all_of_it_answers_the_same() -> None:
 )
 def test_what_would_have_to_be_measured_is_not_guessed(base: Variant, settings: Any) -> None:
     assert _less(base, **settings) is None
+
+
+@pytest.mark.parametrize(
+    ("beside_fused", "has_time", "gain"),
+    [(0.7, True, 2.0), (0.2, True, None), (0.2, False, 2.0), (None, True, None), (None, False, 2.0)],
+    ids=["no faster", "faster", "faster, no time", "left out", "left out, no time"],
+)
+def test_what_was_compiled_beside_a_fused_optimizer_loses_no_other_gain(
+    monkeypatch: pytest.MonkeyPatch, beside_fused: float | None, has_time: bool, gain: float | None
+) -> None:
+    """As `lightkit tune` measures all that a config leaves open, and a fit asks for all but `fused`."""
+    monkeypatch.setattr(candidates, "missing_for_compiling", lambda device: None)
+    measured = [
+        _measured(1.0),
+        _measured(0.5, memory_format="channels_last"),
+        _measured(0.4, memory_format="channels_last", fused=True),
+    ]
+    if beside_fused is not None:
+        measured.append(_measured(beside_fused, memory_format="channels_last", fused=True, compile=True))
+    found = Findings(
+        tuple(measured),
+        choose(measured).variant,
+        left_out=("compiled",) * (beside_fused is None),
+        autos=("memory_format", "compile", "fused"),
+        has_convolutions=True,
+    )
+    asked = AcceleratorSettings(memory_format="auto", compile="auto")
+    less = narrowed(found, asked, Variant(), cores=2, ranks=1, has_time=lambda: has_time)
+    assert (None if less is None else less.gain) == gain
+    assert less is None or less.chosen == Variant(memory_format="channels_last")
+    assert less is None or len(less.left_out) == (beside_fused != 0.7)
 
 
 def test_nobody_has_seen_another_choice_repeat() -> None:
