@@ -143,7 +143,8 @@ class MeasuredAutos:
         for line in found.lines:
             self._session.tell(line)
         if found.rate is not None:
-            _keep_curve(found.rate, stage.start.run.folder)
+            if found.rate.losses:
+                _keep_curve(found.rate, stage.start.run.folder)
             if found.rate.learning_rate is None:
                 _log.warning("accelerator.learning_rate: %s; the config's is kept", found.rate.words)
         stage.recorder.events.write("tune", **found.event())

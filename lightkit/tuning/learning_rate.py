@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ __all__ = ["FoundRate", "find_learning_rate", "judged"]
 LEAST, MOST = 1e-6, 1.0
 """A rate outside these is refused: the test has failed, whatever its curve looks like."""
 _NUM_FLAT = 10  # steps at the beginning, whose rates are too low to change anything
+_NUM_LAST = 5  # steps at the end, whose median tells whether the loss rises: one batch may be a hard one
+_RISE = 0.1  # of the fall: less may be a halt on the way down
 
 
 @dataclass(frozen=True)
@@ -126,9 +129,10 @@ def find_learning_rate(
         seed: Of weights and order, so that the same rate is found again.
         callbacks: Gives what else takes part, such as `Computation`.
         num_steps: Most steps to take: no more than the training has, but for 40.
-        part: Of the time that there is; None for as much as it takes. Where it has an end, two steps are timed first,
-            which it is told, and as many are taken as there is time for. 40 are the fewest, whatever the training
-            takes; where the seconds alone are too few for these, there is no rate.
+        part: Of the time that there is; None for as much as it takes. Where it has an end, a few batches are timed
+            first, which it is told, and as many steps are planned as there is time for. 40 are the fewest, whatever the
+            training takes; where the seconds alone are too few for these, or end before the loss has risen again,
+            there is no rate.
 
     Raises:
         ConfigError: If the model optimizes by hand, or has not exactly one optimizer.
@@ -140,15 +144,17 @@ def find_learning_rate(
         trainer.fit(by_itself(build()), datamodule=datamodule)
     if test.refused is not None:
         return FoundRate(None, test.refused, left_out=test.left_out)
-    return replace(judged(test.rates, test.losses), left_out=test.left_out)
+    return replace(judged(test.rates, test.losses, is_cut=test.is_cut), left_out=test.left_out)
 
 
-def judged(rates: Sequence[float], losses: Sequence[float]) -> FoundRate:
+def judged(rates: Sequence[float], losses: Sequence[float], *, is_cut: bool = False) -> FoundRate:
     """Suggest a rate, or say why there is none.
 
     Args:
         rates: Learning rate of each step.
         losses: Loss of each step.
+        is_cut: Whether time has ended the test. The least loss of a curve that was still falling is its last one, and
+            tells how long the test took; so the loss has to have risen again.
     """
     given = tuple(rates), tuple(losses)
     num_points = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
@@ -161,6 +167,14 @@ def judged(rates: Sequence[float], losses: Sequence[float]) -> FoundRate:
     noise = math.sqrt(sum((loss - start) ** 2 for loss in flat) / (len(flat) - 1))
     least = min(range(num_points), key=smooth.__getitem__)
     fall = start - smooth[least]
+    rise = statistics.median(losses[num_points - _NUM_LAST : num_points]) - smooth[least]
+    if is_cut and num_points == len(losses) and rise <= max(1.5 * noise, 1e-3 * abs(start), _RISE * fall):
+        return FoundRate(
+            None,
+            f"time ended after {num_points} steps, at a rate of {rates[-1]:.2g}, and the loss had not clearly risen by "
+            "then; let lightkit tune find it without a budget, or give the rate",
+            *given,
+        )
     if fall <= max(1.5 * noise, 1e-3 * abs(start)):
         return FoundRate(
             None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -29,7 +30,9 @@ LEAST_RATE, _MOST_RATE = 1e-7, 1.0
 FEWEST_POINTS = 20
 """Losses that tell something; a test that was begun may diverge soon after half of its steps."""
 _FEWEST_STEPS = 40
-_TIMED_STEPS = 2  # the first batch takes longer than any other
+_NUM_TIMED = 5  # batches after the first, whose median is a pace: any one of them may have waited
+_TIMED_S = 5.0  # of batches that are timed: fewer do then
+_SHARE_OF_STEPS = 0.9  # of the time; the rest is for those that take longer than the pace
 _RESET = "__lr_finder_reset_params"
 
 
@@ -48,6 +51,8 @@ class RangeTest(Callback):
         """What there was no time for."""
         self.refused: str | None = None
         """Why there was no time for anything that tells a rate, or no step at all."""
+        self.is_cut = False
+        """Whether time has ended it before its last rate, and before the loss had grown to four times its least."""
         self._num_steps, self._part = num_steps, part
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -76,9 +81,7 @@ class RangeTest(Callback):
     def _in_time(self, trainer: Trainer, module: LightningModule, most: int) -> int | None:
         """Give the steps that there is time for; None where these would tell nothing."""
         with isolate_rng():  # as if these had not been
-            pace = self._run(trainer, module, _TIMED_STEPS, early_stop_threshold=None)
-        if pace.is_late:
-            self.left_out = (f"there was no time for {most}",)
+            pace = self._run(trainer, module, most, early_stop_threshold=None, is_trial=True)
         if pace.is_late or not self.losses:
             return None
         step_s = trainer.accumulate_grad_batches * pace.batch_s
@@ -89,22 +92,29 @@ class RangeTest(Callback):
             needed = f"{_FEWEST_STEPS} steps take about {_FEWEST_STEPS * step_s:.2g} s, {left_s:.2g} s were left"
             self.refused, self.left_out = f"{needed}, and lightkit tune has more", (needed,)
             return None
-        steps = int(min(most, max(_FEWEST_STEPS, (self._part.until - now_s) / step_s)))
+        steps = int(min(most, max(_FEWEST_STEPS, _SHARE_OF_STEPS * (self._part.until - now_s) / step_s)))
         self.left_out = (f"there was no time for {most}",) if steps < most else ()
         return steps
 
     def _run(
-        self, trainer: Trainer, module: LightningModule, num_steps: int, *, early_stop_threshold: float | None
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        num_steps: int,
+        *,
+        early_stop_threshold: float | None,
+        is_trial: bool = False,
     ) -> _Pace:
         finder = LearningRateFinder(
             LEAST_RATE, _MOST_RATE, num_steps, early_stop_threshold=early_stop_threshold, update_attr=False
         )
-        pace = _Pace(self._part, num_steps)
+        pace = _Pace(self._part, num_steps, is_trial=is_trial)
         with _paced(pace):
             finder.lr_find(trainer, module)
         assert finder.optimal_lr is not None  # only a fast_dev_run finds nothing
         self.rates = list(finder.optimal_lr.results["lr"])
         self.losses = list(finder.optimal_lr.results["loss"])
+        self.is_cut = pace.is_late
         if pace.is_late:
             self.left_out = (f"there was no time for {num_steps}",)
             if (seen := len(self.losses)) < FEWEST_POINTS:
@@ -119,14 +129,20 @@ class _Pace:
     Args:
         part: Of the time that there is, after which no step begins; the fewest steps may take more of the training.
         num_steps: Of the test.
+        is_trial: Whether the test ends as soon as it has shown how fast batches are.
     """
 
-    def __init__(self, part: Part, num_steps: int) -> None:
-        self.batch_s = math.inf
-        """Seconds of the fastest batch after the first, which waits for its loaders and warms up; infinite for one."""
+    def __init__(self, part: Part, num_steps: int, *, is_trial: bool) -> None:
         self.is_late = False
-        self._part, self._num_steps = part, num_steps
+        """Whether time has ended the test."""
+        self._part, self._num_steps, self._is_trial = part, num_steps, is_trial
         self._ended_s = math.inf
+        self._took_s: list[float] = []
+
+    @property
+    def batch_s(self) -> float:
+        """Seconds of the median batch after the first, which waits for its loaders and warms up; infinite for one."""
+        return statistics.median_low(self._took_s) if self._took_s else math.inf
 
     def batch(self, module: LightningModule) -> None:
         """Note the end of a batch."""
@@ -134,13 +150,17 @@ class _Pace:
             synchronized(module.device)
         now_s = time.perf_counter()
         if not math.isinf(self._ended_s):
-            self.batch_s = min(self.batch_s, now_s - self._ended_s)
+            self._took_s.append(now_s - self._ended_s)
         self._ended_s = now_s
 
     def step(self, trainer: Trainer) -> None:
-        """End the test after this step, whose last batch was noted, if it is late."""
+        """End the test after this step, whose last batch was noted, if it is late or has shown what it was to."""
+        if trainer.should_stop:  # the loss has grown too much
+            return
         until = self._part.budget_until if trainer.global_step < _FEWEST_STEPS else self._part.until
-        if trainer.global_step < self._num_steps and self._ended_s >= until:
+        if self._is_trial and (len(self._took_s) >= _NUM_TIMED or sum(self._took_s) >= _TIMED_S):
+            trainer.should_stop = True
+        elif trainer.global_step < self._num_steps and self._ended_s >= until:
             self.is_late = trainer.should_stop = True
 
 

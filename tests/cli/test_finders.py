@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 
+from lightkit.tuning import allowance, range_test
 from tests.cli.conftest import House, tune_event
 
 MY_NETS = """\
@@ -67,6 +68,31 @@ class Stuck(Rated):
         if not self.trainer.checkpoint_callbacks:
             raise OSError("no space left on device")
 """
+SLOW = """\
+from my_nets import Rated
+
+from lightkit.tuning import range_test
+
+
+class Slow(Rated):
+    def __init__(self, learning_rate: float = 3e-5, num_fast: int = 0):
+        super().__init__(learning_rate)
+        self.num_fast, self.num_steps = num_fast, 0
+
+    def training_step(self, batch, index):
+        self.num_steps += 1
+        range_test.time.now += 0.1 if self.num_steps <= self.num_fast else 20.0
+        return super().training_step(batch, index)
+"""
+
+
+class Clock:
+    """A clock that the steps of `Slow` move on."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
 
 
 @pytest.fixture
@@ -113,6 +139,30 @@ def test_no_rate_keeps_that_of_the_config_and_warns(nets: House) -> None:
     assert done.code == 0, done.err
     assert "accelerator.learning_rate: no learning rate was found: the loss fell at no rate" in done.err
     assert saved(nets.runs[-1])["model"]["init_args"]["learning_rate"] == 3e-5
+
+
+@pytest.mark.parametrize(
+    ("num_fast", "says", "num_rows"),
+    [(6 + 30, "time ended after 32 steps, at a rate of ", 32), (0, "40 steps take about ", None)],
+    ids=["cut", "not begun"],
+)
+def test_a_search_that_time_has_ended_keeps_the_rate_of_the_config_and_is_not_kept(
+    nets: House, monkeypatch: pytest.MonkeyPatch, num_fast: int, says: str, num_rows: int | None
+) -> None:
+    clock = Clock()
+    for module in (range_test, allowance):
+        monkeypatch.setattr(module, "time", clock)
+    nets.write("my_slow.py", SLOW)
+    done = nets("fit", "-c", "rated.yaml", "--model=my_slow.Slow", f"--model.init_args.num_fast={num_fast}")
+    assert done.code == 0, done.err
+    assert f"accelerator.learning_rate: no learning rate was found: {says}" in done.err
+    assert "lightkit tune" in done.err
+    run = nets.runs[-1]
+    assert saved(run)["model"]["init_args"]["learning_rate"] == 3e-5
+    assert not [*nets.folder.rglob(".tuning/learning_rate-*")]
+    curve = run / "lr_find.csv"
+    assert (len(curve.read_text().splitlines()) - 1 if curve.exists() else None) == num_rows
+    assert (run / "lr_find.png").exists() == (num_rows is not None)
 
 
 def test_a_batch_size_is_found_and_kept(nets: House) -> None:

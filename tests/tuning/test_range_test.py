@@ -92,7 +92,7 @@ def part(request: pytest.FixtureRequest) -> Part:
 @pytest.mark.parametrize("net", [Net, Diverging], ids=["whole", "diverging"])
 def test_nothing_is_validated(part: Part, net: type[Net]) -> None:
     found = find_learning_rate(net, Points(3), trainer_values=_CPU, seed=1, part=part)
-    assert len(found.losses) == 100 or (net is Diverging and 38 < len(found.losses) < 50)
+    assert len(found.losses) == 100 or (net is Diverging and 30 < len(found.losses) < 50)
 
 
 def test_a_step_that_comes_too_late_ends_it_without_a_validation() -> None:
