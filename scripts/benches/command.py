@@ -12,6 +12,7 @@ from typing import Any
 
 from benches.contest import BenchError
 from benches.environment import described, load_average
+from benches.output import shown
 from benches.table import text_of
 
 __all__ = ["command_line", "concluded", "parsed", "recorded"]
@@ -25,7 +26,8 @@ def command_line(name: str, says: str | None, *, repeat: int) -> argparse.Argume
         says: The module's docstring, whose first line is shown.
         repeat: Rounds, unless said otherwise.
     """
-    parser = argparse.ArgumentParser(prog=f"scripts/bench {name}", description=(says or "").partition("\n")[0])
+    says = (says or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog=f"scripts/bench {name}", description=says, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON into this file too")
     parser.add_argument("--repeat", type=int, default=repeat, help=f"rounds that count (default: {repeat})")
@@ -49,7 +51,7 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
 def concluded(
     name: str, options: argparse.Namespace, measured: Callable[[], Mapping[str, Any]], *, threads: int | None
 ) -> int:
-    """Measure, print a table or JSON, and return the exit code: 0, also where a reach is missed.
+    """Measure, print a table or JSON, and return the exit code: 0, also where a reach is missed; see `shown` too.
 
     Args:
         name: Of the bench.
@@ -69,8 +71,7 @@ def concluded(
         return 130
     found["settings"] = {"seed": options.seed, **found.get("settings", {})}
     found = recorded(found, options, threads=threads, load_before=before, start=start)
-    print(json.dumps(found, indent=2) if options.json else text_of(found))
-    return 0
+    return shown(json.dumps(found, indent=2) if options.json else text_of(found))
 
 
 def recorded(

@@ -47,7 +47,7 @@ def main() -> None:
     from torch.utils.data import DataLoader, random_split
     from torchvision import datasets, models, transforms
 
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("folder")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)

@@ -29,6 +29,7 @@ from benches.command import recorded
 from benches.contest import BenchError
 from benches.environment import load_average
 from benches.loader_report import NAMES, compared, report, table, workers_in_words
+from benches.output import shown
 
 __all__ = ["BenchError", "Settings", "measure", "run"]
 
@@ -74,12 +75,12 @@ def run(words: Sequence[str]) -> int:
     del told["work"]
     found = {"bench": "loader", **report(passes, told), "comparisons": compared(passes, told), "rounds": passes}
     found = recorded(found, options, threads=1, load_before=before, start=start)
-    print(json.dumps(found, indent=2) if options.json else table(found))
-    return 0
+    return shown(json.dumps(found, indent=2) if options.json else table(found))
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/bench loader", description=(__doc__ or "").partition("\n")[0])
+    says = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="scripts/bench loader", description=says, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON into this file too")
     parser.add_argument("--quick", action="store_true", help="one short pass without workers, to see that all runs")

@@ -21,6 +21,7 @@ from typing import Any
 from benches.command import recorded
 from benches.contest import BenchError, comparison
 from benches.environment import alone, load_average
+from benches.output import shown
 
 __all__ = ["ROWS", "BenchError", "compared", "measure", "report", "run"]
 
@@ -90,7 +91,8 @@ def run(words: Sequence[str]) -> int:
     Args:
         words: See `--help`.
     """
-    parser = argparse.ArgumentParser(prog="scripts/bench startup", description=(__doc__ or "").partition("\n")[0])
+    says = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="scripts/bench startup", description=says, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON into this file too")
     parser.add_argument("--quick", action="store_true", help="each command once, to see that all runs")
@@ -115,8 +117,7 @@ def run(words: Sequence[str]) -> int:
         return 130
     found = {"bench": "startup", **report(seconds), "comparisons": compared(seconds), "rounds": seconds}
     found = recorded(found, options, threads=1, load_before=before, start=start)
-    print(json.dumps(found, indent=2) if options.json else _table(found, options.repeat))
-    return 0
+    return shown(json.dumps(found, indent=2) if options.json else _table(found, options.repeat))
 
 
 def measure(repeat: int, rows: Sequence[Row] = ROWS, *, timeout_s: float = TIMEOUT_S) -> dict[str, list[float]]:

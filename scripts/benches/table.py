@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benches.contest import BenchError
 from benches.listing import BENCHES
+from benches.output import shown
 
 __all__ = ["RESULTS", "markdown", "run", "text_of", "with_table"]
 
@@ -20,49 +22,76 @@ _SIGNS = {"at most": "≤ {:g}", "at least": "≥ {:g}", "at most s": "≤ {:g} 
 
 
 def run(words: Sequence[str]) -> int:
-    """Make the README's table from stored results, print it or write it, and return the exit code.
+    """Make the README's table from stored results, print it or write it, and return the exit code: 2 where none can be.
 
     Args:
         words: See `--help`.
     """
-    parser = argparse.ArgumentParser(prog="scripts/bench table", description=(run.__doc__ or "").partition(",")[0])
+    says = (run.__doc__ or "").partition(",")[0]
+    parser = argparse.ArgumentParser(prog="scripts/bench table", description=says, allow_abbrev=False)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder with NAME.json of each bench")
     parser.add_argument("--readme", type=Path, default=README, help="file that holds the table between two comments")
     parser.add_argument("--write", action="store_true", help="write it there instead of printing it")
     options = parser.parse_args(words)
-    made = markdown(stored(options.results))
-    if not options.write:
-        print(made)
-        return 0
-    text = options.readme.read_text(encoding="utf-8")
-    if START not in text or END not in text:
-        print(f"error: {options.readme} has no lines {START} and {END} to write between", file=sys.stderr)
+    try:
+        made = markdown(stored(options.results))
+        if not options.write:
+            return shown(made)
+        _write(made, options.readme)
+    except BenchError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
-    options.readme.write_text(with_table(text, made), encoding="utf-8")
     return 0
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:
-    """Read the results of a folder, in the order of the benches."""
-    files = [folder / f"{name}.json" for name in BENCHES]
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    """Read the results of a folder, in the order of the benches.
+
+    Raises:
+        BenchError: If there are none, or a file holds something else.
+    """
+    if not folder.is_dir():
+        raise BenchError(f"{folder} is no folder; --results names that of the benches' results")
+    files = [file for name in BENCHES if (file := folder / f"{name}.json").is_file()]
+    if not files:
+        names = f"{next(iter(BENCHES))}.json"
+        raise BenchError(
+            f"{folder} holds no results, such as {names}; scripts/bench all --results {folder} stores them"
+        )
+    return [_read(file) for file in files]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BenchError(f"{file}: no results of a bench: {error}") from error
+    if not isinstance(found, dict) or not {"bench", "settings", "environment", "comparisons"} <= {*found}:
+        raise BenchError(f"{file}: no results of a bench, as its --out writes them")
+    return found
+
+
+def _write(made: str, readme: Path) -> None:
+    if not readme.is_file():
+        raise BenchError(f"{readme} is no file")
+    text = readme.read_text(encoding="utf-8")
+    if START not in text or END not in text:
+        raise BenchError(f"{readme} has no lines {START} and {END} to write between")
+    readme.write_text(with_table(text, made), encoding="utf-8")
 
 
 def with_table(text: str, made: str) -> str:
     """Put a table between the two comments of a text."""
     head, _, rest = text.partition(START)
-    lines = f"{made}\n" if made else ""
-    return f"{head}{START}\n{lines}{END}{rest.partition(END)[2]}"
+    return f"{head}{START}\n{made}\n{END}{rest.partition(END)[2]}"
 
 
 def markdown(results: Sequence[Mapping[str, Any]]) -> str:
     """Make the table: a line for each comparison, and a last one that says where and when.
 
     Args:
-        results: What the benches wrote; without any there is no table.
+        results: What the benches wrote.
     """
-    if not results:
-        return ""
     lines = ["| bench | what | lightkit | against | ratio | rounds | reach | |", "|---|---|---|---|---|---|---|---|"]
     for found in results:
         for row in found["comparisons"]:
