@@ -7,7 +7,7 @@ from typing import Any
 
 from lightkit.tuning.batch_size import FoundSize
 from lightkit.tuning.learning_rate import FoundRate
-from lightkit.tuning.variant import Findings
+from lightkit.tuning.variant import Findings, Variant, rate_words
 
 __all__ = ["BATCH_SIZE", "LEARNING_RATE", "SPEED", "Found"]
 
@@ -67,6 +67,7 @@ class Found:
             "chosen": self.chosen,
             "source": self.source,
             "seconds": round(self.seconds, 3),
+            "measured_s": None if findings is None or SPEED in self.before else round(findings.seconds, 3),
             "gain": None if findings is None or findings.gain is None else round(findings.gain, 3),
         }
 
@@ -79,12 +80,43 @@ class Found:
         words = best.words
         if num_workers is not None:
             words += f", {num_workers} worker{'s' if num_workers != 1 else ''}"
-        rate = None if findings.of_chosen is None else findings.of_chosen.samples_per_s
-        measured = "measured before" if SPEED in self.before else f"{findings.seconds:.1f} s measured"
-        facts = [measured] if rate is None else [f"{rate:.3g} samples/s", measured]
+        facts = self._facts(findings)
+        if len(findings.measurements) == 1:
+            tried = "nothing else was tried for lack of time" if findings.left_out else "there is nothing else to try"
+            return f"{words}: {tried} ({', '.join([*facts, *_first_left_out(findings)])})"
         facts += [f"{len(findings.left_out)} not tried for lack of time"] * bool(findings.left_out)
-        if findings.gain is None or findings.gain <= 1:
+        measured = findings.of_chosen
+        if findings.gain is None or findings.gain <= 1 or measured is None:
             return f"{words}: nothing that was tried is faster ({', '.join(facts)})"
-        base = findings.measurements[0].variant.precision
-        said = f"--trainer.precision={best.precision}"
-        return f"{words}: {findings.gain:.2g} times as fast as {base} ({', '.join([*facts, f'{said} fixes it'])})"
+        base = findings.measurements[0].variant
+        fixing = self._fixing(measured.variant, base)
+        facts += [f"{fixing} fixes it"] * bool(fixing)
+        return (
+            f"{words}: {findings.gain:.2g} times as fast as {base.words_against(measured.variant)} ({', '.join(facts)})"
+        )
+
+    def _facts(self, findings: Findings) -> list[str]:
+        """Give the speed that was measured, and the seconds that measuring took."""
+        measured, facts = findings.of_chosen, list[str]()
+        if measured is not None and measured.samples_per_s is not None:
+            facts.append(f"{rate_words(measured.samples_per_s)} samples/s")
+            if not findings.are_threads_measured:
+                asked, had = findings.chosen.threads, measured.variant.threads
+                facts[-1] += f" with {had} thread{'s' if had != 1 else ''}, {asked} not measured"
+        return [*facts, "measured before" if SPEED in self.before else f"{findings.seconds:.1f} s measured"]
+
+    def _fixing(self, measured: Variant, base: Variant) -> str:
+        """Give the flags that fix what was open, and is other than in the baseline."""
+        changed = [key for key in measured.differs_from(base) if self.chosen.get(key) is not None]
+        return " ".join(f"--accelerator.{key}={_flag_value(self.chosen[key])}" for key in changed)
+
+
+def _first_left_out(findings: Findings) -> list[str]:
+    """Name what there was no time for."""
+    words = [each.partition(":")[0] for each in findings.left_out]
+    more = f" and {len(words) - 1} more" if len(words) > 1 else ""
+    return [f"left out: {words[0]}{more}"] if words else []
+
+
+def _flag_value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -23,15 +23,15 @@ from lightkit.machine import this_machine
 from lightkit.machine.allocator import keep_memory
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
+from lightkit.tuning.variant import Findings, Measurement, rate_words
 
 if TYPE_CHECKING:
     from lightkit.cli.answers import Found
-    from lightkit.tuning.variant import Findings, Measurement
 
 __all__ = ["tuned_config"]
 
 _HEAD = ("setting", "ms a step", "spread", "samples/s", "gain", "loss off by", "")
-_STYLES = {"chosen": "bold green", "refused": "dim"}
+_STYLES = {"chosen": "bold green", "refused": "dim"}  # by the start of the note
 _SPEED = ("precision", "memory_format", "compile", "fused", "threads", "num_workers")
 _OF_CUDA = ("tf32",)
 
@@ -130,20 +130,30 @@ def _fixing(found: Found) -> dict[str, Any]:
 
 def _print_measurements(findings: Findings) -> None:
     base = findings.measurements[0].step_s if findings.measurements else None
-    rows = [_row(one, base, is_chosen=one.variant == findings.chosen) for one in findings.measurements]
-    print_table(_HEAD, rows, is_terminal=sys.stdout.isatty(), style=lambda row: _STYLES.get(row[-1].partition(":")[0]))
+    rows = [_row(one, base, note=_note(one, findings)) for one in findings.measurements]
+    print_table(_HEAD, rows, is_terminal=sys.stdout.isatty(), style=lambda row: _style(row[-1]))
     for words in findings.left_out:
         print(f"left out  {words}")
 
 
-def _row(one: Measurement, base_s: float | None, *, is_chosen: bool) -> list[str]:
+def _style(note: str) -> str | None:
+    return next((style for start, style in _STYLES.items() if note.startswith(start)), None)
+
+
+def _note(one: Measurement, findings: Findings) -> str:
+    if one == findings.of_chosen:
+        number = findings.chosen.threads
+        return "chosen" if findings.are_threads_measured else f"chosen, with threads={number}, which was not measured"
+    return "" if one.refused is None else f"refused: {one.refused}"
+
+
+def _row(one: Measurement, base_s: float | None, *, note: str) -> list[str]:
     gain = None if one.step_s is None or base_s is None else base_s / one.step_s
-    note = "chosen" if is_chosen else "" if one.refused is None else f"refused: {one.refused}"
     return [
         one.variant.words,
         _number(one.step_s, "{:.1f}", 1e3),
         _number(one.spread, "{:.0f} %", 100),
-        _number(one.samples_per_s, "{:.3g}"),
+        "-" if one.samples_per_s is None else rate_words(one.samples_per_s),
         _number(gain, "{:.2f}"),
         _number(one.deviation, "{:.2g} %", 100),
         note,

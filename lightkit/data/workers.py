@@ -63,7 +63,7 @@ def chosen_num_workers(
         if asked < 0:
             raise ConfigError(f"data.init_args.num_workers: expected 0 or more, or auto, got {asked}")
         chosen = asked if num_batches is None else min(asked, num_batches)
-        _tell(trainer, chosen, "as set" if chosen == asked else f"{asked} set, batches for {chosen}")
+        _tell(trainer, chosen, f"num_workers: {asked}" if chosen == asked else f"{asked} set, batches for {chosen}")
         return chosen
     if trainer is None:
         return 0

@@ -8,7 +8,8 @@ null, because JSON has no other way to say it.
 start       training or another stage begins in a new run folder
 resume      training goes on in a run folder that an earlier process left behind
 tune        settings of ``accelerator`` that were ``auto``: ``chosen`` by name, their ``source`` (measured, cache), the
-            ``seconds`` that it took, and the ``gain``: how many times as fast as float32; null where nobody measured
+            ``seconds`` that it took with setting up and loading, of these ``measured_s`` for trying settings for
+            speed, and the ``gain``: how many times as fast as the baseline; null where nobody measured
 epoch       an epoch, with its validation, is complete; ``metrics`` are those of its row in metrics.csv
 checkpoint  a checkpoint is on disk and its digest beside it; ``path`` is relative to the run folder
 result      a validate, test or predict stage is complete

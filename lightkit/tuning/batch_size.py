@@ -15,6 +15,7 @@ from lightkit.tuning.allowance import Allowance, Part
 from lightkit.tuning.memory_limits import room_bytes
 from lightkit.tuning.short_fits import without_trace
 from lightkit.tuning.size_trials import MOST, Trial, TriedSize, batch_size_of, set_batch_size
+from lightkit.tuning.variant import rate_words
 
 __all__ = ["FoundSize", "TriedSize", "find_batch_size"]
 
@@ -52,7 +53,7 @@ class FoundSize:
         chosen, first = rates.get(self.batch_size), rates[self.first]
         gain = ""
         if chosen is not None:
-            gain = f": {chosen:.3g} samples/s"
+            gain = f": {rate_words(chosen)} samples/s"
             gain += f", {chosen / first:.2g} times those of {self.first}" if self.batch_size != self.first else ""
         return f"batch_size {self.batch_size}{gain} ({self.ended}); the learning rate stays what it is"
 

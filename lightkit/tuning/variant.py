@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-__all__ = ["Findings", "Measurement", "MemoryFormat", "Variant"]
+__all__ = ["Findings", "Measurement", "MemoryFormat", "Variant", "rate_words"]
 
 MemoryFormat = Literal["contiguous", "channels_last"]
 
@@ -35,8 +35,23 @@ class Variant:
         """Say in short what it is: ``bf16-mixed, channels_last``."""
         parts = [self.precision, self.memory_format]
         parts += ["compiled"] * self.compile + ["TF32"] * bool(self.tf32) + ["fused"] * bool(self.fused)
-        parts += [] if self.threads is None else [f"{self.threads} thread{'s' if self.threads > 1 else ''}"]
-        return ", ".join(parts)
+        return ", ".join([*parts, *self._threads_words()])
+
+    def words_against(self, other: Variant) -> str:
+        """Say in short in what it differs from another one: ``32-true, 2 threads``."""
+        differs = self.differs_from(other)
+        parts = [self.precision] * ("precision" in differs) + [self.memory_format] * ("memory_format" in differs)
+        for key, word in (("compile", "compiled"), ("tf32", "TF32"), ("fused", "fused")):
+            parts += [word if getattr(self, key) else f"not {word}"] * (key in differs)
+        return ", ".join([*parts, *(self._threads_words() if "threads" in differs else [])])
+
+    def differs_from(self, other: Variant) -> tuple[str, ...]:
+        """Name the fields in which it differs from another one."""
+        names = (field.name for field in fields(self))
+        return tuple(name for name in names if getattr(self, name) != getattr(other, name))
+
+    def _threads_words(self) -> list[str]:
+        return [] if self.threads is None else [f"{self.threads} thread{'s' if self.threads > 1 else ''}"]
 
     def but(self, **changes: Any) -> Variant:
         """Give a variant that differs in these fields."""
@@ -109,6 +124,12 @@ class Findings:
         alike.sort(key=lambda one: (one.variant != self.chosen, one.step_s or float("inf")))
         return alike[0] if alike else None
 
+    @property
+    def are_threads_measured(self) -> bool:
+        """Whether the chosen one was measured with its threads, or on a device that computes without them."""
+        measured = self.of_chosen
+        return measured is None or measured.variant.threads in (None, self.chosen.threads)
+
     def as_json(self) -> dict[str, Any]:
         """Give what a JSON file can hold."""
         return asdict(self)
@@ -130,3 +151,8 @@ class Findings:
         ]
         lists = {key: tuple(found[key]) for key in ("left_out", "autos")}
         return cls(**{**found, "measurements": tuple(measured), "chosen": Variant(**found["chosen"]), **lists})
+
+
+def rate_words(samples_per_s: float) -> str:
+    """Give a number of samples a second as people write it: in whole ones, small ones with three digits."""
+    return f"{samples_per_s:.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"

@@ -16,7 +16,7 @@ import yaml
 
 from lightkit import runs
 from lightkit.cli import tuned
-from lightkit.cli.answers import SPEED, Found
+from lightkit.cli.answers import SPEED
 from lightkit.cli.kept_findings import Keepable, Shelf
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.resuming import Start
@@ -233,11 +233,6 @@ def test_a_hollow_file_is_passed_over(
     path.write_text(json.dumps({**content, "found": {**content["found"], **hollow}}))
     assert shelf.kept("key", of_json, _of(None)) is None
     assert list(shelf.alike("key", of_json, _of(None), took_s=lambda _: 1.0)) == []
-
-
-def test_the_line_says_how_many_were_not_tried() -> None:
-    (line,) = Found({}, 0.0, before=frozenset({SPEED}), findings=LEFT_OUT).lines
-    assert "1 not tried for lack of time" in line
 
 
 def test_what_cannot_be_kept_is_told_and_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

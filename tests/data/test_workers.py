@@ -73,10 +73,10 @@ def test_the_number_follows_from_cores_ranks_device_cache_and_batches(machine: d
 @pytest.mark.parametrize(
     ("asked", "num_batches", "expected", "says"),
     [
-        (3, None, 3, "data: 3 worker processes load (as set)"),
-        (3, 9, 3, "data: 3 worker processes load (as set)"),
+        (3, None, 3, "data: 3 worker processes load (num_workers: 3)"),
+        (3, 9, 3, "data: 3 worker processes load (num_workers: 3)"),
         (3, 1, 1, "data: 1 worker process loads (3 set, batches for 1)"),
-        (0, 9, 0, "data: the training process loads (as set)"),
+        (0, 9, 0, "data: the training process loads (num_workers: 0)"),
     ],
     ids=["any", "many batches", "few batches", "none"],
 )
