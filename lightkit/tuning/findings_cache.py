@@ -23,7 +23,7 @@ from lightkit.machine.processor import cpu_model, instruction_sets, num_cores
 __all__ = ["key_of", "name_of", "read", "read_all", "source_digest", "write"]
 
 _FOLDER = ".tuning"
-_FORMAT = 4
+_FORMAT = 5
 _PACKAGES = ("torch", "torchvision", "pytorch-lightning", "timm")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
