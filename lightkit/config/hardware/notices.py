@@ -1,4 +1,4 @@
-"""What old spellings are called today."""
+"""What old spellings are called today, and threads that are more than the cores."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from lightkit.config.hardware.strategy import is_strategy_word
 from lightkit.config.hardware.words import HOROVOD, OLD_STRATEGIES
 from lightkit.config.merging import class_of
 from lightkit.config.origins import KeyPath, dotted
-from lightkit.config.tree import Node, plain
+from lightkit.config.resolved import Resolved
+from lightkit.config.scalars import read_scalar
+from lightkit.config.tree import Node, Table, plain
 
-__all__ = ["notices_of"]
+__all__ = ["notices_of", "oversubscription"]
 
 _ONCE_NULL = ("accelerator", "devices", "strategy", "num_nodes")
 
@@ -25,6 +27,31 @@ def notices_of(said: Mapping[str, Sequence[Said]], settings: Mapping[KeyPath, tu
         settings: What it became.
     """
     return tuple(_notice(one, settings) for places in said.values() for one in places if _is_old(one))
+
+
+def oversubscription(resolved: Resolved, *, processes: int, cores: int | None) -> tuple[str, ...]:
+    """Give a sentence where the threads that the config says are more than this machine's cores.
+
+    Args:
+        resolved: The config, in which they stand under ``launch.threads``.
+        processes: That train on this machine.
+        cores: That they may use; None where nobody knows.
+    """
+    launch = resolved.tree.entries.get("launch")
+    node = launch.entries.get("threads") if isinstance(launch, Table) else None
+    value = None if node is None else plain(node)
+    threads = read_scalar(value.strip()) if isinstance(value, str) else value
+    if node is None or cores is None or not isinstance(threads, int) or threads * processes <= cores:
+        return ()
+    share = max(1, cores // processes)
+    if threads == share:  # there are more processes than cores
+        return ()
+    each = f" for each of {processes} processes" if processes > 1 else ""
+    return (
+        f"launch.threads: {threads}{each} is more than the {cores} core{'s' if cores > 1 else ''} that this process "
+        f"may use, by its affinity and its control group: they wait for each other, which can take several times as "
+        f"long; {share} {'fits' if share == 1 else 'fit'} ({node.origin})",
+    )
 
 
 def _is_old(said: Said) -> bool:

@@ -12,7 +12,7 @@ from lightkit.config.hardware.counts import ALL, read_processes, read_tpu_cores
 from lightkit.config.hardware.devices import Devices, decide_devices
 from lightkit.config.hardware.layers import is_remote, outspoken
 from lightkit.config.hardware.machine import check_devices, check_xla, found_by_lightning, num_visible, xla_environment
-from lightkit.config.hardware.notices import notices_of
+from lightkit.config.hardware.notices import notices_of, oversubscription
 from lightkit.config.hardware.rules import Precision, check_together, decide_precision
 from lightkit.config.hardware.said import Said, agreed, read_said
 from lightkit.config.hardware.scaling import scaling_entry
@@ -27,6 +27,8 @@ from lightkit.machine import Machine
 __all__ = ["Hardware", "resolve_hardware"]
 
 _DEFAULTS = {"accelerator": "auto", "devices": "auto", "strategy": "auto", "num_nodes": 1, "precision": "32-true"}
+
+_LAUNCHED = ("SLURM_NTASKS", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_LOCAL_SIZE")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Hardware:
         kind: Kind of device: ``cpu``, ``gpu``, ``tpu``, ``mps``; None where Lightning decides.
         devices: Devices of each machine for one launch of the trainer, as read, so that text from a flag is a number: a
             number, -1 for all, a tuple with the numbers of those meant, or ``auto``; None: nothing is said.
-        notices: For each old spelling, today's; and what has no effect on this kind of device.
+        notices: For each old spelling, today's; what has no effect on this kind of device; more threads than cores.
         environment: Variables to set before torch-xla is imported.
     """
 
@@ -104,6 +106,8 @@ def resolve_hardware(
     settings.update(scaling_entry(said, resolved))
     computing, without_effect = unheeded(computing, kind)
     result = rewritten(resolved, {**computing, **settings})
+    cores = None if machine is None else machine.cores
+    crowded = oversubscription(result, processes=_num_here(devices, environ), cores=cores)
     return Hardware(
         result,
         processes=ranks,
@@ -111,7 +115,7 @@ def resolve_hardware(
         strategy=strategy.name if strategy else None,
         kind="tpu" if on_xla else devices.kind if devices.kind in KINDS.values() else None,
         devices=1 if strategy and strategy.name == "horovod" else devices.count,
-        notices=(*notices_of(said, settings), *without_effect),
+        notices=(*notices_of(said, settings), *without_effect, *crowded),
         environment=environment,
     )
 
@@ -176,6 +180,12 @@ def _length(count: Any) -> int | None:
     """Give the number of processes for devices; None where there is one for each that is found."""
     number = len(count) if isinstance(count, tuple) else count
     return number if isinstance(number, int) and number > 0 else None
+
+
+def _num_here(devices: Devices, environ: Mapping[str, str]) -> int:
+    """Count the processes that share this one's cores, as the config says; a launcher may bind each to its own."""
+    is_launched = any(name in environ for name in _LAUNCHED)
+    return 1 if is_launched else _length(devices.count) or 1
 
 
 def _own(said: Mapping[str, Sequence[Said]], path: KeyPath) -> Node | None:
