@@ -50,18 +50,18 @@ def tuned_config(words: Sequence[str], *, budget_s: float | None, is_json: bool)
     with SignalWatch() as watch:
         keep_memory()  # as fit does
         session = open_session("fit", words, watch)
-        if session.passthrough or session.print_config is not None:
-            raise ConfigError("tune: --print_config and --KEY.help are options of lightkit fit")
+        if session.passthrough:
+            raise ConfigError("tune: --KEY.help is an option of lightkit fit")
         speak_plainly(session.mode, session.resolved.masked)
         for notice in session.hardware.notices:
             logging.getLogger("lightkit").warning(notice)
         session.seat = None
         if session.launch.threads is not None:  # as fit does, before torch is loaded
             os.environ[THREADS] = str(session.launch.threads)
-        hush_libraries()
         # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
         from lightkit.cli.measured import MeasuredConfig
 
+        hush_libraries()
         try:
             with session.stack, redirect_stdout(sys.stderr):  # what the user's code prints is no measurement
                 cli = MeasuredConfig(session, budget_s=budget_s, settings_of=lambda said: _asked(said, session))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
 
 from lightkit.runs import read_events
+from tests.cli.commands import SMALL, run, workplace
 from tests.cli.conftest import House
 
 AUTOS = "extends: small.yaml\naccelerator: {precision: auto, memory_format: auto, fused: auto, threads: auto}\n"
@@ -63,11 +65,24 @@ def test_learning_rate_and_batch_size_stand_beside(house: House) -> None:
     [
         (("--budget", "soon"), "--budget: expected a number of seconds above 0, got 'soon'"),
         (("latest",), "unexpected argument 'latest'"),
+        (("--run", "latest"), "tune: --run is no option of it; -c RUN/config.yaml names the config of a run\n"),
+        (("--output=json",), "tune: --output is no option of it; --json prints all measurements as JSON\n"),
+        (("--print_config",), "tune: --print_config is no option of it; lightkit fit has it\n"),
+        (("--print_config=skip_null",), "tune: --print_config is no option of it; lightkit fit has it\n"),
+        (("--model.help",), "tune: --KEY.help is an option of lightkit fit"),
         (("--accelerator.precision=atuo",), "precision"),
     ],
-    ids=["budget", "place", "value"],
+    ids=["budget", "place", "run", "output", "print-config", "print-config-of", "help-of-key", "value"],
 )
 def test_a_mistake_is_told_before_anything_is_measured(house: House, words: tuple[str, ...], says: str) -> None:
     done = house("tune", "-c", "small.yaml", *words)
     assert done.code == 2
     assert says in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["--json", "--quiet"])
+def test_what_is_no_news_is_not_told(form: str, tmp_path: Path) -> None:
+    folder = workplace(tmp_path, {**SMALL, "accelerator": {"memory_format": "auto"}})
+    done = run(folder, "tune", "-c", "job.yaml", form)
+    assert (done.code, done.err) == (0, "")

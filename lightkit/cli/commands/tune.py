@@ -36,6 +36,13 @@ lightkit tune -c configs/flowers.yaml -c configs/accelerator/auto.yaml --json
 _OWN: dict[str, Takes] = {"--budget": "value", "--json": "switch"}
 _CONFIG: dict[str, Takes] = {"-c": "value", "--config": "value", "--quiet": "switch", "--trust": "switch"}
 
+_OF_OTHERS = {
+    "--print_config": "lightkit fit has it",
+    "--output": "--json prints all measurements as JSON",
+    "--run": "-c RUN/config.yaml names the config of a run",
+}
+"""Options of `lightkit fit` and the like, and what there is here in their place."""
+
 
 def tune(words: list[str]) -> int:
     """Measure, print what was found, and return the exit code.
@@ -49,6 +56,9 @@ def tune(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
+    for option in (word.partition("=")[0] for word in words):
+        if option in _OF_OTHERS:
+            raise ConfigError(f"tune: {option} is no option of it; {_OF_OTHERS[option]}\n{_USAGE}")
     parted = part("tune", words, usage=_USAGE, own=_OWN, config=_CONFIG)
     if parted.places:
         raise ConfigError(f"tune: unexpected argument {parted.places[0]!r}\n{_USAGE}")

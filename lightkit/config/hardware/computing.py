@@ -107,13 +107,13 @@ def _settings(one: Said, key: str, said: Mapping[str, Sequence[Said]], resolved:
 def _checked(one: Said, key: str) -> Said:
     value = one.value
     if key == "memory_format" and value not in _FORMATS:
-        raise one.wrong("auto, contiguous or channels_last", near(str(value), _FORMATS))
+        raise one.wrong("auto, contiguous or channels_last", near(str(value).lower(), _FORMATS))
     if key in _SWITCHES and not isinstance(value, bool) and value != AUTO:
-        raise one.wrong("auto, true or false", near(str(value), (AUTO, "true", "false")))
+        raise one.wrong("auto, true or false", near(str(value).lower(), (AUTO, "true", "false")))
     if key in _NUMBERS and value != AUTO:
         holds, expects = _NUMBERS[key]
         if not holds(value):
-            raise one.wrong(expects, near(str(value), (AUTO,)))
+            raise one.wrong(expects, near(str(value).lower(), (AUTO,)))
     return one
 
 

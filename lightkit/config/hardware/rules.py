@@ -121,7 +121,7 @@ def _read(said: Said) -> Said:
     word = PRECISIONS.get(str(value)) if isinstance(value, (int, str)) and not isinstance(value, bool) else None
     if word is None and value is not None and said.path[0] == "accelerator":
         words = ("auto", *PRECISIONS)
-        raise said.wrong(f"one of {', '.join(words)}", near(str(value), words))
+        raise said.wrong(f"one of {', '.join(words)}", near(str(value).lower(), words))
     return replace(said, value=word or value)
 
 
