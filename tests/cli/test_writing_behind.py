@@ -135,7 +135,7 @@ def test_a_checkpoint_that_cannot_be_put_in_place_ends_the_run_in_the_same_words
         flush(path)
 
     monkeypatch.setattr("lightkit.runs.integrity.flush", full)
-    more = ["--callbacks.told.class_path=my_models.Told"] * waits
+    more = ["--callbacks.looks.class_path=my_looks.Looks"] * waits
     ended = job("fit", "-c", "job.yaml", *more)
     assert threads == ["MainThread" if waits else WRITER]
     run = runs.open_run(job.runs[-1])
