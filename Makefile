@@ -9,7 +9,7 @@ KEEP_MEMORY := MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_THRESHOLD_=33554432
 PYTEST := OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help fit test test-fast test-tpu horovod lint format clean
+.PHONY: help fit test test-fast test-long test-gpu test-tpu horovod lint format clean
 .NOTPARALLEL:  # two pips in one environment
 
 help:  ## List the targets
@@ -22,7 +22,13 @@ test: $(VENV)/.installed-dev $(VENV)/.horovod  ## Install the tested versions an
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed-dev  ## Run the tests that start no process, server or training
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not long" --ignore=tests/contract
+
+test-long: $(VENV)/.installed-dev $(VENV)/.horovod  ## Run the sweeps: 30 kills, every launcher, real photos, more examples
+	HYPOTHESIS_PROFILE=long $(PYTEST) -m "long or hypothesis"
+
+test-gpu: $(VENV)/.installed-dev  ## Run the tests that need a CUDA GPU
+	$(BIN)/python -m pytest tests/gpu
 
 horovod: $(VENV)/.installed  ## Build Horovod for the installed torch (HOROVOD_GPU_OPERATIONS=NCCL: for GPUs)
 	$(BIN)/python scripts/build_horovod.py

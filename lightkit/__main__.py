@@ -2,7 +2,7 @@
 
 import sys
 
-from lightkit.cli import main
+from lightkit.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

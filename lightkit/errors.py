@@ -23,8 +23,9 @@ Everything else that escapes is a defect in lightkit or in the user's code: a tr
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ __all__ = [
     "RunLocked",
     "ServerAway",
     "Stalled",
+    "exception_chain",
     "is_interruption",
     "told_interruption",
     "visible",
@@ -88,7 +90,9 @@ class LightkitError(Exception):
 
     def reworded(self, rewrite: Callable[[str], str]) -> Self:
         """Give the same error in other words, as for logs without secrets."""
-        return type(self)(rewrite(str(self)), places=self.places)
+        error = copy.copy(self)
+        error.args = (rewrite(str(self)),)
+        return error
 
 
 class ConfigError(LightkitError):
@@ -199,16 +203,23 @@ class Interrupted(BaseException):
         return 75 if self.checkpoint is not None else 128 + self.signum
 
 
+def exception_chain(error: BaseException) -> Iterator[BaseException]:
+    """Iterate over an exception and what it was raised from, each once: causes and contexts can form a cycle."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
+
+
 def is_interruption(error: BaseException) -> bool:
     """Tell whether an error may be what became of an interruption.
 
     Native code that was loading a library makes an `ImportError` or a `SystemError` of it, whose context is lost; what
     stumbles over a library of which one half is loaded has the interruption in its context.
     """
-    chain: BaseException | None = error
-    while chain is not None and not isinstance(chain, (Interrupted, ImportError, SystemError)):
-        chain = chain.__cause__ or chain.__context__
-    return chain is not None
+    return any(isinstance(each, (Interrupted, ImportError, SystemError)) for each in exception_chain(error))
 
 
 def told_interruption(interruption: Interrupted) -> str:

@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("default", max_examples=25, deadline=None)
+settings.register_profile("long", max_examples=250, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # nohup, or a shell in the background, has programs ignore what some tests send to those that they start.
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:

@@ -13,7 +13,7 @@ from lightkit.errors import DataError
 from lightkit.runs.files import read_json
 from lightkit.runs.integrity import digest
 
-__all__ = ["SEAL", "UNSEALED", "fault_of_seal", "refuse_altered", "seal"]
+__all__ = ["RECORD", "SEAL", "UNSEALED", "fault_of_seal", "is_recorded", "refuse_altered", "seal"]
 
 RECORD = "export.json"
 SEAL = "lightkit_sha256"
@@ -46,6 +46,13 @@ def refuse_altered(path: Path) -> None:
             )
     if path.suffix.lower() == ".safetensors" and (fault := fault_of_seal(path)):
         raise DataError(f"{path}: {fault}. Export it again.")
+
+
+def is_recorded(path: Path, folder: Path) -> bool:
+    """Tell whether the `export.json` in a folder holds the digest of a file, under any name."""
+    entries = (read_json(folder / RECORD) or {}).get("artefacts")
+    known = entries.values() if isinstance(entries, Mapping) else ()
+    return digest(path) in [entry.get("sha256") for entry in known if isinstance(entry, Mapping)]
 
 
 def _promised(path: Path) -> dict[str, str]:

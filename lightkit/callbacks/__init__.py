@@ -5,7 +5,6 @@ from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO, VerifiedXLACheckpointIO
 from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.last_block import last_block
-from lightkit.callbacks.lean_steps import LeanSteps
 from lightkit.callbacks.nonfinite import FiniteLoss
 from lightkit.callbacks.predictions import PredictionTable
 from lightkit.callbacks.progress import progress_for
@@ -21,7 +20,6 @@ __all__ = [
     "Checkpoint",
     "EnoughRoom",
     "FiniteLoss",
-    "LeanSteps",
     "PredictionTable",
     "ResumeState",
     "RunRecorder",

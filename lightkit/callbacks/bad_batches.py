@@ -64,32 +64,27 @@ class BadBatches:
         self._events = events
         self.num_left_out = self.num_in_a_row = 0
 
-    def left_out(self, found: Iterable[BadBatch], action: str, *, used: str | None = None) -> None:
+    def left_out(self, found: Iterable[BadBatch]) -> None:
         """Tell that batches of one step are left out.
 
         Args:
             found: Those of all processes.
-            action: skip or rollback.
-            used: Where a rollback has gone to.
         """
         for bad in found:
             self.num_left_out += 1
-            self.note(bad, action, used=used)
+            self.note(bad, "skip")
             if self.num_left_out <= _MOST_TOLD:
-                does = "" if used is None else f"training goes back to {used}, and "
                 more = " Further ones are told in events.jsonl only." * (self.num_left_out == _MOST_TOLD)
-                _log.warning("%s: %sthe batch is left out.%s", bad, does, more)
+                _log.warning("%s: the batch is left out.%s", bad, more)
 
-    def note(self, bad: BadBatch, action: str, *, used: str | None = None, weights: Sequence[str] = ()) -> None:
+    def note(self, bad: BadBatch, action: str, *, weights: Sequence[str] = ()) -> None:
         """Write the event.
 
         Args:
             bad: The batch.
-            action: stop, skip or rollback.
-            used: Where a rollback has gone to.
+            action: stop or skip.
             weights: Tensors that are not finite, found after this batch.
         """
-        whence: dict[str, Any] = {} if used is None else {"used": runs.relative(used, self._events.path.parent)}
         self._events.write(
             "nonfinite",
             epoch=bad.epoch,
@@ -101,7 +96,6 @@ class BadBatches:
             rank=bad.rank,
             names=bad.names,
             count=max(1, self.num_left_out),
-            **whence,
             **({"weights": list(weights)} if weights else {}),
         )
 

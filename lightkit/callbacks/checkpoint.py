@@ -14,10 +14,8 @@ from torch.utils.data import DataLoader
 
 from lightkit import runs
 from lightkit.callbacks.agreement import Agreement
-from lightkit.callbacks.checkpoint_io import copier_of
 from lightkit.config import near
 from lightkit.errors import ConfigError
-from lightkit.launch.heartbeat import heartbeat
 
 __all__ = ["Checkpoint", "ResumableOrder", "resumes_within_epoch"]
 
@@ -77,7 +75,6 @@ class Checkpoint(ModelCheckpoint):
         self._saved_at_step = 0
         self._step_seen = 0
         self._validated = False
-        self._best_now: Path | None = None
 
     @property
     def state_key(self) -> str:
@@ -121,13 +118,12 @@ class Checkpoint(ModelCheckpoint):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write `best.ckpt` if this epoch is the best, and `last.ckpt`."""
         self._validated = self._validated or not trainer.enable_validation
-        self._best_now = None
         is_kept = not getattr(trainer, "fast_dev_run", False)  # Lightning sets it from another module
         if is_kept:
             self.last_model_path = str(self.last_path)  # which `best.ckpt` holds too
         if self._can_judge(trainer):
             super().on_train_epoch_end(trainer, pl_module)
-        if is_kept and not self._copied(self._best_now, trainer):
+        if is_kept:
             self.save_last_now(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -147,24 +143,9 @@ class Checkpoint(ModelCheckpoint):
         """Write `last.ckpt` with the present state and return its path."""
         self.last_model_path = str(self.last_path)
         trainer.save_checkpoint(self.last_path)
-        self._note_save(trainer)
+        self._saved_at_s = time.monotonic()
+        self._saved_at_step = trainer.global_step
         return self.last_path
-
-    def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
-        super()._save_checkpoint(trainer, filepath)
-        self._best_now = None if "://" in filepath else Path(filepath)
-
-    def _copied(self, best: Path | None, trainer: Trainer) -> bool:
-        """Let `last.ckpt` hold what `best.ckpt` does, where that was written just now; tell whether it is so."""
-        copier = copier_of(trainer.strategy)
-        if best is None or copier is None or type(self).save_last_now is not Checkpoint.save_last_now:
-            return False
-        heartbeat().enter("checkpoint")
-        if trainer.is_global_zero:
-            copier.save_copy(self.last_path, of=best)
-        trainer.strategy.barrier("Checkpoint.last")
-        self._note_save(trainer)
-        return True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the best score, also where the run folder was moved or copied since."""
@@ -198,10 +179,6 @@ class Checkpoint(ModelCheckpoint):
         if by_steps or self.save_last_every_s is None:
             return by_steps
         return self._is_time.after_batch(trainer, by_time)  # clocks differ, ranks must not
-
-    def _note_save(self, trainer: Trainer) -> None:
-        self._saved_at_s = time.monotonic()
-        self._saved_at_step = trainer.global_step
 
     def _can_judge(self, trainer: Trainer) -> bool:
         """Tell whether this epoch can be compared with others, and find the metric to do so by.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,7 @@ from lightkit.callbacks.sizes import size_of
 from lightkit.errors import CheckpointError
 from lightkit.runs.disk import check_room, free_bytes, in_bytes
 
-__all__ = ["VerifiedCheckpointIO", "VerifiedXLACheckpointIO", "copier_of", "writes_digests"]
+__all__ = ["VerifiedCheckpointIO", "VerifiedXLACheckpointIO", "writes_digests"]
 
 LAST, LAST_BUT_ONE = "last.ckpt", "last-1.ckpt"
 _FEW = 3
@@ -41,19 +40,14 @@ class VerifiedCheckpointIO(CheckpointReader):
     What does not fit on the disk is not begun. What is written is read back from the disk, and has its digest beside
     it. `last-1.ckpt` is what `last.ckpt` was before.
 
-    While training goes on, it waits for the content to be written aside only; flushing, reading back, the digest and
-    the renaming are the writer's. What fails there is raised by whoever asks the writer, and before each checkpoint
-    from then on. Of one path a second checkpoint waits until the first is in place, as do loading and removing.
-
     Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run. What is
     written loads as tensors and plain values: hyper-parameters such as paths are written as a config writes them.
 
     Args:
         mask: Applied to the hyper-parameters before they are written; the command line puts references in the place
             of values that came from the environment.
-        on_saved: Called with the path and the checkpoint's epoch and step once the file is in place, maybe in a thread.
+        on_saved: Called with the path and the checkpoint's epoch and step once the file is in place.
         on_taken: Called when the training can go on.
-        writer: Puts the files in place; one that does so at once by default.
     """
 
     def __init__(
@@ -62,14 +56,10 @@ class VerifiedCheckpointIO(CheckpointReader):
         mask: Callable[[Any], Any] | None = None,
         on_saved: Callable[[Path, Mapping[str, Any]], None] | None = None,
         on_taken: Callable[[], None] | None = None,
-        writer: runs.Writer | None = None,
     ) -> None:
         super().__init__()
         self._mask = mask
         self._on_saved, self._on_taken = on_saved, on_taken
-        self.writer = runs.Writer() if writer is None else writer
-        self._waiting: set[Path] = set()
-        self._facts: dict[Path, dict[str, Any]] = {}
         self._told: set[str] = set()
         self._written: dict[Path, tuple[int, int, int]] = {}
         self._is_tight = False
@@ -78,9 +68,8 @@ class VerifiedCheckpointIO(CheckpointReader):
         """Write, read back and rename.
 
         Raises:
-            CheckpointError: If the file, or one before it, cannot be written or is not what was written.
+            CheckpointError: If the file cannot be written, or is not what was written.
         """
-        self.writer.check(again=True)  # who has caught it must not take the next checkpoint for written
         for key in _HPARAMS:
             if key in checkpoint:
                 values = plain(checkpoint[key])
@@ -88,78 +77,21 @@ class VerifiedCheckpointIO(CheckpointReader):
         checkpoint.pop("hparams_type", None)  # a class of OmegaConf's, into which Lightning would turn them back
         checkpoint |= {key: without_numpy_scalars(value) for key, value in checkpoint.items() if key != "state_dict"}
         if "://" in str(path):  # an object store has no rename; Lightning's own writer knows it
-            self.writer.drain()
             super().save_checkpoint(checkpoint, path, storage_options)
         else:
             self._save_file(checkpoint, Path(path))
         if self._on_taken is not None:
             self._on_taken()
 
-    def save_copy(self, path: Path, *, of: Path) -> None:
-        """Write into another file what this has written into one; all of it is the writer's to do.
-
-        Args:
-            path: The other file.
-            of: The file, which may still be on its way.
-
-        Raises:
-            CheckpointError: If a file before it cannot be written or is not what was written.
-        """
-        self.writer.check(again=True)
-        if path in self._waiting:
-            self.writer.drain()
-        self._waiting.add(path)
-        self.writer.put(partial(self._copy, of, path, self._facts[of]), otherwise=partial(self._waiting.discard, path))
-        if self._on_taken is not None:
-            self._on_taken()
-
     def _save_file(self, checkpoint: dict[str, Any], path: Path) -> None:
-        if path in self._waiting:
-            self.writer.drain()
         with _told(path):
-            aside = self._aside(checkpoint, path)
-        self._waiting.add(path)
-        self._facts[path] = facts = {key: checkpoint[key] for key in _FACTS if key in checkpoint}
-        self.writer.put(partial(self._finish, aside, path, facts), otherwise=partial(self._give_up, aside, path))
-
-    def _aside(self, checkpoint: dict[str, Any], path: Path) -> Path:
-        """Write the content; where there is no room, again when those before it have replaced theirs."""
-        others = bool(self._waiting)  # by the time it fails they may be in place, and there may be room again
-        try:
             check_room(path, size_of(checkpoint))
-            return runs.written_aside(path, partial(_save, checkpoint))
-        except (OSError, RuntimeError, CheckpointError):
-            if not others:
-                raise
-        self.writer.drain()
-        check_room(path, size_of(checkpoint))
-        return runs.written_aside(path, partial(_save, checkpoint))
-
-    def _copy(self, of: Path, path: Path, facts: Mapping[str, Any]) -> None:
-        try:
-            with _told(path):
-                check_room(path, of.stat().st_size)
-                aside = runs.written_aside(path, partial(shutil.copyfile, of))
-        except BaseException:
-            self._waiting.discard(path)
-            raise
-        self._finish(aside, path, facts)
-
-    def _finish(self, aside: Path, path: Path, facts: Mapping[str, Any]) -> None:
-        try:
-            with _told(path):
-                runs.put_in_place(aside, path, check=lambda written: self._check(written, path))
-        finally:
-            self._waiting.discard(path)
+            runs.write_aside(path, partial(_save, checkpoint), check=lambda written: self._check(written, path))
         self._written[path] = _state(path)
         self._tell_classes(path)
         self._tell_room(path)
         if self._on_saved is not None:
-            self._on_saved(path, facts)
-
-    def _give_up(self, aside: Path, path: Path) -> None:
-        aside.unlink(missing_ok=True)
-        self._waiting.discard(path)
+            self._on_saved(path, {key: checkpoint[key] for key in _FACTS if key in checkpoint})
 
     def _check(self, aside: Path, path: Path) -> None:
         """Read back what was written; only then let `last-1.ckpt` be what `last.ckpt` has been."""
@@ -192,19 +124,8 @@ class VerifiedCheckpointIO(CheckpointReader):
                 ", ".join(sorted(new)),
             )
 
-    def load_checkpoint(self, path: str | Path, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Read a checkpoint, as `CheckpointReader` does, once all are in place.
-
-        Raises:
-            CheckpointError: If one could not be written.
-            ConfigError: If it cannot be read, is no checkpoint, or needs code.
-        """
-        self.writer.drain()
-        return super().load_checkpoint(path, *args, **kwargs)
-
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Remove a checkpoint and its digest, once all are in place."""
-        self.writer.drain()
+        """Remove a checkpoint and its digest."""
         super().remove_checkpoint(path)
         runs.sidecar(path).unlink(missing_ok=True)
 
@@ -230,13 +151,6 @@ def writes_digests(strategy: Strategy) -> bool:
     """Tell whether checkpoints have a digest beside them: those that a strategy leaves to a `VerifiedCheckpointIO`."""
     by_plugin = type(strategy).save_checkpoint.__module__ in _BY_PLUGIN
     return by_plugin and isinstance(strategy.checkpoint_io, VerifiedCheckpointIO)
-
-
-def copier_of(strategy: Strategy) -> VerifiedCheckpointIO | None:
-    """Give what may copy a strategy's checkpoints; None where more than a file may come of one, as with a subclass."""
-    plugin = strategy.checkpoint_io
-    is_known = type(plugin) in (VerifiedCheckpointIO, VerifiedXLACheckpointIO)
-    return plugin if is_known and isinstance(plugin, VerifiedCheckpointIO) and writes_digests(strategy) else None
 
 
 @contextmanager

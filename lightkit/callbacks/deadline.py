@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,8 +41,6 @@ class StopAtDeadline(Callback):
         deadline: Moment by which the process has to be done, with its zone.
         last_good: Returns the newest checkpoint of the run that can be read, or None.
         stopped: Called where training is ended early, with `STOPPED_BY`.
-        put: Has something called once all is written that is to be written by now; training goes on meanwhile, and
-            waits for it at its end.
         clock: Seconds since the epoch of Unix.
     """
 
@@ -53,17 +50,12 @@ class StopAtDeadline(Callback):
         *,
         last_good: Callable[[], Path | None],
         stopped: Callable[[str], None],
-        put: Callable[[Callable[[], object]], object] = lambda job: job(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._deadline_s = deadline.timestamp()
         self._shown = f"{deadline.astimezone():%Y-%m-%d %H:%M:%S}"
         self._last_good = last_good
         self._stopped = stopped
-        self._put = put
-        self._unwritten_since_s: list[float] = []
-        self._files_s = 0.0
-        self._has_saved = False
         self._clock = clock
         self._epochs_s: list[float] = []
         self._epoch_began_s = 0.0
@@ -93,7 +85,6 @@ class StopAtDeadline(Callback):
         if self._epoch_ended_s is not None:
             self._epochs_s.append(self._whole_s(trainer, self._clock() - self._epoch_began_s))
             self._save_s = self._clock() - self._epoch_ended_s
-            self._time_writing()
         self._start_clock()
 
     def on_train_batch_end(
@@ -101,8 +92,6 @@ class StopAtDeadline(Callback):
     ) -> None:
         """Stop within the epoch where its validation would come too late otherwise."""
         self._num_batches += 1
-        if self._has_saved:
-            self._time_writing()
         batch_s, self._batch_ended_s = self._clock() - self._batch_ended_s, self._clock()
         if _is_stopping(trainer) or trainer.is_last_batch:
             return
@@ -114,10 +103,6 @@ class StopAtDeadline(Callback):
         if validates and not self._can_be_judged:
             self._can_be_judged = self._decide(trainer, self._left_s > self._tail_s(trainer))
         self._stop(trainer, batch_idx=batch_idx)
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Soon there is something to write; it is not yet."""
-        self._has_saved = True
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the time."""
@@ -143,7 +128,7 @@ class StopAtDeadline(Callback):
         epoch_s = self._whole_s(trainer, self._epoch_ended_s - self._epoch_began_s)
         next_s = statistics.median([*self._epochs_s, epoch_s])
         self._can_be_judged = True
-        is_late = self._left_s <= self._saving_s + _MARGIN * next_s
+        is_late = self._left_s <= self._save_s + _MARGIN * next_s
         if self._decide(trainer, is_late and not (_is_stopping(trainer) or _is_done(trainer))):
             self._stop(trainer, batch_idx=None)
 
@@ -168,24 +153,7 @@ class StopAtDeadline(Callback):
         if validation_s is None:
             batches = [number for number in trainer.num_val_batches if number != float("inf")]
             validation_s = sum(batches) * (self._clock() - self._batches_began_s) / self._num_batches
-        return _MARGIN * (validations * validation_s + self._saving_s)
-
-    @property
-    def _saving_s(self) -> float:
-        """Seconds from the end of an epoch until its files are written: as at the end before, at the slowest."""
-        unwritten_s = self._clock() - min([*self._unwritten_since_s, self._clock()])
-        return self._save_s + max(self._files_s, unwritten_s)
-
-    def _time_writing(self) -> None:
-        """See how long it takes until what has been saved is written."""
-        self._has_saved = False
-        began_s = self._clock()
-        self._unwritten_since_s.append(began_s)
-        self._put(partial(self._note_written, began_s))
-
-    def _note_written(self, began_s: float) -> None:
-        self._files_s = max(self._files_s, self._clock() - began_s)
-        self._unwritten_since_s.remove(began_s)
+        return _MARGIN * (validations * validation_s + self._save_s)
 
     def _decide(self, trainer: Trainer, is_due: bool) -> bool:
         """Let the first rank decide for all, there and then: their clocks differ."""

@@ -19,9 +19,8 @@ from lightkit.callbacks.bad_batches import BadBatch, BadBatches, fault_of_loss, 
 from lightkit.callbacks.finite_weights import not_finite_at_first, spoilt_weights
 from lightkit.callbacks.late_losses import LateLosses, Place
 from lightkit.callbacks.resume import gather
-from lightkit.callbacks.rollback import Rollback
 from lightkit.callbacks.sample_indices import BatchIndices
-from lightkit.callbacks.undoing import Snapshot, forget_metrics
+from lightkit.callbacks.undoing import Snapshot
 from lightkit.errors import ConfigError, NonfiniteLoss
 
 __all__ = ["FiniteLoss"]
@@ -36,8 +35,8 @@ class FiniteLoss(Callback):
 
     On the CPU, in one process, it is looked at before the backward pass. On a GPU, and where several processes train
     together, `stop` looks at the losses of 16 batches at once, and always before a validation and before a checkpoint
-    is written, so that no step waits for the device; `skip` and `rollback` must know before the optimizer steps, and
-    wait for each loss. A model that steps its optimizers itself is watched by what it returns, or where it returns
+    is written, so that no step waits for the device; `skip` must know before the optimizer steps, and waits for each
+    loss. A model that steps its optimizers itself is watched by what it returns, or where it returns
     nothing by what it gives `manual_backward`.
 
     A finite loss can have gradients that are not: no checkpoint is written of weights that are NaN or infinite, nor of
@@ -46,16 +45,14 @@ class FiniteLoss(Callback):
     Args:
         action: `stop` ends the run. `skip` leaves the batch out: no optimizer step, and nothing of it in metrics and
             running statistics; several processes leave out all their batches of that step, and the accumulation that
-            it is part of. `rollback` does so too, and puts back weights, optimizers and schedulers from the last good
-            checkpoint, or from the beginning while there is none; the metrics of the epoch begin again. Ten such
-            batches in a row, an epoch that has no other, or a fourth rollback to the same checkpoint, end the run.
+            it is part of. Ten such batches in a row, or an epoch that has no other, end the run.
         events: Gets an event for each such batch.
         last_good: Finds the newest checkpoint that can be trusted.
     """
 
     def __init__(
         self,
-        action: Literal["stop", "skip", "rollback"],
+        action: Literal["stop", "skip"],
         *,
         events: runs.EventStream,
         last_good: Callable[[], Path | None],
@@ -64,11 +61,9 @@ class FiniteLoss(Callback):
         self._bad = BadBatches(events)
         self._indices = BatchIndices()
         self._late: LateLosses | None = None
-        self._rollback = Rollback(last_good)
         self._trainer: Trainer | None = None
         self._snapshot: Snapshot | None = None
         self._batch = 0
-        self._goes_back_to: dict[str, Any] | None = None
         self._drops_gradients = False
         self._spoilt: NonfiniteLoss | None = None
         self._backward: list[Tensor] = []
@@ -108,12 +103,9 @@ class FiniteLoss(Callback):
             self._late = None if on_cpu and trainer.world_size == 1 else LateLosses()
             return
         self._snapshot = Snapshot(trainer, pl_module)
-        if self._action == "rollback":
-            self._rollback.begin(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Free what is not needed any more."""
-        self._rollback.forget_beginning(trainer)
+        """Count the batches that are skipped from 0 again."""
         self._num_left_out = 0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -131,11 +123,7 @@ class FiniteLoss(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Go back where that is due, or look at the losses of some batches."""
-        if self._goes_back_to is not None:
-            self._rollback.put_back(trainer, self._goes_back_to)
-            forget_metrics(trainer, pl_module)
-            self._goes_back_to = None
+        """Look at the losses of some batches where that is due."""
         if self._late is not None and self._late.is_due:
             self._judge(trainer, self._late.older())
 
@@ -205,14 +193,8 @@ class FiniteLoss(Callback):
         self._num_left_out, self._left_out = self._num_left_out + 1, list(found)
         if self._bad.num_in_a_row >= _MOST_IN_A_ROW:
             raise self._stopped(trainer, found, f"So were those of the {_MOST_IN_A_ROW - 1} batches before it. ")
-        used = None
-        if self._action == "rollback":
-            target = self._rollback.to(trainer)
-            if target is None:
-                raise self._stopped(trainer, found, "Going back to the same checkpoint did not help. ")
-            used, self._goes_back_to = target
         if trainer.is_global_zero:
-            self._bad.left_out(found, self._action, used=used)
+            self._bad.left_out(found)
 
     def _judge(self, trainer: Trainer, losses: Sequence[tuple[Place, float]]) -> None:
         """End the run on all processes where a loss on one of them was not finite."""
@@ -279,7 +261,7 @@ class FiniteLoss(Callback):
             for bad in found:
                 self._bad.note(bad, "stop")
         advice = "Look at these samples and the learning rate"
-        more = f"{advice}; watchdog.on_nonfinite=skip or rollback leaves such batches out." * (self._action == "stop")
+        more = f"{advice}; watchdog.on_nonfinite=skip leaves such batches out." * (self._action == "stop")
         error = NonfiniteLoss(
             f"{found[0]}. {why}Nothing of it is in a checkpoint: {self._whence()}. {more or advice + '.'}"
         )

@@ -17,7 +17,6 @@ from pytorch_lightning.utilities import rank_zero_only
 from lightkit import runs
 from lightkit.callbacks.end_claim import EndClaim
 from lightkit.callbacks.epoch_meter import EpochMeter
-from lightkit.callbacks.onlookers import has_onlookers
 from lightkit.callbacks.outcome import described_data, described_hardware, end_of
 from lightkit.callbacks.standing import Standing
 from lightkit.errors import LightkitError
@@ -33,12 +32,9 @@ class RunRecorder(Callback):
 
     Used as a context manager around everything that may fail or warn, so that the end is recorded whatever it is.
 
-    From the start of the training to its end the writer's thread writes, unless somebody may look at the files: what
-    fails there ends the training after the batch.
-
     Args:
         run: The run whose folder is kept.
-        events: Its event stream, whose writer writes all else too.
+        events: Its event stream.
         manifest: What is known before training; data and hardware are added, and it is written, once they are set
             up. None leaves the run's manifest as it is, as for a test of a run that was trained earlier.
     """
@@ -47,11 +43,10 @@ class RunRecorder(Callback):
         self.run = run
         self.events = events
         self.manifest = None if manifest is None else dict(manifest)
-        self._writer = events.writer
-        self._table = runs.MetricsTable(run.metrics_path, writer=self._writer)
+        self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._warned)
         self._meter = EpochMeter()
-        self._standing = Standing(run, writer=self._writer)
+        self._standing = Standing(run)
         self._stage: str | None = None
         self._stage_began_s = self._began_s = time.monotonic()
         self._announced: str | None = None
@@ -78,12 +73,9 @@ class RunRecorder(Callback):
         self._warnings.stop()
         if not self._writes:
             return
-        lost = self._writer.end()
-        if not self._end.take():  # maybe meanwhile, by a thread that had less time
+        if not self._end.take():  # by a thread that ends the process by force
             return
-        if lost is not None and error is not None:
-            _log.warning("%s", lost)
-        status, code, words = end_of(error or lost)
+        status, code, words = end_of(error)
         seconds = round(time.monotonic() - self._began_s, 3)
         try:
             self._standing.end(status, code, words, seconds=seconds, stopped_by=self._stopped_by)
@@ -95,8 +87,6 @@ class RunRecorder(Callback):
             _log.warning("The end of the run cannot be recorded in %s: %s.", self.run.folder, failure)
         finally:
             self._end.fulfil()
-        if error is None and lost is not None:
-            raise lost
 
     def stopped_early(self, reason: str) -> None:
         """Keep the reason for which training ends well, but earlier than its config says."""
@@ -147,8 +137,6 @@ class RunRecorder(Callback):
         self._announce_resume(trainer)
         self._meter.start_epoch(trainer)
         self._drops_later_rows = True
-        if self._writes and not has_onlookers(trainer, self._writer):
-            self._writer.begin()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the epoch before, if no checkpoint has asked for it, and start the clock."""
@@ -164,9 +152,8 @@ class RunRecorder(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count the samples, and end a training whose files cannot be written."""
+        """Count the samples."""
         self._meter.count(batch)
-        self._writer.check()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Validation does not count in the throughput of training."""
@@ -186,10 +173,8 @@ class RunRecorder(Callback):
         self._flush(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the last epoch, and wait until all is written."""
+        """Write the last epoch."""
         self._flush(trainer)
-        self._writer.drain()
-        self._writer.end()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell the loggers; the end itself is recorded when the process has ended well."""
@@ -200,7 +185,6 @@ class RunRecorder(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write what is complete. The end is recorded by `close`: the command line may still find better words."""
         try:
-            self.end_writing()
             if self._writes and not self._end.is_taken:
                 self._write_row(trainer)
                 self._end_stage(trainer)
@@ -269,19 +253,14 @@ class RunRecorder(Callback):
     def _write_summary(self, trainer: Trainer, durations: Mapping[str, float] | None = None) -> None:
         self._standing.write(trainer, self._table.rows, samples_per_s=self._meter.samples_per_s, durations=durations)
 
-    def end_writing(self, within_s: float | None = None) -> None:
-        """Write at once from here on, and tell what could not be written; something else ends the process.
+    def reserve_end(self, timeout_s: float) -> None:
+        """Let the calling thread, which ends the process by force, record the end.
 
         Args:
-            within_s: Seconds that it may take, where the process is ended by force. From then on nobody writes but the
-                thread that calls this, and it alone records the end, unless another has come to the end or ends the
-                process by force already.
+            timeout_s: Seconds to wait for the record where another thread is writing it already.
         """
-        if within_s is not None and not self._end.reserve():
-            self._end.wait(within_s)  # for who records it: the process, and that too, ends as soon as this is done
-            return
-        if (lost := self._writer.end(within_s)) is not None:
-            _log.warning("%s", lost)
+        if not self._end.reserve():
+            self._end.wait(timeout_s)
 
     def _warned(self, message: str, source: str) -> None:
         if self._writes and not self._end.is_taken:

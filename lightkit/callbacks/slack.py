@@ -73,8 +73,8 @@ class SlackNotifier(Notifier):
 
 
 def escaped(text: str) -> str:
-    """Write the three characters that Slack reads as its own: https://docs.slack.dev/messaging/formatting-message-text."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Escape code fences, and what Slack reads as markup: https://docs.slack.dev/messaging/formatting-message-text."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("```", "'''")
 
 
 def _headline(message: Message) -> str:
@@ -147,7 +147,6 @@ def _table(metrics: Mapping[str, float | None]) -> str:
 
 def _code(text: str) -> str:
     """Show a text as it is; what is cut off counts its characters as Slack does, escaped."""
-    text = text.replace("```", "'''")
     kept = text
     while len(escaped(kept)) > _MOST_IN_ERROR:
         kept = kept[: max(len(kept) - max(len(escaped(kept)) - _MOST_IN_ERROR, 1), 0)]

@@ -6,7 +6,6 @@ import copy
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 
 from pytorch_lightning import Trainer
@@ -24,12 +23,10 @@ class Standing:
 
     Args:
         run: The run.
-        writer: Writes it.
     """
 
-    def __init__(self, run: runs.Run, *, writer: runs.Writer) -> None:
+    def __init__(self, run: runs.Run) -> None:
         self._run = run
-        self._writer = writer
         self._summary, self._tells_status = _opened(run)
         self._tells_fit = False
         self._own_stages: dict[str, dict[str, float]] = {}
@@ -99,7 +96,7 @@ class Standing:
 
     def _put(self, durations: Mapping[str, float], paths: Mapping[str, Path] | None = None) -> None:
         own = copy.deepcopy(self._summary) if self._tells_status else None
-        self._writer.put(partial(self._write, own, dict(self._own_stages), durations, paths))
+        self._write(own, self._own_stages, durations, paths)
 
     def _write(
         self,

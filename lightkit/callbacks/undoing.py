@@ -10,7 +10,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 from torchmetrics import Metric
 
-__all__ = ["Snapshot", "forget_metrics"]
+__all__ = ["Snapshot"]
 
 
 class Snapshot:
@@ -56,14 +56,6 @@ class Snapshot:
                 del results[key]
             else:
                 vars(results[key]).update(self._logged[key])
-
-
-def forget_metrics(trainer: Trainer, module: LightningModule) -> None:
-    """Let the metrics of this epoch begin again."""
-    _results(trainer).reset()
-    for metric in module.modules():
-        if isinstance(metric, Metric) and metric.update_called:
-            metric.reset()
 
 
 def _results(trainer: Trainer) -> Any:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lightkit.artefacts.metadata import FILES as FORMATS
 from lightkit.cli.laying import OPTIONS, STAGES, options_of
-from lightkit.cli.main import COMMANDS
 from lightkit.cli.offered import FILES, FOLDERS, keys, topics, values
 
 __all__ = ["answer"]
@@ -71,18 +70,19 @@ _POSITIONAL = {"convert": [FOLDERS], "diff": ["latest", FILES], "upgrade": [FILE
 """What stands by itself after a command that takes no keys."""
 
 
-def answer(words: Sequence[str], *, is_split: bool) -> list[str]:
+def answer(words: Sequence[str], *, commands: Mapping[str, str | None], is_split: bool) -> list[str]:
     """List what the last word can become, whole words, those that go on after a dot or `=` with that at their end.
 
     A word that starts with a colon is none: the shell adds what is on the disk.
 
     Args:
         words: Words after the program's name, up to the one under the cursor, which may be empty.
+        commands: The module of each command, which has its help; None for the stages.
         is_split: Whether the shell has parted words at each `=`, as bash does, and wants the part after it alone.
     """
     joined = _joined(words) if is_split else [*words]
     *before, current = joined or [""]
-    found = {*_candidates(before, current)}
+    found = {*_candidates(before, current, commands)}
     left_to_shell = sorted(found & {FILES, FOLDERS})
     matching = sorted(word for word in found - {FILES, FOLDERS} if word.startswith(current))
     was_parted = is_split and "=" in current and current != (words[-1] if words else "")
@@ -100,20 +100,21 @@ def _joined(words: Sequence[str]) -> list[str]:
     return joined
 
 
-def _candidates(before: Sequence[str], current: str) -> list[str]:
-    command = next((word for word in before if word in COMMANDS), None)
+def _candidates(before: Sequence[str], current: str, commands: Mapping[str, str | None]) -> list[str]:
+    command = next((word for word in before if word in commands), None)
     previous = before[-1] if before else ""
     if command is None:
         if previous in _AFTER:
             return _AFTER[previous]
-        return [*COMMANDS, "help", "--help", "--version"] if not before or before == ["help"] else [*COMMANDS]
+        return [*commands, "help", "--help", "--version"] if not before or before == ["help"] else [*commands]
     if command == "completion":
         return ["bash", "zsh", "--help"]
-    is_stage = COMMANDS[command].is_stage
+    module = commands[command]
+    is_stage = module is None
     if is_stage and "--help" in before:
         return topics(before[[*before].index("--help") + 1 :])
     said = [f"--{name}" for name in options_of(command) if name != "artefact"]  # which is written --model
-    options = ["-c", "--help", *said] if is_stage else _options_of(command)
+    options = ["-c", "--help", *said] if module is None else _options_of(module)
     option, equals, value = current.partition("=")
     after = {**_AFTER, **_AFTER_OF.get(command, {})}
     if previous in after and (previous in options or "-c" in options):
@@ -158,13 +159,13 @@ def _with(prefix: str, choices: Sequence[str]) -> list[str]:
     return [value if value in (FILES, FOLDERS) else f"{prefix}{value}" for value in choices]
 
 
-def _options_of(command: str) -> list[str]:
+def _options_of(module: str) -> list[str]:
     """List the options that the help of a command names, from its text: importing the command may take long."""
-    spec = importlib.util.find_spec(COMMANDS[command].target.partition(":")[0])
+    spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return []
-    module = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    assigned = [statement for statement in module.body if isinstance(statement, ast.Assign)]
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    assigned = [statement for statement in tree.body if isinstance(statement, ast.Assign)]
     said = [statement for statement in assigned if ast.unparse(statement.targets[0]).endswith(("HELP", "USAGE"))]
     texts = [node.value for statement in said for node in ast.walk(statement) if isinstance(node, ast.Constant)]
     found = {option for text in texts for option in re.findall(r"(?<![\w-])--?[a-z][\w-]*(?![\w.-])", str(text))}

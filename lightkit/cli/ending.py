@@ -13,7 +13,7 @@ from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, 
 
 __all__ = ["close", "dropped_on_mistake", "ended_by_force", "release", "resumable"]
 
-_WRITER_S = 1.0  # for what is still to be written, of the two that last words may take
+_RECORD_S = 1.0  # for a record of the end that is being written, of the two that last words may take
 
 
 def _without_secrets(error: BaseException | None, session: Session) -> BaseException | None:
@@ -55,7 +55,7 @@ def ended_by_force(session: Session, stage: Stage) -> Iterator[None]:
     """Write how the run has ended also where a signal came and the process does not end by itself."""
 
     def last_words(signum: int) -> int:
-        stage.recorder.end_writing(within_s=_WRITER_S)  # before it is told: a checkpoint may come into place by then
+        stage.recorder.reserve_end(_RECORD_S)
         newest = runs.newest_written(run.checkpoints) if session.command == "fit" else None  # whoever resumes reads it
         ended = Interrupted(signum, checkpoint=newest)
         stage.recorder.close(ended)
@@ -88,5 +88,4 @@ def resumable(session: Session, stage: Stage) -> Iterator[None]:
 
 
 def _interrupted(stage: Stage, signum: int) -> Interrupted:
-    stage.recorder.end_writing()
     return Interrupted(signum, checkpoint=runs.last_good(stage.start.run.checkpoints, report=lambda _: None))

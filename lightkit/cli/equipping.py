@@ -19,7 +19,6 @@ from lightkit.callbacks import (
     Checkpoint,
     EnoughRoom,
     FiniteLoss,
-    LeanSteps,
     PredictionTable,
     ResumeState,
     StallWatch,
@@ -107,7 +106,6 @@ class Equipment:
         self._session = session
         self._stage = stage
         self._saved_config = saved_config
-        self._writer = stage.recorder.events.writer
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Give the trainer's arguments that differ from those of the config.
@@ -169,7 +167,6 @@ class Equipment:
             began,
             watch,
             *shown,
-            LeanSteps(),
         ]
 
     def _computation(self) -> list[Callback]:
@@ -187,7 +184,7 @@ class Equipment:
         run, events = self._stage.start.run, self._stage.recorder.events
         return [
             EnoughRoom(run),
-            FiniteLoss(action, events=events, last_good=self._last_good_whatever_fails),
+            FiniteLoss(action, events=events, last_good=self._last_good),
         ]
 
     def _in_time(self) -> list[Callback]:
@@ -200,18 +197,11 @@ class Equipment:
                 deadline,
                 last_good=self._last_good,
                 stopped=self._stage.recorder.stopped_early,
-                put=self._writer.put,
             )
         ]
 
     def _last_good(self) -> Path | None:
-        """Give the newest checkpoint that can be read, once all that was saved is in place."""
-        self._writer.drain()
-        return self._last_good_whatever_fails()
-
-    def _last_good_whatever_fails(self) -> Path | None:
-        """Give it also where one could not be put in place, which is told by others: what is to be told here is not."""
-        self._writer.wait()
+        """Return the newest checkpoint that can be read."""
         return runs.last_good(self._stage.start.run.checkpoints, report=lambda _: None)
 
     def _refuse_other_data(self, trainer: Trainer, _module: LightningModule, stage: str) -> None:
@@ -260,7 +250,7 @@ class Equipment:
             on_xla = trains_on_xla(given.get("accelerator"), given.get("strategy"))
             kind = VerifiedXLACheckpointIO if on_xla else VerifiedCheckpointIO
             mask, taken = partial(masked, self._session.resolved), heartbeat().leave
-            plugins.append(kind(mask=mask, on_saved=self._note_checkpoint, on_taken=taken, writer=self._writer))
+            plugins.append(kind(mask=mask, on_saved=self._note_checkpoint, on_taken=taken))
         return plugins
 
     def _note_checkpoint(self, path: Path, facts: Mapping[str, Any]) -> None:

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from lightkit.cli.inputs import inputs_of, versions_of
-from lightkit.cli.own_code import own_code
+from lightkit.cli.inputs import code_digests, inputs_of, unseen_data
 from lightkit.cli.real_batches import count_samples
 from lightkit.cli.session import Session
 from lightkit.cli.twin import Twin, class_of_section
-from lightkit.images.file_digests import file_digests
-from lightkit.tuning.findings_cache import key_of, name_of, source_digest
+from lightkit.tuning.findings_cache import key_of, name_of
 from lightkit.tuning.short_fits import OF_A_STEP, precision_plugin
 
 if TYPE_CHECKING:
@@ -47,10 +45,13 @@ def kept_name(search: str, parts: Mapping[str, Any], *more: Any) -> str | None:
         return None
 
 
-def parts_of(cli: LightkitCLI, twin: Twin, values: Mapping[str, Any], *, ranks: int) -> dict[str, Any]:
+def parts_of(
+    session: Session, cli: LightkitCLI, twin: Twin, values: Mapping[str, Any], *, ranks: int
+) -> dict[str, Any]:
     """Give what decides how fast a step is and what it learns, apart from settings, machine and lightkit's version.
 
     Args:
+        session: The invocation.
         cli: Has parsed the config.
         twin: Knows which arguments of the data have been chosen.
         values: The config's `trainer` section.
@@ -62,32 +63,25 @@ def parts_of(cli: LightkitCLI, twin: Twin, values: Mapping[str, Any], *, ranks: 
     return {
         **{name: None if one is None else one.as_dict() for name, one in sections.items()},
         "data_differs": twin.data_differs,
-        "code": code_of(cli),
+        "code": code_of(session, cli),
         "trainer": {key: values.get(key) for key in (*OF_A_STEP, "devices") if key != "precision"},
         "precision_plugin": None if plugin is None else [type(plugin).__name__, str(plugin.precision)],
         "ranks": ranks,
     }
 
 
-def code_of(cli: LightkitCLI) -> dict[str, Any]:
-    """Give the names of a config's classes, digests of what they are made of, and versions of the packages they name.
+def code_of(session: Session, cli: LightkitCLI) -> dict[str, Any]:
+    """Give the names of a config's classes, and the digests of the Python files of the working directory.
 
     Args:
+        session: The invocation.
         cli: Has parsed the config, and knows the classes that Python has fixed.
     """
     section = cli.config[cli.subcommand]
     fixed = {"model": cli.model_class, "data": cli.datamodule_class}
     kinds = {name: class_of_section(section.get(name)) or fixed[name] for name in fixed}
     names = {name: _name_of(kind) for name, kind in kinds.items() if kind is not None}
-    said = [one.as_dict() for key in ("model", "data", "optimizer") if hasattr(one := section.get(key), "as_dict")]
-    own = own_code([*names.values(), *said])
-    digests = (one.digest for one in file_digests(map(str, own.files.values())))
-    return {
-        "classes": names,
-        "sources": {name: source_digest(kind) for name, kind in kinds.items() if isinstance(kind, type)},
-        "own": dict(zip(own.files, digests, strict=True)),
-        "versions": versions_of(own.installed),
-    }
+    return {"classes": names, "files": code_digests(session.resolved)}
 
 
 def content_of(session: Session, twin: Twin, values: Mapping[str, Any], *, folder: Path) -> Any:
@@ -107,7 +101,7 @@ def content_of(session: Session, twin: Twin, values: Mapping[str, Any], *, folde
     """
     inputs, data = inputs_of(session, salt="", asked=False), session.resolved.values.get("data")
     is_named = isinstance(data, Mapping) and "class_path" in data
-    if is_named and inputs.data is not None and not inputs.unseen and not inputs.unsure:
+    if is_named and inputs.data is not None and unseen_data(session, inputs) is None:
         return inputs.data
     with isolate_rng():
         built = twin.data()

@@ -39,9 +39,9 @@ def check_packages(data: Any, resolved: Resolved) -> None:
 
 
 def check_input_folders(data: Any, resolved: Resolved) -> None:
-    """Check what a data module's class names in ``input_folders`` and ``input_places``, where the config gives them.
+    """Check what a data module's class names in ``input_folders`` and ``input_paths``, where the config gives them.
 
-    A place may be a folder or a file; an address, such as ``s3://bucket/table``, is not asked for.
+    A path may be a folder or a file; an address, such as ``s3://bucket/table``, is not asked for.
 
     Args:
         data: The config's ``data`` section as it was parsed.
@@ -54,10 +54,10 @@ def check_input_folders(data: Any, resolved: Resolved) -> None:
         return
     cls, given = import_object(data["class_path"]), data.get("init_args") or {}
     problems = Problems()
-    places = tuple(getattr(cls, "input_places", ()))
-    for name in (*getattr(cls, "input_folders", ()), *places):
+    paths = tuple(getattr(cls, "input_paths", ()))
+    for name in (*getattr(cls, "input_folders", ()), *paths):
         value = given.get(name)
-        if value and (missing := _missing(str(value), may_be_file=name in places)):
+        if value and (missing := _missing(str(value), may_be_file=name in paths)):
             origin = resolved.origin_of(("data", "init_args", name))
             fetch = "; `lightkit fetch` with the same -c FILE puts the data there" if _can_fetch(cls, missing) else ""
             said = [] if origin is None or origin.kind == "default" else [origin]

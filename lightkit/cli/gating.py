@@ -252,7 +252,7 @@ class _Judgement:
         if store is None or not there:
             return Drift(window, None, None)
         with store.busy(f"read the promotions of {name!r}"):
-            moves = PromotionLog(store.client, name).moves()
+            moves = PromotionLog(store, name).moves()
         of_late = champions_of_late(moves, self._alias, window)
         scores: dict[str, float] = {}
         unknown: list[str] = []

@@ -1,4 +1,4 @@
-"""What a fit is about to be made from: its config, its data, its code. No torch."""
+"""Digests of what a fit is made from: the values of its config, its code and its data. No torch."""
 
 from __future__ import annotations
 
@@ -10,38 +10,34 @@ import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lightkit import __version__
-from lightkit.cli.input_places import Place, Places, places_of
-from lightkit.cli.own_code import own_code, sources_of
+import lightkit
 from lightkit.cli.session import Session
 from lightkit.config import KeyPath, Resolved, dotted
+from lightkit.config.catalogue import load_catalogue
 from lightkit.config.comparing import innermost
 from lightkit.config.presented import Presented
 from lightkit.config.tree import plain
 from lightkit.images.file_digests import file_digests
-from lightkit.machine import PACKAGES, describe_packages
-from lightkit.runs import Inputs, Run
+from lightkit.images.flower_photos import flower_photos
+from lightkit.machine import describe_packages
+from lightkit.runs import Inputs, Run, git_output
 
-__all__ = ["hidden_values", "inputs_of", "record_inputs", "versions_of"]
+__all__ = ["code_digests", "hidden_values", "inputs_of", "record_inputs", "unseen_data"]
 
 # They say where and when a job runs and how patiently it is watched, not what it trains.
 _NOT_COMPARED = ("run", "watchdog.factor", "watchdog.floor_s", "launch.timeout_s", "launch.stall_timeout_s")
 _CHEAP_BYTES = 1_000_000_000
 _CHEAP_FILES = 20_000
 _COMMIT = re.compile(r"(\d{20})(\.json|\.checkpoint.*\.parquet)")
-_LEFT_OUT = ("__pycache__",)
-
-
-class _TooMuch(Exception):
-    """There is more data than is read for a record that nobody has asked for."""
+_ADDRESS = re.compile(r"(?!file:)[A-Za-z][\w+.-]*://")
 
 
 def inputs_of(session: Session, *, salt: str, asked: bool) -> Inputs:
-    """Take stock of what this fit would be made from.
+    """Compute the digests of what this fit would be made from.
 
     Files that have not changed since they were last read are not read again. Where nobody asks for it with
     ``--if-changed``, data of more than a gigabyte or 20,000 files is left out.
@@ -54,12 +50,50 @@ def inputs_of(session: Session, *, salt: str, asked: bool) -> Inputs:
     Raises:
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
     """
-    resolved = session.resolved
-    places = places_of(resolved, session.ckpt_path)
-    root = Path(str((resolved.values.get("run") or {}).get("root") or "runs"))
-    unseen, unsure = tuple(places.unseen), tuple(places.unsure)
-    inputs = Inputs(config=_config_of(session), unseen=unseen, unsure=unsure, salt=salt, **_code_of(resolved))
-    return replace(inputs, hidden=hidden_values(resolved, salt), **_data_of(places, root, asked=asked))
+    resolved, texts = session.resolved, _data_texts(session)
+    is_own = _lightkit_class(resolved) is not None  # only `lightkit fetch` uses its http addresses
+    addresses = [key for key, text in texts.items() if _ADDRESS.match(text)]
+    inputs = Inputs(
+        config=_config_of(session),
+        hidden=hidden_values(resolved, salt),
+        unseen=tuple(key for key in addresses if not (is_own and texts[key].startswith("http"))),
+        code=code_digests(resolved),
+        versions=_versions(),
+        salt=salt,
+    )
+    places = {key: path for key, text in texts.items() if (path := _existing(text)) is not None}
+    files = ((key, *file) for key, path in places.items() for file in _files_of(path, _run_root(resolved)))
+    listed = list(islice(files, None if asked else _CHEAP_FILES + 1))
+    if not asked and (len(listed) > _CHEAP_FILES or sum(_size_of(path) for _, _, path in listed) > _CHEAP_BYTES):
+        return inputs
+    digests: dict[str, dict[str, str]] = {key: {} for key in places}
+    size_bytes = 0
+    for (key, name, _), found in zip(listed, file_digests(path for _, _, path in listed), strict=True):
+        digests[key][_printable(name)] = found.digest[:32]
+        size_bytes += found.size_bytes
+    return replace(inputs, data=digests, num_files=len(listed), size_bytes=size_bytes)
+
+
+def unseen_data(session: Session, inputs: Inputs) -> str | None:
+    """Say which data can change without a trace in the digests, and what to do; None where there is none."""
+    if inputs.unseen:
+        return f"cannot see what is behind {', '.join(inputs.unseen)}; name local files or folders there"
+    data = session.resolved.values.get("data")
+    if not data or _lightkit_class(session.resolved) or any(key.startswith("data") for key in inputs.data or ()):
+        return None
+    return "cannot see what the data module reads; name the file or folder as an argument of the data module"
+
+
+def code_digests(resolved: Resolved) -> dict[str, str]:
+    """Compute the digests of the Python files of the working directory, by their paths in it.
+
+    Within a git work tree they are the files that git knows or would add; else all but those in hidden folders, virtual
+    environments and the folder of runs.
+    """
+    listed = git_output(None, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py") or ""
+    names = sorted({name for name in listed.split("\0") if Path(name).is_file()})
+    names = names or [name for name, _ in _walk(os.curdir, _run_root(resolved)) if name.endswith(".py")]
+    return {_printable(name): found.digest for name, found in zip(names, file_digests(names), strict=True)}
 
 
 def hidden_values(resolved: Resolved, salt: str) -> dict[str, str]:
@@ -127,68 +161,49 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _code_of(resolved: Resolved) -> dict[str, Any]:
-    """Give the digests of the user's own modules and lightkit's, and all versions."""
-    own, sources = own_code(resolved.values), sources_of()
-    digests = [found.digest for found in file_digests(map(str, [*own.files.values(), *sources]))]
-    lightkit_ = hashlib.sha256("".join(digests[len(own.files) :]).encode()).hexdigest()[:12]
-    versions = {"lightkit": f"{__version__} ({lightkit_})", "python": platform.python_version()}
-    versions |= {**describe_packages(), **versions_of(own.installed, but_for=(*PACKAGES, "pil", "yaml"))}
-    return {"code": dict(zip(own.files, digests, strict=False)), "versions": versions}
+def _versions() -> dict[str, str]:
+    sources = sorted(str(file) for folder in lightkit.__path__ for file in Path(folder).rglob("*.py"))
+    content = "".join(found.digest for found in file_digests(sources))
+    version = f"{lightkit.__version__} ({hashlib.sha256(content.encode()).hexdigest()[:12]})"
+    return {"lightkit": version, "python": platform.python_version(), **describe_packages()}
 
 
-def versions_of(names: Iterable[str], *, but_for: Iterable[str] = ()) -> dict[str, str]:
-    """Give the versions of installed packages that code imports.
+def _lightkit_class(resolved: Resolved) -> str | None:
+    """Give the path of the data module's class if it is one of lightkit's."""
+    data = resolved.values.get("data")
+    named = data.get("class_path") if isinstance(data, dict) else None
+    catalogue = load_catalogue()
+    path = catalogue.path_of(str(named), catalogue.data["bases"]["data"])
+    return path if path is not None and path.startswith("lightkit.") else None
 
-    Args:
-        names: As they are imported.
-        but_for: Those that are told anyhow, in lower case with hyphens.
-    """
-    told = {*but_for}
-    unknown = sorted({name for name in names if name.lower().replace("_", "-") not in told})
-    if not unknown:
-        return {}
+
+def _data_texts(session: Session) -> dict[str, str]:
+    """Give the texts that may name data by their dotted keys, those of lightkit's default arguments included."""
+    data, path = session.resolved.values.get("data"), _lightkit_class(session.resolved)
+    texts = dict(_texts("ckpt_path", session.ckpt_path))
+    if path is not None:
+        arguments = load_catalogue().classes[path]["arguments"]
+        texts |= _texts("data.init_args", {name: argument.get("default") for name, argument in arguments.items()})
+    texts |= _texts("data", data)
+    if path == "lightkit.data.Flowers" and "data.init_args.root" not in texts:
+        texts["data.init_args.root"] = str(flower_photos() or "")
+    return texts
+
+
+def _texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for name, child in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _texts(f"{key}.{name}", child)
+
+
+def _existing(text: str) -> Path | None:
     try:
-        return {name: metadata.version(name) for name in unknown}
-    except metadata.PackageNotFoundError:  # it comes with a distribution of another name; asking for all takes longer
-        known = metadata.packages_distributions()
-        return {name: metadata.version(name) for name in sorted({n for each in unknown for n in known.get(each, [])})}
-
-
-def _data_of(places: Places, run_root: Path, *, asked: bool) -> dict[str, Any]:
-    """Give digests of all files of the data, their number and size."""
-    try:
-        limit = Limit(asked)
-        listed = {place.key: dict(_files_of(place, run_root, limit)) for place in places.found}
-    except _TooMuch:
-        return {"data": None}
-    found = file_digests(path for files in listed.values() for path in files.values())
-    digests = {key: {name: next(found) for name in files} for key, files in listed.items()}
-    return {
-        "data": {key: {name: one.digest[:32] for name, one in files.items()} for key, files in digests.items()},
-        "num_files": sum(map(len, digests.values())),
-        "size_bytes": sum(one.size_bytes for files in digests.values() for one in files.values()),
-    }
-
-
-class Limit:
-    """Counts files and bytes, and stops where it is too much for a record that nobody has asked for.
-
-    Args:
-        is_off: Whether anything goes.
-    """
-
-    def __init__(self, is_off: bool) -> None:
-        self._is_off, self._files, self._bytes = is_off, 0, 0
-
-    def count(self, path: str) -> None:
-        """Count one file."""
-        if self._is_off:
-            return
-        self._files += 1
-        self._bytes += _size_of(path)
-        if self._files > _CHEAP_FILES or self._bytes > _CHEAP_BYTES:
-            raise _TooMuch
+        path = Path(text.removeprefix("file://")).expanduser()
+        return path if text.strip() and path.exists() else None
+    except (OSError, ValueError, RuntimeError):  # too long for a name, with a null in it, or of an unknown user
+        return None
 
 
 def _size_of(path: str) -> int:
@@ -198,32 +213,19 @@ def _size_of(path: str) -> int:
         return 0
 
 
-def _files_of(place: Place, run_root: Path, limit: Limit) -> Iterator[tuple[str, str]]:
-    """List the files of a place: the name within it, and the path."""
-    if place.names is not None:
-        files: Iterable[tuple[str, str]] = ((name, str(place.path / name)) for name in place.names)
-    elif (place.path / "_delta_log").is_dir():
-        files = _state_of_delta(place)
-    elif place.path.is_dir():
-        files = _walked(str(place.path), run_root.absolute())
-    else:
-        files = [(place.path.name, str(place.path))]
-    for name, path in files:
-        limit.count(path)
-        yield name.encode("utf-8", "backslashreplace").decode(), path
+def _files_of(path: Path, run_root: Path) -> Iterable[tuple[str, str]]:
+    """List the files of a folder, the newest commit of a Delta table, or a file: the name within, and the path."""
+    if not path.is_dir():
+        return [(path.name, str(path))]
+    if (log := path / "_delta_log").is_dir():  # each state of the table has a new commit, and its files never change
+        names = (entry.name for entry in log.iterdir() if _COMMIT.fullmatch(entry.name))
+        newest = max(names, key=lambda name: (name[:20], name.endswith(".json")), default=None)
+        return [] if newest is None else [(f"_delta_log/{newest}", str(log / newest))]
+    return _walk(str(path), run_root)
 
 
-def _state_of_delta(place: Place) -> list[tuple[str, str]]:
-    """Give the newest commit that counts: it is another for each state of the table, whose files never change."""
-    names = [entry.name for entry in (place.path / "_delta_log").iterdir() if _COMMIT.fullmatch(entry.name)]
-    if place.version is not None:
-        names = [name for name in names if int(name[:20]) <= place.version]
-    newest = max(names, key=lambda name: (name[:20], name.endswith(".json")), default=None)
-    return [] if newest is None else [(f"_delta_log/{newest}", str(place.path / "_delta_log" / newest))]
-
-
-def _walked(top: str, run_root: Path) -> Iterator[tuple[str, str]]:
-    """List the files below a folder in the order of their names, also where links lead, but not in a circle."""
+def _walk(top: str, run_root: Path) -> Iterator[tuple[str, str]]:
+    """List the visible files below a folder in the order of their names, also where links lead, but not in a circle."""
     waiting: list[tuple[str, str, tuple[tuple[int, int], ...]]] = [(top, "", ())]
     while waiting:
         folder, prefix, above = waiting.pop()
@@ -233,8 +235,10 @@ def _walked(top: str, run_root: Path) -> Iterator[tuple[str, str]]:
             continue
         try:
             with os.scandir(folder) as entries:
-                visible = sorted((e.name, e.is_dir()) for e in entries if e.name[0] != "." and e.name not in _LEFT_OUT)
-        except OSError:  # whoever reads it tells
+                visible = sorted((e.name, e.is_dir()) for e in entries if e.name[0] != "." and e.name != "__pycache__")
+        except OSError:  # reading the data reports it
+            continue
+        if ("pyvenv.cfg", False) in visible:  # a virtual environment
             continue
         for name, is_folder in visible:
             path = os.path.join(folder, name)  # noqa: PTH118
@@ -242,3 +246,11 @@ def _walked(top: str, run_root: Path) -> Iterator[tuple[str, str]]:
                 waiting.append((path, f"{prefix}{name}/", (*above, this)))
             else:
                 yield f"{prefix}{name}", path
+
+
+def _run_root(resolved: Resolved) -> Path:
+    return Path(str((resolved.values.get("run") or {}).get("root") or "runs")).absolute()
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()

@@ -13,7 +13,7 @@ from lightkit.cli.laying import WITH_MODEL, Laid
 from lightkit.cli.places import check_places
 from lightkit.config import KeyPath, Problems, Resolved
 from lightkit.config.catalogue import Catalogue, Findings, check_values, load_catalogue
-from lightkit.config.catalogue.sources import described_by_source
+from lightkit.config.origins import shown_path
 from lightkit.config.pruning import without
 from lightkit.errors import ConfigError, LightkitError
 
@@ -42,55 +42,21 @@ def judge(command: str, laid: Laid, resolved: Resolved, problems: Problems) -> t
         problems.add(problem)
     if command in WITH_MODEL and not problems.is_incomplete and laid.resolved.values.get("model") is None:
         problems.add(_missing_model(laid, command))
-    unjudged = findings.unjudged
-    if problems and unjudged and _seem_right(laid.resolved, catalogue, findings, problems):
-        unjudged = []
-    return without(resolved, {path for path, _ in findings.problems}), unjudged
-
-
-def _seem_right(resolved: Resolved, catalogue: Catalogue, findings: Findings, problems: Problems) -> bool:
-    """Tell whether the sources of the config's own classes show no mistake, so that importing them can wait."""
-    if resolved.unresolved or _names_folders(resolved):
-        return False
-    bases = {base for bases in catalogue.data["bases"].values() for base in bases}
-    names = {_class_at(resolved, path) or "" for path in findings.unjudged}
-    described = {name: described_by_source(name, bases) for name in names}
-    if not all(described.values()):
-        return False
-    again = _findings(resolved, catalogue.with_imported(described), problems)
-    return not again.unjudged and len(again.problems) == len(findings.problems)
-
-
-def _names_folders(resolved: Resolved) -> bool:
-    """Tell whether the data may be in a folder, of which its class says whether it must be there."""
-    data = resolved.values.get("data")
-    given = data.get("init_args") if isinstance(data, dict) else None
-    return isinstance(given, dict) and any(isinstance(value, str) for value in given.values())
+    return without(resolved, {path for path, _ in findings.problems}), findings.unjudged
 
 
 def _missing_model(laid: Laid, command: str) -> ConfigError:
-    if (unnamed := _named_by_checkpoint(laid)) is not None:
-        return unnamed
+    """Say how to name the model; where there is a checkpoint, by the config of its run."""
     from_files = any(origin.file is not None for origin in laid.resolved.origins.values())
     empty = "" if from_files or not laid.arguments.files else f"; {', '.join(laid.arguments.files)} sets nothing"
+    checkpoint = laid.arguments.options.get("ckpt_path", laid.resolved.values.get("ckpt_path"))
     by_run = "name a run with --run, or " if command == "export" else ""
+    if checkpoint is not None:
+        empty += f"; --ckpt_path {checkpoint} brings weights, not the config"
+        folder = Path(str(checkpoint)).resolve().parent.parent
+        run = shown_path(folder) if (folder / "manifest.json").is_file() else "RUN"
+        by_run = f"use -c {run}/config.yaml, or " if command == "fit" else f"use --run {run}, or "
     return ConfigError(f"model: missing{empty}; {by_run}set it in a file given with -c, or with --model=VALUE")
-
-
-def _named_by_checkpoint(laid: Laid) -> ConfigError | None:
-    """Say what to type where the checkpoint names the model that the config does not."""
-    named = laid.arguments.options.get("ckpt_path", laid.resolved.values.get("ckpt_path"))
-    if not isinstance(named, str) or not Path(named).is_file():
-        return None
-    from lightkit.cli.filling import hyper_parameters  # here: it loads torch
-
-    class_path = hyper_parameters(named).get("_class_path")
-    if not isinstance(class_path, str):
-        return None
-    return ConfigError(
-        f"model: missing; {named} names {class_path}, but what only a checkpoint names is not imported. "
-        f"If you want it, say --model={class_path}"
-    )
 
 
 def judge_with_imports(session: Session, problems: Problems) -> None:

@@ -10,13 +10,12 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
-from jsonargparse import Namespace, set_dumper
+from jsonargparse import set_dumper
 from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 from lightkit import config, runs
 from lightkit.cli.choices import Choices
-from lightkit.cli.filling import hyper_parameters, model_filled
 from lightkit.cli.judging import judged_by_signatures
 from lightkit.cli.parsing import parsed
 from lightkit.cli.restoring import trained_anywhere, with_export
@@ -24,7 +23,6 @@ from lightkit.cli.resuming import RunSettings
 from lightkit.cli.script_session import EXPORT, asks_for_export, session_of_script
 from lightkit.cli.scripted import Checked, ConfigPrinted, ended_script
 from lightkit.cli.session import Session
-from lightkit.cli.unnamed import UnnamedClass
 from lightkit.config.hardware.choosing import chosen_config
 from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.config.pruning import checked
@@ -66,7 +64,6 @@ class LayeredCLI(LightningCLI):
     ) -> None:
         self.session = session
         self._is_script = session is None
-        self._given_values: ArgsType = None
         self._own_sessions = ExitStack()
         self.saved_config: dict[str, Any] = {}
         self._chosen: config.Resolved | None = None
@@ -140,8 +137,6 @@ class LayeredCLI(LightningCLI):
                 raise ConfigError(str(error)) from error
         try:
             self.config = self._parsed(parser, command, self.session.resolved)
-        except UnnamedClass:  # no mistake of the config's
-            raise
         except ConfigError:  # now all mistakes
             problems, resolved = config.Problems(), self.session.resolved
             if not self.session.has_own_parser:
@@ -164,46 +159,16 @@ class LayeredCLI(LightningCLI):
             ConfigError: At its first mistake.
         """
         values = resolved.lightning().values
-        values.pop("ckpt_path", None)  # `begin` decides; Lightning would let its hyper-parameters win
+        values.pop("ckpt_path", None)  # `begin` decides
         values = trained_anywhere(values) if self._exports else values
         known = self._subcommand_parsers[command[0]] if command else parser
-        self._fill(values, known)
         return parsed(parser, command, values, resolved, known=known)
 
-    def _fill(self, values: dict[str, Any], parser: LightningArgumentParser) -> None:
-        """Let the hyper-parameters of the checkpoint that the user names stand below what the user says."""
-        assert self.session is not None
-        if self.session.base is not None:  # the run that is the base has said it all
-            return
-        self._fill_from(self.session.ckpt_path, values, parser)
-
-    def _fill_from(self, checkpoint: str | None, values: dict[str, Any], parser: LightningArgumentParser) -> None:
-        """Fill the `model` section."""
-        if below := hyper_parameters(checkpoint):
-            chosen = self.subclass_mode_model
-            filled = model_filled(values.get("model"), below, parser, is_chosen=chosen, checkpoint=str(checkpoint))
-            values |= {} if filled is None else {"model": filled}
-
     def _parse_ckpt_path(self) -> None:
-        """Fill in what a checkpoint says below a dict or a namespace; words have been filled where they were laid.
-
-        LightningCLI 2.6 lets the checkpoint win, and imports whatever class it names.
-        """
-        command = self.config.get("subcommand")
-        if not command or self._given_values is None or not (named := self.config[command].get("ckpt_path")):
-            return
-        given: Any = self._given_values
-        said = given.as_dict() if isinstance(given, Namespace) else given
-        section = said.get(command) or {}
-        section = section.as_dict() if isinstance(section, Namespace) else dict(section)
-        before = section.get("model")
-        self._fill_from(str(named), section, self._subcommand_parsers[command])
-        if section.get("model") != before:
-            self._parse_values(self.parser, {**said, command: section})
+        """Leave the config as it is: in LightningCLI 2.6 the hyper-parameters of a checkpoint replace its values."""
 
     def _parse_values(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Check a dict or a namespace as LightningCLI does."""
-        self._given_values = args
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:

@@ -20,7 +20,6 @@ from lightkit.cli.parsing import build_each_logger
 from lightkit.cli.refusals import refused, unwrapped_errors
 from lightkit.cli.restricting import with_loading_restricted
 from lightkit.cli.resuming import RunSettings
-from lightkit.cli.sanity import needs_no_sanity_check
 from lightkit.cli.scripted import Checked, ConfigPrinted, DataChanged, keeps_own_file, with_file_name
 from lightkit.cli.stage import Stage
 from lightkit.cli.starting import begin
@@ -174,9 +173,6 @@ class LightkitCLI(LayeredCLI):
             raise refused(error, self.session.resolved) from error
         if equipment is not None:
             equipment.attach(trainer)
-            is_asked = given.get("num_sanity_val_steps") is not None or self.trainer_class is not Trainer
-            if not is_asked and needs_no_sanity_check(trainer, self.model, self.datamodule):
-                trainer.num_sanity_val_steps = 0
         return trainer
 
     def _run_subcommand(self, subcommand: str) -> None:

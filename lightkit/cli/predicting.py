@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
 from lightkit import runs
-from lightkit.artefacts.digests import refuse_altered
+from lightkit.artefacts.digests import is_recorded, refuse_altered
 from lightkit.artefacts.metadata import Metadata, format_of, read_metadata
 from lightkit.cli.laying import options_of, with_artefact
 from lightkit.cli.screen import Mode, choose_mode, speak_plainly
@@ -27,6 +27,8 @@ from lightkit.prediction.sink import Sink
 from lightkit.prediction.tables import STANDARD_OUTPUT
 
 __all__ = ["predict_by_file", "takes_exported_file"]
+
+_log = logging.getLogger("lightkit")
 
 
 def takes_exported_file(command: str, words: Sequence[str]) -> bool:
@@ -44,7 +46,7 @@ def predict_by_file(words: Sequence[str]) -> int:
     """Label the images that the words name, and return the exit code.
 
     Raises:
-        ConfigError: If an option is wrong, the file's runtime is not installed, or the file could run code.
+        ConfigError: If an option is wrong, the file's runtime is not installed, or the file needs ``--trust``.
         DataError: If the file is damaged or takes no images, what the words name is not there, or no image can be read.
     """
     arguments = split_arguments(with_artefact(words), options=options_of("predict"), takes_inputs=True)
@@ -61,9 +63,9 @@ def predict_by_file(words: Sequence[str]) -> int:
     metadata = read_metadata(file)
     refuse_altered(file)
     check_takes_images(metadata, str(file))
-    with runs.trusting() if options.get("trust") else nullcontext():
-        run = _opened(file)
-    sink = _predicted(run, metadata, str(file), listing, targets, mode)
+    if file.suffix.lower() == ".pt2":
+        _check_trust(file, options.get("run"), is_trusted=bool(options.get("trust")))
+    sink = _predicted(_opened(file), metadata, str(file), listing, targets, mode)
     says = end_of(sink, targets)
     if mode in ("terminal", "plain"):
         print(says, file=_people(targets), flush=True)
@@ -116,6 +118,31 @@ def _found(word: str, run: Any) -> Path:
         return path
     inside = runs.find(str(run), "runs").folder / "export" / word
     return inside if inside.is_file() else path
+
+
+def _check_trust(file: Path, run: Any, *, is_trusted: bool) -> None:
+    """Refuse a file of torch.export that no ``export.json`` records, unless ``--trust`` allows it.
+
+    ``torch.export.load`` (torch 2.15) unpickles some of its records and evaluates others as Python, so that loading a
+    file of unknown origin can run code.
+
+    Args:
+        file: The file.
+        run: The run that ``--run`` names, whose exports count too; None for none.
+        is_trusted: Whether ``--trust`` was given.
+
+    Raises:
+        ConfigError: If it is neither recorded nor trusted.
+    """
+    if is_recorded(file, file.parent) or (run and is_recorded(file, runs.find(str(run), "runs").folder / "export")):
+        return
+    if not is_trusted:
+        raise ConfigError(
+            f"{file}: its digest is in no export.json beside it, so lightkit may not have written it. Loading a .pt2 "
+            "can run code, so it was not loaded. Name the run of its export with --run; or, if you know who made the "
+            "file, --trust on the command line allows it."
+        )
+    _log.warning("--trust: %s is in no export.json beside it; loading it may run code", file)
 
 
 def _opened(file: Path) -> Runner:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,19 +193,19 @@ def _moved(
 ) -> str:
     name, to = version.name, str(version.version)
     with store.busy(f"move {name}@{options.alias}"):
-        log = PromotionLog(store.client, name)
-        settled = [move for move in log.settle() if move.status == "done" and move.to == to]
+        log = PromotionLog(store, name)
         before = log.current(options.alias)
-        if before == to:
-            _make_up(run, log.moves(), session, store=store, name=name, alias=options.alias, to=to)
-            says = f"{name}@{options.alias} is version {to} already"
-            _tell(says, session, options, settled[-1] if settled else None, name)
-            return says
         moved = log.move(_move(options, record, before=before, to=to, run=run, mask=session.resolved.masked))
-    _note(run, moved, session, store, name)
-    was = f"; it was version {before}" if before else ""
-    says = f"{name}@{options.alias} is version {to} now{was}"
-    _tell(says, session, options, moved, name)
+    noted = runs.read_json(run.folder / PROMOTED) or {}
+    is_noted = (noted.get("name"), noted.get("number")) == (name, moved.number)
+    if before != to:
+        says = f"{name}@{options.alias} is version {to} now" + (f"; it was version {before}" if before else "")
+    else:
+        says = f"{name}@{options.alias} is version {to} already"
+    is_new = before != to or (moved.kind == "promote" and not is_noted)  # such as after a kill
+    if is_new:
+        _note(run, moved, session, store, name)
+    _tell(says, session, options, moved if is_new else None, name)
     return says
 
 
@@ -241,18 +241,6 @@ def _note(run: runs.Run, move: Move, session: Session, store: Store, name: str) 
     MaskedEvents(run.events_path, session.resolved).write(
         "promotion", name=name, alias=move.alias, **{"from": move.before}, to=move.to, by=move.by, reason=move.reason
     )
-
-
-def _make_up(
-    run: runs.Run, moves: Sequence[Move], session: Session, *, store: Store, name: str, alias: str, to: str
-) -> None:
-    """Leave the mark and the event of a promotion whose process was killed before it could."""
-    done = [
-        move for move in moves if move.status == "done" and (move.kind, move.alias, move.to) == ("promote", alias, to)
-    ]
-    noted = runs.read_json(run.folder / PROMOTED) or {}
-    if done and (noted.get("name"), noted.get("number")) != (name, done[-1].number):
-        _note(run, done[-1], session, store, name)
 
 
 def _tell(says: str, session: Session, options: PromoteOptions, move: Move | None, name: str) -> None:

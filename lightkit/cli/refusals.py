@@ -13,7 +13,7 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from lightkit import runs
 from lightkit.config import KeyPath, Resolved, dotted, mistake
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import ConfigError, LightkitError, exception_chain
 from lightkit.runs.disk import free_bytes, in_bytes
 
 __all__ = ["full_disk_told", "refusals_told", "refused", "unwrapped_errors"]
@@ -94,7 +94,7 @@ def unwrapped_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        causes = list(_causes(error))
+        causes = list(exception_chain(error))
         told = (cause for cause in causes if isinstance(cause, (LightkitError, MisconfigurationException)))
         raised = (cause for cause in causes if not str(cause).startswith(_WRAPPINGS))
         original = next(told, next(raised, error))
@@ -137,10 +137,3 @@ def _value(values: Any, path: KeyPath) -> Any:
     for part in path:
         values = values[part]
     return values
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__

@@ -115,14 +115,14 @@ def differences_here(order: Order, session: Session) -> dict[str, list[str]]:
     ]
     found["hardware"] = _hardware_differences(manifest.get("hardware") or {}, session)
     if before is None:
-        found["code"].append("the run has not recorded the user's modules and its data")
+        found["code"].append("the run has not recorded its code and its data")
         return {name: said for name, said in found.items() if said}
     _add_inputs(found, before, session)
     return {name: said for name, said in found.items() if said}
 
 
 def _add_inputs(found: dict[str, list[str]], before: runs.Inputs, session: Session) -> None:
-    """Compare data, the user's modules and lightkit's own with what the run has begun with."""
+    """Compare data, Python files and lightkit's own code with what the run has begun with."""
     here = inputs_of(session, salt=before.salt, asked=before.data is not None)
     hidden = hidden_values(session.resolved, before.salt)
     data = {key: files for key, files in (here.data or {}).items() if key in (before.data or {})}

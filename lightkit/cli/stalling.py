@@ -21,8 +21,8 @@ from lightkit.launch import STALLED, Hung, Stall, Watchdog, WatchdogSettings, he
 
 __all__ = ["measuring_watched", "watched"]
 
-_RECORDS_S = 5.0
-_WRITER_S = 2.0  # for what is still to be written, which may be what hangs, out of the same time
+_CUT_S = 5.0
+_RECORD_S = 2.0  # for a record of the end that is being written, out of the same time
 _NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of it too
 
 
@@ -131,14 +131,14 @@ class _Teller:
         def cut() -> None:
             watch.cut(STALLED, "".join(words) or None)
 
-        threading.Timer(_RECORDS_S, cut).start()  # a disk that hangs must not keep it
+        threading.Timer(_CUT_S, cut).start()  # a disk that hangs must not keep it
         if self._session.seat is not None:  # whose supervisor tells and records the end
             for child in multiprocessing.active_children():
                 child.kill()
             os._exit(STALLED)
         if not self._is_told:
             words.append(f"error: {self._words(stall)}")  # should what is written now hang too
-            self._stage.recorder.end_writing(within_s=_WRITER_S)
+            self._stage.recorder.reserve_end(_RECORD_S)
             error = Stalled(self._words(stall) + self._goes_on(runs.newest_written))
             words[:] = [f"error: {error}"]
             self._stage.recorder.close(error)

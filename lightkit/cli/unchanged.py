@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.inputs import hidden_values, inputs_of
+from lightkit.cli.inputs import inputs_of, unseen_data
 from lightkit.cli.screen import say
 from lightkit.cli.session import Session
 from lightkit.config import read_scalar, shown_path
@@ -35,8 +34,8 @@ def code_if_unchanged(session: Session) -> int | None:
     """Compare config, data and code with those of the last successful fit of the job, if the user wants that.
 
     The config counts as it was said: all but the `run` section, the patience of the watchdog and of the launch. Of the
-    data its content counts, of the code lightkit's own, that of the user's modules, and versions. Nothing is locked:
-    what was equal when it was looked at is told; what is not meets the job's lock when it trains.
+    data the content of files counts, of the code the Python files of the working directory, and versions. Nothing is
+    locked: what was equal when it was looked at is told; what is not meets the job's lock when it trains.
 
     Args:
         session: The invocation. Where it is to train, what was found is left with it, for the run's records.
@@ -57,9 +56,8 @@ def code_if_unchanged(session: Session) -> int | None:
         session.tell(f"trains: {reason}")
         return None
     session.began_with = now = inputs_of(session, salt=run.id, asked=True)
-    reasons = _reasons(run, runs.read_inputs(run.folder), replace(now, hidden=hidden_values(session.resolved, run.id)))
-    if reasons is not None:
-        session.tell(f"trains: {reasons}")
+    if (found := _reason(session, run, runs.read_inputs(run.folder), now)) is not None:
+        session.tell(f"trains: {found}")
         return None
     _tell_unchanged(session, run, now)
     return 0 if session.options.get("unchanged-ok") else NOTHING_TO_DO
@@ -112,7 +110,7 @@ def _gone(run: runs.Run, summary: dict[str, Any]) -> str | None:
     return next((path for path in promised if not Path(run.folder, path).exists()), None)
 
 
-def _reasons(run: runs.Run, before: runs.Inputs | None, now: runs.Inputs) -> str | None:
+def _reason(session: Session, run: runs.Run, before: runs.Inputs | None, now: runs.Inputs) -> str | None:
     """Say why a training would not only repeat that run; None where it would."""
     where = shown_path(run.folder)
     if before is None:
@@ -123,12 +121,8 @@ def _reasons(run: runs.Run, before: runs.Inputs | None, now: runs.Inputs) -> str
         return f"{where} has not recorded its data, for there is much of it and nobody had asked; this run does"
     if changes := runs.changes_between(before, now):
         return f"changed since {where}: {runs.joined(changes)}"
-    if behind := (*now.unseen, *now.unsure):
-        return (
-            f"--if-changed cannot see what is behind {', '.join(behind)}; name files or folders there, or list in the "
-            "class which arguments it reads: input_places = ('root',), or () for none, is taken at its word"
-        )
-    return None
+    hidden = unseen_data(session, now)
+    return None if hidden is None else f"--if-changed {hidden}"
 
 
 def _tell_unchanged(session: Session, run: runs.Run, now: runs.Inputs) -> None:

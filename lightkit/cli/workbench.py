@@ -252,7 +252,7 @@ class Workbench:
         return content_of(self._session, self._twin, self._values, folder=self._folder)
 
     def _parts(self) -> dict[str, Any]:
-        return parts_of(self._cli, self._twin, self._values, ranks=self._length.ranks)
+        return parts_of(self._session, self._cli, self._twin, self._values, ranks=self._length.ranks)
 
     def _said(self, key: str) -> Any:
         value = getattr(self._settings, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -122,6 +123,7 @@ def without_credentials(text: str) -> str:
     return _QUERY.sub(_hidden_query, _USER.sub(_hidden_user, text))
 
 
+@lru_cache(maxsize=1)  # a thousand mistakes in one line show it a thousand times
 def shown_line(line: str) -> str:
     """Write a line of a config file, or a flag, as far as no key in it says that what follows is secret."""
     at = 0

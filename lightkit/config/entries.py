@@ -13,18 +13,11 @@ from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Items, Leaf, Node, Table, plain, walk
 from lightkit.errors import ConfigError
 
-__all__ = ["LightningConfig", "check_class_names", "check_entries", "check_lengths", "lightning_config", "named_config"]
+__all__ = ["LightningConfig", "check_class_names", "check_entries", "lightning_config", "named_config"]
 
 
 _LONGEST_CLASS_NAME = 500
 _MOST_PACKAGES = 50
-_MOST_CALLBACKS = 100  # or loggers
-_MOST_CLASSES = 1000  # of any other list, and keys of the trainer and at the top
-_CLASS_PLACES = {
-    place
-    for section in ("callbacks", "logger")
-    for place in ((section,), ("trainer", section), ("trainer", f"{section}+"))
-}
 
 
 @dataclass(frozen=True)
@@ -66,8 +59,6 @@ def check_entries(tree: Table, layering: Layering, problems: Problems) -> set[Ke
                 wrong.add((word,))
                 continue
             for name, entry in node.entries.items():
-                if len(wrong) > _MOST_CALLBACKS:  # there are too many, which `check_lengths` tells
-                    break
                 error = _entry_mistake((section, name), entry, known)
                 if error is None:
                     continue
@@ -89,33 +80,6 @@ def check_class_names(tree: Table, problems: Problems) -> set[KeyPath]:
             problems.add(mistake(says, node.origin))
             wrong.add(path)
     return wrong
-
-
-def check_lengths(tree: Table, problems: Problems) -> set[KeyPath]:
-    """Give the places of too many callbacks, loggers or other classes, of which thousands take minutes to parse."""
-    wrong: set[KeyPath] = set()
-    for path, node in walk(tree):
-        number, most = _num_classes(path, node), _MOST_CALLBACKS if path in _CLASS_PLACES else _MOST_CLASSES
-        if number > most:
-            says = f"{dotted(path)}: expected at most {most} entries, got {number}"
-            problems.add(mistake(says, node.origin.at_key()) if path else _too_many_keys())
-            wrong.add(path)
-    return wrong
-
-
-def _too_many_keys() -> ConfigError:
-    """Make the error without their number, which the defaults change, so that it is told once."""
-    return ConfigError(f"the config: expected at most {_MOST_CLASSES} keys at the top, got more")
-
-
-def _num_classes(path: KeyPath, node: Node) -> int:
-    if path in ((), ("trainer",)) and isinstance(node, Table):  # to find near names for thousands takes seconds
-        return len(node.entries)
-    if path in _CLASS_PLACES and not isinstance(node, Leaf):
-        return len(node.entries) if isinstance(node, Table) else len(node.items)
-    if not isinstance(node, Items):
-        return 0
-    return sum(1 for item in node.items if isinstance(item, Table) and "class_path" in item.entries)
 
 
 def _entry_mistake(path: KeyPath, entry: Node, known: Mapping[str, str]) -> ConfigError | None:

@@ -10,7 +10,7 @@ from typing import Any
 from lightkit.config.credentials import shown_line
 from lightkit.config.origins import NESTED_FILES, Origin, cut, mistake, near, near_files, shown_path
 from lightkit.config.problems import Problems
-from lightkit.config.reading import MAX_DEPTH, MAX_NODES, MAX_SIZE_BYTES, read_file
+from lightkit.config.reading import MAX_DEPTH, TOO_LARGE, read_file
 from lightkit.config.tree import Items, Leaf, Node, Table, plain
 from lightkit.config.values import read_value
 from lightkit.errors import ConfigError
@@ -18,8 +18,6 @@ from lightkit.errors import ConfigError
 __all__ = ["PREFIX", "RESERVED_VARIABLES", "Flag", "flag_layers", "layers_of", "opened", "variable_layers"]
 
 PREFIX = "LIGHTKIT_"
-_LONGEST_CHAIN = 50
-_MOST_FILES = 200
 RESERVED_VARIABLES = ("LIGHTKIT_DATA",)
 """Variables that are no layer, although their names would do. ``LIGHTKIT_DATA`` is the folder of `Flowers`' photos."""
 
@@ -64,20 +62,9 @@ def layers_of(
 
 
 def _layers_of(file: Path, seen: set[Path], chain: Sequence[Path], problems: Problems) -> list[Table]:
+    if len(chain) > MAX_DEPTH:
+        raise ConfigError(f"{shown_path(file)}: more than {MAX_DEPTH} files extend one another")
     seen.add(file.resolve())
-    if len(chain) > _LONGEST_CHAIN:
-        problems.add(ConfigError(f"{shown_path(file)}: more than {_LONGEST_CHAIN} files extend one another"))
-        problems.is_incomplete = True
-        return []
-    if (
-        problems.num_characters > MAX_SIZE_BYTES or problems.num_values > MAX_NODES
-    ):  # told with the one that goes beyond
-        return []
-    if len(seen) > _MOST_FILES:
-        if len(seen) == _MOST_FILES + 1:
-            problems.add(ConfigError(f"{shown_path(file)}: a config has at most {_MOST_FILES} files"))
-        problems.is_incomplete = True
-        return []
     try:
         tree = read_file(file, problems)
     except ConfigError as error:
@@ -236,7 +223,7 @@ def _flag_layer(flag: Flag) -> Table:
 def _nested(keys: Iterable[str], value: Node, origin: Origin) -> Table:
     keys = list(keys)
     if len(keys) > MAX_DEPTH:
-        raise ConfigError(f"{str(origin)[:80]}...: nested more than {MAX_DEPTH} levels deep")
+        raise ConfigError(f"{str(origin)[:80]}...: {TOO_LARGE}")
     node = value
     for key in reversed(keys):
         node = Table({key: node}, origin, partial=True)

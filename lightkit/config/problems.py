@@ -30,8 +30,6 @@ class Problems:
 
     def __init__(self, *, is_incomplete: bool = False) -> None:
         self.is_incomplete = is_incomplete
-        self.num_characters = 0  # of all files that were read
-        self.num_values = 0
         self._found: list[LightkitError] = []
         self._known: set[str] = set()
         self._files: list[Path] = []

@@ -13,21 +13,19 @@ from lightkit.config.origins import Origin, mistake, near_files, shortened, show
 from lightkit.config.problems import Problems, Unreadable
 from lightkit.config.scalars import SCALAR_TAGS, YamlLoader
 from lightkit.config.syntax import plain_words
-from lightkit.config.tree import Items, Leaf, Node, Table, walk
+from lightkit.config.tree import Items, Leaf, Node, Table
 from lightkit.errors import ConfigError
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "MAX_SIZE_BYTES", "YamlSyntaxError", "read_file", "read_text"]
+__all__ = ["MAX_DEPTH", "MAX_NODES", "TOO_LARGE", "YamlSyntaxError", "read_file", "read_text"]
 
-MAX_DEPTH = 100
-"""Levels of nesting that a config may have; Python's recursion ends soon after 1000, and no real one has 20."""
-MAX_NODES = 20_000
-"""Values that a config may have once its aliases are expanded: a few aliases of aliases can stand for billions."""
+MAX_NODES = 20_000  # a few aliases of aliases can stand for billions of values
+MAX_DEPTH = 100  # Python's recursion ends soon after 1000
+TOO_LARGE = (
+    f"the config has more than {MAX_NODES} values, or more than {MAX_DEPTH} levels, "
+    "once its aliases and interpolations are expanded"
+)
+_MAX_SIZE_BYTES = 1_000_000
 
-MAX_SIZE_BYTES = 1_000_000
-"""Length that a config file may have; a long one has some thousand."""
-
-_LONGEST_NUMBER = 1000  # characters; Python refuses to write numbers of more than 4300 digits
-_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+\.?[0-9_]*")
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # YAML's, which are not those of str.splitlines
 _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _KINDS = {"int": "an integer", "float": "a number", "bool": "true or false", "null": "null"}
@@ -51,8 +49,6 @@ def read_file(file: Path, problems: Problems | None = None) -> Table:
     """
     text = _text_of(file)
     tree = read_text(text, name=shown_path(file), file=file, problems=problems)
-    if problems is not None:
-        _count(file, text, tree, problems)
     if isinstance(tree, Table):
         return tree
     if isinstance(tree, Leaf) and tree.value is None:
@@ -72,7 +68,7 @@ def read_text(text: str, *, name: str, file: Path | None = None, problems: Probl
 
     Raises:
         YamlSyntaxError: If it is not YAML.
-        ConfigError: If it repeats a key, nests too deeply, or grows too large by its aliases.
+        ConfigError: If it repeats a key, or has too many values or levels once its aliases are expanded.
     """
     builder = _Builder(text, name, file)
     tree = builder.tree()
@@ -84,32 +80,19 @@ def read_text(text: str, *, name: str, file: Path | None = None, problems: Probl
     return tree
 
 
-def _count(file: Path, text: str, tree: Node, problems: Problems) -> None:
-    """Count what all files hold together.
-
-    Raises:
-        ConfigError: If it is too much.
-    """
-    problems.num_characters += len(text)
-    problems.num_values += sum(1 for _ in walk(tree))
-    if problems.num_characters > MAX_SIZE_BYTES or problems.num_values > MAX_NODES:
-        says = f"{shown_path(file)}: expected files of at most {MAX_SIZE_BYTES // 1000} kB and {MAX_NODES} values"
-        raise ConfigError(f"{says} together, got more with this one; files after it are not read")
-
-
 def _text_of(file: Path) -> str:
     name = shown_path(file)
     try:
         with file.open("rb") as stream:
-            content = stream.read(MAX_SIZE_BYTES + 1)
+            content = stream.read(_MAX_SIZE_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{name}: no such file{near_files(file)}") from None
     except IsADirectoryError:
         raise ConfigError(f"{name}: expected a YAML file, got a folder") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > MAX_SIZE_BYTES:
-        says = f"{name}: expected a config of at most {MAX_SIZE_BYTES // 1000} kB, got a longer file"
+    if len(content) > _MAX_SIZE_BYTES:
+        says = f"{name}: expected a config of at most {_MAX_SIZE_BYTES // 1000} kB, got a longer file"
         raise ConfigError(f"{says}; long lists belong into the data, which the config can name")
     try:
         return content.decode("utf-8-sig")
@@ -150,22 +133,16 @@ class _Builder:
         depth, num_values = 0, 0
         for event in yaml.parse(self._text, Loader=YamlLoader):
             num_values += isinstance(event, yaml.NodeEvent)
-            if num_values > 2 * MAX_NODES and event.start_mark is not None:  # keys count, too
-                raise self._too_many(self._place(event.start_mark.line, event.start_mark.column))
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
                 self._brackets.append(event.start_mark if event.flow_style else None)
-                if depth > MAX_DEPTH and event.start_mark is not None:
-                    raise self._too_deep(self._place(event.start_mark.line, event.start_mark.column))
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
                 self._brackets.pop()
-
-    def _too_deep(self, place: Origin) -> ConfigError:
-        return mistake(f"{self._name}: nested more than {MAX_DEPTH} levels deep", place)
-
-    def _too_many(self, place: Origin) -> ConfigError:
-        return mistake(f"{self._name}: it holds more than {MAX_NODES} values once its aliases are expanded", place)
+            if num_values > 2 * MAX_NODES or depth > MAX_DEPTH:  # keys are nodes, too
+                assert event.start_mark is not None
+                place = self._place(event.start_mark.line, event.start_mark.column)
+                raise mistake(f"{self._name}: {TOO_LARGE}", place)
 
     def _syntax_error(self, error: yaml.YAMLError) -> YamlSyntaxError:
         mark = getattr(error, "problem_mark", None)
@@ -203,10 +180,8 @@ class _Builder:
     def _build(self, node: yaml.Node, *, depth: int, key: Origin | None) -> Node:
         origin = self._origin(node, key)
         self._num_nodes += 1
-        if self._num_nodes > MAX_NODES:
-            raise self._too_many(origin)
-        if depth > MAX_DEPTH:
-            raise self._too_deep(origin)
+        if self._num_nodes > MAX_NODES or depth > MAX_DEPTH:
+            raise mistake(f"{self._name}: {TOO_LARGE}", origin)
         if isinstance(node, yaml.ScalarNode):
             return Leaf(self._scalar(node, origin), origin)
         if _COLLECTIONS.get(node.tag) is not type(node):
@@ -231,17 +206,15 @@ class _Builder:
         if node.tag not in SCALAR_TAGS:
             self.problems.add(self._bad_tag(node.tag, origin))
             return Unreadable(node.value)
-        if len(node.value) > _LONGEST_NUMBER and _is_number(node):
-            says = f"{self._name}: expected a number of at most {_LONGEST_NUMBER} characters, got a longer one"
-            self.problems.add(mistake(f"{says}: {shortened(node.value)}", origin))
-            return Unreadable(node.value)
         try:
-            return self._constructor.construct_object(node)
+            value = self._constructor.construct_object(node)
+            str(value)  # Python writes no integer of more than 4300 digits, and reads one if it is hexadecimal
         except (ValueError, KeyError, yaml.YAMLError):
             kind = _KINDS.get(node.tag.rpartition(":")[2], "a plain value")
             says = f"{self._name}: cannot read {shortened(node.value)} as {kind}; put quotes around it if it is text"
             self.problems.add(mistake(says, origin))
             return Unreadable(node.value)
+        return value
 
     def _entries(self, node: yaml.MappingNode, depth: int) -> dict[Any, Node]:
         own: dict[Any, Node] = {}
@@ -286,8 +259,3 @@ class _Builder:
                 continue
             entries = {**entries, **table.entries}
         return entries
-
-
-def _is_number(node: yaml.ScalarNode) -> bool:
-    """Tell whether a scalar is a number, or text that jsonargparse takes for one of base 60, which takes long."""
-    return node.tag.endswith((":int", ":float")) or _BASE_60.fullmatch(node.value) is not None

@@ -9,7 +9,6 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -30,12 +29,6 @@ __all__ = ["Resolution", "is_valid"]
 
 _SHORTEST_SECRET = 4  # characters; masking "3" in a log would mask half of its numbers
 _MOST_SHOWN = 5  # places of one circle
-_MOST_COMPARED = 20  # texts for whose missing keys near names are looked for
-_MOST_REFERENCES = 1000
-_DEEPEST = 20
-_LONGEST_CALL = 10_000  # characters of a text with ${resolver:...}, of which OmegaConf reads some thousand a second
-_BRACE = re.compile(r"(\\*)\$\{|\}")
-_CALL = re.compile(r"\$\{[^${}]*:")
 _NO_DEFAULT = object()
 _RESOLVER_LOCK = threading.Lock()  # OmegaConf's resolvers are global
 
@@ -43,10 +36,6 @@ _RESOLVER_LOCK = threading.Lock()  # OmegaConf's resolvers are global
 def is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
     """Tell whether a text is an interpolation by OmegaConf's grammar; add the mistake if not."""
     if problems.is_full:  # what is wrong with it would not be told
-        return False
-    if excess := _excess(leaf.value):
-        says = f"{dotted(path)}: {shortened(leaf.value)} is not a valid interpolation: {excess}"
-        problems.add(mistake(rf"{says}; write \${{ where the text itself is meant", leaf.origin))
         return False
     try:
         OmegaConf.create({"value": leaf.value})
@@ -58,24 +47,6 @@ def is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
         problems.add(mistake(rf"{says}; write \${{ where the text itself is meant", leaf.origin))
         return False
     return True
-
-
-def _excess(text: str) -> str | None:
-    """Say what makes a text too much for OmegaConf's grammar, which takes seconds to refuse it."""
-    depth, deepest, number = 0, 0, 0
-    for brace in _BRACE.finditer(text):
-        if brace[0] == "}":
-            depth = max(depth - 1, 0)
-        elif len(brace[1]) % 2 == 0:
-            depth, number = depth + 1, number + 1
-            deepest = max(deepest, depth)
-    if deepest > _DEEPEST:
-        return "a } is missing" if depth else f"it nests more than {_DEEPEST} levels deep"
-    if number > _MOST_REFERENCES:
-        return f"it holds more than {_MOST_REFERENCES} of them"
-    if len(text) > _LONGEST_CALL and _CALL.search(text):
-        return f"a text with one of a name and a colon has at most {_LONGEST_CALL} characters"
-    return None
 
 
 class Resolution:
@@ -90,7 +61,6 @@ class Resolution:
         self._tree = tree
         self._environ = environ
         self._container = OmegaConf.create(plain(tree), flags={"allow_objects": True})
-        self._num_compared = 0
         self._used: dict[str, str | None] = {}
         self.references: dict[KeyPath, str] = {}
         self.secrets: dict[str, str] = {}
@@ -173,11 +143,7 @@ class Resolution:
         return own, mistake(f"{dotted(path)}: cannot resolve {shortened(text)}: {says}", leaf.origin)
 
     def _near(self, key: str) -> str:
-        self._num_compared += 1
-        if self._num_compared > _MOST_COMPARED:
-            return ""
-        keys = (dotted(known) for known, _ in walk(self._tree) if known)
-        return near(key, islice(keys, _MOST_REFERENCES))
+        return near(key, [dotted(known) for known, _ in walk(self._tree) if known])
 
 
 def _circle(texts: Mapping[KeyPath, Leaf]) -> ConfigError:

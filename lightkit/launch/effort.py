@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from lightkit.runs.writer import WRITER
-
 __all__ = ["Effort"]
 
 _LEAST_BYTES = 2**20  # less than that is a loop that asks a file again and again
 
 
 class Effort:
-    """What a thread, and the one that writes for it, have read and written, as far as Linux tells.
+    """What a thread has read and written, as far as Linux tells.
 
     Args:
         thread: The thread.
@@ -21,20 +19,15 @@ class Effort:
 
     def __init__(self, thread: threading.Thread) -> None:
         self._thread = thread
-        self._seen = self._num_bytes()
+        self._seen = _num_bytes_of(thread)
 
     def grew(self) -> bool:
-        """Tell whether they have read or written a good deal since this was last true."""
-        now = self._num_bytes()
-        self._seen = min(self._seen, now)  # what a thread that has ended did is gone
+        """Tell whether it has read or written a good deal since this was last true."""
+        now = _num_bytes_of(self._thread)
         if now - self._seen < _LEAST_BYTES:
             return False
         self._seen = now
         return True
-
-    def _num_bytes(self) -> int:
-        writers = [thread for thread in threading.enumerate() if thread.name == WRITER]
-        return sum(_num_bytes_of(thread) for thread in (self._thread, *writers))
 
 
 def _num_bytes_of(thread: threading.Thread) -> int:

@@ -29,12 +29,12 @@ class WatchdogSettings:
         factor: Times the median step.
         floor_s: Seconds, however short the steps are; 0: nothing counts as a stall.
         on_nonfinite: After a loss that is NaN or infinite: `stop` ends the run and names its last good checkpoint;
-            `skip` leaves the batch out; `rollback` goes back to that checkpoint and leaves the batch out.
+            `skip` leaves the batch out.
     """
 
     factor: float = 20.0
     floor_s: float = 300.0
-    on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
+    on_nonfinite: Literal["stop", "skip"] = "stop"
 
     def limit_s(self, heartbeat: Heartbeat) -> float:
         """Give the seconds that what is under way may take; infinite where nothing counts as a stall."""

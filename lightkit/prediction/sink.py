@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import ConfigError
 from lightkit.prediction.contact_sheet import ContactSheet
 from lightkit.prediction.rows import Columns, Prediction
 from lightkit.prediction.tables import STANDARD_OUTPUT, Table, open_table, writing
@@ -77,15 +77,14 @@ class Sink:
             for aside in self._asides.values():
                 aside.parent.mkdir(parents=True, exist_ok=True)
                 aside.touch()
+            if self._class_names is not None or self._num_values is not None:
+                self._begin(Columns(self._class_names, self._top_k, self._num_values or 0))
         except OSError as error:
             self._remove()
             raise ConfigError(f"{aside.parent}: no file can be written there ({error.strerror})") from error
-        if self._class_names is not None or self._num_values is not None:
-            try:
-                self._begin(Columns(self._class_names, self._top_k, self._num_values or 0))
-            except LightkitError:
-                self._remove()
-                raise
+        except BaseException:  # a signal, after which nothing else would remove them
+            self._remove()
+            raise
         return self
 
     def __exit__(

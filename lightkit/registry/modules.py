@@ -6,16 +6,14 @@ import logging
 import os
 import zipfile
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from lightkit import runs
-from lightkit.errors import CheckpointError, ConfigError, LightkitError
-from lightkit.export.archives import check_archive
+from lightkit.artefacts.digests import is_recorded
+from lightkit.errors import CheckpointError, ConfigError
 from lightkit.registry.graphs import plain_graph
 
 __all__ = ["load_module"]
@@ -30,8 +28,8 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
         uri: Where it is from, for errors.
         folder: Its files.
         flavors: Of its ``MLmodel``.
-        trust: Whether code that comes with it may run. A graph (``pt2``) whose tensors are plain, and TorchScript,
-            need none; pickled modules and models with code of their own do.
+        trust: Whether code that comes with it may run. TorchScript, and a graph (``pt2``) with the digest that
+            `lightkit register` wrote beside it, need none; other graphs, pickled modules and models with code do.
 
     Raises:
         ConfigError: If it has no PyTorch flavour, two files of which either could be meant, or needs trust.
@@ -41,18 +39,13 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
     if flavor is None:
         raise ConfigError(f"{uri} is no PyTorch model: it has the flavours {', '.join(sorted(flavors))}.")
     file = _file(uri, folder / str(flavor.get("model_data", "data")))
-    if not trust and (flavor.get("code") or not _is_plain(file)):
+    if not trust and (code := _code_in(file, flavor)):
         raise ConfigError(
-            f"{uri} holds {'code of its own' if flavor.get('code') else 'a pickled module'}, and to load it is to run "
+            f"{uri} holds {code}, and to load it is to run "
             f"what it says. Say --trust if you know who logged it; lightkit register writes models that need no trust."
         )
     try:
-        if file.suffix == ".pt2":
-            with runs.trusting() if trust else nullcontext():
-                check_archive(file, shown=uri)
         return _read(file, folder, trust=trust)
-    except LightkitError:
-        raise
     except (ImportError, AttributeError) as error:
         raise CheckpointError(
             f"{uri} cannot be loaded: {error}. Its class must be where it was when the model was logged: run in that "
@@ -72,8 +65,13 @@ def _file(uri: str, data: Path) -> Path:
     return graph if graph.exists() else module
 
 
-def _is_plain(file: Path) -> bool:
-    return file.suffix == ".pt2" or _is_torchscript(file)
+def _code_in(file: Path, flavor: Mapping[str, Any]) -> str | None:
+    """Name what could run code as the model is loaded; None where nothing could."""
+    if flavor.get("code"):
+        return "code of its own"
+    if file.suffix == ".pt2":
+        return None if is_recorded(file, file.parent) else "a graph that lightkit has not recorded"
+    return None if _is_torchscript(file) else "a pickled module"
 
 
 def _is_torchscript(file: Path) -> bool:

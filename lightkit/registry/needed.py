@@ -28,12 +28,11 @@ def needed_runs(store: Store) -> set[str]:
     for name in _names(store):
         with store.busy(f"read the versions of {name!r}"):
             model = store.client.get_registered_model(name)
-            moves = PromotionLog(store.client, name).moves()
+            moves = PromotionLog(store, name).moves()
         aliases = {alias: str(version) for alias, version in dict(model.aliases).items()}
         wanted = {*aliases.values()}
         for alias in {*aliases, *(move.alias for move in moves)}:
             wanted |= {*champions(moves, alias)[-_ROLLBACK:]}
-        wanted |= {move.to for move in moves if move.status == "pending"}
         tags = (version.tags for version in versions_of(store, name) if str(version.version) in wanted)
         found |= {run for each in tags if (run := each.get("run"))}
     return found

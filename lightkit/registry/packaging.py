@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lightkit.artefacts.digests import RECORD
 from lightkit.artefacts.metadata import FILES, TensorSpec
 from lightkit.errors import ExportError
 from lightkit.export.fresh.runtimes import flatten
 from lightkit.export.reasons import quiet, reasoned
 from lightkit.export.subject import Subject, WriteOptions
 from lightkit.export.writing import write
+from lightkit.runs.files import write_json
+from lightkit.runs.integrity import digest
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
@@ -62,6 +65,9 @@ def package(subject: Subject, folder: Path, *, way: Way) -> None:
                     serialization_format="pt2",
                     **given,
                 )
+            graph = folder / "data" / FILES["torch_export"]
+            # so that it is loaded from the registry without --trust, as an exported file is
+            write_json(graph.with_name(RECORD), {"schema": 1, "artefacts": {graph.name: {"sha256": digest(graph)}}})
         else:
             scripted = _scripted(subject, folder)
             first = {"input_example": example[0]} if len(example) == 1 else {}

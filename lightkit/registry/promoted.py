@@ -26,7 +26,5 @@ def champions_of_late(moves: Sequence[Move], alias: str, window: int) -> list[Mo
 
 
 def last_scored(moves: Sequence[Move], version: str) -> Move | None:
-    """Give the last move to a version that was done and has scores; None where there is none."""
-    return next(
-        (move for move in reversed(moves) if move.to == version and move.status == "done" and move.scores), None
-    )
+    """Give the last move to a version that has scores; None where there is none."""
+    return next((move for move in reversed(moves) if move.to == version and move.scores), None)

@@ -69,6 +69,12 @@ class Store:
         with telling(self.address, doing, naming=self.naming), _set(self.patience):
             yield
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within it, no other process is within it with the same local database; a server has no such lock."""
+        with _alone(self.address):
+            yield
+
 
 def is_catalog(uri: str) -> bool:
     """Tell whether a registry is Databricks' Unity Catalog, where names have three levels."""
@@ -111,9 +117,9 @@ def open_store(address: Address, *, naming: str = _OPTION, makes: bool = True) -
 
 @contextmanager
 def _alone(address: Address) -> Iterator[None]:
-    """Let one process at a time open a local database: of two that make its tables at once both fail, or worse.
+    """Let one process at a time work on a local database: of two that make its tables at once both fail, or worse.
 
-    A lock of the folder leaves no file behind. Where there is none, as on some network drives, it is tried again.
+    A lock of the folder leaves no file behind, and ends with its process. Some network drives have none.
     """
     if address.database is None or not address.database.parent.is_dir():
         yield

@@ -21,21 +21,18 @@ if TYPE_CHECKING:
         keep,
         last_good,
         newest_written,
-        put_in_place,
         remove_leftovers,
         sidecar,
         verify,
         write_aside,
-        written_aside,
     )
     from lightkit.runs.lock import Lock
-    from lightkit.runs.manifest import build_manifest, describe_git, describe_hardware, describe_packages
+    from lightkit.runs.manifest import build_manifest, describe_git, describe_hardware, describe_packages, git_output
     from lightkit.runs.metrics import MetricsTable
     from lightkit.runs.run import Run, activate, current
     from lightkit.runs.summary import STATUSES, Summary, relative
     from lightkit.runs.trust import allowance, classes_named, is_first_trusted, is_trusting, refusal, trusting
     from lightkit.runs.warned import WarningWatch
-    from lightkit.runs.writer import Writer
 
 __all__ = [
     "FIELDS",
@@ -49,7 +46,6 @@ __all__ = [
     "Run",
     "Summary",
     "WarningWatch",
-    "Writer",
     "activate",
     "allowance",
     "build_manifest",
@@ -67,6 +63,7 @@ __all__ = [
     "fault_of_checkpoint",
     "find",
     "forget_cached",
+    "git_output",
     "is_first_trusted",
     "is_trusting",
     "joined",
@@ -78,7 +75,6 @@ __all__ = [
     "newest_written",
     "open_run",
     "point_latest",
-    "put_in_place",
     "read_events",
     "read_inputs",
     "read_json",
@@ -91,7 +87,6 @@ __all__ = [
     "write_aside",
     "write_json",
     "write_text",
-    "written_aside",
 ]
 
 _NAMES = {
@@ -109,21 +104,18 @@ _NAMES = {
         "keep",
         "last_good",
         "newest_written",
-        "put_in_place",
         "remove_leftovers",
         "sidecar",
         "verify",
         "write_aside",
-        "written_aside",
     ),
     "lock": ("Lock",),
-    "manifest": ("build_manifest", "describe_git", "describe_hardware", "describe_packages"),
+    "manifest": ("build_manifest", "describe_git", "describe_hardware", "describe_packages", "git_output"),
     "metrics": ("MetricsTable",),
     "run": ("Run", "activate", "current"),
     "summary": ("STATUSES", "Summary", "relative"),
     "trust": ("allowance", "classes_named", "is_first_trusted", "is_trusting", "refusal", "trusting"),
     "warned": ("WarningWatch",),
-    "writer": ("Writer",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -18,7 +18,7 @@ bad_images  ``count`` images or rows are left out: ``reasons`` says how many for
 stall       nothing was finished for ``seconds`` in ``phase`` (train, validate, ...); ``path`` has the stacks of all
             threads and loading processes, and ``at`` the line at which the stuck one stands
 nonfinite   the loss of a batch was NaN or infinite; ``indices`` of its samples in the split, null where nobody knows
-            them, and what was done: ``action`` is stop, skip or rollback
+            them, and what was done: ``action`` is stop or skip
 fallback    a checkpoint was passed over for an older one: ``path`` is not what was written, ``used`` is
 gate        the model was judged: ``passed``, its ``scores`` and those of the baseline, ``reasons`` where it failed
 promotion   an alias of the registry moved: ``name``, ``alias``, ``from`` and ``to`` (versions; null: none)
@@ -46,7 +46,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightkit.runs.files import finite
-from lightkit.runs.writer import Writer
 
 __all__ = ["FIELDS", "EventStream", "event_line", "read_events"]
 
@@ -81,13 +80,11 @@ class EventStream:
     Args:
         path: The file; it and its folder are made with the first event.
         mirror: Gets each line too: standard output under ``--output json``.
-        writer: Writes; one that does so at once by default.
     """
 
-    def __init__(self, path: Path | str, *, mirror: TextIO | None = None, writer: Writer | None = None) -> None:
+    def __init__(self, path: Path | str, *, mirror: TextIO | None = None) -> None:
         self.path = Path(path)
         self.mirror = mirror
-        self.writer = Writer() if writer is None else writer
         self._locks: dict[int, threading.Lock] = {}  # of each process: a fork may come while a thread holds its own
         self._repaired = False
 
@@ -98,8 +95,7 @@ class EventStream:
             ValueError: If the event is unknown, or a required field is missing or has another type.
         """
         record = _record(event, fields)
-        line = _line(record)
-        self.writer.put(lambda: self._write(line))
+        self._write(_line(record))
         return record
 
     def _write(self, line: str) -> None:

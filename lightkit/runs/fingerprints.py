@@ -22,7 +22,6 @@ INPUTS = "inputs.json"
 _SCHEMA = 1
 _MOST_FILES = 100_000  # of a place; above that a folder has one digest for all files in it
 _NUM_SHOWN = 3
-_KEYS = ("unseen", "unsure")
 _LONGEST = 60  # characters of a value
 _ABSENT = object()
 
@@ -39,8 +38,7 @@ class Inputs:
         num_files: Files of the data.
         size_bytes: All their sizes.
         unseen: Dotted keys of data that nobody can see, such as the address of a database.
-        unsure: Dotted keys of what may read something that nothing tells, such as a data module without arguments.
-        code: Digests of the user's own modules, by file.
+        code: Digests of the Python files of the working directory.
         versions: Versions of lightkit, Python and packages.
         salt: Of ``hidden``.
         mixed: Whether the run went on after an interruption with other inputs than it had begun with.
@@ -52,7 +50,6 @@ class Inputs:
     num_files: int = 0
     size_bytes: int = 0
     unseen: tuple[str, ...] = ()
-    unsure: tuple[str, ...] = ()
     code: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     salt: str = ""
@@ -72,10 +69,8 @@ class Inputs:
     @property
     def described(self) -> str:
         """What was compared, in a few words."""
-        files = "no files" if not self.num_files else f"{self.num_files:,} file{'s' if self.num_files != 1 else ''}"
         size = f", {shown_size(self.size_bytes)}" if self.num_files else ""
-        own = f"code: {', '.join(_first(self.code))}" if self.code else "code"
-        return f"data: {files}{size}; config; {own}"
+        return f"data: {_count_files(self.num_files)}{size}; config; code: {_count_files(len(self.code))}"
 
     def write(self, folder: Path) -> None:
         """Write them into a run's folder."""
@@ -92,9 +87,9 @@ def read_inputs(folder: Path) -> Inputs | None:
     if kept is None or kept.get("schema") != _SCHEMA:
         return None
     known = {each.name for each in fields(Inputs)}
-    found = {name: value for name, value in kept.items() if name in known and name not in _KEYS}
+    found = {name: value for name, value in kept.items() if name in known}
     try:
-        return Inputs(**{**found, **{name: tuple(kept.get(name, ())) for name in _KEYS}})
+        return Inputs(**{**found, "unseen": tuple(kept.get("unseen", ()))})
     except TypeError:
         return None
 
@@ -154,7 +149,7 @@ def _file_changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     by_content = {old[name]: name for name in gone}
     renamed = {by_content.pop(new[name]): name for name in added if new[name] in by_content}
     gone, added = [n for n in gone if n not in renamed], [n for n in added if n not in {*renamed.values()}]
-    of_all = f" of {len(old):,} file{'s' if len(old) != 1 else ''}"
+    of_all = f" of {_count_files(len(old))}"
     pairs = [f"{before} -> {now}" for before, now in renamed.items()]
     said = [
         (differing, f"{of_all} differ{'s' if len(differing) == 1 else ''}"),
@@ -163,6 +158,10 @@ def _file_changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
         (pairs, f"{of_all} renamed"),
     ]
     return ", ".join(f"{len(names):,}{words}{_names(names)}" for names, words in said if names)
+
+
+def _count_files(number: int) -> str:
+    return f"{number:,} file{'s' if number != 1 else ''}" if number else "no files"
 
 
 def _value_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

@@ -23,12 +23,10 @@ __all__ = [
     "keep",
     "last_good",
     "newest_written",
-    "put_in_place",
     "remove_leftovers",
     "sidecar",
     "verify",
     "write_aside",
-    "written_aside",
 ]
 
 _log = logging.getLogger(__name__)
@@ -83,40 +81,11 @@ def write_aside(
     Returns:
         The digest of the new content.
     """
-    return put_in_place(written_aside(path, writer), path, check=check)
-
-
-def written_aside(path: Path | str, writer: Callable[[Path], object]) -> Path:
-    """Write the content of a file beside it, and give the path; the first half of `write_aside`, without the disk.
-
-    Args:
-        path: The file that is to be written or replaced; its folder is made.
-        writer: Gets a path in the same folder, and writes the content there.
-    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = aside_of(path)
     try:
         writer(aside)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    return aside
-
-
-def put_in_place(aside: Path, path: Path | str, *, check: Callable[[Path], object] | None = None) -> str:
-    """Replace a file by what is written beside it, the second half of `write_aside`; that is gone afterwards.
-
-    Args:
-        aside: What `written_aside` gave.
-        path: The file.
-        check: As in `write_aside`.
-
-    Returns:
-        The digest of the new content.
-    """
-    path = Path(path)
-    try:
         flush(aside)
         if check is not None:
             check(aside)

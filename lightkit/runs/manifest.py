@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from lightkit.machine import PACKAGES, describe_packages, processor
 
-__all__ = ["PACKAGES", "build_manifest", "describe_git", "describe_hardware", "describe_packages"]
+__all__ = ["PACKAGES", "build_manifest", "describe_git", "describe_hardware", "describe_packages", "git_output"]
 
 
 def build_manifest(
@@ -64,13 +65,13 @@ def build_manifest(
 
 def describe_git(folder: Path | None = None) -> dict[str, Any] | None:
     """Give commit, branch and whether files differ from it; None outside a repository or without git."""
-    commit = _git(folder, "rev-parse", "HEAD")
+    commit = git_output(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    changed = git_output(folder, "status", "--porcelain", "--untracked-files=no")
     return {
         "commit": commit,
-        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
+        "branch": git_output(folder, "rev-parse", "--abbrev-ref", "HEAD"),
         "dirty": None if changed is None else bool(changed),
     }
 
@@ -93,11 +94,12 @@ def _earlier(previous: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     return [*previous.get("earlier", []), {name: previous.get(name) for name in kept}]
 
 
-def _git(folder: Path | None, *arguments: str) -> str | None:
+def git_output(folder: Path | None, *arguments: str) -> str | None:
+    """Run git and give its output without blanks around it; None if that fails, as outside a repository."""
     # Without optional locks: asking must not disturb a commit that somebody makes at the same time.
     command = ["git", "--no-optional-locks", *arguments]
     try:
-        answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=20, check=False)
+        answer = subprocess.run(command, cwd=folder, capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() if answer.returncode == 0 else None
+    return os.fsdecode(answer.stdout).strip() if answer.returncode == 0 else None

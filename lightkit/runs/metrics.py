@@ -6,11 +6,9 @@ import csv
 import io
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from lightkit.runs.files import write_text
-from lightkit.runs.writer import Writer
 
 __all__ = ["MetricsTable"]
 
@@ -26,12 +24,10 @@ class MetricsTable:
 
     Args:
         path: The file. Rows that it has already are kept.
-        writer: Writes; one that does so at once by default.
     """
 
-    def __init__(self, path: Path | str, *, writer: Writer | None = None) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._writer = Writer() if writer is None else writer
         self._rows = {row["epoch"]: row for row in _read(self.path)}
         self._durable_s = 0.0
 
@@ -47,7 +43,7 @@ class MetricsTable:
         """Write the row of an epoch, in place of one that it has already."""
         measured = {name: float(value) for name, value in values.items() if name not in _KEYS}
         self._rows[epoch] = {"epoch": epoch, "step": step, **measured}
-        self._writer.put(partial(self._write, self._sorted()))
+        self._write(self._sorted())
 
     def truncate(self, after_epoch: int) -> None:
         """Drop the rows of later epochs: training goes on from the end of this one. -1 drops all."""
@@ -55,7 +51,7 @@ class MetricsTable:
         for epoch in later:
             del self._rows[epoch]
         if later:
-            self._writer.put(partial(self._write, self._sorted()))
+            self._write(self._sorted())
 
     def _write(self, rows: Sequence[Mapping[str, float]]) -> None:
         names = sorted({name for row in rows for name in row} - set(_KEYS))

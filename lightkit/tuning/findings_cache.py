@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from lightkit.machine.gpus import visible_gpus
 from lightkit.machine.packages import describe_packages
 from lightkit.machine.processor import cpu_model, instruction_sets, num_cores
 
-__all__ = ["key_of", "name_of", "read", "read_all", "source_digest", "write"]
+__all__ = ["key_of", "name_of", "read", "read_all", "write"]
 
 _FOLDER = ".tuning"
 _FORMAT = 5
@@ -32,7 +31,7 @@ def key_of(parts: Mapping[str, Any]) -> str:
     """Give a digest of what findings are for.
 
     Args:
-        parts: Plain values that decide how fast the model trains: its class, arguments and `source_digest`, the
+        parts: Plain values that decide how fast the model trains: its class, code and arguments, the
             optimizer, the batch, what is fixed, the trainer's values of a step. The machine, the threads
             that the user's environment asks for, and the versions are added. A function or a class counts by its name.
 
@@ -146,22 +145,3 @@ def write(root: Path, name: str, content: Mapping[str, Any]) -> Path:
         Path(aside).unlink(missing_ok=True)
         raise
     return target
-
-
-def source_digest(model: object) -> str:
-    """Give a digest of the code of a model: the files of its class and of the classes that it is made of.
-
-    Args:
-        model: The model, or its class. Files of torch and Lightning are not read: their versions count.
-    """
-    digest = hashlib.sha256()
-    kind = model if isinstance(model, type) else type(model)
-    for each in kind.__mro__:
-        digest.update(f"{each.__module__}.{each.__qualname__}".encode())
-        if each.__module__.partition(".")[0] in ("torch", "pytorch_lightning", "lightning", "builtins"):
-            continue
-        try:
-            digest.update(Path(inspect.getfile(each)).read_bytes())
-        except (OSError, TypeError):  # made in a notebook or an interactive session
-            digest.update(repr(each).encode())
-    return digest.hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -89,20 +89,12 @@ class Hands(Callback):
         self.now_s = start_s
         self.batch_s, self.val_s = batch_s, val_s
         self.slow_from, self.slow_s = slow_from, slow_s
-        self.write_s = 0.0
         self.spikes_s: dict[int, float] = {}
-        self._asked: list[tuple[float, Callable[[], object]]] = []
 
     def __call__(self) -> float:
         return self.now_s
 
-    def put(self, job: Callable[[], object]) -> None:
-        """Do it when what was saved just before is written."""
-        self._asked.append((self.now_s + self.write_s, job))
-
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        while self._asked and self._asked[0][0] <= self.now_s:
-            self._asked.pop(0)[1]()
         usual_s = self.slow_s if trainer.global_step >= self.slow_from else self.batch_s
         self.now_s += self.spikes_s.get(trainer.global_step, usual_s)
 
@@ -135,7 +127,6 @@ def trained(
         datetime.fromtimestamp(deadline_s, timezone.utc),
         last_good=lambda: runs.last_good(folder, report=lambda _: None) or next(folder.glob("last.ckpt"), None),
         stopped=stopped.append,
-        put=hands.put,
         clock=hands,
     )
     data = TensorDataset(torch.ones(batches, 2))

@@ -1,4 +1,4 @@
-"""Ranks here are threads, whose messages pass through a barrier; real ones are in tests/cli/test_launch.py."""
+"""Ranks here are threads, whose messages pass through a barrier; real ones are in tests/contract/test_ranks.py."""
 
 from __future__ import annotations
 

@@ -34,20 +34,6 @@ def test_training_stops_after_the_last_epoch_that_leaves_time(tmp_path: Path, de
     assert {path.name for path in tmp_path.glob("*.ckpt")} >= {"best.ckpt", "last.ckpt"}
 
 
-@pytest.mark.parametrize(
-    ("write_s", "save_every", "epochs"),
-    [(0.0, None, 5), (80.0, None, 4), (20.0, 1, 5)],
-    ids=["at_once", "later", "ten_times_an_epoch"],
-)
-def test_the_end_leaves_time_for_files_that_are_still_being_written(
-    tmp_path: Path, write_s: float, save_every: int | None, epochs: int
-) -> None:
-    hands = Hands()
-    hands.write_s = write_s
-    trainer, stopped = trained(tmp_path, 600, hands, resumable=save_every is not None, save_every=save_every)
-    assert (trainer.current_epoch, stopped) == (epochs, [STOPPED_BY])
-
-
 @pytest.mark.parametrize("limits", [{"max_epochs": 1}, {"max_steps": 10}], ids=["epochs", "steps"])
 def test_a_training_that_is_done_was_not_stopped_by_its_deadline(tmp_path: Path, limits: dict[str, Any]) -> None:
     _, stopped = trained(tmp_path, 180, Hands(), **limits)

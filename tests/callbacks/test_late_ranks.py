@@ -15,7 +15,7 @@ import torch
 from lightkit.callbacks.deadline import STOPPED_BY
 from tests.callbacks.late_ranks import BATCHES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 
 

@@ -197,46 +197,6 @@ def test_the_screen_is_told_of_ten_and_the_events_of_all(tmp_path: Path, caplog:
     assert "Further ones are told in events.jsonl only." in said[-1]
 
 
-def test_a_rollback_goes_on_with_the_next_batch_from_the_last_good_checkpoint(tmp_path: Path) -> None:
-    seen: list[tuple[int, float]] = []
-
-    def look(trainer: Trainer, module: Any, *_: Any) -> None:
-        seen.append((trainer.global_step, module.layers[1].weight.item()))
-
-    training = Training(tmp_path, "rollback", {}, max_epochs=2, callbacks=[LambdaCallback(on_train_batch_start=look)])
-
-    def spoil(trainer: Trainer, _module: LightningModule) -> None:
-        training.data.x[9] = math.nan if trainer.current_epoch else training.data.x[9]
-
-    training.own.append(LambdaCallback(on_train_epoch_start=spoil))
-    training.fit()
-    weights = dict(seen)
-    assert weights[9] == weights[6], "after the third batch of the second epoch it is what it was at its beginning"
-    assert len({weights[step] for step in range(6, 9)}) == 3
-    (event,) = training.told
-    assert (event["action"], event["used"], event["epoch"]) == ("rollback", "checkpoints/last.ckpt", 1)
-    assert training.trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.05 * 0.9 ** (6 + 3))
-    assert float(training.module.total.compute()) == 12, "the metrics of the epoch are of the batches after it"
-    assert math.isfinite(training.trainer.callback_metrics["train/loss"])
-
-
-def test_a_rollback_before_the_first_checkpoint_goes_to_the_beginning(tmp_path: Path) -> None:
-    clean = Training(tmp_path / "clean", "stop", {}, data=lambda _: torch.utils.data.Subset(Numbers({}), range(12, 24)))
-    bad = Training(tmp_path / "bad", "rollback", {9: math.nan}).fit()
-    clean.fit()
-    for name, value in clean.module.named_parameters():
-        assert torch.equal(value, dict(bad.module.named_parameters())[name]), name
-    assert bad.told[0]["used"] == "the beginning"
-
-
-def test_a_fourth_rollback_to_the_same_place_is_the_end(tmp_path: Path) -> None:
-    bad = {0: math.nan, 8: math.nan, 12: math.nan, 20: math.nan}
-    training = Training(tmp_path, "rollback", bad)
-    with pytest.raises(NonfiniteLoss, match="Going back to the same checkpoint did not help"):
-        training.fit()
-    assert [event["action"] for event in training.told] == ["rollback"] * 3 + ["stop"]
-
-
 def test_a_model_that_steps_by_itself_can_only_stop(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"watchdog\.on_nonfinite: skip needs automatic optimization, but Slope"):
         Training(tmp_path / "skip", "skip", {}, by_hand=True).fit()
@@ -343,7 +303,7 @@ def rooted(folder: Path, action: Any, at: tuple[int, int] = (1, 5), **settings: 
     return training
 
 
-@pytest.mark.parametrize("action", ["stop", "skip", "rollback"])
+@pytest.mark.parametrize("action", ["stop", "skip"])
 def test_no_checkpoint_has_weights_that_a_finite_loss_has_spoilt(tmp_path: Path, action: str) -> None:
     training = rooted(tmp_path, action)
     with pytest.raises(
@@ -365,12 +325,6 @@ def test_a_run_of_one_epoch_does_not_end_well_with_spoilt_weights(tmp_path: Path
     with pytest.raises(NonfiniteLoss, match=r"weights are NaN or infinite .* there is no checkpoint yet"):
         training.fit()
     assert not list(tmp_path.rglob("*.ckpt"))
-
-
-def test_a_rollback_heals_weights_that_were_spoilt_within_an_epoch(tmp_path: Path) -> None:
-    training = rooted(tmp_path, "rollback", (1, 2)).fit()
-    assert [(event["action"], event["used"]) for event in training.told] == [("rollback", "checkpoints/last.ckpt")]
-    assert_all_finite(tmp_path)
 
 
 def test_what_is_infinite_on_purpose_gets_into_checkpoints(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightkit import runs
 from lightkit.callbacks.recorder import RunRecorder
 from lightkit.errors import ConfigError, Interrupted
-from lightkit.runs.writer import WRITER
 
 # Lightning 2.6.6 asks torch 2.15 for a name that is going; seen 2026-11-20.
 pytestmark = pytest.mark.filterwarnings(
@@ -219,37 +218,9 @@ def test_what_ended_it_is_recorded(error: BaseException, status: str, code: int,
     assert _events(run)[-1] == end
 
 
-class Stopped:
-    """A clock by which no time passes."""
-
-    monotonic = staticmethod(lambda: 0.0)
-
-
-def test_an_end_by_force_is_recorded_though_the_disk_hangs_and_somebody_waits_for_it(
-    run: runs.Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer, hangs = runs.Writer(), threading.Event()
-    recorder = RunRecorder(run, events=runs.EventStream(run.events_path, writer=writer))
-    writer.begin()
-    writer.put(hangs.wait)
-    writer.put(pytest.fail, otherwise=lambda: None)  # a checkpoint, which would take too long
-    recorder.checkpoint_saved(run.checkpoints / "last.ckpt", 0, 3, "last")
-    (thread,) = (each for each in threading.enumerate() if each.name == WRITER)
-    gently = threading.Thread(target=recorder.close)
-    gently.start()
-    monkeypatch.setattr("lightkit.runs.writer.time", Stopped)
-    recorder.end_writing(within_s=0.01)
-    recorder.close(Interrupted(15))
-    hangs.set()
-    for each in (gently, thread):
-        each.join()
-    assert [event["event"] for event in _events(run)] == ["checkpoint", "end"]
-    assert (_summary(run).status, _summary(run).exit_code) == ("interrupted", 143)
-
-
 def test_who_ends_by_force_records_the_end_though_another_comes_to_its_own_meanwhile(run: runs.Run) -> None:
     recorder = _recorder(run)
-    recorder.end_writing(within_s=0.01)
+    recorder.reserve_end(0.01)
     gently = threading.Thread(target=recorder.close)
     gently.start()
     gently.join()
@@ -263,7 +234,7 @@ def test_an_end_that_is_recorded_is_not_taken_over(run: runs.Run) -> None:
     recorder.close()
 
     def by_force() -> None:
-        recorder.end_writing(within_s=0.01)
+        recorder.reserve_end(0.01)
         recorder.close(Interrupted(15))
 
     forced = threading.Thread(target=by_force)
@@ -284,14 +255,12 @@ def test_a_full_disk_does_not_hide_what_ended_the_training(run: runs.Run, monkey
 
     def fails(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         monkeypatch.setattr(runs.EventStream, "_append", full)
-        recorder.checkpoint_saved("last.ckpt", 0, 3, "last")
         raise error
 
     told: list[BaseException] = []
     error = ValueError("the model's own")
-    recorder = RunRecorder(run, events=runs.EventStream(run.events_path, writer=runs.Writer()))
+    recorder = RunRecorder(run, events=runs.EventStream(run.events_path))
     fail = LambdaCallback(on_train_epoch_end=fails)
-    monkeypatch.setattr("lightkit.callbacks.recorder.has_onlookers", lambda *_: False)
     with pytest.raises(ValueError, match="the model's own"), recorder:
         _trainer(run, recorder, fail, Told(), enable_checkpointing=False).fit(Line(), Pairs())
     assert told == [error]
@@ -526,7 +495,7 @@ with RunRecorder(run, events=runs.EventStream(run.events_path), manifest={}) as 
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_of_two_processes_one_writes_and_both_are_measured(run: runs.Run) -> None:
     script = run.folder / "fit.py"
     script.write_text(DDP)

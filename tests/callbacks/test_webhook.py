@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightkit import runs
 from lightkit.callbacks import SlackNotifier, WebhookNotifier
 from lightkit.errors import ConfigError, Interrupted, OutOfTime
-from tests.receiving import CANARY, Answer, Receiver, receiving
+from tests.receiving import CANARY, Receiver, receiving
 
 pytestmark = pytest.mark.slow  # real trainings and servers
 
@@ -126,20 +126,6 @@ def test_a_failure_is_told_with_its_last_lines_after_the_epochs_before(receiver:
     assert "training_step" in error
 
 
-def test_a_test_and_a_validation_are_told_with_their_metrics(receiver: Receiver) -> None:
-    notifier = WebhookNotifier(receiver.url())
-    trainer(notifier).test(Marigold(), loader(), verbose=False)
-    trainer(notifier).validate(Marigold(), loader(), verbose=False)
-    notifier.close()
-    assert told(receiver) == [
-        ("start", "running", "test", None),
-        ("end", "done", "test", None),
-        ("start", "running", "validate", None),
-        ("end", "done", "validate", None),
-    ]
-    assert [*receiver.requests[1].json["metrics"]] == ["test/loss"]
-
-
 def test_a_trial_and_other_ranks_tell_nothing(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     notifier = WebhookNotifier(receiver.url())
     fitted(notifier, fast_dev_run=True)
@@ -181,52 +167,6 @@ def test_the_command_tells_the_end_in_its_own_words(receiver: Receiver, tmp_path
     assert (last["job"], last["run"], last["folder"]) == ("tulips", run.id, str(run.folder))
     assert last["mlflow_url"] == "https://mlflow.example/base/#/experiments/3/runs/9f"
     assert (last["exit_code"], last["error"]) == (75, "the deadline has come")
-
-
-def test_the_decision_of_a_gate_is_told(receiver: Receiver, tmp_path: Path) -> None:
-    decision = {
-        "schema": 1,
-        "run": "tulips/20261122-030000-abcd",
-        "passed": False,
-        "metric": "test/accuracy",
-        "scores": {"challenger": {"test/accuracy": 0.7}, "baseline": {"test/accuracy": 0.9}},
-        "reasons": ["test/accuracy is 0.7, expected 0.8 or more", "canary swordfish"],
-    }
-    notifier = WebhookNotifier(receiver.url())
-    notifier.mask = lambda text: text.replace("swordfish", "***")
-    notifier.gate_decided(decision)
-    notifier.gate_decided({**decision, "passed": True, "reasons": []})
-    notifier.close()
-    refused, passed = (request.json for request in receiver.requests)
-    assert (refused["kind"], refused["status"], refused["exit_code"], refused["stage"]) == ("gate", "failed", 4, "gate")
-    assert (refused["job"], refused["run"]) == ("tulips", "20261122-030000-abcd")
-    assert refused["error"] == "test/accuracy is 0.7, expected 0.8 or more\ncanary ***"
-    assert refused["gate"]["reasons"][1] == "canary ***"
-    assert refused["metrics"] == {"test/accuracy": 0.7}
-    assert (passed["status"], passed["exit_code"], passed["error"]) == ("passed", 0, None)
-
-
-def test_training_goes_on_while_a_server_never_answers(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("lightkit").propagate = True
-    receiver.answer = lambda _number: Answer(-1)
-    notifier = WebhookNotifier(receiver.url(), timeout_s=3600)
-    fitted(notifier)  # to its end, while the first message has no answer
-    assert len(receiver.wait_for(1)) == 1
-    assert not receiver.over.is_set()
-    notifier.begin_close(0.1)
-    notifier.close()
-    assert not receiver.over.is_set()
-    assert "WebhookNotifier: 5 messages were not delivered" in caplog.text
-    assert CANARY not in caplog.text
-
-
-@pytest.mark.parametrize("status", [500, 404, 0, -2], ids=["failing", "unknown", "closing", "no-http"])
-def test_training_ends_well_whatever_the_server_answers(receiver: Receiver, status: int) -> None:
-    receiver.answer = lambda _number: Answer(status)
-    notifier = WebhookNotifier(receiver.url(), retries=0)
-    fitted(notifier)
-    notifier.close()
-    assert len(receiver.requests) == 5
 
 
 def test_a_notifier_can_be_copied_and_shows_no_address(receiver: Receiver) -> None:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-import torch
 import yaml
 from PIL import Image
 
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None, reason="horovod is not installed: make horovod"
-)
 MINE = '''\
 """What somebody wrote beside their configs."""
 
@@ -180,8 +172,6 @@ class Net(LightningModule):
 class Points(LightningDataModule):
     """Points near a plane, shuffled by torch's own loader."""
 
-    input_places = ()  # they are made here
-
     def _loader(self, shuffle):
         x = torch.randn(48, 3, generator=torch.Generator().manual_seed(3))
         return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=shuffle)
@@ -199,32 +189,7 @@ SMALL: dict[str, Any] = {
     "data": {"class_path": "mine.Points"},
     "trainer": {"accelerator": "cpu", "max_epochs": 3, "log_every_n_steps": 1, "logger": False},
 }
-PICTURES: dict[str, Any] = {
-    "seed_everything": 7,
-    "model": {"class_path": "ImageClassifier", "init_args": {"learning_rate": 0.01}},
-    "data": {
-        "class_path": "ImageFolder",
-        "init_args": {
-            "root": "pictures",
-            "image_size": 32,
-            "batch_size": 8,
-            "color_jitter": 0.3,
-            "rand_augment": True,
-        },
-    },
-    "callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 2}}},
-    "trainer": {"accelerator": "cpu", "max_epochs": 6, "log_every_n_steps": 1, "logger": False},
-}
-LEASHED_PICTURES: dict[str, Any] = {
-    **PICTURES,
-    "optimizer": {"class_path": "AdamW", "init_args": {"lr": 0.01}},
-    "callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 1}}, "leash": {"class_path": "mine.Leash"}},
-    "logger": {},
-    "trainer": {"max_epochs": 3, "log_every_n_steps": 1},
-}
-"""A training that a `leash` holds after a step, so that there is time to interfere."""
 _PF_EXITING = 0x4  # of Linux
-CHANGES_WITH_TIME = ("epoch_seconds", "samples_per_s")
 
 
 @dataclass(frozen=True)
@@ -294,24 +259,6 @@ def ended(process: subprocess.Popen[str], timeout_s: float = 120) -> Ended:
     return Ended(process.returncode, out or "", err or "")
 
 
-def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str], timeout_s: float = 120) -> bool:
-    """Wait until something has happened, or the process has ended; tell whether it still runs."""
-    deadline = time.monotonic() + timeout_s
-    while not happened():
-        if process.poll() is not None:
-            return False
-        assert time.monotonic() < deadline, "it has not happened"
-        time.sleep(0.002)
-    return process.poll() is None
-
-
-def leash(folder: Path, num_steps: int) -> Path:
-    """Let a training with `mine.Leash` wait after these optimizer steps for a signal, or for this file to be gone."""
-    path = folder / "leash"
-    path.write_text(str(num_steps), encoding="utf-8")
-    return path
-
-
 def processes_of(session: int) -> list[int]:
     """Living processes of a session that are not about to end: a command, its workers and its other ranks."""
     found = []
@@ -324,15 +271,6 @@ def processes_of(session: int) -> list[int]:
         if int(fields[3]) == session and fields[0] not in "ZX" and not is_ending:
             found.append(int(stat.parent.name))
     return found
-
-
-def wait_until_gone(session: int) -> bool:
-    """Wait until no process of a session is left."""
-    deadline = time.monotonic() + 60
-    while processes_of(session):
-        assert time.monotonic() < deadline, "processes are left"
-        time.sleep(0.05)
-    return True
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -358,45 +296,3 @@ def summary(folder: Path) -> dict[str, Any]:
     """The summary of the one run below a working directory."""
     content: dict[str, Any] = json.loads((only_run(folder) / "summary.json").read_text(encoding="utf-8"))
     return content
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    """metrics.csv of the one run, without what depends on the clock."""
-    with (only_run(folder) / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        return [{k: v for k, v in row.items() if k not in CHANGES_WITH_TIME} for row in csv.DictReader(file)]
-
-
-def assert_same_training(one: Path, other: Path) -> None:
-    """Two working directories hold the same training: last.ckpt bit for bit, metrics.csv row by row."""
-    first, second = (
-        torch.load(only_run(folder) / "checkpoints" / "last.ckpt", weights_only=True) for folder in (one, other)
-    )
-    for key in ("epoch", "global_step", "state_dict", "optimizer_states", "lr_schedulers"):
-        assert_equal(first[key], second[key], key)
-    assert rows(one) == rows(other)
-    epochs = [int(row["epoch"]) for row in rows(one)]
-    assert epochs == list(range(len(epochs)))
-
-
-def assert_near_rows(one: Path, other: Path) -> None:
-    """Two working directories hold the same metrics, but for the order in which the ranks' shares were summed."""
-    for first, second in zip(rows(one), rows(other), strict=True):
-        expected = pytest.approx({key: float(value) for key, value in second.items()}, rel=1e-6)
-        assert {key: float(value) for key, value in first.items()} == expected
-
-
-def assert_equal(one: Any, other: Any, at: str) -> None:
-    """Two nests of containers and tensors are the same, bit for bit."""
-    assert type(one) is type(other), at
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), f"{at} differs"
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), at
-        for key, value in one.items():
-            assert_equal(value, other[key], f"{at}.{key}")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), at
-        for index, value in enumerate(one):
-            assert_equal(value, other[index], f"{at}.{index}")
-    else:
-        assert one == other, at

@@ -187,7 +187,7 @@ class House:
 
     def __call__(self, *words: str) -> Outcome:
         """Run ``lightkit`` with these words in this process."""
-        from lightkit.cli import main
+        from lightkit.main import main
 
         self._capsys.readouterr()
         code = main(words)
@@ -224,14 +224,6 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     house.write("small.yaml", SMALL)
     with undisturbed():
         yield house
-
-
-@pytest.fixture
-def both(house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs an example with LightningCLI, and again with lightkit's class."""
-    from tests.cli.superset.compared import Both  # here, because it loads torch and Lightning
-
-    return Both(house.folder, monkeypatch, capsys)
 
 
 class undisturbed:  # noqa: N801 (reads as a function: `with undisturbed():`)

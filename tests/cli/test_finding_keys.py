@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-from importlib import metadata
 from typing import Any
 
 import pytest
@@ -143,13 +142,3 @@ def test_what_changes_a_step_has_it_searched_for_again(nets: House, word: str) -
     nets.fit("-c", "auto.yaml", "--trainer.max_steps=5")
     nets.fit("-c", "auto.yaml", word)
     assert _sources(nets) == ["measured", "cache", "measured"]
-
-
-def test_another_version_of_a_package_that_the_model_imports_counts(
-    nets: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nets.fit("-c", "auto.yaml")
-    version = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "0.0" if name == "torchmetrics" else version(name))
-    nets.fit("-c", "auto.yaml")
-    assert _sources(nets) == ["measured", "measured"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -134,35 +133,6 @@ def hands(house: House) -> Stagehands:
     return Stagehands(house)
 
 
-def test_all_stages_run_in_their_order_and_are_told(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
-    code = hands.retrain(*JUDGED, reason="of November", export_format="torchscript", junit=Path("j.xml"))
-
-    assert code == 0
-    folder = str(runs.list_runs("runs", "small")[0].folder)
-    assert hands.calls == [
-        ["fit", "-c", "small.yaml", *JUDGED],
-        ["test", f"--run={folder}"],
-        ["export", f"--run={folder}", "--format=torchscript"],
-        ["gate", folder],
-        ["promote", folder, "--reason", "of November"],
-    ]
-    assert all(environment["HELD"] == "yes" for environment in hands.environments)
-    assert hands.record["outcome"] == "promoted"
-    assert {(state["status"], state["attempts"], state["seconds"]) for state in hands.record["stages"]} == {
-        ("done", 1, 2.0)
-    }
-    out = capsys.readouterr().out
-    assert [line.split()[:2] for line in out.splitlines()[:5]] == [[stage, "done"] for stage in STAGES]
-    assert "end   promoted" in out
-    assert [case.get("name") for case in ET.parse("j.xml").iter("testcase")] == STAGES
-    events = [e for e in runs.read_events(Path(folder) / "events.jsonl") if e["event"] == "stage"]
-    assert [(e["stage"], e["status"]) for e in events] == [(s, said) for s in STAGES for said in ("begun", "done")]
-    assert not Path("runs/small/.retrain-run.json").exists()
-
-    assert hands.retrain(*JUDGED) == 0
-    assert len(runs.list_runs("runs", "small")) == 2  # that one was done
-
-
 def test_nothing_is_judged_or_promoted_without_a_metric(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
     assert hands.retrain() == 0
     assert hands.stages == ["fit", "test", "export"]
@@ -188,23 +158,6 @@ def test_a_gate_that_says_no_ends_the_retrain_and_the_next_start_trains_anew(
     assert hands.retrain(*JUDGED) == 0
     assert hands.stages == STAGES
     assert len(runs.list_runs("runs", "small")) == 2
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_killed_retrain_goes_on_with_the_stage_that_was_not_finished(hands: Stagehands, stage: str) -> None:
-    hands.felled_at = stage
-    with pytest.raises(Felled):
-        hands.retrain(*JUDGED)
-    assert hands.states[stage] == "running"
-    assert hands.stages == STAGES[: STAGES.index(stage) + 1]
-
-    hands.felled_at = None
-    assert hands.retrain(*JUDGED) == 0
-    assert hands.stages == STAGES[STAGES.index(stage) :]
-    assert len(runs.list_runs("runs", "small")) == 1
-    attempts = {state["stage"]: state["attempts"] for state in hands.record["stages"]}
-    assert attempts == {**dict.fromkeys(STAGES, 1), stage: 2}
-    assert hands.record["outcome"] == "promoted"
 
 
 def test_a_promotion_that_was_done_is_not_done_twice(hands: Stagehands) -> None:
@@ -253,18 +206,6 @@ def test_a_stage_that_fails_ends_the_retrain_with_its_code(hands: Stagehands, st
     assert hands.retrain(*JUDGED) == 0
     assert hands.stages == STAGES[STAGES.index(stage) :]
     assert len(runs.list_runs("runs", "small")) == 1
-
-
-def test_a_stage_that_has_failed_three_times_is_given_up(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
-    hands.codes["export"] = 5
-    assert [hands.retrain() for _ in range(3)] == [5, 5, 5]
-    assert hands.stages == ["fit", "test", "export", "export", "export"]
-
-    assert hands.retrain(if_changed=("--if-changed", "--unchanged-ok")) == 5
-    assert hands.calls[0] == ["fit", "-c", "small.yaml"], "nothing has changed, so that it would not train"
-    assert hands.stages == ["fit", "test", "export"]
-    assert len(runs.list_runs("runs", "small")) == 2
-    assert "its export has failed 3 times" in capsys.readouterr().err
 
 
 def test_interruptions_are_no_failures(hands: Stagehands) -> None:
@@ -326,23 +267,6 @@ def test_a_new_run_is_begun_where_that_is_asked_for(hands: Stagehands) -> None:
     hands.calls = []
     hands.retrain(may_continue=False)
     assert hands.stages == ["fit", "test", "export"]
-
-
-@pytest.mark.parametrize(
-    ("if_changed", "code"),
-    [(("--if-changed",), 6), (("--if-changed", "--unchanged-ok"), 0)],
-    ids=["code 6", "code 0"],
-)
-def test_nothing_changed_nothing_done(hands: Stagehands, if_changed: tuple[str, ...], code: int) -> None:
-    class Idle(Stagehands):
-        def _train(self, told: Path, code: int) -> None:
-            """Have nothing to do."""
-
-    idle = Idle(hands.house)
-    idle.codes["fit"] = code
-    assert idle.retrain(if_changed=if_changed) == code
-    assert idle.calls == [["fit", "-c", "small.yaml", *if_changed]]
-    assert runs.list_runs("runs", "small") == []
 
 
 def test_stages_are_left_out_on_request_and_made_up_for_later(
@@ -463,12 +387,6 @@ def test_what_failed_is_told_to_programs_as_well(
     assert "no photos in tulips" in capsys.readouterr().out
 
 
-def test_no_training_is_begun_without_time_for_what_follows(hands: Stagehands) -> None:
-    with pytest.raises(OutOfTime, match="what follows a training needs 40 s of that; --reserve"):
-        hands.retrain(left_s=30.0, reserve_s=40.0)
-    assert hands.calls == []
-
-
 def test_what_does_not_fit_any_more_is_left_to_the_next_start(
     hands: Stagehands, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -486,39 +404,7 @@ def test_what_does_not_fit_any_more_is_left_to_the_next_start(
     assert hands.stages == ["test", "export"]
 
 
-def test_programs_get_the_events_of_all_stages_in_one_stream(
-    hands: Stagehands, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def decide(stage: str, _relay: Relay) -> None:
-        if stage == "gate":
-            events = runs.EventStream(runs.list_runs("runs", "small")[0].events_path)
-            events.write("gate", passed=True, scores={}, reasons=[])
-
-    hands.meanwhile = decide
-    assert hands.retrain(*JUDGED, "--output", "json") == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [event["event"] for event in told if event["event"] != "stage"] == ["gate"]
-    assert [event["stage"] for event in told if event.get("status") == "done"] == STAGES
-    folder = str(runs.list_runs("runs", "small")[0].folder)
-    assert hands.calls[1:] == [
-        ["test", f"--run={folder}", "--output=json"],
-        ["export", f"--run={folder}", "--format=torch_export", "--output=json"],
-        ["gate", folder, "--quiet"],
-        ["promote", folder, "--quiet"],
-    ]
-
-
 def test_quiet_reaches_all_stages(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
     assert hands.retrain(*JUDGED, "--quiet", "--trust") == 0
     assert capsys.readouterr().out == ""
     assert all("--quiet" in words and "--trust" in words for words in hands.calls)
-
-
-def test_a_ci_system_gets_a_table(hands: Stagehands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "step.md")
-    hands.codes["gate"] = 4
-    assert hands.retrain(*JUDGED) == 4
-    text = Path("step.md").read_text(encoding="utf-8")
-    assert text.startswith("### lightkit retrain: small/2")
-    assert ": not promoted\n" in text
-    assert "| gate | failed | 2.0 s | not good enough |" in text

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.commands import SMALL, ended, events, only_run, processes_of, started, summary, workplace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 HANGING = '''
 

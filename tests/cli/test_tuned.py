@@ -15,6 +15,8 @@ from lightkit.machine.processor import num_cores
 from lightkit.runs import read_events
 from tests.cli.conftest import House, read_json
 
+pytestmark = pytest.mark.long
+
 RANKS = """\
 import json
 

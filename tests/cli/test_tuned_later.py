@@ -15,9 +15,11 @@ from lightkit.cli import tuned
 from lightkit.runs import read_events
 from tests.cli.conftest import House, read_json
 
+pytestmark = pytest.mark.long
+
 AUTOS = """\
 extends: small.yaml
-data: my_seen.Seen
+data: {class_path: my_seen.Seen, init_args: {file: small.yaml}}
 optimizer: {class_path: SGD, init_args: {lr: 0.02}}
 accelerator: {precision: auto, memory_format: auto, batch_size: auto, learning_rate: auto}
 """
@@ -25,7 +27,8 @@ accelerator: {precision: auto, memory_format: auto, batch_size: auto, learning_r
 
 @pytest.fixture
 def autos(house: House) -> House:
-    house.write("my_seen.py", "from my_models import Points\n\n\nclass Seen(Points):\n    input_places = ()\n")
+    seen = "def __init__(self, file: str, batch_size: int = 4):\n        super().__init__(batch_size)\n"
+    house.write("my_seen.py", f"from my_models import Points\n\n\nclass Seen(Points):\n    {seen}")
     house.write("auto.yaml", AUTOS)
     return house
 

@@ -15,6 +15,8 @@ from lightkit.cli import tuned
 from lightkit.tuning import allowance
 from tests.cli.conftest import House, read_json, tune_event
 
+pytestmark = pytest.mark.long
+
 MY_NETS = """\
 from pathlib import Path
 

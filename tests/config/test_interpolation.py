@@ -10,6 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lightkit.config import Resolved, dump_yaml, resolve
+from lightkit.config.reading import TOO_LARGE
 from lightkit.errors import ConfigError
 
 
@@ -132,3 +133,35 @@ def test_a_circle_of_interpolations_is_told_once_with_all_its_places(tmp_path: P
     assert len(caught.value.problems) == 1
     assert str(caught.value).startswith("a: cannot resolve '${b}': it leads back to itself through other keys\n")
     assert [str(place)[-4:] for place in caught.value.places] == [":1:4", ":2:4"]
+
+
+GROWING = {
+    "texts": "".join(f"k{i}: '${{k{i + 1}}}${{k{i + 1}}}'\n" for i in range(40)) + "k40: x\n",
+    "sections": "".join(f"s{i}: {{a: '${{s{i + 1}}}', b: '${{s{i + 1}}}'}}\n" for i in range(40)) + "s40: 1\n",
+    "relative": "m:\n" + "".join(f"  k{i}: '${{.k{i + 1}}}${{.k{i + 1}}}'\n" for i in range(40)) + "  k40: x\n",
+    "chain": "".join(f"k{i}: ${{k{i + 1}}}\n" for i in range(500)) + "k500: 1\n",
+    "upwards": "k500: 1\n" + "".join(f"k{i}: ${{k{i + 1}}}\n" for i in reversed(range(500))),
+    "together": "s: [" + "1, " * 5000 + "]\n" + "".join(f"b{i}: ${{s}}\n" for i in range(4)),
+}
+
+
+@pytest.mark.parametrize("text", GROWING.values(), ids=GROWING.keys())
+def test_interpolations_that_grow_beyond_the_limit_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"^.*: {TOO_LARGE}\n  --> .*/x.yaml:"):
+        resolved_from(tmp_path, text)
+
+
+def test_files_that_exceed_the_limit_together_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("a: [" + "1, " * 11_000 + "]")
+    with pytest.raises(ConfigError, match=f"^[ab]: {TOO_LARGE}"):
+        resolved_from(tmp_path, "extends: base\nb: [" + "1, " * 11_000 + "]")
+
+
+def test_a_thousand_values_that_refer_to_one_are_fine(tmp_path: Path) -> None:
+    text = "root: /data\nall:\n" + "".join(f"  - ${{root}}/{i}\n" for i in range(1000))
+    assert resolved_from(tmp_path, text).values["all"][999] == "/data/999"
+
+
+def test_a_text_that_nests_too_deeply_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a valid interpolation: it nests too deeply"):
+        resolved_from(tmp_path, "a: '" + "${oc.env:X," * 2_000 + "}" * 2_000 + "'")

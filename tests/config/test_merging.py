@@ -16,7 +16,7 @@ from lightkit.config.problems import Problems
 from lightkit.config.tree import Node, Table, graft, plain
 
 HERE = Origin("default")
-MANY = settings(deadline=None, derandomize=True, max_examples=200)
+MANY = settings(derandomize=True)
 LAYERING = Layering(("model",), {"callbacks": {"a": "A"}})
 NUMBERS = st.integers(0, 9)
 LISTS = st.lists(NUMBERS, max_size=3)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.config import Origin, Problems, read_file, resolve
-from lightkit.config.reading import MAX_NODES
+from lightkit.config import Origin, read_file, resolve
+from lightkit.config.reading import TOO_LARGE
 from lightkit.config.tree import Leaf, plain, walk
 from lightkit.errors import ConfigError
 
@@ -120,16 +120,16 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "key-is-a-list": ("? [1]\n: 2", "x.yaml: a key must be a plain value, not a mapping or a list\n  --> x.yaml:1:3"),
     "key-is-null": ("a: {null: 2}", "x.yaml: a key is null; put quotes around it if it is text\n  --> x.yaml:1:5"),
     "alias-in-its-anchor": ("a: &a [*a]", "x.yaml: an alias stands inside its own anchor\n  --> x.yaml:1:4"),
-    "deep-flow": ("[" * 10_000, "x.yaml: nested more than 100 levels deep\n  --> x.yaml:1:101\n"),
-    "deep-mappings": ("{a: " * 10_000, "x.yaml: nested more than 100 levels deep\n  --> x.yaml:1:401\n"),
-    "deep-lists": ("- " * 10_000, "x.yaml: nested more than 100 levels deep\n  --> x.yaml:1:201\n"),
+    "deep-flow": ("[" * 10_000, f"x.yaml: {TOO_LARGE}\n  --> x.yaml:1:101\n"),
+    "deep-mappings": ("{a: " * 10_000, f"x.yaml: {TOO_LARGE}\n  --> x.yaml:1:401\n"),
+    "deep-lists": ("- " * 10_000, f"x.yaml: {TOO_LARGE}\n  --> x.yaml:1:201\n"),
     "deep-block": (
         "\n".join(" " * level + "a:" for level in range(1_000)),
-        "x.yaml: nested more than 100 levels deep\n  --> x.yaml:101:101\n",
+        f"x.yaml: {TOO_LARGE}\n  --> x.yaml:101:101\n",
     ),
     "deep-by-aliases": (
         "a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60,
-        "x.yaml: nested more than 100 levels deep\n",
+        f"x.yaml: {TOO_LARGE}\n",
     ),
 }
 
@@ -148,7 +148,7 @@ def test_a_billion_laughs_end_at_the_limit(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert says.startswith(f"x.yaml: it holds more than {MAX_NODES} values once its aliases are expanded\n")
+    assert says.startswith(f"x.yaml: {TOO_LARGE}\n")
     assert peak < 200 * 2**20
 
 
@@ -200,37 +200,10 @@ def test_wrong_extends(extends: str, says: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["1" + ":59" * 2000, "'1" + ":59" * 2000 + "'", "9" * 5000, "0x" + "f" * 5000, "1" + ":59" * 2000 + ".5"],
-    ids=["base-60", "base-60-text", "decimal", "hexadecimal", "base-60-fraction"],
+    ["1" + ":59" * 3000, "9" * 5000, "0x" + "f" * 5000],
+    ids=["base-60", "decimal", "hexadecimal"],
 )
-def test_a_number_that_cannot_be_written_is_refused_unread(tmp_path: Path, value: str) -> None:
+def test_a_number_that_cannot_be_written_is_refused(tmp_path: Path, value: str) -> None:
     said = said_about(tmp_path, f"a: {value}")
-    assert said.startswith("x.yaml: expected a number of at most 1000 characters, got a longer one: '")
-
-
-def test_files_have_one_budget_of_values(tmp_path: Path) -> None:
-    for number in range(12):
-        (tmp_path / f"l{number}.yaml").write_text("a: {" + ", ".join(f"k{i}: {i}" for i in range(2000)) + "}\n")
-    (tmp_path / "x.yaml").write_text("extends: [" + ", ".join(f"l{number}" for number in range(12)) + "]\n")
-    with pytest.raises(ConfigError) as error:
-        resolve([tmp_path / "x.yaml"], environ={})
-    says = "l9.yaml: expected files of at most 1000 kB and 20000 values together, got more with this one"
-    assert f"{says}; files after it are not read" in str(error.value)
-    assert len(error.value.problems) == 1
-
-
-def test_a_config_has_a_limited_number_of_files(tmp_path: Path) -> None:
-    for number in range(300):
-        (tmp_path / f"l{number}.yaml").write_text("a: 1\n")
-    (tmp_path / "x.yaml").write_text("extends: [" + ", ".join(f"l{number}" for number in range(300)) + "]\n")
-    with pytest.raises(ConfigError) as error:
-        resolve([tmp_path / "x.yaml"], environ={})
-    assert str(error.value).endswith("l199.yaml: a config has at most 200 files")
-
-
-def test_a_budget_begins_anew_with_each_config(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("a: {" + ", ".join(f"k{i}: {i}" for i in range(15_000)) + "}\n")
-    problems = Problems()
-    for _ in range(2):
-        resolve([tmp_path / "x.yaml"], environ={}, problems=problems)
-    assert not problems
+    assert said.startswith("x.yaml: cannot read '")
+    assert "'... as an integer" in said

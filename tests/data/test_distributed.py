@@ -58,7 +58,7 @@ def fit(folder: Path, *, stop: bool = False, checkpoint: Path | None = None) -> 
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_process_goes_on_in_its_own_share(tmp_path: Path) -> None:
     straight = fit(tmp_path / "straight")
     fit(tmp_path / "first", stop=True)

@@ -159,7 +159,7 @@ def _accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor
         return float((model(images).argmax(1) == labels).float().mean())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_shape_tells_the_flowers_apart_and_mean_colour_does_not(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Draws the default set into the user's cache, as `lightkit fit` would."""
     started = time.monotonic()

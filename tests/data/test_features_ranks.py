@@ -45,7 +45,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_learn_of_features_what_they_learn_of_images(
     make_images: Callable[..., Path], tmp_path: Path
 ) -> None:

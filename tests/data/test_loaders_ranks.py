@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_measure_what_one_does(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.distributed.counting", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, cwd=ROOT)

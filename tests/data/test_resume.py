@@ -152,15 +152,18 @@ def assert_goes_on(tmp_path: Path, kill: KillAt, **options: Any) -> None:
         assert torch.equal(weights, rest.state_dict()[name]), name
 
 
+LONG = pytest.mark.long
 WORKERS = pytest.mark.parametrize(
-    "loading", [(0, False), (2, False), (2, True)], ids=["no workers", "workers", "persistent workers"]
+    "loading",
+    [(0, False), pytest.param((2, False), marks=LONG), pytest.param((2, True), marks=LONG)],
+    ids=["no workers", "workers", "persistent workers"],
 )
 
 
 @WORKERS
 @pytest.mark.parametrize(
     ("epoch", "batches"),
-    [(0, 2), (1, 1), (1, NUM_BATCHES)],
+    [pytest.param(0, 2, marks=LONG), (1, 1), (1, NUM_BATCHES)],
     ids=["in the first epoch", "in a later epoch", "after an epoch's last batch"],
 )
 def test_a_kill_within_an_epoch_changes_nothing(
@@ -170,22 +173,24 @@ def test_a_kill_within_an_epoch_changes_nothing(
     assert_goes_on(tmp_path, kill, loading=loading)
 
 
-@pytest.mark.parametrize("loading", [(0, False), (2, True)], ids=["no workers", "persistent workers"])
+@pytest.mark.parametrize(
+    "loading", [(0, False), pytest.param((2, True), marks=LONG)], ids=["no workers", "persistent workers"]
+)
 @pytest.mark.parametrize(
     ("hook", "options"),
     [
         ("on_train_epoch_end", {}),
-        ("on_validation_end", {}),
-        ("on_train_epoch_end", {"limit_val_batches": 0}),
-        ("on_train_epoch_end", {"limit_train_batches": 3}),
+        pytest.param("on_validation_end", {}, marks=LONG),
+        pytest.param("on_train_epoch_end", {"limit_val_batches": 0}, marks=LONG),
+        pytest.param("on_train_epoch_end", {"limit_train_batches": 3}, marks=LONG),
         pytest.param(
             "on_train_epoch_end",
             {"max_steps": 15},
             # 2026-11: with max_steps, pytorch-lightning 2.6.6 counts an epoch twice that ended before its checkpoint
             # was written (`_FitLoop.restarting` is then always true), and so asks for the order of a later epoch
-            marks=pytest.mark.xfail(strict=True, reason="pytorch-lightning 2.6.6 counts the epoch twice"),
+            marks=[LONG, pytest.mark.xfail(strict=True, reason="pytorch-lightning 2.6.6 counts the epoch twice")],
         ),
-        ("on_train_epoch_end", {"reload_dataloaders_every_n_epochs": 1}),
+        pytest.param("on_train_epoch_end", {"reload_dataloaders_every_n_epochs": 1}, marks=LONG),
     ],
     ids=["epoch end", "validation end", "no validation", "limited batches", "max_steps", "reloaded loaders"],
 )
@@ -196,14 +201,16 @@ def test_a_kill_between_epochs_changes_nothing(
     assert_goes_on(tmp_path, kill, loading=loading, **options)
 
 
-@pytest.mark.parametrize("loading", [(0, False), (2, True)], ids=["no workers", "persistent workers"])
+@pytest.mark.parametrize(
+    "loading", [(0, False), pytest.param((2, True), marks=LONG)], ids=["no workers", "persistent workers"]
+)
 @pytest.mark.parametrize(
     ("hook", "options"),
     [
         ("on_validation_end", {"val_check_interval": 3}),
-        ("on_train_batch_end", {"max_steps": 15}),
-        ("on_train_batch_end", {"limit_train_batches": 5}),
-        ("on_train_batch_end", {"reload_dataloaders_every_n_epochs": 1}),
+        pytest.param("on_train_batch_end", {"max_steps": 15}, marks=LONG),
+        pytest.param("on_train_batch_end", {"limit_train_batches": 5}, marks=LONG),
+        pytest.param("on_train_batch_end", {"reload_dataloaders_every_n_epochs": 1}, marks=LONG),
     ],
     ids=["validation within the epoch", "max_steps", "limited batches", "reloaded loaders"],
 )

@@ -45,26 +45,6 @@ def test_batches_resume_and_have_two_columns() -> None:
     assert data.predict_paths == [f"{value:.2f} °F" for value in data.datasets["test"].fahrenheit.flatten().tolist()]
 
 
-def test_scaled_pairs_are_learnt_by_two_layers_in_seconds() -> None:
-    data = Temperatures(seed=0)
-    data.setup("fit")
-    (in_mean, in_std), (out_mean, out_std) = data.scaling["input"], data.scaling["target"]
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
-    adam = torch.optim.Adam(net.parameters(), lr=0.01)
-    loader = data.train_dataloader()
-    for epoch in range(15):
-        loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
-        for fahrenheit, celsius in loader:
-            loss = torch.nn.functional.mse_loss(net((fahrenheit - in_mean) / in_std), (celsius - out_mean) / out_std)
-            adam.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            adam.step()
-    test = data.datasets["test"]
-    found = net((test.fahrenheit - in_mean) / in_std) * out_std + out_mean
-    assert (found - test.celsius).abs().mean().item() < 0.5
-
-
 @pytest.mark.parametrize(("options", "says"), [({"num_samples": 0}, "num_samples"), ({"noise": -1.0}, "noise")])
 def test_impossible_settings_are_refused(options: dict[str, float], says: str) -> None:
     with pytest.raises(ConfigError, match=rf"data\.init_args\.{says}"):

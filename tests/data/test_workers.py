@@ -246,7 +246,7 @@ def _ended(pids: set[int], within_s: float = 60.0) -> bool:
     return not psutil.wait_procs(processes, timeout=within_s)[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
 def test_workers_have_one_thread_and_end_with_the_process_that_trains(tmp_path: Path, signum: int) -> None:
     """A terminal sends Ctrl-C to the whole group; kill -9 reaches the training alone."""

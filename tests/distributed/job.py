@@ -1,4 +1,4 @@
-"""What a rank runs: all cases, one after the other; python -m tests.distributed.job FOLDER."""
+"""What a rank runs: cases, one after the other; python -m tests.distributed.job FOLDER [swept]."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from lightkit.distributed import HorovodEnvironment
 from tests.distributed import horovod_cases, number_cases
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *, is_swept: bool) -> None:
     place = HorovodEnvironment()
     results: dict[str, Any] = {}
     place.start()
     warnings.simplefilter("ignore")
-    for name, case in {**number_cases.CASES, **horovod_cases.CASES}.items():
+    numbers = {name: run for name, run in number_cases.CASES.items() if (name in number_cases.SWEPT) == is_swept}
+    for name, case in {**numbers, **({} if is_swept else horovod_cases.CASES)}.items():
         began = time.monotonic()
         try:
             found = case(place.world_size(), place.global_rank(), folder / name)
@@ -34,4 +35,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), is_swept=sys.argv[2:] == ["swept"])

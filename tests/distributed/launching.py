@@ -47,15 +47,23 @@ def _kill(launcher: psutil.Process) -> None:
             process.kill()
 
 
-def results_of(factory: pytest.TempPathFactory, *, ranks: int) -> list[dict[str, Any]]:
-    """Give what each rank found in all cases; they run once, also when tests are spread over workers."""
+def results_of(factory: pytest.TempPathFactory, *, ranks: int, is_swept: bool = False) -> list[dict[str, Any]]:
+    """Give what each rank found in all cases; they run once, also when tests are spread over workers.
+
+    Args:
+        factory: Makes the folder of the results.
+        ranks: Number of ranks.
+        is_swept: Run the cases of `make test-long` in place of the others.
+    """
     base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"ranks-{ranks}"
+    folder = (
+        base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    ) / f"ranks-{ranks}{'-swept' if is_swept else ''}"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "said").exists():
-            ended = launched("tests.distributed.job", str(folder), ranks=ranks)
+            ended = launched("tests.distributed.job", str(folder), *(["swept"] if is_swept else []), ranks=ranks)
             (folder / "said").write_text(f"code {ended.returncode}\n{ended.stdout}")
     files = [folder / f"rank-{rank}-of-{ranks}.pt" for rank in range(ranks)]
     assert all(file.exists() for file in files), (folder / "said").read_text()[-4000:]

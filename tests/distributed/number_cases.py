@@ -37,6 +37,9 @@ FITS = {
     "float64": Fit(trainer={"precision": "64-true"}),
 }
 
+SWEPT = [name for name in FITS if name not in ("adamw", "everything", "two_optimizers")]
+"""Those that `make test-long` runs."""
+
 
 def _case(fit: Fit) -> Callable[[int, int, Path], dict[str, Any]]:
     def run(ranks: int, rank: int, folder: Path) -> dict[str, Any]:

@@ -3,30 +3,53 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.distributed import number_cases
 from tests.distributed.launching import case, needs_horovod
+from tests.distributed.number_cases import CASES, FITS, SWEPT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), needs_horovod]
 Results = list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder = tmp_path_factory.mktemp("alone")
+def _one_process(folder: Path, *, is_swept: bool) -> Results:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [{name: run(1, 0, folder / name) for name, run in number_cases.CASES.items()}]
+        cases = {name: run for name, run in CASES.items() if (name in SWEPT) == is_swept}
+        return [{name: run(1, 0, folder / name) for name, run in cases.items()}]
 
 
-@pytest.mark.parametrize("name", [*number_cases.FITS, "scaled"])
-def test_two_ranks_train_as_one_process_with_twice_the_batch(name: str, alone: Results, ranks: Results) -> None:
-    (expected,) = case(alone, name)
-    for found in case(ranks, name):
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return _one_process(tmp_path_factory.mktemp("alone"), is_swept=False)
+
+
+@pytest.fixture(scope="module")
+def swept_alone(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return _one_process(tmp_path_factory.mktemp("alone"), is_swept=True)
+
+
+def named(*names: str) -> pytest.MarkDecorator:
+    """Parametrize a test with cases, of which some are long."""
+    marks = {name: [pytest.mark.long] if name in SWEPT else [] for name in names}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in names])
+
+
+def found_in(name: str, request: pytest.FixtureRequest) -> tuple[dict[str, Any], Results]:
+    """What one process and what two ranks found in a case."""
+    prefix = "swept_" if name in SWEPT else ""
+    (expected,) = case(request.getfixturevalue(f"{prefix}alone"), name)
+    return expected, case(request.getfixturevalue(f"{prefix}ranks"), name)
+
+
+@named(*FITS, "scaled")
+def test_two_ranks_train_as_one_process_with_twice_the_batch(name: str, request: pytest.FixtureRequest) -> None:
+    expected, ranks = found_in(name, request)
+    for found in ranks:
         torch.testing.assert_close(found["weights"], expected["weights"], atol=1e-6, rtol=0)
         assert found["norms"] == pytest.approx(expected["norms"], abs=1e-6)
         assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-6, abs=1e-6)
@@ -34,9 +57,10 @@ def test_two_ranks_train_as_one_process_with_twice_the_batch(name: str, alone: R
     assert moved.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["adamw", "step_lr", "one_cycle", "cosine", "everything", "unfreezing"])
-def test_schedules_give_the_same_rates(name: str, alone: Results, ranks: Results) -> None:
-    assert case(ranks, name)[1]["lrs"] == pytest.approx(case(alone, name)[0]["lrs"], rel=1e-12)
+@named("adamw", "step_lr", "one_cycle", "cosine", "everything", "unfreezing")
+def test_schedules_give_the_same_rates(name: str, request: pytest.FixtureRequest) -> None:
+    expected, ranks = found_in(name, request)
+    assert ranks[1]["lrs"] == pytest.approx(expected["lrs"], rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["adamw", "two_optimizers"])

@@ -31,7 +31,7 @@ SIZES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     size=st.tuples(st.integers(1, 90), st.integers(1, 220)),
     resize=st.integers(1, 40),

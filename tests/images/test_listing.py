@@ -139,7 +139,9 @@ print(sum(1 for _ in listed(sys.argv[1:])), Path("/proc/self/status").read_text(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to measure memory")
-@pytest.mark.parametrize("kind", ["folder", "glob", "csv", "parquet", "delta"])
+@pytest.mark.parametrize(
+    "kind", ["folder", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("glob", "csv", "parquet", "delta"))]
+)
 def test_a_hundred_thousand_paths_take_no_more_memory_than_a_thousand(tmp_path: Path, kind: str) -> None:
     few, many = (peak_of(tmp_path / str(num), kind, num) for num in (1_000, 100_000))
     assert many < 1.3 * few, (few, many)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -18,7 +17,6 @@ import pytest
 import pytorch_lightning as pl
 
 from lightkit import runs
-from lightkit.errors import LightkitError
 from lightkit.loggers import MLflow
 from tests.ports import free_port
 
@@ -97,46 +95,6 @@ class At(pl.Callback):
             self.do()
 
 
-def test_a_server_that_dies_and_returns_gets_everything_in_order(
-    server: Server, train: Any, run: runs.Run, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "lightkit.loggers")
-    logger = MLflow(server.uri.replace("//", "//reader:hunter2@"))
-    journal = run.folder / "mlflow-unsent.jsonl"
-
-    def is_noticed() -> bool:
-        return "is out of reach" in caplog.text and journal.read_text().count("val_loss") >= 3
-
-    def back() -> None:
-        deadline = time.monotonic() + 90
-        while not is_noticed():  # by the thread that sends, while the training does not wait for it
-            assert time.monotonic() < deadline, caplog.text
-            time.sleep(0.02)
-        server.start()
-
-    callbacks = [At(1, server.kill), At(4, back), pl.callbacks.ModelCheckpoint(run.checkpoints, "best", "val_loss")]
-    train(run.folder, logger, *callbacks, max_epochs=6)
-
-    assert logger.unsent == 0
-    assert not journal.exists()
-    recorded = logger.experiment.get_run(logger.version)
-    assert recorded.info.status == "FINISHED"
-    history = logger.experiment.get_metric_history(logger.version, "val_loss")
-    assert [metric.step for metric in history] == [3, 7, 11, 15, 19, 23]
-    assert [metric.timestamp for metric in history] == sorted(metric.timestamp for metric in history)
-    assert len(logger.experiment.get_metric_history(logger.version, "train_loss_step")) == 12
-    assert {item.path for item in logger.experiment.list_artifacts(logger.version, "checkpoints")} == {
-        "checkpoints/best.ckpt",
-        "checkpoints/latest_checkpoint_metrics.json",
-    }
-    (output,) = recorded.outputs.model_outputs
-    assert logger.experiment.get_logged_model(output.model_id).status.value == "READY"
-    assert "is back" in caplog.text
-    assert "hunter2" not in caplog.text
-    kept = "".join(path.read_text() for path in run.folder.glob("mlflow*") if path.is_file())
-    assert "hunter2" not in kept
-
-
 def test_a_server_that_stays_away_costs_nothing_but_its_records(
     server: Server, train: Any, run: runs.Run, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,19 +123,3 @@ def test_a_server_that_stays_away_costs_nothing_but_its_records(
     }
     assert resumed.experiment.get_run(resumed.version).info.status == "FINISHED"
     assert not journal.exists()
-
-
-def test_a_server_that_is_not_there_is_an_error_before_training(
-    shared_server: Server, train: Any, run: runs.Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared_server.kill()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", shared_server.uri.replace("//", "//reader:hunter2@"))
-    said = (
-        rf"MLflow at http://\*\*\*@127.0.0.1:{shared_server.port} does not take this run: .*"
-        r"The address comes from the environment variable MLFLOW_TRACKING_URI\. Start the server"
-    )
-    epochs: list[int] = []
-    with pytest.raises(LightkitError, match=said) as caught:
-        train(run.folder, MLflow(), At(0, lambda: epochs.append(0)))
-    assert "hunter2" not in str(caught.value)
-    assert epochs == []

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,15 +10,6 @@ import mlflow
 import pytest
 import torch
 from torch import nn
-
-BLOCKED = """
-import sys
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("lightkit", "pytorch_lightning"):
-            raise ModuleNotFoundError(f"{name} is not installed here")
-sys.meta_path.insert(0, Blocked())
-"""
 
 
 @pytest.fixture(scope="session")
@@ -77,18 +65,3 @@ def resnet() -> Callable[[int], SmallResNet]:
         return SmallResNet(channels).eval()
 
     return make
-
-
-@pytest.fixture
-def without_lightkit(tmp_path: Path) -> Callable[[str], str]:
-    """Runs Python code in a process that finds neither lightkit nor Lightning, and gives what it prints."""
-
-    def run(code: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", BLOCKED + code], capture_output=True, text=True, cwd=tmp_path, timeout=120,
-            env={**os.environ, "PYTHONPATH": ""}, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -81,11 +79,3 @@ def test_a_mistake_is_told_with_its_places(tmp_path: Path, gate: str, says: str,
 )
 def test_the_first_part_of_a_metric_names_the_split(metric: str, split: str) -> None:
     assert split_of(metric) == split
-
-
-@pytest.mark.slow
-def test_reading_the_registry_loads_no_torch() -> None:
-    modules = "lightkit.cli.commands.history, lightkit.cli.commands.rollback, lightkit.registry.gate"
-    code = f"import sys, {modules}; print('torch' in sys.modules, 'mlflow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "False False"

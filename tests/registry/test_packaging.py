@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +11,7 @@ from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import ExportError
 from lightkit.export.describing import plain_subject
 from lightkit.images.preprocessing import Preprocessing
-from lightkit.registry.packaging import WAYS, Way, package, servable
+from lightkit.registry.packaging import package, servable
 from lightkit.registry.served import as_served
 
 pytestmark = [
@@ -27,43 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 PREPARED = Preprocessing(32, (28, 28), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
-
-
-@pytest.fixture
-def classifier(resnet: Callable[[int], nn.Module]) -> nn.Module:
-    """Gives logits of ten classes."""
-    module = resnet(3)
-    module.output_kind = "logits"  # type: ignore[assignment]
-    return module
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_classifier_takes_images_of_any_number_and_size_where_lightkit_is_not_installed(
-    classifier: nn.Module, tmp_path: Path, without_lightkit: Callable[[str], str], way: Way
-) -> None:
-    plain = plain_subject(
-        classifier, (torch.rand(2, 3, 28, 28),), class_names=list("abcdefghij"), preprocessing=PREPARED, source={}
-    )
-    subject = as_served(plain)
-    package(subject, tmp_path / "model", way=way)
-    images = np.random.default_rng(0).integers(256, size=(3, 40, 90, 3), dtype=np.uint8)
-    np.save(tmp_path / "images.npy", images)
-    said = without_lightkit(
-        "import mlflow, numpy\n"
-        "model = mlflow.pyfunc.load_model('model')\n"
-        "answers = model.predict(numpy.load('images.npy'))\n"
-        "one = model.predict(numpy.load('images.npy')[:1, :30, :31])\n"
-        "numpy.save('answers.npy', answers)\n"
-        "print(answers.dtype, answers.shape, one.shape, model.metadata.metadata['lightkit']['class_names'][9])\n"
-    )
-    assert said.strip() == "float32 (3, 10) (1, 10) j"
-    with torch.no_grad():
-        expected = subject.model(torch.from_numpy(images)).numpy()
-    np.testing.assert_allclose(np.load(tmp_path / "answers.npy"), expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(expected.sum(1), 1, rtol=1e-5)
-    requirements = (tmp_path / "model" / "requirements.txt").read_text()
-    assert "lightkit" not in requirements
-    assert f"torch=={torch.__version__.partition('+')[0]}" in requirements
 
 
 class TwoIn(nn.Module):

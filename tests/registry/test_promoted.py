@@ -12,7 +12,7 @@ from lightkit.registry.promotion import Move
 
 def done(kind: str, version: str, before: str | None = None, alias: str = "champion", **more: Any) -> Move:
     scores = {"challenger": float(version)} if kind == "promote" else {}
-    return Move(kind, alias, before, version, **{"status": "done", "scores": scores, **more})
+    return Move(kind, alias, before, version, **{"scores": scores, **more})
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,11 @@ def done(kind: str, version: str, before: str | None = None, alias: str = "champ
         ([done("promote", "1"), done("promote", "2", "1"), done("promote", "3", "2")], ["2", "3"]),
         ([done("promote", "1"), done("promote", "9", alias="staging"), done("promote", "8", alias="staging")], ["1"]),
         ([done("promote", "1"), done("promote", "2", "1"), done("rollback", "1", "2")], ["1"]),
-        ([done("promote", "1"), done("promote", "2", "1", status="aborted")], ["1"]),
         ([done("promote", "2", "1")], ["1", "2"]),
         ([done("promote", "1"), done("promote", "2", "1"), done("promote", "1", "2")], ["2", "1"]),
         ([], []),
     ],
-    ids=["the last", "of another alias", "rolled back", "aborted", "moved by other means", "twice", "none"],
+    ids=["the last", "of another alias", "rolled back", "moved by other means", "twice", "none"],
 )
 def test_only_champions_of_the_alias_count(moves: list[Move], expected: list[str]) -> None:
     assert [move.to for move in champions_of_late(moves, "champion", 2)] == expected

@@ -1,25 +1,16 @@
-"""The promotion log in a real registry: one mover at a time, no half state, and nothing written twice."""
+"""What the promotion log records, refuses and passes over, and which versions were champions by it."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
-from lightkit.errors import ConfigError, LightkitError, RunLocked
-from lightkit.registry import promotion
-from lightkit.registry.promotion import Move, PromotionLog, champions, who
-from lightkit.runs.process import describe_process
-from tests.cli.mlflow_process import started
+from lightkit.errors import ConfigError, RunLocked
+from lightkit.loggers.address import find_address
+from lightkit.registry.promotion import OUTSIDE, Move, PromotionLog, champions, who
+from lightkit.registry.store import Store
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # 2026-11: mlflow 3.17 leaves connections to the collector
@@ -27,221 +18,29 @@ pytestmark = [
 ]
 
 
-def with_versions(client: MlflowClient, folder: Path, count: int = 3) -> PromotionLog:
-    """A registered model `net` of so many versions."""
-    client.create_registered_model("net")
-    for _ in range(count):
-        client.create_model_version("net", str(folder))
-    return PromotionLog(client, "net")
+@pytest.fixture
+def client(database: str) -> MlflowClient:
+    """A client of an SQLite database."""
+    return MlflowClient(database)
 
 
 @pytest.fixture
-def log(database: str, tmp_path: Path) -> PromotionLog:
-    """The empty log of a model of three versions, in SQLite."""
-    return with_versions(MlflowClient(database), tmp_path)
-
-
-def to(version: str, before: str | None = None, **more: Any) -> Move:
-    """A promotion."""
-    return Move("promote", "champion", before, version, **more)
-
-
-def of_the_dead() -> dict[str, Any]:
-    """A process of before this machine was started."""
-    return {**describe_process(), "boot": "another"}
-
-
-def test_a_move_leaves_its_intent_and_its_end(log: PromotionLog) -> None:
-    log.move(to("1", reason="first", scores={"challenger": 0.9}, data="abc"))
-    log.move(to("2", "1", forced=True))
-    assert log.current("champion") == "2"
-    first, second = log.moves()
-    assert (first.number, first.to, first.before, first.status, first.reason) == (1, "1", None, "done", "first")
-    assert first.scores == {"challenger": 0.9}
-    assert (second.number, second.before, second.forced) == (2, "1", True)
-    assert first.by == second.by == who()
-    tags = log._client.get_registered_model("net").tags
-    assert sorted(key.count(".") for key in tags) == [3, 3, 4, 4]
-    assert json.loads(tags[first.key])["time"] == first.time
-
-
-def test_entries_are_not_written_again(log: PromotionLog) -> None:
-    log.move(to("1"))
-    before = dict(log._client.get_registered_model("net").tags)
-    log.move(to("2", "1"))
-    after = log._client.get_registered_model("net").tags
-    assert {key: after[key] for key in before} == before
-
-
-def test_a_champion_that_has_changed_meanwhile_is_not_replaced(log: PromotionLog) -> None:
-    log.move(to("1"))
-    with pytest.raises(RunLocked, match="has moved meanwhile, from version none to 1"):
-        log.move(to("2", None))
-    assert log.current("champion") == "1"
-    assert [move.status for move in log.moves()] == ["done", "aborted"]
-
-
-@pytest.mark.parametrize(("arrived", "status"), [(False, "aborted"), (True, "done")], ids=["before", "after"])
-def test_a_kill_around_the_alias_is_settled_by_the_alias(
-    log: PromotionLog, monkeypatch: pytest.MonkeyPatch, arrived: bool, status: str
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    set_alias = log._client.set_registered_model_alias
-
-    def killed(*words: str) -> None:
-        if arrived:
-            set_alias(*words)
-        raise Killed
-
-    log.move(to("1"))
-    with monkeypatch.context() as patched:
-        patched.setattr(log._client, "set_registered_model_alias", killed)
-        patched.setattr(promotion, "describe_process", of_the_dead)
-        with pytest.raises(Killed):
-            log.move(to("2", "1"))
-    assert [move.status for move in log.moves()] == ["done", "pending"]
-    assert [move.status for move in log.settle()] == [status]
-    assert log.settle() == []
-    assert [move.status for move in log.moves()] == ["done", status]
-    current = log.current("champion")
-    log.move(to("3", current))
-    assert log.current("champion") == "3"
-
-
-def test_a_dead_move_to_where_a_later_one_went_back_is_aborted(
-    log: PromotionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(promotion, "describe_process", of_the_dead)
-        log._claim(to("2"))
-    log.move(to("2"))
-    assert [move.status for move in log.moves()] == ["aborted", "done"]
-
-
-def test_a_living_mover_is_named_and_not_disturbed(log: PromotionLog) -> None:
-    log._claim(to("1", by="ann@home"))
-    with pytest.raises(RunLocked, match="ann@home is moving net@champion to version 1, since 20"):
-        log.move(to("2"))
-    assert log.current("champion") is None
-    assert [(move.to, move.status) for move in log.moves()] == [("1", "pending"), ("2", "aborted")]
-
-
-def test_another_alias_is_another_matter(log: PromotionLog) -> None:
-    log._claim(to("1", by="ann@home"))
-    log.move(Move("promote", "shadow", None, "2"))
-    assert log.current("shadow") == "2"
-
-
-def test_an_earlier_claim_that_was_seen_late_wins_once_the_later_one_has_gone(
-    log: PromotionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr("secrets.token_hex", lambda _: "00000001")
-        mine = log._claim(to("1"))
-        patched.setattr("secrets.token_hex", lambda _: "00000002")
-        patched.setattr(log, "moves", list)  # as it was when the other began
-        other = log._claim(to("2", by="bob@work"))
-    assert mine.number == other.number == 1
-    with pytest.raises(RunLocked):
-        log._check_sole(other)
-    waited: list[float] = []
-
-    def gone(seconds: float) -> None:
-        waited.append(seconds)
-        log._end(other, "aborted", "")
-
-    monkeypatch.setattr("time.sleep", gone)
-    log._check_sole(mine)
-    assert len(waited) == 1
-
-
-def raced(uri: str, count: int) -> list[str]:
-    """Let threads, each with a client of its own, promote versions at the same moment; give what each says."""
-    barrier, said = threading.Barrier(count), [""] * count
-
-    def one(at: int) -> None:
-        log = PromotionLog(MlflowClient(uri), "net")
-        barrier.wait()
-        try:
-            log.move(to(str(at + 1), by=f"mover {at + 1}"))
-            said[at] = "done"
-        except LightkitError as error:
-            said[at] = str(error)
-
-    threads = [threading.Thread(target=one, args=(at,)) for at in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return said
-
-
-def check_race(log: PromotionLog, said: list[str]) -> None:
-    """One has won, the log and the alias agree, and the others name somebody."""
-    assert said.count("done") == 1, said
-    winner = str(said.index("done") + 1)
-    assert log.current("champion") == winner
-    assert [move.to for move in log.moves() if move.status == "done"] == [winner]
-    assert {move.status for move in log.moves()} <= {"done", "aborted"}
-    assert all("mover" in words or f"to {winner}" in words for words in said if words != "done")
-
-
-@pytest.mark.slow
-def test_of_four_at_once_one_promotes(database: str, tmp_path: Path) -> None:
-    log = with_versions(MlflowClient(database), tmp_path, count=4)
-    check_race(log, raced(database, 4))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a real server of MLflow."""
-    folder = tmp_path_factory.mktemp("server")
-    store = ("--backend-store-uri", f"sqlite:///{folder}/server.db", "--workers", "1")
-    with started(folder, "server", *store, "--artifacts-destination", str(folder), healthy="/health") as address:
-        yield address
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_server_keeps_the_log_and_lets_one_of_several_win(server: str, tmp_path: Path) -> None:
-    client = MlflowClient(server)
+def log(client: MlflowClient, database: str, tmp_path: Path) -> PromotionLog:
+    """The empty log of a model `net` of three versions."""
     client.create_registered_model("net")
-    run = client.create_run("0").info
     for _ in range(3):
-        client.create_model_version("net", f"{run.artifact_uri}/model", run.run_id)
-    log = PromotionLog(client, "net")
-    check_race(log, raced(server, 3))
-    current = log.current("champion")
-    log.move(Move("rollback", "champion", current, "1" if current != "1" else "2", reason="ünlike"))
-    assert [move.reason for move in log.moves()][-1] == "ünlike"
+        client.create_model_version("net", str(tmp_path))
+    return PromotionLog(Store(find_address(database), client), "net")
 
 
-@pytest.mark.slow
-def test_a_process_that_is_killed_before_the_alias_moves_leaves_it_where_it_was(
-    database: str, log: PromotionLog
-) -> None:
-    log.move(to("1"))
-    code = f"""
-import os, signal
-from mlflow import MlflowClient
-from lightkit.registry.promotion import Move, PromotionLog
-client = MlflowClient({database!r})
-client.set_registered_model_alias = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-PromotionLog(client, "net").move(Move("promote", "champion", "1", "2"))
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=120, env={**os.environ})
-    assert done.returncode == -signal.SIGKILL
-    assert [move.status for move in log.moves()] == ["done", "pending"]
-    assert log.current("champion") == "1"
-    log.move(to("3", "1"))
-    assert [move.status for move in log.moves()] == ["done", "aborted", "done"]
+def done(kind: str, version: str, before: str | None = None, reason: str = "") -> Move:
+    """A move of the champion."""
+    return Move(kind, "champion", before, version, reason=reason)
 
 
-def done(kind: str, version: str, before: str | None = None, status: str = "done") -> Move:
-    """A move that has ended."""
-    return Move(kind, "champion", before, version, status=status)
+def chain(log: PromotionLog) -> list[tuple[str, str | None, str]]:
+    """The kinds and versions of the moves."""
+    return [(move.kind, move.before, move.to) for move in log.moves()]
 
 
 @pytest.mark.parametrize(
@@ -254,10 +53,12 @@ def done(kind: str, version: str, before: str | None = None, status: str = "done
         ([done("promote", "1"), done("promote", "2"), done("promote", "3"), done("rollback", "2"),
           done("rollback", "1")], ["1"]),
         ([done("promote", "1"), done("promote", "2"), done("rollback", "1"), done("promote", "3")], ["1", "3"]),
-        ([done("promote", "1"), done("promote", "2", status="aborted")], ["1"]),
+        ([done("promote", "1"), done("promote", "2"), done(OUTSIDE, "1", "2")], ["1"]),
+        ([done("promote", "1"), done(OUTSIDE, "2", "1")], ["1", "2"]),
         ([done("promote", "1"), done("rollback", "7")], ["1", "7"]),
     ],
-    ids=["none", "two", "first by other means", "back", "twice back", "forth again", "aborted", "to another"],
+    ids=["none", "two", "first by other means", "back", "twice back", "forth again", "back outside", "forth outside",
+         "to another"],
 )  # fmt: skip
 def test_versions_that_were_rolled_back_from_are_no_champions(moves: list[Move], expected: list[str]) -> None:
     assert champions(moves, "champion") == expected
@@ -271,11 +72,52 @@ def test_who_is_the_actor_in_ci_and_else_the_user() -> None:
 
 def test_a_reason_that_no_tag_can_hold_is_refused_before_anything_is_written(log: PromotionLog) -> None:
     with pytest.raises(ConfigError, match="--reason: 1001 characters are too many"):
-        log.move(to("1", reason="x" * 1001))
-    assert log.moves() == []
+        log.move(done("promote", "1", reason="x" * 1001))
+    assert (log.moves(), log.current("champion")) == ([], None)
 
 
-def test_tags_of_somebody_else_are_passed_over(log: PromotionLog) -> None:
+def test_a_move_without_a_record_is_one_from_outside(log: PromotionLog, client: MlflowClient) -> None:
+    client.set_registered_model_alias("net", "challenger", "1")
+    log.move(done("promote", "1"))
+    client.set_registered_model_alias("net", "champion", "2")
+    assert chain(log) == [("promote", None, "1"), (OUTSIDE, "1", "2")]
+    log.move(done("promote", "3", "2"))
+    assert chain(log) == [("promote", None, "1"), (OUTSIDE, "1", "2"), ("promote", "2", "3")]
+    assert [move.number for move in log.moves()] == [1, 0, 2]
+
+
+def test_a_record_that_is_missing_is_written_once(log: PromotionLog, client: MlflowClient) -> None:
+    log.move(done("promote", "1"))
+    client.set_registered_model_alias("net", "champion", "2")
+    for _ in range(2):
+        log.move(done("promote", "2", "2"))
+    assert chain(log) == [("promote", None, "1"), ("promote", "1", "2")]
+
+
+def test_an_alias_that_has_moved_meanwhile_is_left_alone(log: PromotionLog) -> None:
+    log.move(done("promote", "1"))
+    with pytest.raises(RunLocked, match=r"another process has moved net@champion meanwhile: it is version 1\."):
+        log.move(done("promote", "2"))
+    assert chain(log) == [("promote", None, "1")]
+
+
+def test_an_alias_that_another_has_moved_at_the_same_time_is_not_recorded(
+    log: PromotionLog, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_alias = MlflowClient.set_registered_model_alias
+
+    def and_another(self: MlflowClient, name: str, alias: str, version: str) -> None:
+        set_alias(self, name, alias, version)
+        set_alias(self, name, alias, "3")
+
+    log.move(done("promote", "1"))
+    monkeypatch.setattr(MlflowClient, "set_registered_model_alias", and_another)
+    with pytest.raises(RunLocked, match="it is version 3"):
+        log.move(done("promote", "2", "1"))
+    assert chain(log) == [("promote", None, "1"), (OUTSIDE, "1", "3")]
+
+
+def test_tags_of_somebody_else_are_passed_over(log: PromotionLog, client: MlflowClient) -> None:
     for key, text in {"lightkit.promotion.000001.ab": "no JSON", "owner": "ann", "lightkit.promotion.2": "{}"}.items():
-        log._client.set_registered_model_tag("net", key, text)
+        client.set_registered_model_tag("net", key, text)
     assert log.moves() == []

@@ -25,7 +25,7 @@ def test_what_is_written_reads_back(tmp_path: Path) -> None:
     BEFORE.write(tmp_path)
     assert read_inputs(tmp_path) == BEFORE
     assert changes_between(BEFORE, BEFORE) == []
-    assert BEFORE.described == "data: 2 files, 1.5 MB; config; code: own.py"
+    assert BEFORE.described == "data: 2 files, 1.5 MB; config; code: 1 file"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1}'], ids=repr)

@@ -7,11 +7,9 @@ import queue
 import random
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,25 +18,6 @@ from lightkit import runs
 from lightkit.errors import ConfigError, LightkitError, RunLocked
 from lightkit.runs.holders import read_holder
 from lightkit.runs.process import describe_process, is_gone
-
-HERE = Path(__file__).parents[2]
-
-HOLDER = """
-import sys
-from pathlib import Path
-from lightkit import runs
-from lightkit.errors import RunLocked
-sys.stdin.readline()
-try:
-    with runs.Lock(sys.argv[1], "flowers") as lock:
-        lock.note_folder(Path("runs/flowers/7"))
-        print("holds", flush=True)
-        sys.stdin.readline()
-except RunLocked as error:
-    print(error, flush=True)
-    sys.exit(error.exit_code)
-"""
-
 
 forks = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -59,33 +38,6 @@ def _in_fork(act: Callable[[], object]) -> int:
 def _names(root: Path) -> list[str]:
     """What is in the folder of the job."""
     return sorted(path.name for path in (root / "flowers").iterdir())
-
-
-def _start(root: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", HOLDER, str(root)]
-    return subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def _say(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("go\n")
-    process.stdin.flush()
-
-
-def _hear(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-@contextmanager
-def _held(root: Path) -> Iterator[subprocess.Popen[str]]:
-    with _start(root) as holder:
-        try:
-            _say(holder)
-            assert _hear(holder) == "holds"
-            yield holder
-        finally:
-            holder.kill()
 
 
 def _forge(root: Path, *, silent_s: float = 0.0, **changes: object) -> Path:
@@ -118,32 +70,6 @@ def test_it_is_given_back_when_the_block_fails(tmp_path: Path) -> None:
 def test_another_job_is_free(tmp_path: Path) -> None:
     with runs.Lock(tmp_path, "flowers"), runs.Lock(tmp_path, "shoes"):
         pass
-
-
-@pytest.mark.slow
-def test_a_second_start_learns_who_holds_it_since_when_and_where(tmp_path: Path) -> None:
-    with _held(tmp_path) as holder:
-        with pytest.raises(RunLocked) as caught, runs.Lock(tmp_path, "flowers"):
-            pass
-        said = str(caught.value)
-        assert f"process {holder.pid} on {socket.gethostname()} since 20" in said
-        assert "in runs/flowers/7" in said
-        assert f"{tmp_path}/flowers/lock.json" in said
-        assert caught.value.exit_code == 75
-        _say(holder)
-        assert holder.wait() == 0
-    with runs.Lock(tmp_path, "flowers"):
-        pass
-
-
-@pytest.mark.slow
-def test_the_lock_of_a_killed_holder_is_taken_over(tmp_path: Path) -> None:
-    with _held(tmp_path) as holder:
-        os.kill(holder.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the process table
-        with runs.Lock(tmp_path, "flowers") as lock:
-            assert json.loads(lock.path.read_text())["pid"] == os.getpid()
-        holder.wait()
 
 
 def test_a_number_that_another_process_has_now_is_a_dead_holder(tmp_path: Path) -> None:
@@ -491,7 +417,13 @@ PREPARED: dict[str, Callable[[Path], object]] = {
     "silent_elsewhere": lambda root: _forge(root, host="other-host", silent_s=999.0),
     "cut_off": _cut_off,
 }
-prepared = pytest.mark.parametrize("prepare", PREPARED.values(), ids=PREPARED)
+prepared = pytest.mark.parametrize(
+    "prepare",
+    [
+        pytest.param(prepare, id=name, marks=[] if name == "dead_holder" else pytest.mark.long)
+        for name, prepare in PREPARED.items()
+    ],
+)
 
 
 @forks

@@ -255,7 +255,7 @@ RULES = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(kinds=st.lists(KINDS, max_size=12), rules=RULES, locked=st.integers(-12, 11))
 def test_in_every_tree_what_must_stay_stays(kinds: list[dict[str, Any]], rules: Rules, locked: int) -> None:
     root = Path(tempfile.mkdtemp())

@@ -20,7 +20,7 @@ HERE = Path(__file__).parents[2]
 SCRIPT = HERE / "scripts" / "faults.py"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)  # on a busy machine
 def test_five_kills_at_random_moments_keep_all_promises(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)

@@ -36,12 +36,14 @@ def unit(name: str) -> configparser.ConfigParser:
 def place(folder: Path) -> Path:
     """A project as the scripts think of it."""
     model = {"class_path": "judged.Judged"}
-    workplace(folder, {**SMALL, "model": model, "data": {"class_path": "judged.Tested"}})
+    data = {"class_path": "judged.Tested", "init_args": {"file": "judged.py"}}
+    workplace(folder, {**SMALL, "model": model, "data": data})
     (folder / "judged.py").write_text(
         "from mine import Net, Points\n\n\nclass Judged(Net):\n"
         "    def forward(self, x):\n        return self.layers(x)\n\n"
         "    def test_step(self, batch, index):\n        self.validation_step(batch, index)\n\n\n"
-        "class Tested(Points):\n    def test_dataloader(self):\n        return self._loader(False)\n"
+        "class Tested(Points):\n    def __init__(self, file: str):\n        super().__init__()\n\n"
+        "    def test_dataloader(self):\n        return self._loader(False)\n"
     )
     (folder / "configs" / "gate").mkdir(parents=True)
     gate = {"metric": "val/loss", "mode": "min", "max": 1000.0}
@@ -118,7 +120,7 @@ def test_the_service_begins_nothing_by_day_whatever_restarts_it(tmp_path: Path, 
     assert (subprocess.run(words, env={"PATH": str(tmp_path)}, check=False).returncode == 0) is begins
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_cron_retrains_and_the_service_finds_nothing_changed(tmp_path: Path) -> None:
     folder, home = place(tmp_path / "flowers"), tmp_path / "home"

@@ -36,8 +36,8 @@ def main() -> int:
     """Run the command until it would train."""
     count = count_cores()
     # late as in one_device.py
-    from lightkit.cli import main as lightkit
     from lightkit.machine.xla import Xla
+    from lightkit.main import main as lightkit
 
     def find_xla(environ: Mapping[str, str], version: str | None) -> Xla:
         return Xla(version, environ.get("PJRT_DEVICE") or None, count, count)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.commands import Ended, run
+from tests.contract.workspace import Result
 
 marks = [
     pytest.mark.slow,
@@ -124,16 +126,35 @@ def place(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def on_xla(folder: Path, *words: str, program: str = "one_device", **environ: str) -> Ended:
+def run(folder: Path, *words: str, program: str = "lightkit", **environ: str) -> Result:
+    """Run a module with these words to its end, in a folder; without an accelerator unless variables say so."""
+    own = ("LIGHTKIT_", "PL_", "MLFLOW_", "PYTEST_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    variables = {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environ}
+    command = [sys.executable, "-m", program, *words]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=200, check=False)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def on_xla(folder: Path, *words: str, program: str = "one_device", **environ: str) -> Result:
     """Run ``lightkit`` with these words to its end, with XLA on the CPU."""
     variables = {"PJRT_DEVICE": "CPU", "PYTHONPATH": str(Path(__file__).parents[2]), **environ}
-    return run(folder, *words, program=["-m", f"tests.tpu.{program}"], environ=variables, timeout_s=200)
+    return run(folder, *words, program=f"tests.tpu.{program}", **variables)
 
 
 def fitted(folder: Path, *words: str, **environ: str) -> Path:
     """Run ``lightkit fit -c job.yaml`` with these words, which ends well."""
-    done = on_xla(folder, "fit", "-c", "job.yaml", *words, **environ)
-    assert done.code == 0, done.err
-    assert "Traceback" not in done.err
-    print(done.out, done.err, file=sys.stderr)
+    result = on_xla(folder, "fit", "-c", "job.yaml", *words, **environ).ok()
+    assert "Traceback" not in result.err
     return folder
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """List the run folders of a working directory, oldest first."""
+    return sorted(path for path in folder.glob("runs/[!.]*/2*-*") if not path.is_symlink())
+
+
+def only_run(folder: Path) -> Path:
+    """Give the folder of the one run."""
+    (found,) = runs_in(folder)
+    return found

@@ -24,7 +24,7 @@ def count_cores() -> int:
 def main() -> int:
     """Run the command."""
     count_cores()
-    from lightkit.cli import main as lightkit  # late as above
+    from lightkit.main import main as lightkit  # late as above
 
     return lightkit()
 

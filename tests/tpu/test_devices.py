@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
-from lightkit import runs
-from tests.cli.commands import Ended, only_run, rows, runs_in
-from tests.tpu.commands import fitted, marks, on_xla, place
+from tests.contract.workspace import Result, read_json, read_metrics
+from tests.tpu.commands import fitted, marks, on_xla, only_run, place, runs_in
 
 pytestmark = marks
 
 
-def fit(folder: Path, cores: Any, *words: str, program: str = "built_trainer", **environ: str) -> Ended:
+def fit(folder: Path, cores: Any, *words: str, program: str = "built_trainer", **environ: str) -> Result:
     place(folder, accelerator={"tpu_cores": cores})
     return on_xla(folder, "fit", "-c", "job.yaml", *words, program=program, NUM_TPU_CORES="8", **environ)
 
 
-def built(end: Ended) -> dict[str, Any]:
+def built(end: Result) -> dict[str, Any]:
     """What built_trainer.py told."""
     assert end.code == 0, end.err
     (line,) = (line for line in end.out.splitlines() if line.startswith("built "))
@@ -45,8 +44,8 @@ def test_a_list_is_the_one_core_of_that_number(tmp_path: Path) -> None:
     """XLA makes eight devices of the CPU, of which the sixth is trained on."""
     place(tmp_path, accelerator={"tpu_cores": [5]})
     fitted(tmp_path, "trainer.max_epochs=1", NUM_TPU_CORES="8", CPU_NUM_DEVICES="8")
-    assert len(rows(tmp_path)) == 1
-    manifest = runs.read_json(only_run(tmp_path) / "manifest.json") or {}
+    assert len(read_metrics(only_run(tmp_path))) == 1
+    manifest = read_json(only_run(tmp_path) / "manifest.json")
     assert manifest["hardware"]["devices"] == 1
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
-from tests.cli.commands import fit, only_run, rows, workplace
-from tests.tpu.commands import JOB, fitted, marks, on_xla, place
+from tests.contract.examples import write_pictures
+from tests.contract.workspace import load_checkpoint, read_metrics
+from tests.tpu.commands import JOB, fitted, marks, on_xla, only_run, place, run
 
 pytestmark = marks
 
@@ -21,8 +23,7 @@ NO_DROPOUT: dict[str, Any] = {
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    content = torch.load(only_run(folder) / "checkpoints" / "last.ckpt", weights_only=True)
-    state: dict[str, torch.Tensor] = content["state_dict"]
+    state: dict[str, torch.Tensor] = load_checkpoint(only_run(folder) / "checkpoints" / "last.ckpt")["state_dict"]
     return state
 
 
@@ -34,8 +35,7 @@ def rounded(state: dict[str, torch.Tensor]) -> bool:
 def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two epochs on the CPU, eagerly."""
     folder = place(tmp_path_factory.mktemp("cpu"), **{**NO_DROPOUT, "callbacks": {}, "accelerator": "cpu"})
-    done = fit(folder, "trainer.max_epochs=2")
-    assert done.code == 0, done.err
+    run(folder, "fit", "-c", "job.yaml", "trainer.max_epochs=2").ok()
     return folder
 
 
@@ -44,7 +44,7 @@ def test_sgd_with_momentum_gives_the_weights_of_the_cpu(on_cpu: Path, tmp_path: 
     expected = weights(on_cpu)
     for name, weight in weights(folder).items():
         assert torch.allclose(weight, expected[name], rtol=0, atol=1e-6), name
-    for ours, theirs in zip(rows(folder), rows(on_cpu), strict=True):
+    for ours, theirs in zip(read_metrics(only_run(folder)), read_metrics(only_run(on_cpu)), strict=True):
         assert float(ours["val/loss"]) == pytest.approx(float(theirs["val/loss"]), abs=1e-6)
     assert "f32[4,4]" in (folder / "hlo.txt").read_text()
     assert not rounded(weights(folder))
@@ -72,15 +72,16 @@ def test_bf16_is_bfloat16_on_the_device(
 
 
 def test_an_image_classifier_trains_on_xla(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
+    data = {"root": "pictures", "image_size": 32, "batch_size": 10, "num_workers": 0}
+    trainer = {**JOB["trainer"], "max_epochs": 1, "limit_train_batches": 2, "limit_val_batches": 1}
     job = {
         "seed_everything": 7,
         "model": "ImageClassifier",
-        "data": {
-            "class_path": "ImageFolder",
-            "init_args": {"root": "pictures", "image_size": 32, "batch_size": 10, "num_workers": 0},
-        },
+        "data": {"class_path": "ImageFolder", "init_args": data},
         "accelerator": {"tpu_cores": 1},
-        "trainer": {**JOB["trainer"], "max_epochs": 1, "limit_train_batches": 2, "limit_val_batches": 1},
+        "trainer": trainer,
     }
-    folder = fitted(workplace(tmp_path, job, pictures=60))
-    assert float(rows(folder)[0]["val/loss"]) > 0
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
+    (row,) = read_metrics(only_run(fitted(tmp_path)))
+    assert float(row["val/loss"]) > 0

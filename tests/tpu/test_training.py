@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import csv
 import signal
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lightkit import runs
-from tests.cli.commands import assert_equal, assert_same_training, events, only_run, rows, run, summary
-from tests.tpu.commands import MINE, fitted, marks, on_xla, place
+from tests.contract.workspace import (
+    assert_equal,
+    assert_same_training,
+    load_checkpoint,
+    read_events,
+    read_json,
+    read_metrics,
+)
+from tests.tpu.commands import MINE, fitted, marks, on_xla, only_run, place, run
 
 pytestmark = marks
 
 
 def checkpoint(folder: Path, name: str = "last") -> dict[str, Any]:
-    content: dict[str, Any] = torch.load(only_run(folder) / "checkpoints" / f"{name}.ckpt", weights_only=True)
+    return load_checkpoint(only_run(folder) / "checkpoints" / f"{name}.ckpt")
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    return read_metrics(only_run(folder))
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = read_json(only_run(folder) / "summary.json")
     return content
 
 
@@ -48,22 +63,25 @@ def test_training_on_xla_learns_and_is_recorded(trained: Path) -> None:
     losses = [float(row["val/loss"]) for row in rows(trained)]
     assert len(losses) == 4
     assert losses[-1] < losses[0]
-    manifest = runs.read_json(only_run(trained) / "manifest.json") or {}
+    manifest = read_json(only_run(trained) / "manifest.json")
     assert (manifest["hardware"]["accelerator"], manifest["hardware"]["devices"]) == ("xla", 1)
     assert summary(trained)["status"] == "done"
 
 
 def test_a_checkpoint_holds_cpu_tensors_and_is_verified(trained: Path) -> None:
     for name in ("best", "last"):
-        assert runs.verify(only_run(trained) / "checkpoints" / f"{name}.ckpt")
-        assert {tensor.device.type for tensor in tensors_in(checkpoint(trained, name))} == {"cpu"}
+        file = only_run(trained) / "checkpoints" / f"{name}.ckpt"
+        assert (
+            file.with_name(f"{file.name}.sha256").read_text("utf-8").split()[0] == sha256(file.read_bytes()).hexdigest()
+        )
+        assert {tensor.device.type for tensor in tensors_in(torch.load(file, weights_only=True))} == {"cpu"}
     assert isinstance(checkpoint(trained)["optimizer_states"][0]["param_groups"][0]["betas"], tuple)
 
 
 def test_two_and_two_epochs_are_four(trained: Path, tmp_path: Path) -> None:
     folder = fitted(place(tmp_path), "trainer.max_epochs=2")
     fitted(folder, f"--run.resume={only_run(folder)}", "trainer.max_epochs=4")
-    assert_same_training(folder, trained)
+    assert_same_training(only_run(folder), only_run(trained))
 
 
 def test_a_fit_that_was_stopped_within_an_epoch_and_killed_in_another_ends_the_same(
@@ -79,7 +97,7 @@ def test_a_fit_that_was_stopped_within_an_epoch_and_killed_in_another_ends_the_s
     assert (checkpoint(folder)["epoch"], checkpoint(folder)["global_step"]) == (1, 12)
     assert on_xla(folder, "fit", "-c", "job.yaml").code == -signal.SIGKILL
     fitted(folder)
-    assert [event["step"] for event in events(folder, "resume")] == [12, 16]
+    assert [event["step"] for event in read_events(only_run(folder), "resume")] == [12, 16]
     for ours, theirs in zip(rows(folder), rows(trained), strict=True):
         assert {**ours, "train/loss": None} == {**theirs, "train/loss": None}  # `log` means what this process has seen
     for key in ("epoch", "global_step", "state_dict", "optimizer_states", "lightkit_resume"):

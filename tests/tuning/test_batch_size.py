@@ -143,6 +143,7 @@ def test_other_errors_are_the_models() -> None:
     assert data.batch_size == 4
 
 
+@pytest.mark.long
 def test_memory_on_a_cpu_is_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hungry(Net):
         at_a_time = 1 << 20

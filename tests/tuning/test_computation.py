@@ -226,7 +226,7 @@ def test_parts_are_compiled_for_training_on_full_batches_alone(
     assert all(part._compiled_call_impl is None for part in module.modules())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 # 2026-11, torch 2.15: dynamo itself looks at the gradient of what a part is given
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_compiled_model_learns_what_the_plain_one_learns(trainer_of: Callable[..., Trainer]) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from lightkit.tuning import findings_cache
-from lightkit.tuning.findings_cache import key_of, name_of, read, read_all, source_digest, write
+from lightkit.tuning.findings_cache import key_of, name_of, read, read_all, write
 from tests.tuning.conftest import Small
 
 FOUND = {"found": {"batch_size": 8}, "limit": {"budget_s": None}}
@@ -78,15 +78,3 @@ def test_a_function_counts_by_its_name_and_what_has_none_is_refused() -> None:
     for nameless in (object(), lambda: 1):
         with pytest.raises(ValueError, match="says no more than where it is in memory"):
             key_of({"act": nameless})
-
-
-def test_the_code_of_a_model_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "planted_net.py").write_text("class Net:\n    width = 1\n")
-    import planted_net  # type: ignore[import-not-found]
-
-    before = source_digest(planted_net.Net)
-    assert source_digest(planted_net.Net()) == before
-    (tmp_path / "planted_net.py").write_text("class Net:\n    width = 2\n")
-    assert source_digest(planted_net.Net) != before
-    assert source_digest(Small) == source_digest(Small(width=2))

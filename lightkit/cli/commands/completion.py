@@ -7,6 +7,8 @@ depends on a class, and loads torch to build the parsers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lightkit.errors import ConfigError
 
 __all__ = ["completion"]
@@ -60,11 +62,12 @@ compdef _lightkit lightkit
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH}
 
 
-def completion(words: list[str]) -> int:
+def completion(words: list[str], commands: Mapping[str, str | None]) -> int:
     """Print the script of a shell, or what can complete the last of several words, and return the exit code.
 
     Args:
         words: The shell; or `words`, the shell, and the words of the command line up to the one under the cursor.
+        commands: The module of each command, which has its help; None for the stages.
 
     Raises:
         ConfigError: If no shell is named that there is a script for.
@@ -75,7 +78,7 @@ def completion(words: list[str]) -> int:
     if words[:1] == ["words"] and len(words) > 1:
         from lightkit.cli.completing import answer  # here, because it loads what reads configs, and the catalogue
 
-        print("\n".join(answer(words[2:], is_split=words[1] == "bash")))
+        print("\n".join(answer(words[2:], commands=commands, is_split=words[1] == "bash")))
         return 0
     if len(words) != 1 or words[0] not in _SCRIPTS:
         got = f", got {' '.join(words)!r}" if words else ""

@@ -21,8 +21,8 @@ _HELP = f"""\
 {_USAGE}
 
 Print the promotion log of a registered model, oldest first: when, what, from which version to which, by whom, with
-which score, and why. The log is in MLflow's registry, and nothing in it is written again. A move that is pending is one
-of a process that works, or was killed; the next promotion or rollback settles it.
+which score, and why. The log is in MLflow's registry, and nothing in it is written again. A move that it lacks, because
+the alias was moved outside lightkit or by a process that was killed, is shown as one from outside.
 
   NAME                the registered model
   --root FOLDER       the run root, in whose mlflow.db the registry is by default; default: runs
@@ -55,24 +55,23 @@ def history(words: list[str]) -> int:
     with open_store(address, makes=False) as store:
         check_registered(store, name)
         with store.busy(f"read the promotions of {name!r}"):
-            moves = PromotionLog(store.client, name).moves()
+            moves = PromotionLog(store, name).moves()
     if "--json" in parted.said:
         for move in moves:
             print(json.dumps(move.as_dict(), ensure_ascii=False))
     elif not moves:
-        print(f"Nothing of {name} was promoted yet; `lightkit promote RUN --name {name}` does it.")
+        print(f"No promotion of {name} is recorded; `lightkit promote RUN --name {name}` promotes.")
     else:
         print_table(_HEAD, [_row(move) for move in moves], is_terminal=sys.stdout.isatty())
     return 0
 
 
 def _row(move: Move) -> list[str]:
-    what = f"{move.kind}{'' if move.status == 'done' else f' ({move.status})'}{' by force' if move.forced else ''}"
+    what = f"{move.kind}{' by force' if move.forced else ''}"
     moment = move.time.replace("+00:00", "Z")
-    said = " / ".join(word for word in (move.reason, move.ended) if word)
     versions = f"{move.before or '-'} -> {move.to}{'' if move.alias == 'champion' else f' ({move.alias})'}"
     score, baseline = (_shown(move.scores.get(which)) for which in ("challenger", "baseline"))
-    return [moment, what, versions, move.by, f"{score} {move.metric or ''}".strip(), baseline, said]
+    return [moment, what, versions, move.by, f"{score} {move.metric or ''}".strip(), baseline, move.reason]
 
 
 def _shown(score: float | None) -> str:

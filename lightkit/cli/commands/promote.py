@@ -19,8 +19,8 @@ _HELP = f"""\
 Let an alias of MLflow's registry, the champion, point to a run's model. The run must have passed its gate with this
 checkpoint, these settings and today's champion; where gate.json is of others, older than a day, or missing, it is
 judged now. A run that is not registered is registered first, as `lightkit register` does, with the alias challenger.
-The move is written to the promotion log in the registry before and after: one that is killed is settled by the next
-command.
+The move is written to the promotion log in the registry once it is done. If the command is killed in between, the same
+command writes what is missing.
 
   RUN                 a run or latest; also --run RUN
   --name NAME         of the registered model; default: gate.name, else the run's name

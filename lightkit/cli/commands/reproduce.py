@@ -15,7 +15,7 @@ _HELP = f"""\
 {_USAGE}
 
 Train a run again, with its config and its seed, and compare the two: the metrics of each epoch, and the weights of
-last.ckpt and best.ckpt, bit for bit. Before that, code (git commit, lightkit, the user's modules), packages, data and
+last.ckpt and best.ckpt, bit for bit. Before that, code (git commit, lightkit, Python files), packages, data and
 hardware are compared with what the run has recorded; if any differs, nothing is trained and all that differs is listed.
 
   RUN          a run: its folder, its id, NAME, NAME/ID or latest

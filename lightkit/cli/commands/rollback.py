@@ -82,8 +82,7 @@ def rollback(words: list[str]) -> int:
 def _moved(store: Store, name: str, alias: str, to: str | None, reason: str) -> tuple[Move, list[str]]:
     there = {str(version.version): version for version in versions_of(store, name)}
     with store.busy(f"move {name}@{alias}"):
-        log = PromotionLog(store.client, name)
-        log.settle()
+        log = PromotionLog(store, name)
         current = log.current(alias)
         if current is None:
             raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")

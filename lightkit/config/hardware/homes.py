@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lightkit.config.catalogue.catalogue import load_catalogue
-from lightkit.config.catalogue.sources import described_by_source
 from lightkit.config.hardware.said import Said
 from lightkit.config.merging import class_of
 from lightkit.config.origins import KeyPath, mistake
@@ -82,4 +84,9 @@ def _described(named: str, section: str) -> dict[str, Any] | None:
     if path is not None and catalogue.counts(path):
         described: dict[str, Any] = catalogue.classes[path]
         return described
-    return described_by_source(named, bases) if "." in named else None
+    module, _, name = named.rpartition(".")
+    with suppress(Exception, SystemExit):  # building the class reports whatever its module raises
+        parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+        is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        return {"arguments": [*parameters], "open": is_open}
+    return None

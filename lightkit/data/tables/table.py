@@ -85,7 +85,7 @@ class Table(LightningDataModule):
     """
 
     source = "table"
-    input_places: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
+    input_paths: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
     """Arguments that must be files or folders which are there already, unless they are addresses."""
 
     def __init__(

@@ -90,7 +90,7 @@ def _load(file: Path) -> list[np.ndarray[Any, Any]]:
 def _runner(job: Mapping[str, Any]) -> Any:
     runtimes = _sibling("runtimes")
     if job["module"] is None:
-        return runtimes.open_model(job["file"], threads=job["threads"], is_own=True)
+        return runtimes.open_model(job["file"], threads=job["threads"])
     return runtimes.of_module(_poured(job), job["outputs"])
 
 

@@ -21,14 +21,14 @@ _KEY = "lightkit"
 _EXTRA = "lightkit.json"
 
 
-def open_model(path: Path | str, *, threads: int | None = None, is_own: bool = False) -> Runner:
+def open_model(path: Path | str, *, threads: int | None = None) -> Runner:
     """Open an exported file.
+
+    Loading a ``.pt2`` can run code that is in it; whether it is trusted is for the caller to check.
 
     Args:
         path: ``.onnx`` is run by onnxruntime on the CPU, ``.pt2`` and ``.ts`` by torch.
         threads: Number of threads of the runtime; its own choice if None.
-        is_own: Whether who opens it has just written it. A ``.pt2`` of anybody else could run code when it is loaded,
-            and is looked into before.
 
     Returns:
         A function from the inputs, each with a batch, in the order of the metadata, to the outputs in that order;
@@ -37,7 +37,6 @@ def open_model(path: Path | str, *, threads: int | None = None, is_own: bool = F
     Raises:
         ValueError: If the file is damaged, cut short or of no format that is known here. In words.
         ImportError: If its runtime is not installed.
-        ConfigError: If it could run code, and nothing allows that.
     """
     path = Path(path)
     openers = {".onnx": _open_onnx, ".pt2": _open_torch_export, ".ts": _open_torchscript}
@@ -45,10 +44,6 @@ def open_model(path: Path | str, *, threads: int | None = None, is_own: bool = F
         raise ValueError(f"{path}: expected a file that ends in {', '.join(openers)}")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
-    if path.suffix.lower() == ".pt2" and not is_own:
-        from lightkit.export.archives import check_archive  # which the fresh process has not got
-
-        check_archive(path)
     return openers[path.suffix.lower()](path, threads)
 
 

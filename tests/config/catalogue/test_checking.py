@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -306,15 +304,3 @@ def _named_classes() -> Mapping[str, Mapping[str, str]]:
     from lightkit.cli.laying import NAMED_CLASSES
 
     return NAMED_CLASSES
-
-
-@pytest.mark.slow
-def test_judging_loads_neither_torch_nor_lightning(tmp_path: Path) -> None:
-    program = (
-        "import sys\n"
-        "from lightkit.config.catalogue import load_catalogue\n"
-        "assert load_catalogue().trusted is not None\n"
-        "print([name for name in ('torch', 'pytorch_lightning', 'jsonargparse') if name in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout == "[]\n"

@@ -11,9 +11,6 @@ from lightkit.config.layers import Flag
 from lightkit.errors import ConfigError
 
 OWN = """
-import lightning_like
-
-
 class Base: ...
 
 
@@ -36,7 +33,6 @@ class Anything(Base):
 
 @pytest.fixture
 def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lightning_like.py").touch()
     (tmp_path / "own_rates.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -61,7 +57,7 @@ def model_of(name: str, *, value: str = "0.5", said: str = "") -> dict[str, floa
         ("Unread", "", {"learning_rate": 0.5}),
     ],
 )
-def test_the_models_source_says_what_it_calls_its_learning_rate(
+def test_the_models_signature_says_what_it_calls_its_learning_rate(
     name: str, said: str, becomes: dict[str, float]
 ) -> None:
     assert model_of(name, said=said) == becomes

@@ -116,7 +116,7 @@ def resolved_hardware(file: Path, config: dict[str, Any], machine: Machine | Non
     return resolve_hardware(resolve([file], flags=flags, environ={}), machine, environ={})
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(BLOCKS, TRAINERS, LAUNCHES, st.sampled_from(sorted(MACHINES)), FLAGS)
 def test_any_combination_is_one_trainer_or_one_clear_error(
     file: Path, block: Any, trainer: dict[str, Any], launch: dict[str, Any], machine: str, flag: Any
@@ -173,8 +173,6 @@ def gpus_for_lightning(number: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("machine", ["cpu", "four"])
 @settings(
-    max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],  # many are errors
 )
 @given(BLOCKS, TRAINERS, LAUNCHES, FLAGS)

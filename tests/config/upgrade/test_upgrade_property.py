@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from lightkit.config import Hardware, resolve, resolve_hardware
@@ -101,7 +101,6 @@ def asked(hardware: Hardware) -> dict[str, Any]:
     return said | {"processes": hardware.processes, "kind": hardware.kind, "name": hardware.strategy}
 
 
-@settings(deadline=None, max_examples=80)
 @given(configs(), st.sampled_from([False, None]))
 def test_an_upgraded_config_needs_no_upgrade(config: dict[str, Any], flow: bool | None) -> None:
     try:
@@ -114,7 +113,6 @@ def test_an_upgraded_config_needs_no_upgrade(config: dict[str, Any], flow: bool 
     assert again.text == once.text
 
 
-@settings(deadline=None, max_examples=80)
 @given(configs(), st.sampled_from([None, 2]))
 def test_json_that_is_upgraded_is_json_and_means_what_yaml_means(config: dict[str, Any], indent: int | None) -> None:
     text = json.dumps(config, indent=indent)
@@ -127,7 +125,6 @@ def test_json_that_is_upgraded_is_json_and_means_what_yaml_means(config: dict[st
     assert json.loads(once) == yaml.safe_load(upgraded(block).text)
 
 
-@settings(deadline=None, max_examples=80)
 @given(configs(), st.sampled_from([False, None]))
 def test_an_upgraded_config_keeps_its_comments(config: dict[str, Any], flow: bool | None) -> None:
     text = written(config, flow=flow)
@@ -141,7 +138,6 @@ def test_an_upgraded_config_keeps_its_comments(config: dict[str, Any], flow: boo
     assert [remark for remark in remarks if new.count(remark) != 1] == []
 
 
-@settings(deadline=None, max_examples=120)
 @given(some(HARDWARE), st.sampled_from([False, None]))
 def test_an_upgraded_config_asks_for_the_same_hardware_in_todays_words(
     trainer: dict[str, Any], flow: bool | None

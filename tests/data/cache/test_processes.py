@@ -161,6 +161,7 @@ def test_what_is_in_memory_after_a_kill_is_used_or_goes_at_the_next_start(
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_program_that_ends_takes_its_memory_along(folder: Path, find_photos: FindPhotos) -> None:
     (photo,) = find_photos((12, 16))
     program = f"""

@@ -94,7 +94,7 @@ def _z85(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """A stand-in for S3 (see `s3_stub`) that serves a folder as the objects of ``bucket``."""
+    """A stand-in for S3 (see `tests/contract/s3_stub.py`) that serves a folder as the objects of ``bucket``."""
 
     address: str
     bucket: str = "bucket"
@@ -117,7 +117,7 @@ def object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ob
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    command = [sys.executable, str(Path(__file__).with_name("s3_stub.py")), str(tmp_path)]
+    command = [sys.executable, str(Path(__file__).parents[2] / "contract" / "s3_stub.py"), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

@@ -102,7 +102,7 @@ def test_without_deltalake_the_error_names_the_extra(write_delta: WriteDelta, mo
         open_table(str(table))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tables_in_an_object_store_are_read_from_another_process(
     write_parquet: WriteParquet, write_delta: WriteDelta, object_store: ObjectStore, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from tests.data.tables.conftest import ObjectStore, WriteDelta
 NUMBERS = {"x": [float(n) for n in range(12)], "label": [float(n) for n in range(12)]}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_that_read_from_an_object_store_are_started_anew(
     write_delta: WriteDelta, object_store: ObjectStore
 ) -> None:

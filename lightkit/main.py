@@ -1,0 +1,212 @@
+"""The table of commands, their dispatch, and the exit code of each exception.
+
+It imports next to nothing: a command's own module is imported once the command is known.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import itertools
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lightkit import __version__
+from lightkit.cli.standard_output import lost_output_told, silence, tell
+from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, OutputLost, told_interruption
+from lightkit.runs.signals import SignalWatch
+
+__all__ = ["main"]
+
+
+class Command(NamedTuple):
+    """A subcommand.
+
+    Args:
+        says: What it does, for the list of commands.
+        target: Module and function, imported when the command is run. The stages share one, which is told their name.
+    """
+
+    says: str
+    target: str = "lightkit.cli.stages:run"
+
+    @property
+    def is_stage(self) -> bool:
+        """Whether it has a model, data and a trainer, and the keys that belong to them."""
+        return self.target == "lightkit.cli.stages:run"
+
+    @property
+    def module(self) -> str:
+        """The module that it is in."""
+        return self.target.partition(":")[0]
+
+
+_OWN = "lightkit.cli.commands."
+_SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")
+_TAKE_A_WORD = ("-c", "--config", "--run", "--ckpt_path", "--output")
+COMMANDS = {
+    "fit": Command("train a model, or resume the run that was interrupted"),
+    "validate": Command("score a run's best checkpoint on the validation split"),
+    "test": Command("score a run's best checkpoint on the test split"),
+    "predict": Command("label images, or write a run's predictions for the test split"),
+    "export": Command("write a model to files that are proved equal to it"),
+    "register": Command("put a run's model into MLflow's registry", _OWN + "register:register"),
+    "retrain": Command("fit, test, export, judge and promote, as a schedule does", _OWN + "retrain:retrain"),
+    "gate": Command("judge a run against its thresholds and the champion", _OWN + "gate:gate"),
+    "promote": Command("let the champion be a run that passes its gate", _OWN + "promote:promote"),
+    "rollback": Command("let the champion be the one before", _OWN + "rollback:rollback"),
+    "history": Command("print who promoted what, when and why", _OWN + "history:history"),
+    "runs": Command("print a table of the runs", _OWN + "runs:show_runs"),
+    "gc": Command("delete runs that nobody needs", _OWN + "gc:collect"),
+    "reproduce": Command("train a run again and compare the two", _OWN + "reproduce:reproduce"),
+    "notify-test": Command("send one message of each kind", _OWN + "notify_test:notify_test"),
+    "tune": Command("measure which settings train fastest here", _OWN + "tune:tune"),
+    "check": Command("tell everything that is wrong with a config", _OWN + "check:check"),
+    "explain": Command("say which layer set a value, and what it replaced", _OWN + "explain:explain"),
+    "diff": Command("print what differs between two runs or two configs", _OWN + "diff:diff"),
+    "fetch": Command("download the data that a config names", _OWN + "fetch:fetch"),
+    "convert": Command("write a folder of photos as a Delta or Parquet table", _OWN + "convert:convert"),
+    "devices": Command("print what this machine has to train on", _OWN + "devices:devices"),
+    "submit": Command("put a fit into the queue of a Slurm cluster", _OWN + "submit:submit_fit"),
+    "schema": Command("print the JSON Schema of a config file, for editors", _OWN + "schema:schema"),
+    "upgrade": Command("rewrite a config of Lightning 1.x in today's words", _OWN + "upgrade:upgrade"),
+    "completion": Command("print the script that completes words in bash or zsh", _OWN + "completion:completion"),
+}
+
+HELP = """\
+usage: lightkit COMMAND [-c FILE]... [--key=value]... [key=value]...
+
+Train PyTorch Lightning models from layered YAML files.
+
+commands:
+{commands}
+
+  -c FILE            a layer of the config; later ones win over earlier ones
+  --key=value        one value, such as --trainer.max_epochs=3; wins over files
+  --run RUN          validate, test, predict, export: a run; needs no -c
+  --quiet            print warnings and errors only
+  --output json      print the run's events, one JSON object a line
+  --print_config     print the resolved config and stop
+  --version          print the version and stop
+  --help             print this, or after a command the keys that it takes
+
+lightkit fit -c configs/flowers.yaml
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: Words after the program's name; those of this process if None.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        lost_output_told()
+    with SignalWatch(to_the_end=argv is None) as watch:
+        watch.code = _code_of(words, watch)
+        return watch.code
+
+
+def _code_of(words: list[str], watch: SignalWatch) -> int:
+    try:
+        try:
+            code = _dispatch(words, watch)
+        finally:
+            watch.deferred = True  # what there was to do is done, and how it has ended is still to be told
+        print(end="", flush=True)  # here, where a reader that has left is no news
+    except Interrupted as interruption:
+        return _told(interruption)
+    except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
+        silence(sys.stdout)
+        return PIPE_CLOSED
+    except Exception as error:
+        if watch.received is not None and watch.explains(error):
+            return _told(Interrupted(watch.received))
+        if not isinstance(error, LightkitError):
+            raise
+        if isinstance(error, OutputLost):
+            silence(sys.stdout)  # which Python would try to write once more at its end
+        tell(f"error: {error}")
+        return error.exit_code
+    return code
+
+
+def _told(interruption: Interrupted) -> int:
+    tell(told_interruption(interruption))
+    return interruption.exit_code
+
+
+def _dispatch(words: list[str], watch: SignalWatch) -> int:
+    if words and words[0] in ("-h", "--help", "help") and words[1:] and not words[1].startswith("-"):
+        words = [words[1], "--help", *words[2:]]
+    at = _command_at(words)
+    if not words or words[0] in ("-h", "--help", "help") or (at == len(words) and {"-h", "--help"} & {*words}):
+        text = HELP.format(commands="\n".join(f"  {name:13}{command.says}" for name, command in COMMANDS.items()))
+        print(text, end="", file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        print(f"lightkit {__version__}")
+        return 0
+    name, rest = _command_of(words, at)
+    command = COMMANDS[name]
+    sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109 (a class_path of the user's own module is found here)
+    if command.is_stage and (topics := _help_topics(rest)) is not None:
+        from lightkit.cli.help import show_help  # here, for other commands need none of its words
+
+        return show_help(name, command.says, topics, watch)
+    target = getattr(importlib.import_module(command.module), command.target.partition(":")[2])
+    if command.is_stage:
+        code: int = target(name, rest, watch)
+    elif name == "completion":
+        code = target(rest, {each: None if entry.is_stage else entry.module for each, entry in COMMANDS.items()})
+    else:
+        code = target(rest)
+    return code
+
+
+def _help_topics(words: list[str]) -> list[str] | None:
+    """Give what `--help` asks about, `[]` for the command as a whole; None where nobody asks for help."""
+    for at, word in enumerate(words):
+        option, _, topic = word.partition("=")
+        if option in _SECTION_HELP:  # where a class has `--model.help`, which jsonargparse reads
+            return [option[2:].partition(".")[0]]
+        if option in ("-h", "--help"):
+            following = itertools.takewhile(lambda word: word[:1] != "-" and "=" not in word, words[at + 1 :])
+            return [*([topic] if topic else []), *following]
+    return None
+
+
+def _command_at(words: list[str]) -> int:
+    """Find the first word that is no option, nor the value of one."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        at += 1 + (words[at] in _TAKE_A_WORD)
+    return min(at, len(words))
+
+
+def _command_of(words: list[str], at: int) -> tuple[str, list[str]]:
+    """Split off the command; `-c FILE` before it means the same as after it."""
+    if at == len(words):
+        says = f"No command among {' '.join(words)!r}{_near_option(words) or '.'}"
+        raise ConfigError(f"{says} Commands: {', '.join(COMMANDS)}.")
+    if words[at] not in COMMANDS:
+        raise ConfigError(
+            f"{words[at]!r} is not a command{_near(words[at], COMMANDS)}\nCommands: {', '.join(COMMANDS)}."
+        )
+    return words[at], [*words[:at], *words[at + 1 :]]
+
+
+def _near_option(words: list[str]) -> str:
+    """Give the hint for the first word that looks like an option and is none."""
+    options = ["--help", "--version", "--quiet", "--print_config", *_TAKE_A_WORD]
+    given = (word.partition("=")[0] for word in words if word.startswith("--"))
+    return next((_near(option, options, most=1) for option in given if option not in options), "")
+
+
+def _near(word: str, known: Iterable[str], *, most: int = 3) -> str:
+    # By hand: `lightkit.config.near`, which says the same, comes with all that reads configs.
+    close = " or ".join(map(repr, difflib.get_close_matches(word, list(known), n=most)))
+    return f"; did you mean {close}?" if close else ""

@@ -1,0 +1,202 @@
+"""Fork a `lightkit` process for each request, from a process that has the heavy imports already.
+
+A cold `lightkit fit` spends 5 to 10 s of processor time on importing torch, Lightning, torchmetrics and MLflow. This
+server imports them once, and lightkit with them, then forks: each child gets a session and process group, working
+directory, environment and standard streams of its own, runs the installed `lightkit` script (or a Python script) as
+`__main__`, receives real signals and ends as any process does, with its real exit code.
+
+It cannot show:
+
+- what an import costs, in which order modules are imported, and which are not imported at all;
+- variables that are read once when a library is imported: `OMP_NUM_THREADS`, `MALLOC_*`, `ATEN_CPU_CAPABILITY`,
+  `CUDA_VISIBLE_DEVICES`, `PYTHON*`, and `HOME` where a library keeps it from its import;
+- `python -m lightkit`, what happens to a signal while Python starts, and what Python does after its exit functions.
+
+Tests about those use `Workspace.run_cold`. Processes that a child starts itself (ranks, workers with `spawn`, the
+verification of exports) are new Python processes here as anywhere.
+
+Protocol on the UNIX socket that is the only argument: one connection a process; a message with the request as JSON and
+three file descriptors (standard input, output, error); then two lines back, the process's id, and its wait status.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import selectors
+import signal
+import socket
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import NoReturn
+
+THIRD_PARTY = (
+    "torch",
+    "torch.utils.tensorboard",
+    "torch.distributed",
+    "torchvision",
+    "torchmetrics",
+    "pytorch_lightning",
+    "pytorch_lightning.cli",
+    "pytorch_lightning.loggers",
+    "mlflow",
+    "mlflow.tracking",
+    "pandas",
+    "pyarrow.parquet",
+    "pyarrow.dataset",
+    "omegaconf",
+    "rich.progress",
+)
+UNFORKABLE = ("onnxruntime", "triton")
+"""Not imported here: a fork waits forever for the thread of the first, and the second reports leaks as it ends."""
+
+
+def main(address: str) -> None:
+    """Serve until the socket's file is removed or the parent has ended.
+
+    Args:
+        address: File of the UNIX socket to listen on.
+    """
+    importing_path = list(sys.path)
+    for name in UNFORKABLE:
+        sys.modules[name] = None  # type: ignore[assignment] # imports of it fail as if it were not installed
+    for name in THIRD_PARTY:
+        with contextlib.suppress(ImportError):  # an extra that is not installed
+            importlib.import_module(name)
+    package = importlib.import_module("lightkit")
+    for module in pkgutil.walk_packages(package.__path__, "lightkit."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):  # needs an extra that is not installed, or onnxruntime
+                importlib.import_module(module.name)
+    for name in UNFORKABLE:
+        del sys.modules[name]
+    sys.path[:] = importing_path
+    gc.collect()
+    gc.freeze()  # else each fork spends a second on collecting at its end what it shares with this process
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{address}.new")
+        listener.listen(64)
+        Path(f"{address}.new").rename(address)  # who sees the file can connect
+        with contextlib.closing(selectors.DefaultSelector()) as selector:
+            return _serve(listener, selector)
+
+
+def _serve(listener: socket.socket, selector: selectors.BaseSelector) -> None:
+    parent = os.getppid()
+    children: dict[int, tuple[int, socket.socket]] = {}
+    selector.register(listener, selectors.EVENT_READ)
+    while os.getppid() == parent:
+        for key, _ in selector.select(timeout=2):
+            if key.fileobj is listener:
+                connection, _ = listener.accept()
+                message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+                pid = os.fork()
+                if pid == 0:
+                    selector.close()
+                    listener.close()
+                    for pidfd, (_, other) in children.items():
+                        os.close(pidfd)
+                        other.close()
+                    connection.close()
+                    _become_process(json.loads(message), streams)
+                for stream in streams:
+                    os.close(stream)
+                pidfd = os.pidfd_open(pid)
+                children[pidfd] = (pid, connection)
+                selector.register(pidfd, selectors.EVENT_READ)
+                _send(connection, pid)
+            else:
+                assert isinstance(key.fileobj, int)
+                selector.unregister(key.fileobj)
+                pid, connection = children.pop(key.fileobj)
+                _, status = os.waitpid(pid, 0)
+                os.close(key.fileobj)
+                _send(connection, status)
+                connection.close()
+    return
+
+
+def _send(connection: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # the test has ended already
+        connection.sendall(f"{number}\n".encode())
+
+
+def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
+    """Make this fork look like a new process, and run what was asked for to its end."""
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number, inheritable=True)
+        os.close(stream)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    environ, words, folder = request["environ"], request["words"], request["folder"]
+    assert isinstance(environ, dict)
+    assert isinstance(words, list)
+    assert isinstance(folder, str)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(folder)
+    if os.environ.get("PYTHONPATH"):
+        sys.path[:0] = [str(Path(entry).absolute()) for entry in os.environ["PYTHONPATH"].split(os.pathsep)]
+    # Opened anew, since a standard stream's encoding and buffering follow what it is connected to.
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc] # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(  # type: ignore[misc] # noqa: SIM115
+        1, "w", encoding="utf-8", closefd=False, buffering=1 if os.isatty(1) else -1
+    )
+    sys.stderr = sys.__stderr__ = open(  # type: ignore[misc] # noqa: SIM115
+        2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
+    )
+    sys.path[0] = str(Path(words[0]).absolute().parent)  # in place of this script's folder
+    sys.argv[:] = words
+    _reseed()
+    main_module = types.ModuleType("__main__")
+    main_module.__file__ = words[0]
+    main_module.__spec__ = None
+    main_module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    sys.modules["__main__"] = main_module
+    code = compile(Path(words[0]).read_text(encoding="utf-8"), words[0], "exec")
+    try:
+        exec(code, main_module.__dict__)
+        _end(0)
+    except SystemExit as error:
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+        _end(error.code if isinstance(error.code, int) else int(error.code is not None))
+    except BaseException as error:  # noqa: BLE001 (as Python does with what nothing catches)
+        sys.excepthook(type(error), error, error.__traceback__)
+        _end(1)
+
+
+def _end(code: int) -> NoReturn:
+    """End as Python does, but for deleting the modules, which takes half a second of processor time."""
+    threading._shutdown()  # type: ignore[attr-defined] # waits for threads that are no daemons
+    atexit._run_exitfuncs()
+    try:
+        if sys.stdout is not None:  # closed when the process was started
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        code = code or 120
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.flush()
+    os._exit(code & 0xFF)
+
+
+def _reseed() -> None:
+    """Give each process random numbers of its own, as a new process has; Python's own module does so by itself."""
+    import numpy as np
+    import torch
+
+    torch.seed()
+    np.random.seed()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

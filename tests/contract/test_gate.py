@@ -1,0 +1,164 @@
+"""`lightkit gate`: whether a run is good enough, by thresholds, by the champion, by class and by the best of late."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.contract.registry import fit_skilled, tracking_uri
+from tests.contract.workspace import Workspace, read_events, read_json
+
+pytestmark = pytest.mark.timeout(900)  # on a busy machine
+
+
+def gate(workspace: Workspace, *words: str, code: int = 0, run: int = 1) -> dict[str, Any]:
+    """Judge one of the planted runs (0: accuracy 0.9, 1: 0.8), and return the decision that is printed."""
+    result = workspace.run("gate", str(workspace.runs[run]), "--json", *words)
+    assert result.code == code, result.err
+    decision: dict[str, Any] = json.loads(result.out)
+    return decision
+
+
+def refusal(workspace: Workspace, *words: str) -> str:
+    """Judge the run of accuracy 0.8, and return what is said where the gate cannot judge."""
+    result = workspace.run("gate", str(workspace.runs[1]), *words)
+    assert result.code == 2, result.err
+    assert "Traceback" not in result.err
+    return result.err
+
+
+def test_thresholds_decide_alone_where_nothing_is_promoted_yet(planted_original: Path) -> None:
+    decision = read_json(planted_original / "gate.json")
+    assert (decision["passed"], decision["num_samples"]) == (True, 100)
+    assert decision["scores"]["challenger"]["test/accuracy"] == pytest.approx(0.9)
+    assert decision["scores"]["baseline"] is None
+
+
+def test_the_decision_of_a_gate_is_a_table_on_the_screen_and_in_the_step_summary(planted_original: Path) -> None:
+    printed = (planted_original / "gate.out").read_text(encoding="utf-8")
+    assert [line.split()[-1] for line in printed.splitlines() if line.startswith("test/")] == ["passed", "passed"]
+    assert "100 samples" in printed
+    step = (planted_original / "step.md").read_text(encoding="utf-8")
+    assert "| test/accuracy | 0.9000 |" in step
+    assert "passed" in step
+
+
+def test_junit_has_a_case_for_each_condition_of_the_gate(planted_original: Path) -> None:
+    suite = ET.parse(planted_original / "gate.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "0")
+
+
+def test_a_run_that_is_worse_than_the_champion_is_rejected_with_4(planted: Workspace) -> None:
+    run = planted.runs[1]
+    result = planted.run("gate", str(run), "--json", "--junit=no.xml", environ={"GITHUB_STEP_SUMMARY": "no.md"})
+    assert result.code == 4
+    assert "test/accuracy is 0.8, expected at most 0.02 worse" in result.err
+    decision = json.loads(result.out)
+    assert decision == read_json(run / "gate.json")
+    scores = {which: score["test/accuracy"] for which, score in decision["scores"].items()}
+    assert scores == {"challenger": pytest.approx(0.8), "baseline": pytest.approx(0.9)}
+    assert [event["passed"] for event in read_events(run, "gate")] == [True, False]
+    assert ET.parse(planted.folder / "no.xml").getroot().get("failures") == "1"
+    assert "not good enough" in (planted.folder / "no.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--gate.metric=test/accuracy", "--gate.min=0.85"], 4),
+        (["--gate.metric=test/error", "--gate.mode=min", "--gate.max=0.25"], 0),
+        (["--gate.metric=test/error", "--gate.mode=min", "--gate.max=0.15"], 4),
+        (["--gate.metric=test/accuracy", "--gate.mode=min", "--gate.max_drop=0.02"], 0),
+        (["--gate.metric=test/error", "--gate.mode=min", "--gate.max_drop=0.02"], 4),
+        (["--gate.metric=test/odd"], 4),
+        (["--gate.metric=test/accuracy", "--gate.slices={greens: 0.9}"], 4),
+        (["--gate.metric=test/accuracy", "--gate.slices={greens: 0}", "--data.init_args.count=5"], 4),
+        (["--gate.metric=test/accuracy", "--gate.drift={window: 3, max_drop: 0.15}"], 0),
+        (["--gate.metric=test/accuracy", "--gate.drift={window: 3, max_drop: 0.05}"], 4),
+        (["--gate.metric=val/accuracy", "--gate.min=0.85"], 4),
+    ],
+    ids=["below min", "below max", "above max", "lower is better and it is lower",
+         "lower is better and it is higher", "NaN", "class below its bound", "class without samples",
+         "near the best of late", "slid from the best of late", "validation split"],
+)  # fmt: skip
+def test_a_gate_passes_by_its_conditions(planted: Workspace, words: list[str], code: int) -> None:
+    of_file = ["--gate.min=null", "--gate.max_drop=null", "--gate.slices=null", "--gate.baseline=null"]
+    against = ["--gate.baseline=champion"] if "max_drop=" in " ".join(words) else []
+    decision = gate(planted, *of_file, *against, *words, code=code)
+    assert bool(decision["reasons"]) is (code == 4)
+
+
+def test_both_models_are_scored_on_all_samples_of_todays_data(planted: Workspace) -> None:
+    decision = gate(planted, "--gate.max_drop=1", "--data.init_args.count=85", "--data.init_args.drop_last=true")
+    assert decision["num_samples"] == 85
+    scores = {which: score["test/accuracy"] for which, score in decision["scores"].items()}
+    assert scores == {"challenger": pytest.approx(80 / 85), "baseline": 1.0}
+    assert decision["slices"]["greens"]["baseline"] == 1.0
+
+
+def test_a_champion_is_scored_where_its_run_folder_is_not(planted: Workspace) -> None:
+    planted.write(
+        "move_away.py",
+        "import sys\nfrom mlflow import MlflowClient\n"
+        "MlflowClient(sys.argv[1]).set_model_version_tag('net', '1', 'run_folder', '/of/another/machine')\n",
+    )
+    planted.run(tracking_uri(planted), script="move_away.py").ok()
+    decision = gate(planted, code=4)
+    assert decision["scores"]["baseline"]["test/accuracy"] == pytest.approx(0.9)
+
+
+def test_a_gate_fails_with_what_to_do_where_the_champion_cannot_be_scored(planted: Workspace) -> None:
+    planted.write(
+        "replace_champion.py",
+        "import sys\nfrom mlflow import MlflowClient\n"
+        "client = MlflowClient(sys.argv[1])\n"
+        "version = client.create_model_version('net', '/of/somebody/else')\n"
+        "client.set_registered_model_alias('net', 'champion', version.version)\n",
+    )
+    planted.run(tracking_uri(planted), script="replace_champion.py").ok()
+    error = refusal(planted)
+    assert "net version 2" in error
+    assert "--gate.baseline=null" in error
+    gate(planted, "--baseline=null", "--gate.max_drop=null")
+
+
+def test_classes_in_another_order_are_matched_by_name(planted: Workspace) -> None:
+    other = fit_skilled(planted, 90, "--run.name=other", "--model.init_args.classes=[greens, reds, blues]")
+    decision = gate(planted, f"--baseline=other/{other.name}", run=0)
+    assert decision["scores"]["baseline"]["test/accuracy"] == pytest.approx(0.9)
+    assert decision["slices"]["greens"]["baseline"] == pytest.approx(15 / 16)
+
+
+def test_images_are_resized_as_each_model_knows_them(classifier: Workspace) -> None:
+    small = classifier.only_run
+    validated = classifier.run("validate", "--run", str(small), "--output=json").ok()
+    (result,) = [line for line in validated.json_lines if line["event"] == "result"]
+    classifier.fit("-c", "pictures.yaml", "--data.init_args.image_size=48", "--trainer.max_epochs=1")
+    words = ("--gate.metric=val/loss", "--gate.mode=min", "--gate.max_drop=9", f"--baseline=pictures/{small.name}")
+    decision = gate(classifier, *words)
+    assert decision["scores"]["baseline"]["val/loss"] == pytest.approx(result["metrics"]["val/loss"], rel=1e-5)
+
+
+def test_without_a_metric_nothing_is_judged(finished: Workspace) -> None:
+    result = finished.run("gate", "latest").ok()
+    assert "nothing is judged" in result.out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--gate.slices.grens=0.1"], r"gate\.slices\.grens.*did you mean 'greens'"),
+        (["--gate.metric=test/acuracy"], r"'test/acuracy'.*did you mean 'test/accuracy'"),
+        (["--baseline=champoin"], r"net has no alias 'champoin'.*did you mean 'champion'"),
+        (["--baseline=7"], r"net has no version 7\b.*\b1\b"),
+        (["--gate.metrik=test/accuracy"], r"gate\.metrik.*did you mean 'metric'"),
+    ],
+    ids=["class", "metric", "alias", "version", "key"],
+)
+def test_a_mistake_in_the_gate_is_told_with_what_there_is(planted: Workspace, words: list[str], says: str) -> None:
+    assert re.search(says, refusal(planted, *words))

@@ -1,0 +1,75 @@
+"""How a training computes where the config fixes it: layout, fused optimizers, compilation."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.contract.conftest import Once
+from tests.contract.examples import PICTURES, write_pictures
+from tests.contract.workspace import Workspace, load_checkpoint, read_json
+from tests.gpu.gpu_jobs import MY_GPU
+
+LOOK = "callbacks.look.class_path=my_gpu.WriteComputation"
+
+
+def write_job(workspace: Workspace) -> None:
+    workspace.write("my_gpu.py", MY_GPU)
+    workspace.write("pictures.yaml", {**PICTURES, "trainer": {**PICTURES["trainer"], "max_epochs": 1}})
+    write_pictures(workspace.folder / "pictures", 32)
+
+
+def train_channels_last(workspace: Workspace) -> None:
+    write_job(workspace)
+    words = ("accelerator.memory_format=channels_last", "accelerator.fused=true", LOOK)
+    workspace.run("fit", "-c", "pictures.yaml", *words).ok()
+
+
+@pytest.fixture(scope="module")
+def channels_last(made_once: Once) -> Path:
+    """Working directory of a training with channels_last and a fused optimizer."""
+    return made_once("channels_last", train_channels_last)
+
+
+def test_channels_last_is_the_layout_of_weights_in_training(channels_last: Path) -> None:
+    assert read_json(channels_last / "computation.json")["channels_last"]
+
+
+def test_a_checkpoint_holds_ordinary_tensors_whatever_the_layout(channels_last: Path) -> None:
+    (file,) = channels_last.glob("runs/pictures/2*/checkpoints/last.ckpt")
+    assert all(weight.is_contiguous() for weight in load_checkpoint(file)["state_dict"].values())
+
+
+def test_an_optimizer_is_fused_where_the_config_says_so(channels_last: Path) -> None:
+    fused = read_json(channels_last / "computation.json")["fused"]
+    assert fused
+    assert all(fused)
+
+
+def test_an_optimizer_that_cannot_be_fused_is_named(workspace: Workspace) -> None:
+    write_job(workspace)
+    words = ("accelerator.fused=true", "optimizer.class_path=Adadelta", "optimizer.init_args.lr=0.1")
+    result = workspace.run("fit", "-c", "pictures.yaml", *words)
+    assert result.code == 2, result.err
+    assert re.search(r"accelerator\.fused.*Adadelta", result.err, re.DOTALL)
+    assert "Traceback" not in result.err
+
+
+def test_tf32_on_a_cpu_warns_that_it_has_no_effect(workspace: Workspace) -> None:
+    result = workspace.run("fit", "-c", "small.yaml", "accelerator.tf32=true", "trainer.max_epochs=1").ok()
+    assert re.search(r"accelerator\.tf32.*no effect", result.err)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("cc") is None and shutil.which("c++") is None, reason="torch.compile needs a compiler")
+def test_a_compiled_model_keeps_the_names_of_its_parameters(workspace: Workspace, channels_last: Path) -> None:
+    write_job(workspace)
+    workspace.run("fit", "-c", "pictures.yaml", "accelerator.compile=true", LOOK, timeout_s=280).ok()
+    assert read_json(workspace.folder / "computation.json")["compiled"]
+    (plain,) = channels_last.glob("runs/pictures/2*/checkpoints/last.ckpt")
+    files = (workspace.only_run / "checkpoints" / "last.ckpt", plain)
+    names = [[*load_checkpoint(file)["state_dict"]] for file in files]
+    assert names[0] == names[1]

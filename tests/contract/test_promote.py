@@ -1,0 +1,191 @@
+"""`lightkit promote`, `rollback` and `history`: an alias moves to what has passed, and the log tells the truth."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.contract.conftest import copy_of
+from tests.contract.registry import read_registry
+from tests.contract.workspace import ForkServer, Result, Workspace, read_events, read_json
+
+pytestmark = pytest.mark.timeout(900)  # on a busy machine
+
+LOOSE = "--gate.max_drop=0.5"
+"""With it the run of accuracy 0.8 passes its gate."""
+
+
+def moves_told(result: Result) -> list[tuple[str, ...]]:
+    """Read kind, version before and version after of the moves that `lightkit history` tells as done."""
+    return re.findall(r"^\S+Z +(promote|rollback)(?: by force)? +(\S+) -> (\S+)", result.ok().out, re.MULTILINE)
+
+
+def champion(workspace: Workspace) -> str:
+    """Read the version that the alias points to."""
+    version: str = read_registry(workspace)["net"]["aliases"]["champion"]
+    return version
+
+
+@dataclass(frozen=True)
+class Night:
+    """Commands that were run one after another, and the champion after each.
+
+    Args:
+        workspace: Where they were run.
+        results: What they printed, by name.
+        champions: Version that the alias `champion` pointed to, by name.
+        registry: What MLflow holds at the end.
+    """
+
+    workspace: Workspace
+    results: dict[str, Result]
+    champions: dict[str, str]
+    registry: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def night(planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Night]:
+    """Promotions, refusals and rollbacks of two runs; read only."""
+    workspace = copy_of(planted_original, Workspace(tmp_path_factory.mktemp("night") / "work", fork_server))
+    better, worse = (str(run) for run in workspace.runs)
+    commands = {
+        "refused": ("promote", worse, "--junit=promote.xml"),
+        "loosened": ("promote", worse, LOOSE, "--reason=a test"),
+        "twice": ("promote", worse, LOOSE),
+        "better again": ("promote", better),
+        "back": ("rollback", "net", "--reason=it is worse"),
+        "twice back": ("rollback", "net"),
+        "too far back": ("rollback", "net"),
+        "forced": ("promote", worse, "--force"),
+        "history": ("history", "net"),
+        "misspelt": ("history", "nett"),
+    }
+    results, champions = {}, {}
+    for name, words in commands.items():
+        results[name] = workspace.run(*words, environ={"GITHUB_ACTOR": None})
+        if name in ("refused", "back", "twice back"):
+            champions[name] = champion(workspace)
+    yield Night(workspace, results, champions, read_registry(workspace))
+    workspace.close()
+
+
+def test_promote_registers_a_run_that_has_passed_and_moves_the_alias(night: Night, planted_original: Path) -> None:
+    better = night.workspace.runs[0]
+    version = night.registry["net"]["versions"]["1"]
+    assert version["tags"]["run"] == f"net/{better.name}"
+    assert moves_told(night.results["history"])[0] == ("promote", "-", "1")
+    (moved,) = [event for event in read_events(planted_original / better.relative_to(night.workspace.folder))
+                if event["event"] == "promotion"]  # fmt: skip
+    assert (moved["alias"], moved["to"], moved["reason"]) == ("champion", "1", "the first")
+
+
+def test_promote_goes_by_a_decision_that_still_holds(planted_original: Path) -> None:
+    judged = read_json(planted_original / "gate.json")
+    (kept,) = planted_original.glob(f"runs/{judged['run']}/gate.json")
+    assert read_json(kept) == judged
+
+
+def test_promote_keeps_checkpoint_and_config_in_mlflow(night: Night) -> None:
+    kept = [Path(path).name for path in night.registry["net"]["versions"]["1"]["artifacts"]]
+    assert "best.ckpt" in kept
+    assert "config.yaml" in kept
+
+
+def test_promote_judges_again_a_run_that_has_passed_against_another_champion(night: Night) -> None:
+    refused = night.results["refused"]
+    assert refused.code == 4
+    assert re.search(r"expected at most 0\.02 worse than net version 1", refused.err)
+    assert ET.parse(night.workspace.folder / "promote.xml").getroot().get("failures") == "1"
+    assert night.champions["refused"] == "1"
+
+
+def test_promote_judges_again_under_other_settings(night: Night) -> None:
+    assert "version 2" in night.results["loosened"].ok().out
+    assert ("promote", "1", "2") in moves_told(night.results["history"])
+
+
+def test_promoting_the_champion_again_changes_nothing(night: Night) -> None:
+    assert "is version 2 already" in night.results["twice"].ok().out
+    assert [move for move in moves_told(night.results["history"]) if move[2] == "2"].count(("promote", "1", "2")) == 2
+    assert sorted(night.registry["net"]["versions"]) == ["1", "2"]
+
+
+def test_rollback_goes_back_to_the_champion_before_and_twice_to_the_one_before_that(night: Night) -> None:
+    assert [night.champions[name] for name in ("back", "twice back")] == ["2", "1"]
+    assert re.search(r"version 1 back to version 2", night.results["back"].ok().out)
+
+
+def test_rollback_refuses_where_there_was_no_champion_before(night: Night) -> None:
+    refused = night.results["too far back"]
+    assert refused.code == 2
+    assert "--to" in refused.err
+
+
+def test_promote_force_passes_the_gate_over_and_history_tells_it(night: Night) -> None:
+    assert night.results["forced"].code == 0
+    assert re.search(r"promote by force +1 -> 2", night.results["history"].out)
+
+
+def test_history_tells_who_promoted_what_when_and_why(night: Night) -> None:
+    out = night.results["history"].ok().out
+    assert moves_told(night.results["history"]) == [
+        ("promote", "-", "1"), ("promote", "1", "2"), ("promote", "2", "1"), ("rollback", "1", "2"),
+        ("rollback", "2", "1"), ("promote", "1", "2"),
+    ]  # fmt: skip
+    first, second = [line for line in out.splitlines() if "->" in line][:2]
+    assert re.search(r"^20\d\d-\d\d-\d\dT\S+Z .* \S+@\S+ +0\.9000 test/accuracy +the first$", first)
+    assert re.search(r"0\.8000 test/accuracy +0\.9000 +a test$", second)
+    assert "it is worse" in out
+
+
+def test_history_of_a_model_that_is_not_there_names_the_near_one(night: Night) -> None:
+    assert night.results["misspelt"].code == 2
+    assert re.search(r"'nett'.*did you mean 'net'", night.results["misspelt"].err)
+
+
+@pytest.mark.parametrize(
+    ("moment", "kept"), [("before", "1"), pytest.param("after", "2", marks=pytest.mark.long)], ids=["before", "after"]
+)
+def test_after_a_kill_around_the_alias_history_tells_what_the_alias_says(
+    planted: Workspace, moment: str, kept: str
+) -> None:
+    words = ("promote", str(planted.runs[1]), LOOSE)
+    assert planted.run(*words, environ={"KILL_AROUND_ALIAS": moment}).code == -signal.SIGKILL
+    assert champion(planted) == kept
+    history = planted.run("history", "net")
+    assert moves_told(history) == [("promote", "-", "1")]
+    outside = re.findall(r"outside +(\d) -> (\d) .*by a process that was killed", history.out)
+    assert outside == ([("1", "2")] if moment == "after" else [])
+    planted.run(*words).ok()
+    told = moves_told(planted.run("history", "net"))
+    assert told == [("promote", "-", "1"), ("promote", "1", "2")]
+    assert champion(planted) == "2"
+
+
+@pytest.mark.long
+def test_of_two_promotions_at_once_history_and_alias_agree(planted: Workspace) -> None:
+    processes = [planted.start("promote", str(run), "--force") for run in planted.runs[::-1] * 2]
+    assert {process.wait() for process in processes} <= {0, 75}
+    assert moves_told(planted.run("history", "net"))[-1][2] == champion(planted)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("promote", "latest", "--gate.baseline=null", "--gate.max_drop=null"), ("history", "net")],
+    ids=lambda words: str(words[0]),
+)
+def test_a_registry_that_does_not_answer_is_75_and_its_password_is_masked(
+    planted: Workspace, words: tuple[str, ...]
+) -> None:
+    result = planted.run(*words, "--tracking-uri=http://me:sesame@127.0.0.1:9")
+    assert result.code == 75
+    assert "--tracking-uri" in result.err
+    assert "sesame" not in result.out + result.err
+    assert "Traceback" not in result.err

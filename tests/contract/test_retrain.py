@@ -1,0 +1,259 @@
+"""`lightkit retrain`: fit, test, export, gate and promote in one run folder, and on from where a kill has left it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.contract.examples import MY_PROJECT, SMALL
+from tests.contract.workspace import (
+    ForkServer,
+    Process,
+    Result,
+    Workspace,
+    read_events,
+    read_json,
+    wait_until_gone,
+)
+from tests.receiving import Receiver, receiving
+
+pytestmark = pytest.mark.timeout(1800)  # each stage is a new Python process
+
+STAGES = ["fit", "test", "export", "gate", "promote"]
+JUDGED = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=9")
+RETRAIN = ("retrain", "-c", "small.yaml", "--data.init_args.note=small.yaml")  # a file, for --if-changed
+
+
+def stages_of(workspace: Workspace) -> dict[str, str]:
+    """Read how the stages of the newest run stand; none if there is no run yet."""
+    if not workspace.runs or not (workspace.runs[-1] / "retrain.json").exists():
+        return {}
+    return {state["stage"]: state["status"] for state in read_json(workspace.runs[-1] / "retrain.json")["stages"]}
+
+
+def begun(run: Path) -> list[str]:
+    """List the stages that were begun, in order."""
+    return [event["stage"] for event in read_events(run, "stage") if event["status"] == "begun"]
+
+
+def wait_for_stage(process: Process, workspace: Workspace, stage: str, *, time: int = 1) -> None:
+    """Wait until a stage of the one run was begun so many times."""
+    process.wait_for(lambda: workspace.runs and begun(workspace.only_run).count(stage) == time, timeout_s=400)
+
+
+def kill_in(workspace: Workspace, stage: str, *words: str) -> Result:
+    """Start a retrain, and kill it and all that it has started once a stage runs."""
+    process = workspace.start(*RETRAIN, *JUDGED, *words)
+    wait_for_stage(process, workspace, stage)
+    process.signal_group(signal.SIGKILL)
+    result = process.result()
+    wait_until_gone(process.pid)
+    return result
+
+
+@dataclass(frozen=True)
+class Nights:
+    """A retrain that was killed, then interrupted, then went on to its end, and was started once more.
+
+    Args:
+        workspace: Where it ran.
+        results: What each start printed.
+        receiver: What its dead-man's switch was told.
+    """
+
+    workspace: Workspace
+    results: dict[str, Result]
+    receiver: Receiver
+
+    @property
+    def run(self) -> Path:
+        """The run folder."""
+        return self.workspace.only_run
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Nights]:
+    """A retrain through all stages; read only."""
+    workspace = Workspace(tmp_path_factory.mktemp("nights") / "work", fork_server)
+    workspace.write("my_project.py", MY_PROJECT)
+    with receiving() as receiver:
+        workspace.write("small.yaml", {**SMALL, "run": {"heartbeat_url": receiver.url("beat")}})
+        results = {}
+
+        killed = workspace.start(*RETRAIN, *JUDGED)
+        wait_for_stage(killed, workspace, "fit")
+        results["beside"] = workspace.run(*RETRAIN, *JUDGED, "--run.heartbeat_url=null")
+        wait_for_stage(killed, workspace, "test")
+        killed.signal_group(signal.SIGKILL)
+        results["killed"] = killed.result()
+        wait_until_gone(killed.pid)
+
+        interrupted = workspace.start(*RETRAIN, *JUDGED)
+        wait_for_stage(interrupted, workspace, "test", time=2)
+        interrupted.signal(signal.SIGTERM)
+        results["interrupted"] = interrupted.result()
+
+        words = (*RETRAIN, *JUDGED, "--reason=of November", "--junit=night.xml")
+        results["finished"] = workspace.run(*words, environ={"GITHUB_STEP_SUMMARY": "step.md"}, timeout_s=900)
+        results["history"] = workspace.run("history", "small")
+        results["unchanged"] = workspace.run(*RETRAIN, *JUDGED, "--if-changed", timeout_s=300)
+    yield Nights(workspace, results, receiver)
+    workspace.close()
+
+
+def test_retrain_fits_tests_exports_judges_and_promotes_in_one_folder(nights: Nights) -> None:
+    nights.results["finished"].ok()
+    assert stages_of(nights.workspace) == dict.fromkeys(STAGES, "done")
+    assert read_json(nights.run / "retrain.json")["outcome"] == "promoted"
+    assert (nights.run / "checkpoints" / "best.ckpt").is_file()
+    assert (nights.run / "export" / "model.pt2").is_file()
+    assert read_json(nights.run / "gate.json")["passed"] is True
+
+
+def test_a_killed_retrain_goes_on_with_the_stage_that_was_not_finished(nights: Nights) -> None:
+    assert nights.results["killed"].code == -signal.SIGKILL
+    assert begun(nights.run) == ["fit", "test", "test", "test", "export", "gate", "promote"]
+
+
+def test_sigterm_is_passed_on_to_the_stage_and_ends_the_retrain_with_75(nights: Nights) -> None:
+    assert nights.results["interrupted"].code == 75
+    assert re.search(r"the same command goes on with (test|export)", nights.results["interrupted"].out)
+
+
+def test_a_second_retrain_of_the_job_is_75_and_names_who_runs_it(nights: Nights) -> None:
+    assert nights.results["beside"].code == 75
+    assert re.search(r"process \d+", nights.results["beside"].err)
+
+
+def test_a_promotion_of_a_retrain_is_logged_once_with_its_reason(nights: Nights) -> None:
+    told = [line for line in nights.results["history"].ok().out.splitlines() if "->" in line]
+    assert len(told) == 1
+    assert told[0].endswith("of November")
+
+
+def test_retrain_tells_its_stages_on_the_screen_and_what_to_type_next(nights: Nights) -> None:
+    lines = nights.results["finished"].out.splitlines()
+    assert [line.split()[:2] for line in lines[-8:-3]] == [[stage, "done"] for stage in STAGES]
+    assert lines[-1].split(maxsplit=1) == ["next", "lightkit history small"]
+
+
+def test_retrain_writes_a_junit_case_and_a_row_of_the_step_summary_for_each_stage(nights: Nights) -> None:
+    suites = ET.parse(nights.workspace.folder / "night.xml")
+    assert [case.get("name") for case in suites.iter("testcase")] == STAGES
+    assert [*suites.iter("failure")] == []
+    step = (nights.workspace.folder / "step.md").read_text(encoding="utf-8")
+    assert [stage for stage in STAGES if f"| {stage} | done |" in step] == STAGES
+
+
+def test_a_dead_mans_switch_is_told_of_a_retrain_as_a_whole(nights: Nights) -> None:
+    signs = [request.path.removeprefix("/beat/*") for request in nights.receiver.of("beat")]
+    assert signs == ["/start", "/start", "/start", "", "/start", ""]
+
+
+def test_retrain_if_changed_ends_with_6_where_nothing_has_changed(nights: Nights) -> None:
+    assert nights.results["unchanged"].code == 6
+    assert len(nights.workspace.runs) == 1
+
+
+@pytest.fixture(scope="module")
+def rejected(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[tuple[Workspace, Result]]:
+    """A retrain of one epoch whose gate says no; read only."""
+    workspace = Workspace(tmp_path_factory.mktemp("rejected") / "work", fork_server)
+    workspace.write("my_project.py", MY_PROJECT)
+    workspace.write("small.yaml", SMALL)
+    words = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=0", "--skip=test", "--skip=export")
+    yield workspace, workspace.run(*RETRAIN, *words, "--output=json", "--junit=no.xml", timeout_s=600)
+    workspace.close()
+
+
+def test_a_gate_that_says_no_ends_the_retrain_with_4_and_nothing_is_promoted(
+    rejected: tuple[Workspace, Result],
+) -> None:
+    workspace, result = rejected
+    assert result.code == 4
+    assert stages_of(workspace) == {
+        "fit": "done", "test": "skipped", "export": "skipped", "gate": "failed", "promote": "skipped",
+    }  # fmt: skip
+    suites = ET.parse(workspace.folder / "no.xml")
+    assert [case.get("name") for case in suites.iter("testcase") if case.find("failure") is not None] == ["gate"]
+    assert read_events(workspace.only_run, "promotion") == []
+
+
+def test_retrain_prints_the_events_of_all_stages_as_one_stream(rejected: tuple[Workspace, Result]) -> None:
+    _, result = rejected
+    ended = [(event["stage"], event["status"]) for event in result.json_lines
+             if event["event"] == "stage" and event["status"] != "begun"]  # fmt: skip
+    assert ended == [("fit", "done"), ("test", "skipped"), ("export", "skipped"), ("gate", "failed"),
+                     ("promote", "skipped")]  # fmt: skip
+    assert {"start", "epoch", "checkpoint", "end", "gate"} <= {event["event"] for event in result.json_lines}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--run", "latest"], r"--run\b.*--run\.resume"),
+        (["--skip", "gate", *JUDGED], r"--skip.*not judged"),
+        (["--skip", "tests"], r"did you mean 'test'"),
+        (["--reserve", "soon"], r"--reserve.*10m.*'soon'"),
+        (["--deadline", "soon"], r"--deadline.*05:30"),
+        (["--unchanged-ok"], r"--unchanged-ok.*--if-changed"),
+        (["--reason", "why not"], r"--reason.*gate\.metric"),
+        (["--gate.min=0.8"], r"gate\.min.*metric"),
+    ],
+    ids=["run", "gate", "stage", "reserve", "deadline", "unchanged-ok", "reason", "metric"],
+)
+def test_what_cannot_be_meant_is_told_before_hours_of_training(
+    workspace: Workspace, words: list[str], says: str
+) -> None:
+    result = workspace.run(*RETRAIN, *words)
+    assert result.code == 2, result.err
+    assert re.search(says, result.err)
+    assert workspace.runs == []
+
+
+def test_no_training_is_begun_without_time_for_what_follows(workspace: Workspace) -> None:
+    result = workspace.run(*RETRAIN, "--deadline=30s", "--reserve=40s")
+    assert result.code == 75
+    assert "--reserve" in result.err
+    assert workspace.runs == []
+
+
+def test_a_deadline_stops_the_training_after_an_epoch_that_is_validated(workspace: Workspace) -> None:
+    run = workspace.fit("-c", "small.yaml", "--trainer.max_epochs=1000000", "--deadline=6s", "--quiet")
+    summary = read_json(run / "summary.json")
+    assert (summary["status"], summary["stopped_by"]) == ("done", "deadline")
+    assert summary["metrics"]["last"]["val/loss"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stage", ["fit", "export", "gate", "promote"])
+def test_a_retrain_that_is_killed_in_any_stage_goes_on_with_it(workspace: Workspace, stage: str) -> None:
+    left_out = () if stage == "export" else ("--skip=export",)
+    assert kill_in(workspace, stage, *left_out).code == -signal.SIGKILL
+    workspace.run(*RETRAIN, *JUDGED, *left_out, timeout_s=900).ok()
+    run = begun(workspace.only_run)
+    expected = [name for name in STAGES if name != "export" or stage == "export"]
+    assert sorted(run) == sorted([*expected, stage])
+    assert read_json(workspace.only_run / "retrain.json")["outcome"] == "promoted"
+    told = workspace.run("history", "small").ok().out
+    assert len(re.findall(r"^\S+Z +promote +- -> 1", told, re.MULTILINE)) == 1
+
+
+@pytest.mark.long
+def test_a_stage_that_has_failed_three_times_is_given_up_and_the_next_start_trains_anew(workspace: Workspace) -> None:
+    fails = (
+        "import my_project\n\n\nclass Net(my_project.Net):\n"
+        "    def test_step(self, batch, index):\n        raise ValueError('tests are out of stock')\n"
+    )
+    workspace.write("my_failing.py", fails)
+    words = (*RETRAIN, "--model=my_failing.Net", "--skip=export")
+    assert [workspace.run(*words, timeout_s=600).code for _ in range(3)] == [1, 1, 1]
+    assert begun(workspace.only_run) == ["fit", "test", "test", "test"]
+    assert workspace.run(*words, timeout_s=600).code == 1
+    assert [begun(run) for run in workspace.runs][1] == ["fit", "test"]

@@ -1,0 +1,312 @@
+"""TensorBoard, CSV, MLflow in place and on a server that goes away, and Comet offline: each has all of a training."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.conftest import Once, copy_of
+from tests.contract.tracked import ENVIRON, TOKEN, fit_tracked
+from tests.contract.workspace import Workspace, read_events, read_json, read_metrics
+from tests.ports import free_port
+
+pytestmark = [
+    # mlflow 3.17 with SQLAlchemy 2.1 leaves connections to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+EPOCH_STEPS = [5, 11]
+"""Lightning's steps of the two epochs of six batches."""
+
+
+@pytest.fixture(scope="session")
+def tracked_folder(made_once: Once) -> Path:
+    """A working directory with a finished run of `tracked.yaml`."""
+    return made_once("tracked", fit_tracked)
+
+
+@pytest.fixture
+def tracked_run(tracked_folder: Path) -> Path:
+    """The folder of that run."""
+    (run,) = tracked_folder.glob("runs/tracked/2*")
+    return run
+
+
+def client_of(uri: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what mlflow 3.17 says while it is imported
+        from mlflow.tracking import MlflowClient
+
+        return MlflowClient(uri)
+
+
+def only_mlflow_run(client: Any, experiment: str) -> Any:
+    (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    return run
+
+
+def history_of(client: Any, run: Any, name: str) -> list[tuple[int, float]]:
+    return [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, name)]
+
+
+def losses_of(run: Path) -> list[Any]:
+    return [pytest.approx(float(row["val/loss"]), rel=1e-6) for row in read_metrics(run)]
+
+
+# -- TensorBoard and CSV -----------------------------------------------------------------------------------------------
+
+
+def test_tensorboard_has_the_metrics_of_each_epoch(tracked_run: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
+
+    events = EventAccumulator(str(tracked_run / "tensorboard")).Reload()
+    scalars = events.Scalars("val/loss")
+    assert [(scalar.step, scalar.value) for scalar in scalars] == list(
+        zip(EPOCH_STEPS, losses_of(tracked_run), strict=True)
+    )
+
+
+def test_csv_has_the_metrics_of_each_epoch(tracked_run: Path) -> None:
+    with (tracked_run / "csv" / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["val/loss"]]
+    assert [(int(row["step"]), float(row["val/loss"])) for row in rows] == list(
+        zip(EPOCH_STEPS, losses_of(tracked_run), strict=True)
+    )
+
+
+def test_the_closing_block_says_how_to_open_the_trackers(tracked_folder: Path) -> None:
+    out = (tracked_folder.parent / f".home-{tracked_folder.name}" / "0.out").read_text(encoding="utf-8")
+    assert "tensorboard --logdir runs/tracked/" in out
+    assert "mlflow ui --backend-store-uri sqlite:///runs/mlflow.db" in out
+
+
+# -- MLflow in place ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def in_place(tracked_folder: Path) -> tuple[Any, Any]:
+    """A client of the database below the run root, and the one run in it."""
+    client = client_of(f"sqlite:///{tracked_folder}/runs/mlflow.db")
+    return client, only_mlflow_run(client, "tracked")
+
+
+def test_mlflow_has_an_experiment_named_after_the_job_and_a_run_named_after_its_id(
+    in_place: tuple[Any, Any], tracked_run: Path
+) -> None:
+    _, run = in_place
+    assert (run.info.run_name, run.info.status) == (tracked_run.name, "FINISHED")
+
+
+def test_mlflow_has_the_metrics_of_each_epoch(in_place: tuple[Any, Any], tracked_run: Path) -> None:
+    client, run = in_place
+    assert history_of(client, run, "val/loss") == list(zip(EPOCH_STEPS, losses_of(tracked_run), strict=True))
+
+
+def test_mlflow_has_the_config_as_parameters_and_as_a_file(in_place: tuple[Any, Any], tracked_run: Path) -> None:
+    client, run = in_place
+    expected = {"trainer.max_epochs": "2", "model.init_args.name": "${oc.env:TOKEN}"}
+    assert expected.items() <= run.data.params.items()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = client.download_artifacts(run.info.run_id, "config.yaml")
+    assert Path(path).read_bytes() == (tracked_run / "config.yaml").read_bytes()
+
+
+def test_mlflow_has_the_tags_of_the_config_and_those_that_lead_back_to_the_run(
+    in_place: tuple[Any, Any], tracked_run: Path
+) -> None:
+    _, run = in_place
+    assert run.data.tags["team"] == "plants"
+    assert run.data.tags["run_folder"] == str(tracked_run)
+
+
+def test_mlflow_has_the_best_checkpoint_and_a_model(in_place: tuple[Any, Any], tracked_run: Path) -> None:
+    client, run = in_place
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = client.download_artifacts(run.info.run_id, "checkpoints/best.ckpt")
+    assert Path(path).read_bytes() == (tracked_run / "checkpoints" / "best.ckpt").read_bytes()
+    (output,) = run.outputs.model_outputs
+    assert client.get_logged_model(output.model_id).status.value == "READY"
+
+
+def test_mlflow_has_what_autolog_records(in_place: tuple[Any, Any]) -> None:
+    client, run = in_place
+    assert {"epochs", "optimizer_name"} <= run.data.params.keys()
+    assert {"train/loss", "val/loss"} <= run.data.metrics.keys()
+    assert "model_summary.txt" in {item.path for item in client.list_artifacts(run.info.run_id)}
+
+
+def test_a_resumed_run_goes_on_in_its_mlflow_run_which_a_signal_has_marked_as_killed(
+    tracked_folder: Path, workspace: Workspace
+) -> None:
+    copy_of(tracked_folder, workspace)
+    shutil.rmtree(workspace.folder / "runs" / "tracked")
+    sender = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 9}}
+    quick = {"init_args": {"log_model": False}}
+    layer = {"callbacks": {"sender": sender}, "run": {"name": "again"}}
+    workspace.write("signal.yaml", {**layer, "logger": {"mlflow": quick, "csv": None, "tensorboard": None}})
+    words = ("fit", "-c", "tracked.yaml", "-c", "signal.yaml", TOKEN)
+    assert workspace.run(*words, environ=ENVIRON).code == 75
+    client = client_of(f"sqlite:///{workspace.folder}/runs/mlflow.db")
+    first = only_mlflow_run(client, "again")
+    assert first.info.status == "KILLED"
+    workspace.run(*words, environ=ENVIRON).ok()
+    run = only_mlflow_run(client, "again")
+    assert (run.info.run_id, run.info.status) == (first.info.run_id, "FINISHED")
+    assert [step for step, _ in history_of(client, run, "val/loss")] == EPOCH_STEPS
+
+
+# -- MLflow's server ---------------------------------------------------------------------------------------------------
+
+
+def _track(workspace: Workspace, uri: str, **settings: Any) -> None:
+    logger = {"mlflow": {"init_args": {"tracking_uri": uri, "log_model": False, **settings}}}
+    hold = {"hold": {"class_path": "my_project.Hold"}}
+    workspace.write("mlflow.yaml", {"logger": logger, "callbacks": hold, "trainer": {"logger": None}})
+
+
+@pytest.mark.parametrize("by_variable", [False, True], ids=["config", "variable"])
+def test_a_server_that_is_not_there_is_an_error_before_training(by_variable: bool, workspace: Workspace) -> None:
+    uri = f"http://127.0.0.1:{free_port()}"
+    _track(workspace, None if by_variable else uri)  # type: ignore[arg-type]
+    environ = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", **({"MLFLOW_TRACKING_URI": uri} if by_variable else {})}
+    result = workspace.run("fit", "-c", "small.yaml", "-c", "mlflow.yaml", environ=environ)
+    assert result.code != 0
+    assert f"MLflow at {uri}" in result.err
+    assert ("MLFLOW_TRACKING_URI" if by_variable else "tracking_uri") in result.err
+    assert "Traceback" not in result.err
+    assert "epoch 1/2" not in result.out
+
+
+class Server:
+    """MLflow's own server, which can be killed, and started again with the same port and store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self.uri = f"http://127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        words = ["server", "--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"]
+        store = ["--backend-store-uri", f"sqlite:///{self._folder}/server.db"]
+        files = ["--artifacts-destination", str(self._folder / "files")]
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it starts uvicorn by name
+        environ = {**os.environ, "PATH": path, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mlflow", *words, *store, *files],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env=environ,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 180
+        while not self._answers():
+            assert self._process.poll() is None, (self._folder / "log").read_text(encoding="utf-8")[-2000:]
+            assert time.monotonic() < deadline, (self._folder / "log").read_text(encoding="utf-8")[-2000:]
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        """End it at once, if it runs."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+        return False
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server that answers."""
+    (tmp_path / "server").mkdir()
+    server = Server(tmp_path / "server")
+    server.start()
+    yield server
+    server.kill()
+
+
+def _hold_at(workspace: Workspace, step: int) -> None:
+    aside = workspace.write("hold.aside", str(step))
+    aside.replace(workspace.folder / "hold")
+
+
+@pytest.mark.long
+def test_a_server_that_goes_away_and_comes_back_gets_everything(server: Server, workspace: Workspace) -> None:
+    _track(workspace, server.uri)
+    _hold_at(workspace, 3)
+    process = workspace.start("fit", "-c", "small.yaml", "-c", "mlflow.yaml", "--trainer.max_epochs=4")
+    process.wait_for((workspace.folder / "held").exists)
+    server.kill()
+    _hold_at(workspace, 20)
+    # The training does not wait for the server.
+    process.wait_for(lambda: len(read_events(workspace.only_run, "epoch")) == 3)
+    server.start()
+    (workspace.folder / "hold").unlink()
+    process.result().ok()
+    client = client_of(server.uri)
+    run = only_mlflow_run(client, workspace.only_run.parent.name)
+    assert run.info.status == "FINISHED"
+    expected = list(zip([5, 11, 17, 23], losses_of(workspace.only_run), strict=True))
+    assert history_of(client, run, "val/loss") == expected
+    assert "checkpoints/best.ckpt" in {item.path for item in client.list_artifacts(run.info.run_id, "checkpoints")}
+
+
+@pytest.mark.long
+def test_a_server_that_stays_away_fails_no_training_and_the_end_says_so(server: Server, workspace: Workspace) -> None:
+    _track(workspace, server.uri, flush_timeout_s=2.0)
+    _hold_at(workspace, 3)
+    process = workspace.start("fit", "-c", "small.yaml", "-c", "mlflow.yaml")
+    process.wait_for((workspace.folder / "held").exists)
+    server.kill()
+    (workspace.folder / "hold").unlink()
+    result = process.result().ok()
+    assert read_json(workspace.only_run / "summary.json")["epochs"] == 2
+    assert server.uri in result.err
+    assert str(workspace.only_run.relative_to(workspace.folder)) in result.err
+
+
+# -- Comet -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(importlib.util.find_spec("comet_ml") is None, reason="needs the extra comet")
+def test_comet_offline_keeps_an_archive_in_the_run_folder_and_asks_no_server(workspace: Workspace) -> None:
+    workspace.write("comet.yaml", {"logger": {"comet": {"init_args": {"online": False}}}, "trainer": {"logger": None}})
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        environ = {"COMET_API_KEY": None, "HTTP_PROXY": address, "HTTPS_PROXY": address}
+        workspace.run("fit", "-c", "small.yaml", "-c", "comet.yaml", environ=environ).ok()
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+    (path,) = workspace.only_run.rglob("*.zip")
+    with zipfile.ZipFile(path) as archive:
+        messages = [json.loads(line) for line in archive.read("messages.json").splitlines()]
+    metrics = [message["payload"]["metric"] for message in messages if message["type"] == "metric_msg"]
+    assert [metric["step"] for metric in metrics if metric["metricName"] == "val/loss"] == EPOCH_STEPS

@@ -1,0 +1,63 @@
+"""`lightkit tune`: variants are measured in short fits, and no run is left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.examples import MY_PROJECT, SMALL
+from tests.contract.workspace import ForkServer, Result, Workspace
+
+QUICK = {**SMALL, "accelerator": {"precision": "32-true", "compile": False, "threads": 1}}
+"""Fixes what takes long to try; `memory_format` and `fused` are left."""
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[tuple[Workspace, Result]]:
+    """`lightkit tune` of a small config."""
+    workspace = Workspace(tmp_path_factory.mktemp("tuned") / "work", fork_server)
+    workspace.write("my_project.py", MY_PROJECT)
+    workspace.write("quick.yaml", {key: value for key, value in QUICK.items() if key != "accelerator"})
+    workspace.write("fixed.yaml", {"trainer": {"precision": "32-true"}, "accelerator": QUICK["accelerator"]})
+    yield workspace, workspace.run("tune", "-c", "quick.yaml", "-c", "fixed.yaml")
+    workspace.close()
+
+
+def test_tune_ends_with_0_and_prints_a_number_for_each_variant(tuned: tuple[Workspace, Result]) -> None:
+    _, result = tuned
+    table = [line for line in result.ok().out.splitlines() if re.match(r"32-true\b", line)]
+    assert len(table) >= 2
+    assert any("fused" in line for line in table)
+    assert all(re.search(r"\s\d+(\.\d+)?\s", line) for line in table)
+
+
+def test_tune_leaves_no_run_and_changes_no_config(tuned: tuple[Workspace, Result]) -> None:
+    workspace, _ = tuned
+    assert workspace.runs == []
+    assert not list(workspace.folder.rglob("*.ckpt"))
+    assert "memory_format" not in (workspace.folder / "quick.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--budget", "soon"), r"--budget.*'soon'"),
+        (("--run", "latest"), r"--run.*-c"),
+        (("--trainer.precision=atuo",), r"precision.*atuo"),
+    ],
+    ids=["budget", "run", "value"],
+)
+def test_a_mistake_is_told_before_anything_is_measured(
+    words: tuple[str, ...], says: str, tuned: tuple[Workspace, Result]
+) -> None:
+    result = tuned[0].run("tune", "-c", "quick.yaml", *words)
+    assert (result.code, result.out) == (2, "")
+    assert re.search(says, result.err)
+
+
+def test_an_exception_in_the_model_ends_tune_with_1(workspace: Workspace) -> None:
+    result = workspace.run("tune", "-c", "small.yaml", "--model=my_project.FailsInStep", "--accelerator.compile=false")
+    assert result.code == 1
+    assert "batches are out of stock" in result.err
