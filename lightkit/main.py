@@ -43,7 +43,7 @@ class Command(NamedTuple):
         return self.target.partition(":")[0]
 
 
-_OWN = "lightkit.cli.commands."
+_OWN = "lightkit.commands."
 _SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")
 _TAKE_A_WORD = ("-c", "--config", "--run", "--ckpt_path", "--output")
 COMMANDS = {

@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from lightkit import runs
 from lightkit.callbacks.sizes import first_size_of
 from lightkit.errors import CheckpointError
-from lightkit.machine.processor import available_memory_bytes, memory_bytes
+from lightkit.hardware.processor import available_memory_bytes, memory_bytes
 from lightkit.runs.disk import check_room, in_bytes
 
 __all__ = ["EnoughRoom"]

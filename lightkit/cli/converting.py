@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lightkit.cli.commands.convert import ConvertOptions
 from lightkit.cli.screen import Mode, choose_mode, say, speak_plainly
+from lightkit.commands.convert import ConvertOptions
 from lightkit.config import shown_path
 from lightkit.errors import LightkitError, visible
 from lightkit.images.tables.layout import laid_out

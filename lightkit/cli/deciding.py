@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
-from lightkit.cli.commands.gate import GateOptions
 from lightkit.cli.masking import MaskedEvents, masked
 from lightkit.cli.notifying import lone_notifiers
 from lightkit.cli.screen import say
 from lightkit.cli.tables import print_table
+from lightkit.commands.gate import GateOptions
 from lightkit.errors import LightkitError
 from lightkit.registry.gate import RECORD, Check, Decision
 from lightkit.runs.files import finite

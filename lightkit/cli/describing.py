@@ -37,8 +37,8 @@ from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.resuming import RunSettings
 from lightkit.cli.schemas import import_path, paths_to, plain_help, plain_value, schema_of
 from lightkit.cli.short_names import aliases, short_names
+from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.config.catalogue import PACKAGES, shown
-from lightkit.config.hardware.settings import AcceleratorSettings
 from lightkit.launch import LaunchSettings
 from lightkit.launch.settings import ENGINES
 from lightkit.launch.watchdog_settings import WatchdogSettings

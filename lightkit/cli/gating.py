@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lightkit import __version__, runs
-from lightkit.cli.commands.gate import GateOptions
 from lightkit.cli.deciding import decided, tell_decision
 from lightkit.cli.explaining import located
 from lightkit.cli.lightning import LightkitCLI
@@ -21,6 +20,7 @@ from lightkit.cli.opponent import opponent_session
 from lightkit.cli.refusals import refusals_told
 from lightkit.cli.registry_address import address_of_run
 from lightkit.cli.screen import hush_libraries, say, speak_plainly
+from lightkit.commands.gate import GateOptions
 from lightkit.config import read_scalar
 from lightkit.distributed.process_group import process_group_left
 from lightkit.errors import ConfigError, GateFailed, LightkitError

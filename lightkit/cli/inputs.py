@@ -21,9 +21,9 @@ from lightkit.config.catalogue import load_catalogue
 from lightkit.config.comparing import innermost
 from lightkit.config.presented import Presented
 from lightkit.config.tree import plain
+from lightkit.hardware import describe_packages
 from lightkit.images.file_digests import file_digests
 from lightkit.images.flower_photos import flower_photos
-from lightkit.machine import describe_packages
 from lightkit.runs import Inputs, Run, git_output
 
 __all__ = ["code_digests", "hidden_values", "inputs_of", "record_inputs", "unseen_data"]

@@ -16,8 +16,8 @@ from lightkit.cli.joining import DATA_CHANGED
 from lightkit.cli.session import Session
 from lightkit.config import Hardware, Resolved, mistake
 from lightkit.errors import ConfigError, Interrupted, told_interruption
+from lightkit.hardware import this_machine
 from lightkit.launch import Plan, Supervisor, Verdict, plan_launch, this_rank, writer
-from lightkit.machine import this_machine
 
 __all__ = ["job_digest", "plan_of", "refuse_unsubmitted", "supervise"]
 

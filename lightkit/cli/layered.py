@@ -23,8 +23,8 @@ from lightkit.cli.resuming import RunSettings
 from lightkit.cli.script_session import EXPORT, asks_for_export, session_of_script
 from lightkit.cli.scripted import Checked, ConfigPrinted, ended_script
 from lightkit.cli.session import Session
-from lightkit.config.hardware.choosing import chosen_config
-from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.config.accelerator.choosing import chosen_config
+from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.config.pruning import checked
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings

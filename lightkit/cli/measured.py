@@ -8,7 +8,7 @@ from lightkit.cli.answers import Found
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.session import Session
 from lightkit.cli.workbench import Workbench
-from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.config.accelerator.settings import AcceleratorSettings
 
 __all__ = ["MeasuredConfig"]
 

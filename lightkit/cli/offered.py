@@ -9,9 +9,9 @@ from typing import Any
 
 from lightkit.cli.laying import NAMED_CLASSES, OPTIONS, lay_words
 from lightkit.config import Problems
+from lightkit.config.accelerator.said import BLOCK_KEYS
+from lightkit.config.accelerator.words import KINDS
 from lightkit.config.catalogue import Catalogue, load_catalogue
-from lightkit.config.hardware.said import BLOCK_KEYS
-from lightkit.config.hardware.words import KINDS
 from lightkit.errors import LightkitError
 
 __all__ = ["FILES", "FOLDERS", "keys", "topics", "values"]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
-from lightkit.cli.commands.promote import PromoteOptions
-from lightkit.cli.commands.register import RegisterOptions
 from lightkit.cli.registry_address import address_of_run
 from lightkit.cli.screen import hush_libraries, say, speak_plainly
 from lightkit.cli.session import open_session
+from lightkit.commands.promote import PromoteOptions
+from lightkit.commands.register import RegisterOptions
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, GateFailed, LightkitError
 from lightkit.loggers.address import without_secret

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from lightkit import runs
-from lightkit.cli.commands.register import RegisterOptions
 from lightkit.cli.explaining import located
 from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.export_screen import steps
@@ -16,6 +15,7 @@ from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.refusals import refusals_told
 from lightkit.cli.registry_address import address_of_run
 from lightkit.cli.screen import Mode, hush_libraries, say, speak_plainly
+from lightkit.commands.register import RegisterOptions
 from lightkit.config import shown_path
 from lightkit.distributed.process_group import process_group_left
 from lightkit.errors import ConfigError, LightkitError

@@ -17,8 +17,8 @@ from lightkit.cli.screen import speak_plainly
 from lightkit.cli.session import Session, open_session
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.errors import ConfigError, DataError
+from lightkit.hardware import describe_packages, this_machine
 from lightkit.launch.plan import THREADS
-from lightkit.machine import describe_packages, this_machine
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["Order", "differences_here", "order_of", "trained_again"]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.commands.retrain import RetrainOptions
 from lightkit.cli.retrain_report import print_events, report
 from lightkit.cli.retrain_words import words_of
 from lightkit.cli.session import Session
 from lightkit.cli.stage_process import Ended, Relay, run_command
+from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import shown_path
 from lightkit.errors import OutOfTime
 from lightkit.registry.gate_settings import read_gate

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.commands.retrain import RetrainOptions
 from lightkit.cli.laying import lay_words
 from lightkit.cli.session import Session
+from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import Problems
 from lightkit.errors import ConfigError
 from lightkit.registry.gate_settings import GateSettings, read_gate

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from functools import partial
 
-from lightkit.cli.commands.retrain import RetrainOptions
 from lightkit.cli.holding import job_of, lock_of
 from lightkit.cli.notifying import Audience
 from lightkit.cli.resuming import RunSettings
@@ -14,6 +13,7 @@ from lightkit.cli.retrain_words import config_digest
 from lightkit.cli.screen import speak_plainly
 from lightkit.cli.session import Session, open_session
 from lightkit.cli.stage_process import Relay
+from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import mistake, read_scalar
 from lightkit.errors import ConfigError
 from lightkit.registry.gate_settings import read_gate

@@ -11,8 +11,8 @@ from lightkit.cli.laying import STAGES, Laid
 from lightkit.cli.resuming import on_this_machine
 from lightkit.config import Hardware
 from lightkit.config.pruning import checked, without
+from lightkit.hardware import this_machine
 from lightkit.launch import LaunchSettings, check_engine, read_settings, read_watchdog, this_rank
-from lightkit.machine import this_machine
 from lightkit.registry.gate_settings import read_gate
 
 __all__ = ["Settled", "settle"]

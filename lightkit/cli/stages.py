@@ -20,10 +20,10 @@ from lightkit.cli.threads import num_threads
 from lightkit.cli.timing import with_moment
 from lightkit.cli.unchanged import code_if_unchanged, warn_undecided
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
+from lightkit.hardware import this_machine
+from lightkit.hardware.allocator import keep_memory
 from lightkit.launch import this_rank
 from lightkit.launch.plan import THREADS
-from lightkit.machine import this_machine
-from lightkit.machine.allocator import keep_memory
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from lightkit import config
 from lightkit.cli.laying import Laid, lay_words
 from lightkit.cli.resuming import on_this_machine
 from lightkit.config import KeyPath, Problems, Resolved, dotted
-from lightkit.config.hardware.said import BLOCK_KEYS, OLD_TRAINER_KEYS
+from lightkit.config.accelerator.said import BLOCK_KEYS, OLD_TRAINER_KEYS
 from lightkit.config.presented import Presented
 from lightkit.config.pruning import checked, without
 from lightkit.config.tree import Items, Node, Table, walk
 from lightkit.errors import LightkitError
-from lightkit.machine import this_machine
+from lightkit.hardware import this_machine
 
 __all__ = ["Traced", "trace", "traced"]
 

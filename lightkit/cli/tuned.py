@@ -17,11 +17,11 @@ from lightkit.cli.session import Session
 from lightkit.cli.stage import Stage
 from lightkit.cli.stalling import measuring_watched
 from lightkit.cli.timing import deadline_of
-from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.errors import LightkitError
+from lightkit.hardware import this_machine
 from lightkit.launch import read_watchdog
 from lightkit.launch.plan import THREADS
-from lightkit.machine import this_machine
 from lightkit.tuning.allowance import SHARE_OF_TRAINING
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from lightkit.cli.screen import hush_libraries, speak_plainly
 from lightkit.cli.session import Session, open_session
 from lightkit.cli.tables import print_table
 from lightkit.config import dump_yaml
-from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.hardware import this_machine
+from lightkit.hardware.allocator import keep_memory
 from lightkit.launch.plan import THREADS
-from lightkit.machine import this_machine
-from lightkit.machine.allocator import keep_memory
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 from lightkit.tuning.variant import Findings, Measurement, rate_words

@@ -16,10 +16,10 @@ from lightkit.cli.length import Length
 from lightkit.cli.real_batches import taken_batches
 from lightkit.cli.session import Session
 from lightkit.cli.twin import Twin
-from lightkit.config.hardware.choosing import place_of
-from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.config.accelerator.choosing import place_of
+from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.errors import ConfigError
-from lightkit.machine import this_machine
+from lightkit.hardware import this_machine
 from lightkit.tuning.allowance import Allowance
 from lightkit.tuning.batch_size import FoundSize, find_batch_size
 from lightkit.tuning.computation import Computation

@@ -21,9 +21,9 @@ and lists replace; ``key+:`` appends; a new ``class_path`` drops the arguments o
 Apart, and without torch, so that a mistake in a config is told before anything heavy is loaded.
 """
 
+from lightkit.config.accelerator import Hardware, resolve_hardware
 from lightkit.config.arguments import Arguments, split_arguments
 from lightkit.config.entries import LightningConfig
-from lightkit.config.hardware import Hardware, resolve_hardware
 from lightkit.config.layers import PREFIX, RESERVED_VARIABLES, Flag
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near, shown_path
 from lightkit.config.problems import Problems

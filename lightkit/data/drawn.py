@@ -13,7 +13,7 @@ from lightkit.data.flower_scenes import draw_flower
 from lightkit.data.flower_shapes import FLOWERS
 from lightkit.data.image_folder import ImageFolder
 from lightkit.errors import ConfigError, DataError
-from lightkit.machine.cache_folder import cache_folder, preferred_cache_folder
+from lightkit.hardware.cache_folder import cache_folder, preferred_cache_folder
 
 __all__ = ["DrawnFlowers", "drawn_flowers"]
 

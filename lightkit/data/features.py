@@ -18,8 +18,8 @@ from lightkit.data.images_ahead import BatchesAhead, ImagesAhead
 from lightkit.data.on_device import normalised
 from lightkit.data.samples import ImageSamples
 from lightkit.data.workers import Ahead, local_ranks
+from lightkit.hardware.processor import available_memory_bytes
 from lightkit.images.preprocessing import Preprocessing
-from lightkit.machine.processor import available_memory_bytes
 from lightkit.runs.disk import in_bytes
 
 __all__ = ["Features", "may_be_kept"]

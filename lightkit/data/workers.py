@@ -13,8 +13,8 @@ from weakref import WeakSet
 from pytorch_lightning import Trainer
 
 from lightkit.errors import ConfigError
-from lightkit.machine.cores import workers_by_rule
-from lightkit.machine.processor import num_cores
+from lightkit.hardware.cores import workers_by_rule
+from lightkit.hardware.processor import num_cores
 
 __all__ = [
     "Ahead",
@@ -77,7 +77,7 @@ def chosen_num_workers(
 def num_workers_for(*, cores: int, ranks: int, device: str, is_cached: bool, num_batches: int | None = None) -> int:
     """Choose the number of processes that load for each process that trains.
 
-    The rule is that of `lightkit.machine.cores.workers_by_rule`.
+    The rule is that of `lightkit.hardware.cores.workers_by_rule`.
 
     Args:
         cores: That this machine lets us use.

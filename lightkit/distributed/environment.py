@@ -10,8 +10,8 @@ from lightning_utilities.core import rank_zero as utilities
 from pytorch_lightning.utilities import rank_zero as lightning
 
 from lightkit.distributed.collectives import hvd, spare_cores, start_horovod
+from lightkit.hardware import this_machine
 from lightkit.launch import this_rank
-from lightkit.machine import this_machine
 
 __all__ = ["HorovodEnvironment"]
 

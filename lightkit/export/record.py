@@ -43,7 +43,7 @@ from lightkit import __version__
 from lightkit.artefacts.metadata import Metadata
 from lightkit.export.proof import Proof
 from lightkit.export.publishing import DATA
-from lightkit.machine.packages import describe_packages
+from lightkit.hardware.packages import describe_packages
 from lightkit.runs.files import read_json, write_json
 from lightkit.runs.integrity import digest
 

@@ -18,7 +18,7 @@ from lightkit.export.naming import file_name
 from lightkit.export.opsets import check_opset
 from lightkit.export.reasons import code_line, quiet, reasoned, refused
 from lightkit.export.subject import Subject, WriteOptions, own
-from lightkit.machine.packages import describe_packages
+from lightkit.hardware.packages import describe_packages
 
 __all__ = ["check_calibration", "check_options", "write"]
 

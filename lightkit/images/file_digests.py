@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import BinaryIO
 
+from lightkit.hardware import processor
+from lightkit.hardware.cache_folder import cache_folder
 from lightkit.images.verdict_cache import VerdictCache
-from lightkit.machine import processor
-from lightkit.machine.cache_folder import cache_folder
 
 __all__ = ["CACHE_NAME", "UNREADABLE", "FileDigest", "digest_of", "file_digests", "is_settled", "state_of"]
 

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import PIL
 from PIL import Image, ImageFile, features
 
+from lightkit.hardware.cache_folder import cache_folder
 from lightkit.images.ahead import in_order
 from lightkit.images.decoding import num_threads
 from lightkit.images.file_digests import CACHE_NAME, digest_of, is_settled, state_of
@@ -27,7 +28,6 @@ from lightkit.images.reading import (
     reason_of,
 )
 from lightkit.images.verdict_cache import Verdict, VerdictCache
-from lightkit.machine.cache_folder import cache_folder
 
 __all__ = ["Verdict", "verdicts"]
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from lightkit.errors import CheckpointError
-from lightkit.machine.processor import available_memory_bytes
+from lightkit.hardware.processor import available_memory_bytes
 
 __all__ = ["check_room", "existing_folder", "free_bytes", "in_bytes", "what_is_free"]
 

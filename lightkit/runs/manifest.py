@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lightkit.machine import PACKAGES, describe_packages, processor
+from lightkit.hardware import PACKAGES, describe_packages, processor
 
 __all__ = ["PACKAGES", "build_manifest", "describe_git", "describe_hardware", "describe_packages", "git_output"]
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import torch
 
-from lightkit.config.hardware.settings import AcceleratorSettings
-from lightkit.machine.processor import instruction_sets
+from lightkit.config.accelerator.settings import AcceleratorSettings
+from lightkit.hardware.processor import instruction_sets
 from lightkit.tuning.compiling import missing_for_compiling
 from lightkit.tuning.variant import Variant
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from lightkit.config.hardware.settings import AcceleratorSettings
-from lightkit.machine.cores import Share, share_of_cores, threads_to_try
+from lightkit.config.accelerator.settings import AcceleratorSettings
+from lightkit.hardware.cores import Share, share_of_cores, threads_to_try
 from lightkit.tuning.candidates import candidates
 from lightkit.tuning.choosing import choose
 from lightkit.tuning.variant import Findings, Measurement, Variant

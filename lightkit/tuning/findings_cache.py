@@ -14,10 +14,10 @@ from types import ModuleType
 from typing import Any
 
 from lightkit import __version__
-from lightkit.machine.cores import threads_as_set
-from lightkit.machine.gpus import visible_gpus
-from lightkit.machine.packages import describe_packages
-from lightkit.machine.processor import cpu_model, instruction_sets, num_cores
+from lightkit.hardware.cores import threads_as_set
+from lightkit.hardware.gpus import visible_gpus
+from lightkit.hardware.packages import describe_packages
+from lightkit.hardware.processor import cpu_model, instruction_sets, num_cores
 
 __all__ = ["key_of", "name_of", "read", "read_all", "write"]
 

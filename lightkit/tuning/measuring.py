@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 from pytorch_lightning import LightningDataModule, LightningModule
 
-from lightkit.config.hardware.settings import AcceleratorSettings
-from lightkit.machine.cores import threads_to_try
-from lightkit.machine.processor import num_cores
+from lightkit.config.accelerator.settings import AcceleratorSettings
+from lightkit.hardware.cores import threads_to_try
+from lightkit.hardware.processor import num_cores
 from lightkit.tuning.allowance import Allowance, Part
 from lightkit.tuning.candidates import candidates
 from lightkit.tuning.concluding import concluded, precision_of

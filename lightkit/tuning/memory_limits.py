@@ -10,7 +10,7 @@ import psutil
 import torch
 from pytorch_lightning.utilities.memory import is_oom_error
 
-from lightkit.machine.processor import available_memory_bytes
+from lightkit.hardware.processor import available_memory_bytes
 
 __all__ = [
     "HEADROOM",

@@ -12,13 +12,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lightkit import runs
-from lightkit.cli.commands.retrain import RetrainOptions
 from lightkit.cli.laying import lay_words
 from lightkit.cli.retrain_stages import Retraining
 from lightkit.cli.retrain_words import config_digest
 from lightkit.cli.screen import speak_plainly
 from lightkit.cli.session import open_session
 from lightkit.cli.stage_process import Ended, Relay
+from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime
 from lightkit.registry.gate_settings import GateSettings, read_gate

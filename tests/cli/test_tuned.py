@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from lightkit.machine.processor import num_cores
+from lightkit.hardware.processor import num_cores
 from lightkit.runs import read_events
 from tests.cli.conftest import House, read_json
 

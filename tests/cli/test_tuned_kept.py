@@ -20,8 +20,8 @@ from lightkit.cli.answers import SPEED
 from lightkit.cli.kept_findings import Keepable, Shelf
 from lightkit.cli.lightning import LightkitCLI
 from lightkit.cli.resuming import Start
-from lightkit.config.hardware.settings import AcceleratorSettings
-from lightkit.machine import this_machine
+from lightkit.config.accelerator.settings import AcceleratorSettings
+from lightkit.hardware import this_machine
 from lightkit.runs import Run, read_events
 from lightkit.tuning.allowance import Allowance, Part
 from lightkit.tuning.batch_size import FoundSize, TriedSize

@@ -36,13 +36,13 @@ def main() -> int:
     """Run the command until it would train."""
     count = count_cores()
     # late as in one_device.py
-    from lightkit.machine.xla import Xla
+    from lightkit.hardware.xla import Xla
     from lightkit.main import main as lightkit
 
     def find_xla(environ: Mapping[str, str], version: str | None) -> Xla:
         return Xla(version, environ.get("PJRT_DEVICE") or None, count, count)
 
-    with patch("lightkit.machine.machine.find_xla", find_xla), patch(_BEGINNING, _tell):
+    with patch("lightkit.hardware.machine.find_xla", find_xla), patch(_BEGINNING, _tell):
         return lightkit()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.tuning import candidates as module
 from lightkit.tuning.candidates import candidates, lower_precision
 from lightkit.tuning.variant import Variant

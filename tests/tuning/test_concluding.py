@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.tuning import candidates
 from lightkit.tuning.choosing import choose
 from lightkit.tuning.concluding import narrowed

@@ -20,7 +20,7 @@ from pytorch_lightning.plugins.precision import DoublePrecision, MixedPrecision
 from torch import Tensor, nn
 from torch.utils.data import random_split
 
-from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.errors import ConfigError
 from lightkit.tuning import allowance, candidates, measuring, search, sitting
 from lightkit.tuning.allowance import Allowance

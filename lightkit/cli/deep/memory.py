@@ -12,7 +12,7 @@ import psutil
 from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
-from lightkit.machine.processor import available_memory_bytes
+from lightkit.hardware.processor import available_memory_bytes
 
 __all__ = ["Memory", "memory_to_take", "peak_bytes", "state_bytes", "workers_bytes"]
 

@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lightkit.config.accelerator.said import OLD_TRAINER_KEYS
 from lightkit.config.catalogue.catalogue import PACKAGES, Catalogue, MayMean
 from lightkit.config.catalogue.classes import ClassJudge
 from lightkit.config.catalogue.findings import PASSED_OVER, Findings
 from lightkit.config.catalogue.types import shown
 from lightkit.config.catalogue.words import judge_trainer_words
-from lightkit.config.hardware.said import OLD_TRAINER_KEYS
 from lightkit.config.merging import Layering, is_append
 from lightkit.config.origins import KeyPath, cut, near
 from lightkit.config.tree import Leaf, Node, Table, plain, walk

@@ -1,12 +1,12 @@
-"""The JSON Schema of the keys for hardware, which `lightkit.config.hardware` reads by rules of its own."""
+"""The JSON Schema of the keys for hardware, which `lightkit.config.accelerator` reads by rules of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from lightkit.config.hardware.said import BLOCK_KEYS, OLD_TRAINER_KEYS
-from lightkit.config.hardware.words import KINDS, OLD_STRATEGIES, PRECISIONS, XLA_STRATEGIES, why_gone
+from lightkit.config.accelerator.said import BLOCK_KEYS, OLD_TRAINER_KEYS
+from lightkit.config.accelerator.words import KINDS, OLD_STRATEGIES, PRECISIONS, XLA_STRATEGIES, why_gone
 
 __all__ = ["accelerator_schema", "trainer_hardware"]
 

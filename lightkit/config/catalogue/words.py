@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from lightkit.config.accelerator.words import (
+    GONE_STRATEGIES,
+    OLD_STRATEGIES,
+    STRATEGIES_AS_ACCELERATORS,
+    STRATEGY_CLASSES,
+)
 from lightkit.config.catalogue.catalogue import Catalogue, MayMean
 from lightkit.config.catalogue.findings import Findings
-from lightkit.config.hardware.words import GONE_STRATEGIES, OLD_STRATEGIES, STRATEGIES_AS_ACCELERATORS, STRATEGY_CLASSES
 from lightkit.config.origins import KeyPath, near, shortened
 from lightkit.config.tree import Leaf, Table
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightkit.config.hardware.words import GONE_STRATEGIES, HOROVOD, why_gone
+from lightkit.config.accelerator.words import GONE_STRATEGIES, HOROVOD, why_gone
 
 __all__ = ["LIGHTNING_CLASS", "TodaysClass", "todays_class"]
 

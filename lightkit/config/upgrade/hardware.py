@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lightkit.config.hardware import Hardware, resolve_hardware
-from lightkit.config.hardware.computing import COMPUTING_KEYS
-from lightkit.config.hardware.said import OLD_TRAINER_KEYS
-from lightkit.config.hardware.words import GONE_STRATEGIES, OLD_STRATEGIES, STRATEGIES_AS_ACCELERATORS
+from lightkit.config.accelerator import Hardware, resolve_hardware
+from lightkit.config.accelerator.computing import COMPUTING_KEYS
+from lightkit.config.accelerator.said import OLD_TRAINER_KEYS
+from lightkit.config.accelerator.words import GONE_STRATEGIES, OLD_STRATEGIES, STRATEGIES_AS_ACCELERATORS
 from lightkit.config.merging import Layering
 from lightkit.config.origins import Origin
 from lightkit.config.resolved import CLASS_SECTIONS, WORDS, Resolved

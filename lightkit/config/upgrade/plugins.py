@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightkit.config.hardware.words import HOROVOD
+from lightkit.config.accelerator.words import HOROVOD
 from lightkit.config.origins import KeyPath, Origin, dotted
 from lightkit.config.tree import Leaf, Node, Table, plain
 from lightkit.config.upgrade.changes import Places, Report

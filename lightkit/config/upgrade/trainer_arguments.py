@@ -1,6 +1,6 @@
 """The trainer's arguments of Lightning 1.x that are gone or mean something else today: one rule each, with its reason.
 
-Those for hardware are not here: `lightkit.config.hardware` knows them.
+Those for hardware are not here: `lightkit.config.accelerator` knows them.
 Sources: Lightning's changelog, and its guides "Upgrade from 1.4 to the 2.0" to "from 1.9".
 """
 

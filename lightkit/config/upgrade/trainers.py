@@ -6,7 +6,7 @@ from collections.abc import Mapping as AnyMapping
 from dataclasses import replace
 from typing import Any
 
-from lightkit.config.hardware.words import OLD_STRATEGIES
+from lightkit.config.accelerator.words import OLD_STRATEGIES
 from lightkit.config.origins import KeyPath, dotted
 from lightkit.config.tree import Node, Table, plain
 from lightkit.config.upgrade.changes import Places, Report, is_interpolated, shown

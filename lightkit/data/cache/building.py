@@ -23,9 +23,9 @@ from lightkit.data.cache.layout import FoundPhoto, Layout
 from lightkit.data.cache.locks import is_gone, own, use
 from lightkit.data.cache.pixel_file import PixelFile, file_bytes, head_bytes, opened
 from lightkit.data.splits import content_digest
+from lightkit.hardware.processor import num_cores
 from lightkit.images.preprocessing import resized
 from lightkit.images.reading import decoded, pillow_warnings
-from lightkit.machine.processor import num_cores
 
 __all__ = ["UNFINISHED", "built"]
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from lightkit.data.cache.layout import INDEX, num_bytes
 from lightkit.data.cache.locks import is_gone, remove_after_last_use, use
-from lightkit.machine.processor import num_cores
+from lightkit.hardware.processor import num_cores
 
 __all__ = ["BrokenFileError", "PixelFile", "file_bytes", "head_bytes", "identity_of", "opened"]
 

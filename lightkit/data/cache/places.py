@@ -13,8 +13,8 @@ from typing import Literal
 
 from lightkit.data.cache.building import UNFINISHED
 from lightkit.data.cache.locks import remove_unused
-from lightkit.machine.cache_folder import cache_folder, preferred_cache_folder
-from lightkit.machine.processor import available_memory_bytes
+from lightkit.hardware.cache_folder import cache_folder, preferred_cache_folder
+from lightkit.hardware.processor import available_memory_bytes
 
 __all__ = ["Place", "lock_folder", "places"]
 

@@ -16,8 +16,8 @@ from lightkit.data.tables.loader import TableLoader
 from lightkit.data.tables.rows import Row
 from lightkit.data.tables.scan import SPLITS
 from lightkit.errors import DataError
+from lightkit.hardware.processor import num_cores
 from lightkit.images.reading import UnreadableImageError, pillow_warnings
-from lightkit.machine.processor import num_cores
 
 __all__ = ["refuse_bad_epoch", "refuse_undecodable"]
 

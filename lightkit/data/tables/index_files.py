@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightkit.machine.cache_folder import cache_folder
+from lightkit.hardware.cache_folder import cache_folder
 
 __all__ = ["Kept", "index_folder", "load_index", "locked", "save_index"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lightkit.config import Hardware, resolve, resolve_hardware
-from lightkit.config.hardware.computing import COMPUTING_KEYS
-from lightkit.config.hardware.settings import AcceleratorSettings
+from lightkit.config.accelerator.computing import COMPUTING_KEYS
+from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.errors import ConfigError
 from tests.config.hardware.test_layers import layered
 from tests.config.hardware.test_resolving import NOTHING, TPU

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import split_arguments
-from lightkit.config.hardware import resolve_hardware
+from lightkit.config.accelerator import resolve_hardware
 from lightkit.config.layers import Flag
 from lightkit.config.resolved import resolve
 from lightkit.errors import ConfigError
-from lightkit.machine import Gpu, Machine, Xla
+from lightkit.hardware import Gpu, Machine, Xla
 from tests.config.hardware.test_resolving import FOUR, NOTHING, TPU, hardware_of
 
 ONE = Machine(gpus=(Gpu(0, "NVIDIA H200", 139 << 30, "GPU-0"),))

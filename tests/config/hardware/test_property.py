@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
 from lightkit.config import Hardware, resolve, resolve_hardware
-from lightkit.config.hardware.computing import COMPUTING_KEYS
-from lightkit.config.hardware.said import BLOCK_KEYS
+from lightkit.config.accelerator.computing import COMPUTING_KEYS
+from lightkit.config.accelerator.said import BLOCK_KEYS
 from lightkit.config.layers import Flag
 from lightkit.config.scalars import read_scalar
 from lightkit.errors import ConfigError
-from lightkit.machine import Machine
+from lightkit.hardware import Machine
 from tests.config.hardware.test_resolving import FOUR, NOTHING, TPU
 
 GPUS: list[Any] = [None, 0, 1, 2, "2", -1, "-1", "all", [0, 3], "0,3", "0,", [], [1, 1], True, -3, "two", {"a": 1}, 2.5]

@@ -10,7 +10,7 @@ import yaml
 
 from lightkit.config import Hardware, Resolved, resolve, resolve_hardware, split_arguments
 from lightkit.config.scalars import read_scalar
-from lightkit.machine import Gpu, Machine, Xla
+from lightkit.hardware import Gpu, Machine, Xla
 
 HOROVOD = {"class_path": "lightkit.distributed.HorovodStrategy"}
 FOUR = Machine(gpus=tuple(Gpu(index, "NVIDIA H200", 139 << 30, f"GPU-{index}") for index in range(4)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.config.hardware.said import OLD_TRAINER_KEYS
+from lightkit.config.accelerator.said import OLD_TRAINER_KEYS
 from lightkit.config.upgrade import class_arguments, class_paths
 from lightkit.config.upgrade.hardware import BACKEND
 from lightkit.config.upgrade.trainer_arguments import (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lightkit.config.hardware.counts import ALL
-from lightkit.config.hardware.devices import Devices
-from lightkit.config.hardware.said import Said
+from lightkit.config.accelerator.counts import ALL
+from lightkit.config.accelerator.devices import Devices
+from lightkit.config.accelerator.said import Said
 from lightkit.config.origins import Origin, mistake
 from lightkit.errors import ConfigError
-from lightkit.machine import Machine
+from lightkit.hardware import Machine
 
 __all__ = ["check_devices", "check_xla", "found_by_lightning", "num_visible", "xla_environment"]
 

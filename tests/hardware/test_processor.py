@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightkit.machine import processor
+from lightkit.hardware import processor
 
 X86 = "processor\t: 0\nmodel name\t: AMD EPYC 9654\nflags\t\t: fpu sse4_2 avx avx2 fma avx512f amx_bf16\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp sve bf16\nCPU implementer\t: 0x41\n"

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lightkit.config.hardware.counts import ALL, read_devices
-from lightkit.config.hardware.said import Said
-from lightkit.config.hardware.strategy import is_strategy_word
-from lightkit.config.hardware.words import ACCELERATOR_CLASSES, HOROVOD, KINDS, OLD_STRATEGIES
+from lightkit.config.accelerator.counts import ALL, read_devices
+from lightkit.config.accelerator.said import Said
+from lightkit.config.accelerator.strategy import is_strategy_word
+from lightkit.config.accelerator.words import ACCELERATOR_CLASSES, HOROVOD, KINDS, OLD_STRATEGIES
 from lightkit.config.merging import class_of
 from lightkit.config.origins import KeyPath, Origin
 

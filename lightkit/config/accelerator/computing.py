@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightkit.config.hardware.homes import home_of
-from lightkit.config.hardware.said import Said, contradiction
-from lightkit.config.hardware.writing import valued
+from lightkit.config.accelerator.homes import home_of
+from lightkit.config.accelerator.said import Said, contradiction
+from lightkit.config.accelerator.writing import valued
 from lightkit.config.origins import KeyPath, near
 from lightkit.config.pruning import Consequence
 from lightkit.config.resolved import Resolved

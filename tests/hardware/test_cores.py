@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightkit.machine.cores import share_of_cores, threads_as_set, threads_to_try
-from lightkit.machine.processor import num_cores
+from lightkit.hardware.cores import share_of_cores, threads_as_set, threads_to_try
+from lightkit.hardware.processor import num_cores
 
 
 def test_two_ranks_within_a_quota_of_two_cores_have_a_thread_each_and_load_themselves(tmp_path: Path) -> None:

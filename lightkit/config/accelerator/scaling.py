@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightkit.config.hardware.counts import read_flag
-from lightkit.config.hardware.said import Said, agreed
-from lightkit.config.hardware.writing import valued
+from lightkit.config.accelerator.counts import read_flag
+from lightkit.config.accelerator.said import Said, agreed
+from lightkit.config.accelerator.writing import valued
 from lightkit.config.origins import KeyPath, mistake
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Leaf, Node, Table, plain

@@ -9,6 +9,6 @@
 Apart from LightningCLI, which never sees the old words, and without torch, so that a wrong one is told at once.
 """
 
-from lightkit.config.hardware.resolving import Hardware, resolve_hardware
+from lightkit.config.accelerator.resolving import Hardware, resolve_hardware
 
 __all__ = ["Hardware", "resolve_hardware"]

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lightkit.config.hardware.counts import ALL
-from lightkit.config.hardware.devices import Devices
-from lightkit.config.hardware.said import Said, agreed, contradiction
-from lightkit.config.hardware.strategy import Strategy
-from lightkit.config.hardware.words import PRECISIONS, XLA_PRECISIONS, XLA_STRATEGIES
+from lightkit.config.accelerator.counts import ALL
+from lightkit.config.accelerator.devices import Devices
+from lightkit.config.accelerator.said import Said, agreed, contradiction
+from lightkit.config.accelerator.strategy import Strategy
+from lightkit.config.accelerator.words import PRECISIONS, XLA_PRECISIONS, XLA_STRATEGIES
 from lightkit.config.origins import Origin, mistake, near
 from lightkit.config.tree import Leaf
 from lightkit.errors import ConfigError

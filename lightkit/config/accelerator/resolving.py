@@ -7,22 +7,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightkit.config.hardware.computing import computing_settings, unheeded
-from lightkit.config.hardware.counts import ALL, read_processes, read_tpu_cores
-from lightkit.config.hardware.devices import Devices, decide_devices
-from lightkit.config.hardware.layers import is_remote, outspoken
-from lightkit.config.hardware.machine import check_devices, check_xla, found_by_lightning, num_visible, xla_environment
-from lightkit.config.hardware.notices import notices_of, oversubscription
-from lightkit.config.hardware.rules import Precision, check_together, decide_precision
-from lightkit.config.hardware.said import Said, agreed, read_said
-from lightkit.config.hardware.scaling import scaling_entry
-from lightkit.config.hardware.strategy import Strategy, decide_strategy, is_strategy_word
-from lightkit.config.hardware.words import KINDS
-from lightkit.config.hardware.writing import rewritten, valued
+from lightkit.config.accelerator.computing import computing_settings, unheeded
+from lightkit.config.accelerator.counts import ALL, read_processes, read_tpu_cores
+from lightkit.config.accelerator.devices import Devices, decide_devices
+from lightkit.config.accelerator.layers import is_remote, outspoken
+from lightkit.config.accelerator.machine import (
+    check_devices,
+    check_xla,
+    found_by_lightning,
+    num_visible,
+    xla_environment,
+)
+from lightkit.config.accelerator.notices import notices_of, oversubscription
+from lightkit.config.accelerator.rules import Precision, check_together, decide_precision
+from lightkit.config.accelerator.said import Said, agreed, read_said
+from lightkit.config.accelerator.scaling import scaling_entry
+from lightkit.config.accelerator.strategy import Strategy, decide_strategy, is_strategy_word
+from lightkit.config.accelerator.words import KINDS
+from lightkit.config.accelerator.writing import rewritten, valued
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Leaf, Node, graft
-from lightkit.machine import Machine
+from lightkit.hardware import Machine
 
 __all__ = ["Hardware", "resolve_hardware"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lightkit.config.hardware.said import OLD_TRAINER_KEYS, Said
+from lightkit.config.accelerator.said import OLD_TRAINER_KEYS, Said
 from lightkit.config.origins import KeyPath, mistake
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Node, Table, graft, plain

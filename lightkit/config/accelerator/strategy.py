@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lightkit.config.hardware.said import Said, contradiction
-from lightkit.config.hardware.words import (
+from lightkit.config.accelerator.said import Said, contradiction
+from lightkit.config.accelerator.words import (
     GONE_STRATEGIES,
     HOROVOD,
     OLD_STRATEGIES,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lightkit.config.hardware.said import Said
+from lightkit.config.accelerator.said import Said
 from lightkit.config.origins import dotted, mistake
 from lightkit.config.scalars import read_scalar
 

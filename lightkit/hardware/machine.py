@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lightkit.machine import processor
-from lightkit.machine.gpus import Gpu, visible_gpus
-from lightkit.machine.packages import describe_packages
-from lightkit.machine.xla import Xla, find_xla
+from lightkit.hardware import processor
+from lightkit.hardware.gpus import Gpu, visible_gpus
+from lightkit.hardware.packages import describe_packages
+from lightkit.hardware.xla import Xla, find_xla
 
 __all__ = ["Machine", "this_machine"]
 

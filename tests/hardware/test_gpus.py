@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from lightkit.machine.gpus import Gpu, Gpus, visible_gpus
+from lightkit.hardware.gpus import Gpu, Gpus, visible_gpus
 
 MIG = "MIG-7f1a"
 

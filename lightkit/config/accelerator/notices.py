@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lightkit.config.hardware.rules import is_old_precision
-from lightkit.config.hardware.said import OLD_TRAINER_KEYS, Said
-from lightkit.config.hardware.strategy import is_strategy_word
-from lightkit.config.hardware.words import HOROVOD, OLD_STRATEGIES
+from lightkit.config.accelerator.rules import is_old_precision
+from lightkit.config.accelerator.said import OLD_TRAINER_KEYS, Said
+from lightkit.config.accelerator.strategy import is_strategy_word
+from lightkit.config.accelerator.words import HOROVOD, OLD_STRATEGIES
 from lightkit.config.merging import class_of
 from lightkit.config.origins import KeyPath, dotted
 from lightkit.config.resolved import Resolved

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.machine import Horovod, find_horovod, this_machine
+from lightkit.hardware import Horovod, find_horovod, this_machine
 
 HEAVY = ("torch", "pytorch_lightning", "torchvision", "mlflow", "numpy", "horovod", "torch_xla")
 
@@ -31,7 +31,7 @@ def test_this_machine_is_described_in_plain_values() -> None:
 
 def test_asking_loads_nothing_heavy() -> None:
     program = (
-        "import sys; from lightkit.machine import find_horovod, this_machine; this_machine(); find_horovod();"
+        "import sys; from lightkit.hardware import find_horovod, this_machine; this_machine(); find_horovod();"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

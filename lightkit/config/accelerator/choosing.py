@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lightkit.config.hardware.homes import home_of
-from lightkit.config.hardware.said import Said
-from lightkit.config.hardware.writing import put
+from lightkit.config.accelerator.homes import home_of
+from lightkit.config.accelerator.said import Said
+from lightkit.config.accelerator.writing import put
 from lightkit.config.origins import KeyPath, Origin, dotted
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Leaf, Table

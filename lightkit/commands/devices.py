@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from lightkit.config import near
 from lightkit.errors import ConfigError
-from lightkit.machine import Horovod, Machine, find_horovod, this_machine
+from lightkit.hardware import Horovod, Machine, find_horovod, this_machine
 
 __all__ = ["devices"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightkit.config.hardware.words import KINDS
+from lightkit.config.accelerator.words import KINDS
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near
 from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Node, Table, plain

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightkit.cli.commands.gate import session_of
 from lightkit.cli.own_options import ON_A_RUN, Takes, one_run, part
+from lightkit.commands.gate import session_of
 from lightkit.registry.names import check_alias, check_name
 from lightkit.runs.junit import failure_told
 

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from lightkit.config.accelerator.said import Said
 from lightkit.config.catalogue.catalogue import load_catalogue
-from lightkit.config.hardware.said import Said
 from lightkit.config.merging import class_of
 from lightkit.config.origins import KeyPath, mistake
 from lightkit.config.resolved import Resolved

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.machine.cache_folder import cache_folder, preferred_cache_folder
+from lightkit.hardware.cache_folder import cache_folder, preferred_cache_folder
 
 
 def test_it_is_where_xdg_cache_home_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lightkit.config.hardware.counts import ALL, read_devices, read_gpus, read_processes, read_tpu_cores
-from lightkit.config.hardware.layers import is_remote, kind_of
-from lightkit.config.hardware.said import Said, agreed, contradiction
-from lightkit.config.hardware.strategy import Strategy, is_strategy_word
-from lightkit.config.hardware.words import why_gone
+from lightkit.config.accelerator.counts import ALL, read_devices, read_gpus, read_processes, read_tpu_cores
+from lightkit.config.accelerator.layers import is_remote, kind_of
+from lightkit.config.accelerator.said import Said, agreed, contradiction
+from lightkit.config.accelerator.strategy import Strategy, is_strategy_word
+from lightkit.config.accelerator.words import why_gone
 from lightkit.config.origins import mistake
 from lightkit.config.tree import plain
 
