@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lightkit.cli.lightning import LightkitCLI
+    from lightkit.cli.lightning_cli import LightkitCLI
 
 __all__ = ["LightkitCLI", "__version__"]
 
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     """Import `LightkitCLI` when it is asked for, since it loads torch."""
     if name == "LightkitCLI":
-        from lightkit.cli.lightning import LightkitCLI
+        from lightkit.cli.lightning_cli import LightkitCLI
 
         return LightkitCLI
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

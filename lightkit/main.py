@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lightkit import __version__
-from lightkit.cli.standard_output import lost_output_told, silence, tell
+from lightkit.cli.standard_output import discard_output, guard_standard_output, print_error
 from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, OutputLost, told_interruption
 from lightkit.runs.signals import SignalWatch
 
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
-        lost_output_told()
+        guard_standard_output()
     with SignalWatch(to_the_end=argv is None) as watch:
         watch.code = _code_of(words, watch)
         return watch.code
@@ -120,7 +120,7 @@ def _code_of(words: list[str], watch: SignalWatch) -> int:
     except Interrupted as interruption:
         return _told(interruption)
     except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
-        silence(sys.stdout)
+        discard_output(sys.stdout)
         return PIPE_CLOSED
     except Exception as error:
         if watch.received is not None and watch.explains(error):
@@ -128,14 +128,14 @@ def _code_of(words: list[str], watch: SignalWatch) -> int:
         if not isinstance(error, LightkitError):
             raise
         if isinstance(error, OutputLost):
-            silence(sys.stdout)  # which Python would try to write once more at its end
-        tell(f"error: {error}")
+            discard_output(sys.stdout)  # which Python would try to write once more at its end
+        print_error(f"error: {error}")
         return error.exit_code
     return code
 
 
 def _told(interruption: Interrupted) -> int:
-    tell(told_interruption(interruption))
+    print_error(told_interruption(interruption))
     return interruption.exit_code
 
 

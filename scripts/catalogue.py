@@ -12,14 +12,14 @@ import json
 import sys
 from pathlib import Path
 
-from lightkit.cli.describing import catalogue
+from lightkit.cli.class_descriptions import build_catalogue
 
 FILE = Path(__file__).parents[1] / "lightkit" / "config" / "catalogue" / "catalogue.json"
 
 
 def main() -> int:
     """Write the file, or compare it."""
-    text = json.dumps(catalogue(), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(build_catalogue(), indent=1, ensure_ascii=False) + "\n"
     if sys.argv[1:] == ["--check"]:
         if text == FILE.read_text(encoding="utf-8"):
             return 0

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lightkit.artefacts.metadata import FILES as FORMATS
-from lightkit.cli.laying import OPTIONS, STAGES, options_of
+from lightkit.cli.config_loader import OPTIONS, STAGES, options_of
 from lightkit.cli.offered import FILES, FOLDERS, keys, topics, values
 
 __all__ = ["answer"]

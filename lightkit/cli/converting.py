@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lightkit.cli.screen import Mode, choose_mode, say, speak_plainly
+from lightkit.cli.console import OutputMode, choose_output_mode, configure_console, print_line
 from lightkit.commands.convert import ConvertOptions
 from lightkit.config import shown_path
 from lightkit.errors import LightkitError, visible
@@ -40,8 +40,8 @@ def convert_images(options: ConvertOptions) -> int:
         DataError: If the photos cannot be used, or the disk is full.
         RunLocked: If another process is writing the same table.
     """
-    mode = choose_mode({"quiet": options.is_quiet}, sys.stdout)
-    speak_plainly(mode, _in_own_words)
+    mode = choose_output_mode({"quiet": options.is_quiet}, sys.stdout)
+    configure_console(mode, _in_own_words)
     place = Place(options.table, options.images, options.format == "delta", options.is_overwritten)
     place.check()
     from lightkit.data.tables.converting import image_rows  # here: it loads torch
@@ -53,12 +53,12 @@ def convert_images(options: ConvertOptions) -> int:
         raise error.reworded(_in_own_words) from error
     left_out = [BadImage(defect.name, defect.reason, "scan") for defect in catalogue.defects]
     files = laid_out(rows, num_files=options.partitions, row_group_bytes=options.row_group_bytes)
-    say(_found(options, catalogue), mode)
+    print_line(_found(options, catalogue), mode)
     with shown_progress(len(rows), sum(row.num_bytes for row in rows), mode) as advance:
         written = write_table(place, files, advance=advance, left_out=left_out)
     if left_out:
-        say(f"{shown_path(options.table / LEFT_OUT)}: lists what is left out", mode)
-    say(_told(options, written), mode)
+        print_line(f"{shown_path(options.table / LEFT_OUT)}: lists what is left out", mode)
+    print_line(_told(options, written), mode)
     return 0
 
 
@@ -98,7 +98,7 @@ def _told(options: ConvertOptions, written: WrittenTable) -> str:
 
 
 @contextmanager
-def shown_progress(num_rows: int, num_bytes: int, mode: Mode, *, every_s: float = _EVERY_S) -> Iterator[Advance]:
+def shown_progress(num_rows: int, num_bytes: int, mode: OutputMode, *, every_s: float = _EVERY_S) -> Iterator[Advance]:
     """Show a bar on a terminal, and a line now and then in a pipe.
 
     Args:
@@ -119,7 +119,9 @@ def shown_progress(num_rows: int, num_bytes: int, mode: Mode, *, every_s: float 
         done[1] += more_bytes
         if time.monotonic() - last >= every_s and done[0] < num_rows:
             last = time.monotonic()
-            say(f"convert  {done[0]} of {num_rows} images  {done[1] / 1e6:.1f} of {num_bytes / 1e6:.1f} MB", mode)
+            print_line(
+                f"convert  {done[0]} of {num_rows} images  {done[1] / 1e6:.1f} of {num_bytes / 1e6:.1f} MB", mode
+            )
 
     yield tell
 

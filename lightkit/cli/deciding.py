@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
-from lightkit.cli.masking import MaskedEvents, masked
-from lightkit.cli.notifying import lone_notifiers
-from lightkit.cli.screen import say
+from lightkit.cli.console import print_line
+from lightkit.cli.notifications import build_notifiers
+from lightkit.cli.redaction import RedactedEventStream, redact
 from lightkit.cli.tables import print_table
 from lightkit.commands.gate import GateOptions
 from lightkit.errors import LightkitError
@@ -20,18 +20,18 @@ from lightkit.runs.junit import Case, write_junit
 from lightkit.runs.step_summary import add_step_summary, markdown_table
 
 if TYPE_CHECKING:
-    from lightkit.cli.session import Session
+    from lightkit.cli.context import RunContext
 
 __all__ = ["decided", "tell_decision"]
 
 _HEAD = ("metric", "challenger", "baseline", "expected", "verdict")
 
 
-def decided(decision: Decision, session: Session, run: runs.Run) -> None:
+def decided(decision: Decision, session: RunContext, run: runs.Run) -> None:
     """Write gate.json and the event, and tell the config's notifiers."""
-    record = masked(session.resolved, decision.as_dict())
+    record = redact(session.resolved, decision.as_dict())
     runs.write_json(run.folder / RECORD, record)
-    MaskedEvents(run.events_path, session.resolved).write(
+    RedactedEventStream(run.events_path, session.resolved).write(
         "gate",
         passed=decision.passed,
         scores=record["scores"],
@@ -45,7 +45,7 @@ def decided(decision: Decision, session: Session, run: runs.Run) -> None:
         _tell_notifiers(record, session)
 
 
-def tell_decision(decision: Decision, session: Session, options: GateOptions, *, seconds: float) -> None:
+def tell_decision(decision: Decision, session: RunContext, options: GateOptions, *, seconds: float) -> None:
     """Print the decision, and write what CI reads."""
     mask = session.resolved.masked
     rows = [[mask(cell) for cell in _row(check)] for check in decision.checks]
@@ -54,11 +54,11 @@ def tell_decision(decision: Decision, session: Session, options: GateOptions, *,
         print(mask(json.dumps(finite(decision.as_dict()), ensure_ascii=False, default=str)))
     elif session.mode in ("terminal", "plain"):
         for notice in notices:
-            say(f"note  {notice}", session.mode)
+            print_line(f"note  {notice}", session.mode)
         if rows:
             print_table(_HEAD, rows, is_terminal=session.mode == "terminal", style=_style)
-            say(f"on    {mask(_samples(decision))}", session.mode)
-        say(f"gate  {_verdict(decision)}", session.mode)
+            print_line(f"on    {mask(_samples(decision))}", session.mode)
+        print_line(f"gate  {_verdict(decision)}", session.mode)
     if options.junit is not None:
         write_junit(options.junit, "lightkit gate", _cases(decision, seconds))
     verdict = f"### Gate: {_verdict(decision)}\n\n{decision.run}, {_samples(decision)}"
@@ -107,10 +107,10 @@ def _cases(decision: Decision, seconds: float) -> list[Case]:
     ]
 
 
-def _tell_notifiers(record: Mapping[str, Any], session: Session) -> None:
+def _tell_notifiers(record: Mapping[str, Any], session: RunContext) -> None:
     """Tell the config's notifiers; one that cannot be built is warned of, for the decision stands."""
     try:
-        notifiers = [notifier for _, notifier in lone_notifiers(session.resolved)]
+        notifiers = [notifier for _, notifier in build_notifiers(session.resolved)]
     except LightkitError as error:
         logging.getLogger("lightkit").warning("nobody is told of the gate: %s", error)
         return

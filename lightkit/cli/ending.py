@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lightkit import runs
-from lightkit.cli.session import Session
+from lightkit.cli.context import RunContext
 from lightkit.cli.stage import Stage
 from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, told_interruption
 
@@ -16,7 +16,7 @@ __all__ = ["close", "dropped_on_mistake", "ended_by_force", "release", "resumabl
 _RECORD_S = 1.0  # for a record of the end that is being written, of the two that last words may take
 
 
-def _without_secrets(error: BaseException | None, session: Session) -> BaseException | None:
+def _without_secrets(error: BaseException | None, session: RunContext) -> BaseException | None:
     """Give an error of the same name for the records where its words hold what came from the environment."""
     if error is None or not isinstance(error, Exception) or session.resolved.masked(str(error)) == str(error):
         return error
@@ -38,20 +38,20 @@ def dropped_on_mistake(stage: Stage) -> Iterator[None]:
         raise
 
 
-def close(stage: Stage, error: BaseException | None, session: Session) -> None:
+def close(stage: Stage, error: BaseException | None, session: RunContext) -> None:
     """Write how the stage has ended, without secrets."""
     with session.watch.deferring():  # a signal now would only leave half of the end
         stage.recorder.close(_without_secrets(error, session))
 
 
-def release(lock: runs.Lock, session: Session) -> None:
+def release(lock: runs.Lock, session: RunContext) -> None:
     """Give the job's lock back."""
     with session.watch.deferring():
         lock.release()
 
 
 @contextmanager
-def ended_by_force(session: Session, stage: Stage) -> Iterator[None]:
+def ended_by_force(session: RunContext, stage: Stage) -> Iterator[None]:
     """Write how the run has ended also where a signal came and the process does not end by itself."""
 
     def last_words(signum: int) -> int:
@@ -70,7 +70,7 @@ def ended_by_force(session: Session, stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def resumable(session: Session, stage: Stage) -> Iterator[None]:
+def resumable(session: RunContext, stage: Stage) -> Iterator[None]:
     """Tell from what the run can be resumed where a signal came at a moment that could not know it."""
     try:
         yield

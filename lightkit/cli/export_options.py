@@ -11,8 +11,8 @@ from typing import Any
 
 from lightkit import config
 from lightkit.artefacts.metadata import FILES
-from lightkit.cli.laying import options_of
-from lightkit.cli.places import unwritable
+from lightkit.cli.config_loader import options_of
+from lightkit.cli.path_checks import explain_unwritable
 from lightkit.errors import ConfigError
 
 __all__ = ["FORMATS", "ExportOptions", "options_in"]
@@ -90,7 +90,7 @@ def options_in(words: Sequence[str]) -> tuple[ExportOptions | None, config.Argum
     if arguments.passthrough:
         return None, arguments
     options = ExportOptions.of(arguments.options)
-    if options.output is not None and (error := unwritable(options.output, setting="--output")) is not None:
+    if options.output is not None and (error := explain_unwritable(options.output, setting="--output")) is not None:
         raise error
     return options, arguments
 

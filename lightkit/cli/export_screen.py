@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
+from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.export_subject import Exportable
-from lightkit.cli.screen import Mode, say
 from lightkit.config import shown_path
 from lightkit.export.record import Artefact, Report
 from lightkit.export.table import show
@@ -26,19 +26,19 @@ _FORMS = ("onnx", "torch_export", "torchscript", "safetensors")
 """In the order in which `predict` is best served."""
 
 
-def begun(ready: Exportable, folder: Path, mode: Mode) -> None:
+def begun(ready: Exportable, folder: Path, mode: OutputMode) -> None:
     """Say what is about to be exported."""
     num = len(ready.drawn.samples.names)
     if mode == "json":
         _event("start", origin=ready.origin, folder=str(folder), samples=num, source=ready.drawn.source)
-    say(f"model {_described(ready.subject.plain)}", mode)
-    say(f"from  {ready.origin}", mode)
-    say(f"proof {num} samples: {ready.drawn.source}", mode)
-    say(f"to    {shown_path(folder)}", mode)
+    print_line(f"model {_described(ready.subject.plain)}", mode)
+    print_line(f"from  {ready.origin}", mode)
+    print_line(f"proof {num} samples: {ready.drawn.source}", mode)
+    print_line(f"to    {shown_path(folder)}", mode)
 
 
 @contextmanager
-def steps(mode: Mode) -> Iterator[Callable[[str], None]]:
+def steps(mode: OutputMode) -> Iterator[Callable[[str], None]]:
     """Give what shows a step: one line that changes on a terminal, a line each elsewhere."""
     if mode == "terminal":
         with Console(highlight=False, markup=False, emoji=False).status("") as status:
@@ -46,19 +46,19 @@ def steps(mode: Mode) -> Iterator[Callable[[str], None]]:
     elif mode == "json":
         yield lambda text: _event("step", says=text)
     else:
-        yield lambda text: say(f"      {text}", mode)
+        yield lambda text: print_line(f"      {text}", mode)
 
 
-def told(report: Report, mode: Mode) -> None:
+def told(report: Report, mode: OutputMode) -> None:
     """Show the proof's table, and what to type next."""
     if mode == "json":
         _event("export", folder=str(report.folder), artefacts=[artefact.as_dict() for artefact in report.artefacts])
     if mode not in ("terminal", "plain"):
         return
     show(report, sys.stdout)
-    say(f"files {shown_path(report.folder)}", mode)
+    print_line(f"files {shown_path(report.folder)}", mode)
     if command := _next(report.artefacts):
-        say(f"next  {command}", mode)
+        print_line(f"next  {command}", mode)
 
 
 def _next(artefacts: list[Artefact]) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 from pytorch_lightning import LightningDataModule, LightningModule
 
 from lightkit.cli.export_options import ExportOptions
-from lightkit.cli.restoring import Restored, restore
+from lightkit.cli.model_loading import LoadedModel, load_model
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError
 from lightkit.export.describing import graph_subject, plain_subject
@@ -22,7 +22,7 @@ from lightkit.export.soundness import check_itself
 from lightkit.export.subject import Subject, WriteOptions
 
 if TYPE_CHECKING:
-    from lightkit.cli.session import Session
+    from lightkit.cli.context import RunContext
 
 __all__ = ["Exportable", "subject_of", "write_options"]
 
@@ -47,7 +47,7 @@ class Exportable:
 
 
 def subject_of(
-    session: Session, module: LightningModule, data: LightningDataModule | None, options: ExportOptions
+    session: RunContext, module: LightningModule, data: LightningDataModule | None, options: ExportOptions
 ) -> Exportable:
     """Load the weights, find what ``forward`` takes, and draw the samples.
 
@@ -64,7 +64,7 @@ def subject_of(
     checkpoint = Path(session.ckpt_path) if session.ckpt_path else None
     if checkpoint is None:
         _log.warning("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
-    restored = restore(module, data, checkpoint)
+    restored = load_model(module, data, checkpoint)
     example, drawn = _inputs(restored, options)
     names = getattr(module, "class_names", None) or getattr(data, "class_names", None)
     module.trainer = None  # it is no part of the model, and would be pickled with it
@@ -89,7 +89,7 @@ def subject_of(
     return Exportable(subject, drawn, written, origin)
 
 
-def _inputs(restored: Restored, options: ExportOptions) -> tuple[Any, Drawn]:
+def _inputs(restored: LoadedModel, options: ExportOptions) -> tuple[Any, Drawn]:
     """Find an example of what ``forward`` takes, and samples of it: real ones where there is data."""
     module, data = restored.module, restored.data
     example, named = None, ""
@@ -156,7 +156,7 @@ def _check_preparation(plain: Subject, drawn: Drawn) -> None:
         raise ConfigError(f"data: its `preprocessing` is not what its loader does: {says}. Make the two agree.")
 
 
-def _source(session: Session, checkpoint: Path | None, sha256: str | None) -> dict[str, str]:
+def _source(session: RunContext, checkpoint: Path | None, sha256: str | None) -> dict[str, str]:
     if checkpoint is None or sha256 is None:
         return {}
     source = {"checkpoint": shown_path(checkpoint), "sha256": sha256}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from pytorch_lightning import LightningDataModule, LightningModule
 
+from lightkit.cli.console import OutputMode, choose_output_mode, configure_console, quiet_libraries
 from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.export_screen import begun, steps, told
 from lightkit.cli.export_subject import Exportable, subject_of, write_options
-from lightkit.cli.places import unwritable
-from lightkit.cli.screen import Mode, choose_mode, hush_libraries, speak_plainly
+from lightkit.cli.path_checks import explain_unwritable
 from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError
 from lightkit.export.exporting import ExportsFailed, export
@@ -24,7 +24,7 @@ from lightkit.export.subject import Subject
 from lightkit.export.writing import check_options
 
 if TYPE_CHECKING:
-    from lightkit.cli.session import Session
+    from lightkit.cli.context import RunContext
 
 __all__ = ["export_built", "export_logged"]
 
@@ -32,7 +32,7 @@ _LEAST_SPACE_BYTES = 20_000_000
 """Besides the weights: the graph, the samples that are proved on, and export.json."""
 
 
-def export_built(session: Session, module: LightningModule, data: LightningDataModule | None) -> None:
+def export_built(session: RunContext, module: LightningModule, data: LightningDataModule | None) -> None:
     """Export what a config, a run or a script has built.
 
     Args:
@@ -68,9 +68,11 @@ def export_logged(options: ExportOptions, arguments: Arguments) -> int:
     from lightkit.registry.logged import load_logged  # here: it loads MLflow
 
     said = arguments.options
-    mode = choose_mode({key: value for key, value in said.items() if key != "output" or value == "json"}, sys.stdout)
-    speak_plainly(mode)
-    hush_libraries()
+    mode = choose_output_mode(
+        {key: value for key, value in said.items() if key != "output" or value == "json"}, sys.stdout
+    )
+    configure_console(mode)
+    quiet_libraries()
     folder = options.output or Path("export")
     _check_early(options, folder)
     uri = str(options.logged)
@@ -108,7 +110,7 @@ _OF_RUNS = {
 _ELSEWHERE = "The environment variable MLFLOW_TRACKING_URI says where MLflow is."
 
 
-def _folder_of(session: Session, options: ExportOptions) -> Path:
+def _folder_of(session: RunContext, options: ExportOptions) -> Path:
     if options.output is not None:
         return options.output
     return Path("export") if session.base is None else session.base.folder / "export"
@@ -117,7 +119,7 @@ def _folder_of(session: Session, options: ExportOptions) -> Path:
 def _check_early(options: ExportOptions, folder: Path) -> None:
     """Find what makes an export impossible before a model is built."""
     check_options(options.formats, write_options(options))
-    if (error := unwritable(folder, setting="--output")) is not None:
+    if (error := explain_unwritable(folder, setting="--output")) is not None:
         raise error
     check_free(folder)
 
@@ -142,7 +144,7 @@ def _check_space(subject: Subject, folder: Path, options: ExportOptions) -> None
         )
 
 
-def _export_ready(ready: Exportable, folder: Path, options: ExportOptions, mode: Mode) -> None:
+def _export_ready(ready: Exportable, folder: Path, options: ExportOptions, mode: OutputMode) -> None:
     """Write and prove the files, and tell what came of them."""
     _check_space(ready.subject, folder, options)
     begun(ready, folder, mode)

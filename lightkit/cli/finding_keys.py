@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from lightkit.cli.inputs import code_digests, inputs_of, unseen_data
+from lightkit.cli.context import RunContext
+from lightkit.cli.input_digests import compute_code_digests, compute_input_digests, describe_unseen_data
 from lightkit.cli.real_batches import count_samples
-from lightkit.cli.session import Session
 from lightkit.cli.twin import Twin, class_of_section
 from lightkit.tuning.findings_cache import key_of, name_of
 from lightkit.tuning.short_fits import OF_A_STEP, precision_plugin
 
 if TYPE_CHECKING:
-    from lightkit.cli.lightning import LightkitCLI
+    from lightkit.cli.lightning_cli import LightkitCLI
 
 __all__ = ["COUNTED", "code_of", "content_of", "kept_name", "parts_of"]
 
@@ -46,7 +46,7 @@ def kept_name(search: str, parts: Mapping[str, Any], *more: Any) -> str | None:
 
 
 def parts_of(
-    session: Session, cli: LightkitCLI, twin: Twin, values: Mapping[str, Any], *, ranks: int
+    session: RunContext, cli: LightkitCLI, twin: Twin, values: Mapping[str, Any], *, ranks: int
 ) -> dict[str, Any]:
     """Give what decides how fast a step is and what it learns, apart from settings, machine and lightkit's version.
 
@@ -70,7 +70,7 @@ def parts_of(
     }
 
 
-def code_of(session: Session, cli: LightkitCLI) -> dict[str, Any]:
+def code_of(session: RunContext, cli: LightkitCLI) -> dict[str, Any]:
     """Give the names of a config's classes, and the digests of the Python files of the working directory.
 
     Args:
@@ -81,10 +81,10 @@ def code_of(session: Session, cli: LightkitCLI) -> dict[str, Any]:
     fixed = {"model": cli.model_class, "data": cli.datamodule_class}
     kinds = {name: class_of_section(section.get(name)) or fixed[name] for name in fixed}
     names = {name: _name_of(kind) for name, kind in kinds.items() if kind is not None}
-    return {"classes": names, "files": code_digests(session.resolved)}
+    return {"classes": names, "files": compute_code_digests(session.resolved)}
 
 
-def content_of(session: Session, twin: Twin, values: Mapping[str, Any], *, folder: Path) -> Any:
+def content_of(session: RunContext, twin: Twin, values: Mapping[str, Any], *, folder: Path) -> Any:
     """Give what tells other data from the same: digests of its files, else how many samples and batches there are.
 
     The files are known where the config names the data's class, whose arguments tell where it reads, and there are
@@ -99,9 +99,9 @@ def content_of(session: Session, twin: Twin, values: Mapping[str, Any], *, folde
     Returns:
         None where there is nothing that tells.
     """
-    inputs, data = inputs_of(session, salt="", asked=False), session.resolved.values.get("data")
+    inputs, data = compute_input_digests(session, salt="", asked=False), session.resolved.values.get("data")
     is_named = isinstance(data, Mapping) and "class_path" in data
-    if is_named and inputs.data is not None and unseen_data(session, inputs) is None:
+    if is_named and inputs.data is not None and describe_unseen_data(session, inputs) is None:
         return inputs.data
     with isolate_rng():
         built = twin.data()

@@ -13,13 +13,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lightkit import __version__, runs
+from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.deciding import decided, tell_decision
 from lightkit.cli.explaining import located
-from lightkit.cli.lightning import LightkitCLI
+from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.cli.opponent import opponent_session
 from lightkit.cli.refusals import refusals_told
 from lightkit.cli.registry_address import address_of_run
-from lightkit.cli.screen import hush_libraries, say, speak_plainly
 from lightkit.commands.gate import GateOptions
 from lightkit.config import read_scalar
 from lightkit.distributed.process_group import process_group_left
@@ -34,7 +34,7 @@ from lightkit.registry.scoring import Contender, accelerator_of, score
 from lightkit.registry.store import Store, open_store
 
 if TYPE_CHECKING:
-    from lightkit.cli.session import Session
+    from lightkit.cli.context import RunContext
 
 __all__ = ["Built", "gate_run", "judge_run"]
 
@@ -48,7 +48,7 @@ class Built(LightkitCLI):
         """Do nothing."""
 
 
-def gate_run(session: Session, options: GateOptions) -> int:
+def gate_run(session: RunContext, options: GateOptions) -> int:
     """Judge the session's run, write and tell the decision, and return the exit code.
 
     Raises:
@@ -64,7 +64,7 @@ def gate_run(session: Session, options: GateOptions) -> int:
     return 0
 
 
-def judge_run(session: Session, *, tracking_uri: str | None, name: str | None = None) -> Decision:
+def judge_run(session: RunContext, *, tracking_uri: str | None, name: str | None = None) -> Decision:
     """Score the session's run and its baseline, write gate.json and the event, and tell notifiers.
 
     Args:
@@ -79,8 +79,8 @@ def judge_run(session: Session, *, tracking_uri: str | None, name: str | None = 
     run, checkpoint = session.base, session.ckpt_path
     if run is None or checkpoint is None:  # the command asks for a run, which names both
         raise ConfigError("gate: expected a run with a checkpoint. Say latest.")
-    speak_plainly(session.mode, session.resolved.masked)
-    hush_libraries()
+    configure_console(session.mode, session.resolved.masked)
+    quiet_libraries()
     settings = read_gate(session.resolved)
     settings = replace(settings, name=name or settings.name or run.name)
     with session.stack, process_group_left():
@@ -106,7 +106,7 @@ class _Judgement:
         notices: What should be known of the decision.
     """
 
-    session: Session
+    session: RunContext
     settings: GateSettings
     run: runs.Run
     checkpoint: Path
@@ -222,7 +222,7 @@ class _Judgement:
         return scored
 
     def _scored(self, name: str, built: Built, checkpoint: Path, data: EvaluationData) -> Scored:
-        say(f"scores {name}", self.session.mode)
+        print_line(f"scores {name}", self.session.mode)
         return score(
             Contender(name, built.model, checkpoint, data),
             metric=self._metric,

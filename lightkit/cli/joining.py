@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lightkit.cli.tracebacks import written_traceback
+from lightkit.cli.tracebacks import format_traceback
 from lightkit.errors import ConfigError, Interrupted, LightkitError, told_interruption
 from lightkit.launch import ATTEMPT, LAUNCH, PREEMPTED, STALLED, Board, Rank, Stall, redirect, this_rank
 from lightkit.runs.signals import SignalWatch
@@ -104,9 +104,9 @@ class Seat:
             )
             return self._end(error, f"error: {error}", error.exit_code, process_code=0 if is_final else None)
         except Exception as error:  # noqa: BLE001 (told to the supervisor, which prints it, or raised again)
-            return self._end(error, written_traceback(error), 1)
+            return self._end(error, format_traceback(error), 1)
         except BaseException as error:
-            self.board.end(self.rank, code=_exit_code(error), kind=type(error).__name__, words=written_traceback(error))
+            self.board.end(self.rank, code=_exit_code(error), kind=type(error).__name__, words=format_traceback(error))
             raise
         self.board.end(self.rank, code=code)
         if not self.supervised:

@@ -11,9 +11,9 @@ from jsonargparse import Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
 from lightkit.callbacks.listed_predictions import ListedPredictions
-from lightkit.cli.resuming import Start
-from lightkit.cli.screen import Mode, say
-from lightkit.cli.session import Session
+from lightkit.cli.console import OutputMode, print_line
+from lightkit.cli.context import RunContext
+from lightkit.cli.resume import RunStart
 from lightkit.cli.targets import Targets, end_of, targets_of
 from lightkit.config import mistake
 from lightkit.data.listed import ListedImages
@@ -28,7 +28,9 @@ _log = logging.getLogger("lightkit")
 _LIMITS = {"limit_predict_batches": None, "fast_dev_run": False}
 
 
-def images_of(session: Session, model: LightningModule, data: LightningDataModule | None, start: Start) -> ListedImages:
+def images_of(
+    session: RunContext, model: LightningModule, data: LightningDataModule | None, start: RunStart
+) -> ListedImages:
     """Give the images in the place of the config's data, prepared as that prepares them; load weights that are named.
 
     Args:
@@ -97,7 +99,7 @@ def lift_limits(trainer: Namespace) -> None:
             trainer[name] = free
 
 
-def writer_of(session: Session) -> ListedPredictions:
+def writer_of(session: RunContext) -> ListedPredictions:
     """Give the callback that writes the predictions where the options say.
 
     Raises:
@@ -113,9 +115,9 @@ def writer_of(session: Session) -> ListedPredictions:
     )
 
 
-def _tell(sink: Sink, *, targets: Targets, mode: Mode) -> None:
+def _tell(sink: Sink, *, targets: Targets, mode: OutputMode) -> None:
     text = end_of(sink, targets)
     if targets.output != STANDARD_OUTPUT:
-        say(text, mode)
+        print_line(text, mode)
     elif sink.num_bad:
         _log.warning(text)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightkit import runs
+from lightkit.cli.context import RunContext
 from lightkit.cli.joining import DATA_CHANGED
-from lightkit.cli.session import Session
 from lightkit.config import Hardware, Resolved, mistake
 from lightkit.errors import ConfigError, Interrupted, told_interruption
 from lightkit.hardware import this_machine
@@ -24,7 +24,7 @@ __all__ = ["job_digest", "plan_of", "refuse_unsubmitted", "supervise"]
 _NEVER = "--run.resume=never"
 
 
-def plan_of(session: Session) -> Plan | None:
+def plan_of(session: RunContext) -> Plan | None:
     """Decide what has to be started; None where this process is all.
 
     Raises:
@@ -52,7 +52,7 @@ def plan_of(session: Session) -> Plan | None:
     )
 
 
-def refuse_unsubmitted(session: Session) -> None:
+def refuse_unsubmitted(session: RunContext) -> None:
     """Do not train alone what was meant for the ranks of a Slurm job.
 
     Raises:
@@ -66,7 +66,7 @@ def refuse_unsubmitted(session: Session) -> None:
         )
 
 
-def supervise(session: Session, plan: Plan) -> int:
+def supervise(session: RunContext, plan: Plan) -> int:
     """Start all ranks and return the exit code of the launch.
 
     Raises:
@@ -108,7 +108,7 @@ def supervise(session: Session, plan: Plan) -> int:
     return verdict.code
 
 
-def job_digest(session: Session) -> str:
+def job_digest(session: RunContext) -> str:
     """Tell a job and its config from others that may meet at the same place at another time.
 
     It is the same on all machines, which may differ in the `launch` block and in the path of the folder of all runs.
@@ -132,7 +132,7 @@ def _tell(verdict: Verdict, run: runs.Run | None) -> None:
     writer(sys.stderr.buffer)(words.encode(errors="replace"))
 
 
-def _masked(text: str | None, session: Session) -> str | None:
+def _masked(text: str | None, session: RunContext) -> str | None:
     return None if text is None else session.resolved.masked(text)
 
 

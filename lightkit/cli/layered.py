@@ -16,13 +16,13 @@ from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCL
 
 from lightkit import config, runs
 from lightkit.cli.choices import Choices
-from lightkit.cli.judging import judged_by_signatures
-from lightkit.cli.parsing import parsed
-from lightkit.cli.restoring import trained_anywhere, with_export
-from lightkit.cli.resuming import RunSettings
-from lightkit.cli.script_session import EXPORT, asks_for_export, session_of_script
-from lightkit.cli.scripted import Checked, ConfigPrinted, ended_script
-from lightkit.cli.session import Session
+from lightkit.cli.context import RunContext
+from lightkit.cli.model_loading import add_export_method, drop_training_hardware
+from lightkit.cli.parser import parse_config
+from lightkit.cli.resume import RunSettings
+from lightkit.cli.script_session import EXPORT, asks_for_export, open_script_context
+from lightkit.cli.scripted import Checked, ConfigPrinted, exit_on_error
+from lightkit.cli.validation import validate_signatures
 from lightkit.config.accelerator.choosing import chosen_config
 from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.config.pruning import checked
@@ -60,7 +60,7 @@ class LayeredCLI(LightningCLI):
         auto_configure_optimizers: bool = True,
         load_from_checkpoint_support: bool = True,
         *,
-        session: Session | None = None,
+        session: RunContext | None = None,
     ) -> None:
         self.session = session
         self._is_script = session is None
@@ -78,11 +78,11 @@ class LayeredCLI(LightningCLI):
             known = {**LightningCLI.subcommands(), EXPORT: {"model", "datamodule"}}
             self.subcommands = lambda: {stages[0]: known[stages[0]]}  # type: ignore[method-assign]
         if self._exports:
-            trainer_class = with_export(trainer_class)
+            trainer_class = add_export_method(trainer_class)
         if run:
             to_parsers |= {stage: {**given.get(stage, {}), "exit_on_error": False} for stage in stages}
         ends = self._is_script and given.get("exit_on_error", True)
-        with ended_script() if ends else nullcontext(), self._own_sessions:  # the caller's session is the caller's
+        with exit_on_error() if ends else nullcontext(), self._own_sessions:  # the caller's session is the caller's
             super().__init__(
                 model_class=model_class,
                 datamodule_class=datamodule_class,
@@ -117,7 +117,7 @@ class LayeredCLI(LightningCLI):
             ConfigError: If anything in it is wrong.
         """
         if self.session is None and (args is None or isinstance(args, list)):
-            self.session = session_of_script(
+            self.session = open_script_context(
                 list(sys.argv[1:] if args is None else args),
                 getattr(self, "_subcommand_parsers", None),
                 parser_kwargs=self.parser_kwargs,
@@ -140,7 +140,7 @@ class LayeredCLI(LightningCLI):
         except ConfigError:  # now all mistakes
             problems, resolved = config.Problems(), self.session.resolved
             if not self.session.has_own_parser:
-                resolved = judged_by_signatures(resolved, problems)
+                resolved = validate_signatures(resolved, problems)
             self.config, _ = checked(resolved, partial(self._parsed, parser, command), problems)
             if (told := problems.error()) is not None:
                 raise told.reworded(self.session.resolved.masked) from None
@@ -160,9 +160,9 @@ class LayeredCLI(LightningCLI):
         """
         values = resolved.lightning().values
         values.pop("ckpt_path", None)  # `begin` decides
-        values = trained_anywhere(values) if self._exports else values
+        values = drop_training_hardware(values) if self._exports else values
         known = self._subcommand_parsers[command[0]] if command else parser
-        return parsed(parser, command, values, resolved, known=known)
+        return parse_config(parser, command, values, resolved, known=known)
 
     def _parse_ckpt_path(self) -> None:
         """Leave the config as it is: in LightningCLI 2.6 the hyper-parameters of a checkpoint replace its values."""

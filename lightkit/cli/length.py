@@ -7,8 +7,8 @@ from typing import Any
 
 from pytorch_lightning.callbacks import Timer
 
+from lightkit.cli.context import RunContext
 from lightkit.cli.launching import plan_of
-from lightkit.cli.session import Session
 
 __all__ = ["Length"]
 
@@ -24,7 +24,7 @@ class Length:
         values: The config's `trainer` section.
     """
 
-    def __init__(self, session: Session, values: Mapping[str, Any]) -> None:
+    def __init__(self, session: RunContext, values: Mapping[str, Any]) -> None:
         self._session, self._values = session, values
 
     @property

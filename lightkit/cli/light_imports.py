@@ -13,7 +13,7 @@ def import_lightning() -> None:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        importlib.import_module("lightkit.cli.lightning")
+        importlib.import_module("lightkit.cli.lightning_cli")
     finally:
         if was_enabled:
             gc.enable()

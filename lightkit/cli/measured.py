@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lightkit.cli.answers import Found
-from lightkit.cli.lightning import LightkitCLI
-from lightkit.cli.session import Session
+from lightkit.cli.context import RunContext
+from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.cli.workbench import Workbench
 from lightkit.config.accelerator.settings import AcceleratorSettings
 
@@ -26,7 +26,7 @@ class MeasuredConfig(LightkitCLI):
 
     def __init__(
         self,
-        session: Session,
+        session: RunContext,
         *,
         settings_of: Callable[[AcceleratorSettings], AcceleratorSettings],
         budget_s: float | None,

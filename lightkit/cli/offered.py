@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from lightkit.cli.laying import NAMED_CLASSES, OPTIONS, lay_words
+from lightkit.cli.config_loader import NAMED_CLASSES, OPTIONS, load_config
 from lightkit.config import Problems
 from lightkit.config.accelerator.said import BLOCK_KEYS
 from lightkit.config.accelerator.words import KINDS
@@ -147,7 +147,7 @@ def _laid(before: Sequence[str]) -> dict[str, Any]:
     files = _files(before)
     if files:
         with suppress(LightkitError, OSError):
-            return dict(lay_words("fit", [f"-c={file}" for file in files], Problems()).resolved.values)
+            return dict(load_config("fit", [f"-c={file}" for file in files], Problems()).resolved.values)
     return {}
 
 

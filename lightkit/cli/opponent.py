@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.session import open_session
+from lightkit.cli.context import open_context
 from lightkit.config import dump_yaml, read_file
 from lightkit.config.interpolation import escaped
 from lightkit.config.tree import plain
@@ -17,7 +17,7 @@ from lightkit.registry.champion import Baseline
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
-    from lightkit.cli.session import Session
+    from lightkit.cli.context import RunContext
 
 __all__ = ["Opponent", "opponent_session"]
 
@@ -34,12 +34,12 @@ class Opponent:
         notices: What should be known of the comparison.
     """
 
-    session: Session
+    session: RunContext
     prepares_differently: bool
     notices: tuple[str, ...] = ()
 
 
-def opponent_session(model: Baseline, judged: Session, *, trust: bool) -> Opponent:
+def opponent_session(model: Baseline, judged: RunContext, *, trust: bool) -> Opponent:
     """Open a session with the config of a model, but with the data of the run that is judged.
 
     Images are resized as the model knows them: `image_size` is its own.
@@ -66,7 +66,7 @@ def opponent_session(model: Baseline, judged: Session, *, trust: bool) -> Oppone
         file.write_text(dump_yaml(record), encoding="utf-8")
         words = ["-c", str(file), "--ckpt_path", str(model.checkpoint), *(["--trust"] if trust else [])]
         try:
-            session = open_session("export", words, SignalWatch())
+            session = open_context("export", words, SignalWatch())
         except LightkitError as error:
             first = str(error).split("\n", 1)[0]
             raise ConfigError(

@@ -13,8 +13,8 @@ from typing import Any, TextIO
 from lightkit import runs
 from lightkit.artefacts.digests import is_recorded, refuse_altered
 from lightkit.artefacts.metadata import Metadata, format_of, read_metadata
-from lightkit.cli.laying import options_of, with_artefact
-from lightkit.cli.screen import Mode, choose_mode, speak_plainly
+from lightkit.cli.config_loader import options_of, read_artefact_option
+from lightkit.cli.console import OutputMode, choose_output_mode, configure_console
 from lightkit.cli.targets import Targets, check_words, end_of, refuse_overwriting, targets_of
 from lightkit.config import Arguments, split_arguments
 from lightkit.errors import ConfigError, DataError
@@ -38,7 +38,7 @@ def takes_exported_file(command: str, words: Sequence[str]) -> bool:
     """
     if command != "predict" or {"-h", "--help"} & {*words}:
         return False
-    files = [word.partition("=")[2] for word in with_artefact(words) if word.startswith("--artefact=")]
+    files = [word.partition("=")[2] for word in read_artefact_option(words) if word.startswith("--artefact=")]
     return bool(files) and format_of(files[-1]) != "safetensors"
 
 
@@ -49,7 +49,7 @@ def predict_by_file(words: Sequence[str]) -> int:
         ConfigError: If an option is wrong, the file's runtime is not installed, or the file needs ``--trust``.
         DataError: If the file is damaged or takes no images, what the words name is not there, or no image can be read.
     """
-    arguments = split_arguments(with_artefact(words), options=options_of("predict"), takes_inputs=True)
+    arguments = split_arguments(read_artefact_option(words), options=options_of("predict"), takes_inputs=True)
     options = arguments.options
     _refuse_what_has_no_effect(arguments)
     check_words(options, arguments.inputs)
@@ -57,8 +57,8 @@ def predict_by_file(words: Sequence[str]) -> int:
     refuse_overwriting(targets, options, arguments.inputs)
     listing = listed(arguments.inputs)
     is_json = options.get("output") == "json"
-    mode = choose_mode({"output": "json"} if is_json else {"quiet": bool(options.get("quiet"))}, sys.stdout)
-    speak_plainly(mode)
+    mode = choose_output_mode({"output": "json"} if is_json else {"quiet": bool(options.get("quiet"))}, sys.stdout)
+    configure_console(mode)
     file = _found(str(options["artefact"]), options.get("run"))
     metadata = read_metadata(file)
     refuse_altered(file)
@@ -74,7 +74,9 @@ def predict_by_file(words: Sequence[str]) -> int:
     return 0
 
 
-def _predicted(run: Runner, metadata: Metadata, name: str, listing: Listing, targets: Targets, mode: Mode) -> Sink:
+def _predicted(
+    run: Runner, metadata: Metadata, name: str, listing: Listing, targets: Targets, mode: OutputMode
+) -> Sink:
     sink = Sink(
         [targets.output],
         class_names=class_names_of(metadata.output_kind, metadata.class_names),

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
+from lightkit.cli.console import configure_console, print_line, quiet_libraries
+from lightkit.cli.context import open_context
 from lightkit.cli.registry_address import address_of_run
-from lightkit.cli.screen import hush_libraries, say, speak_plainly
-from lightkit.cli.session import open_session
 from lightkit.commands.promote import PromoteOptions
 from lightkit.commands.register import RegisterOptions
 from lightkit.config import shown_path
@@ -33,7 +33,7 @@ from lightkit.runs.step_summary import add_step_summary
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-    from lightkit.cli.session import Session
+    from lightkit.cli.context import RunContext
 
 __all__ = ["promote_run"]
 
@@ -41,7 +41,7 @@ _SCORES = ("challenger", "baseline")
 _LONGEST_AGE_S = 24 * 3600.0  # of a decision: it is on the data of its time
 
 
-def promote_run(session: Session, options: PromoteOptions) -> int:
+def promote_run(session: RunContext, options: PromoteOptions) -> int:
     """Promote the session's run, and return the exit code.
 
     Raises:
@@ -61,13 +61,13 @@ def promote_run(session: Session, options: PromoteOptions) -> int:
     return 0
 
 
-def _promoted(session: Session, options: PromoteOptions) -> str:
+def _promoted(session: RunContext, options: PromoteOptions) -> str:
     """Judge, register, keep and move; say what was done."""
     run, checkpoint = session.base, session.ckpt_path
     if run is None or checkpoint is None:  # the command asks for a run, which names both
         raise ConfigError("promote: expected a run with a checkpoint. Say latest.")
-    speak_plainly(session.mode, session.resolved.masked)
-    hush_libraries()
+    configure_console(session.mode, session.resolved.masked)
+    quiet_libraries()
     settings = read_gate(session.resolved)
     name = check_name(options.name or settings.name or run.name)
     sha256 = runs.digest(Path(checkpoint))
@@ -80,13 +80,13 @@ def _promoted(session: Session, options: PromoteOptions) -> str:
         version = version or _version(store, name, sha256)
         if version is None:
             raise ConfigError(f"promote: {name} has no version of {shown_path(Path(checkpoint))}. Try again.")
-        say(f"model {name} version {version.version}", session.mode)
+        print_line(f"model {name} version {version.version}", session.mode)
         _keep(store, version, run, Path(checkpoint))
         return _moved(store, version, run, session=session, options=options, record=record)
 
 
 def _decision(
-    session: Session, options: PromoteOptions, run: runs.Run, *, settings: GateSettings, name: str, sha256: str
+    session: RunContext, options: PromoteOptions, run: runs.Run, *, settings: GateSettings, name: str, sha256: str
 ) -> Mapping[str, Any]:
     """Give the decision on this checkpoint that holds today, judging where there is none.
 
@@ -98,7 +98,7 @@ def _decision(
     if options.is_forced:
         return {} if stale else record
     if stale:
-        say(f"gate  is asked: {stale}", session.mode)
+        print_line(f"gate  is asked: {stale}", session.mode)
         from lightkit.cli.gating import judge_run  # here: it loads torch
 
         judge_run(_again(session, run), tracking_uri=options.tracking_uri, name=name)
@@ -130,7 +130,7 @@ def _age_s(moment: object) -> float:
 
 
 def _beaten(
-    session: Session, options: PromoteOptions, run: runs.Run, record: Mapping[str, Any], name: str
+    session: RunContext, options: PromoteOptions, run: runs.Run, record: Mapping[str, Any], name: str
 ) -> str | None:
     """Say that the baseline of a decision is not today's any more; None where it is."""
     reference = (record.get("settings") or {}).get("baseline")
@@ -149,9 +149,9 @@ def _beaten(
     return f"the {reference} was version {before or 'none'} then, and is version {now or 'none'} now"
 
 
-def _again(session: Session, run: runs.Run) -> Session:
+def _again(session: RunContext, run: runs.Run) -> RunContext:
     """Open the same session once more: one builds its model once."""
-    again = open_session("export", ["--run", str(run.folder), *session.words[2:]], SignalWatch())
+    again = open_context("export", ["--run", str(run.folder), *session.words[2:]], SignalWatch())
     again.seat, again.mode = None, session.mode
     return again
 
@@ -162,10 +162,10 @@ def _version(store: Store, name: str, sha256: str) -> ModelVersion | None:
     return of_it[-1] if of_it else None
 
 
-def _register(session: Session, options: PromoteOptions, run: runs.Run, name: str) -> None:
+def _register(session: RunContext, options: PromoteOptions, run: runs.Run, name: str) -> None:
     from lightkit.cli.registering import register_run  # here: it loads torch
 
-    say(f"makes a version of {name} (challenger)", session.mode)
+    print_line(f"makes a version of {name} (challenger)", session.mode)
     again = _again(session, run)
     again.mode = "quiet"
     register_run(again, RegisterOptions(name, ("challenger",), "torch_export", options.tracking_uri))
@@ -187,7 +187,7 @@ def _moved(
     version: ModelVersion,
     run: runs.Run,
     *,
-    session: Session,
+    session: RunContext,
     options: PromoteOptions,
     record: Mapping[str, Any],
 ) -> str:
@@ -230,25 +230,25 @@ def _move(
     )
 
 
-def _note(run: runs.Run, move: Move, session: Session, store: Store, name: str) -> None:
+def _note(run: runs.Run, move: Move, session: RunContext, store: Store, name: str) -> None:
     """Leave a mark in the run folder, and the event. `lightkit gc` keeps it until each of its registries says no."""
-    from lightkit.cli.masking import MaskedEvents  # here: it loads torch
+    from lightkit.cli.redaction import RedactedEventStream  # here: it loads torch
 
     known = (runs.read_json(run.folder / PROMOTED) or {}).get("registries") or []
     registry = session.resolved.masked(without_secret(store.registry_uri))
     record = {"schema": 1, "name": name, "registries": sorted({*known, registry}), **move.as_dict()}
     runs.write_json(run.folder / PROMOTED, record)
-    MaskedEvents(run.events_path, session.resolved).write(
+    RedactedEventStream(run.events_path, session.resolved).write(
         "promotion", name=name, alias=move.alias, **{"from": move.before}, to=move.to, by=move.by, reason=move.reason
     )
 
 
-def _tell(says: str, session: Session, options: PromoteOptions, move: Move | None, name: str) -> None:
+def _tell(says: str, session: RunContext, options: PromoteOptions, move: Move | None, name: str) -> None:
     if options.is_json:
         done = {} if move is None else move.as_dict()
         print(json.dumps({"name": name, "says": says, **done}, ensure_ascii=False, default=str))
     else:
-        say(f"moved {says}" if move is not None else f"note  {says}", session.mode)
+        print_line(f"moved {says}" if move is not None else f"note  {says}", session.mode)
 
 
 def _write_junit(options: PromoteOptions, seconds: float, *, failure: str | None = None, output: str = "") -> None:

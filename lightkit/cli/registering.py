@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from lightkit import runs
+from lightkit.cli.console import OutputMode, configure_console, print_line, quiet_libraries
 from lightkit.cli.explaining import located
 from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.export_screen import steps
 from lightkit.cli.export_subject import subject_of
-from lightkit.cli.lightning import LightkitCLI
+from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.cli.refusals import refusals_told
 from lightkit.cli.registry_address import address_of_run
-from lightkit.cli.screen import Mode, hush_libraries, say, speak_plainly
 from lightkit.commands.register import RegisterOptions
 from lightkit.config import shown_path
 from lightkit.distributed.process_group import process_group_left
@@ -27,7 +27,7 @@ from lightkit.registry.served import as_served
 from lightkit.registry.store import Store, is_catalog, open_store
 
 if TYPE_CHECKING:
-    from lightkit.cli.session import Session
+    from lightkit.cli.context import RunContext
 
 __all__ = ["register_run"]
 
@@ -41,7 +41,7 @@ class _Built(LightkitCLI):
         """Do nothing."""
 
 
-def register_run(session: Session, options: RegisterOptions) -> int:
+def register_run(session: RunContext, options: RegisterOptions) -> int:
     """Register the model of the session's run, and return the exit code.
 
     Args:
@@ -56,14 +56,14 @@ def register_run(session: Session, options: RegisterOptions) -> int:
     run, checkpoint = session.base, session.ckpt_path
     if run is None or checkpoint is None:  # the command asks for --run, which names both
         raise ConfigError("register: expected a run with a checkpoint. Say --run latest.")
-    speak_plainly(session.mode, session.resolved.masked)
-    hush_libraries()
+    configure_console(session.mode, session.resolved.masked)
+    quiet_libraries()
     address = address_of_run(options.tracking_uri, run, session.resolved)
     with open_store(address) as store:
         check_name(options.name, in_catalog=is_catalog(store.registry_uri))
         subject = as_served(_subject(session))
-        say(f"model {subject.metadata.model}", session.mode)
-        say(f"from  {shown_path(Path(checkpoint))}", session.mode)
+        print_line(f"model {subject.metadata.model}", session.mode)
+        print_line(f"from  {shown_path(Path(checkpoint))}", session.mode)
         with steps(session.mode) as on_step:
             done = register(
                 subject,
@@ -79,7 +79,7 @@ def register_run(session: Session, options: RegisterOptions) -> int:
     return 0
 
 
-def _subject(session: Session) -> Subject:
+def _subject(session: RunContext) -> Subject:
     """Build the model, load its weights, and find what it takes."""
     with session.stack, process_group_left():
         try:
@@ -91,25 +91,27 @@ def _subject(session: Session) -> Subject:
             raise located(error, session.resolved) from error
 
 
-def _tell(done: Registered, store: Store, subject: Subject, run: runs.Run, mode: Mode) -> None:
+def _tell(done: Registered, store: Store, subject: Subject, run: runs.Run, mode: OutputMode) -> None:
     """Say what is there now, and what to type next."""
     pointing = f" ({', '.join(done.aliases)})" if done.aliases else ""
-    say(f"made  version {done.version} of {done.name}{pointing} in MLflow at {store.address.shown}", mode)
+    print_line(f"made  version {done.version} of {done.name}{pointing} in MLflow at {store.address.shown}", mode)
     for spec in subject.metadata.inputs:
-        say(f"takes {spec.name}: {spec.dtype} {_sizes(spec.shape)}", mode)
+        print_line(f"takes {spec.name}: {spec.dtype} {_sizes(spec.shape)}", mode)
     for spec in subject.metadata.outputs:
-        say(f"gives {spec.name}: {spec.dtype} {_sizes(spec.shape)}", mode)
+        print_line(f"gives {spec.name}: {spec.dtype} {_sizes(spec.shape)}", mode)
     if done.exports is not None:
-        say(f"files {done.exports} in the artifacts of MLflow's run {done.run_id}", mode)
+        print_line(f"files {done.exports} in the artifacts of MLflow's run {done.run_id}", mode)
     else:
-        say(f"      without exports; lightkit export --run {shlex.quote(shown_path(run.folder))} makes them", mode)
+        print_line(
+            f"      without exports; lightkit export --run {shlex.quote(shown_path(run.folder))} makes them", mode
+        )
     if not servable(subject):
-        say("      MLflow's server takes models of one tensor in and one out; this one is for load_model", mode)
+        print_line("      MLflow's server takes models of one tensor in and one out; this one is for load_model", mode)
         return
     reference = f"models:/{done.name}@{done.aliases[0]}" if done.aliases else f"models:/{done.name}/{done.version}"
     serve = shlex.join(["mlflow", "models", "serve", "-m", reference, "--env-manager", "local"])
     where = "" if "***@" in store.address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(store.address.uri)} "
-    say(f"next  {where}{serve}", mode)
+    print_line(f"next  {where}{serve}", mode)
 
 
 def _sizes(shape: tuple[int | None, ...]) -> str:

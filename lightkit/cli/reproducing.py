@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.inputs import hidden_values, inputs_of
-from lightkit.cli.screen import speak_plainly
-from lightkit.cli.session import Session, open_session
+from lightkit.cli.console import configure_console
+from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.input_digests import compute_input_digests, hidden_values
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware import describe_packages, this_machine
@@ -70,8 +70,8 @@ def order_of(place: str, root: str, watch: SignalWatch, *, anyway: bool, options
     manifest = _manifest_of(run)
     order = Order(run, [*_words_of(run, manifest), *options], options, manifest, watch)
     with _without_variables():
-        session = open_session("fit", order.words, watch)
-    speak_plainly(session.mode, session.resolved.masked)
+        session = open_context("fit", order.words, watch)
+    configure_console(session.mode, session.resolved.masked)
     if found := differences_here(order, session):
         _refuse(run, found, anyway=anyway)
     if resumed := len(manifest.get("earlier") or ()):
@@ -96,7 +96,7 @@ def trained_again(order: Order) -> int:
     return code
 
 
-def differences_here(order: Order, session: Session) -> dict[str, list[str]]:
+def differences_here(order: Order, session: RunContext) -> dict[str, list[str]]:
     """List what is not here as the run has recorded it, under ``code``, ``packages``, ``data`` and ``hardware``.
 
     Args:
@@ -121,9 +121,9 @@ def differences_here(order: Order, session: Session) -> dict[str, list[str]]:
     return {name: said for name, said in found.items() if said}
 
 
-def _add_inputs(found: dict[str, list[str]], before: runs.Inputs, session: Session) -> None:
+def _add_inputs(found: dict[str, list[str]], before: runs.Inputs, session: RunContext) -> None:
     """Compare data, Python files and lightkit's own code with what the run has begun with."""
-    here = inputs_of(session, salt=before.salt, asked=before.data is not None)
+    here = compute_input_digests(session, salt=before.salt, asked=before.data is not None)
     hidden = hidden_values(session.resolved, before.salt)
     data = {key: files for key, files in (here.data or {}).items() if key in (before.data or {})}
     both = replace(before, config={}, hidden={}, versions={}), replace(here, config={}, hidden={}, versions={})
@@ -190,7 +190,7 @@ def _git_differences(manifest: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _hardware_differences(before: Mapping[str, Any], session: Session) -> list[str]:
+def _hardware_differences(before: Mapping[str, Any], session: RunContext) -> list[str]:
     now = runs.describe_hardware()
     found = [
         f"{name} {before[name]} -> {now[name]}"

@@ -6,7 +6,7 @@ import shlex
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lightkit.cli.screen import Mode, say
+from lightkit.cli.console import OutputMode, print_line
 from lightkit.config import shown_path
 from lightkit.runs.deadlines import shown_duration
 from lightkit.runs.events import read_events
@@ -22,7 +22,7 @@ _TITLE = "lightkit retrain"
 _NOT_RUN = "not run"
 
 
-def report(pipeline: Pipeline, mode: Mode, *, code: int, junit: Path | None, says: str | None = None) -> None:
+def report(pipeline: Pipeline, mode: OutputMode, *, code: int, junit: Path | None, says: str | None = None) -> None:
     """Tell how far the stages have come.
 
     Args:
@@ -37,7 +37,7 @@ def report(pipeline: Pipeline, mode: Mode, *, code: int, junit: Path | None, say
     """
     if pipeline.run is not None:
         for line in _block(pipeline, pipeline.run, says):
-            say(line, mode)
+            print_line(line, mode)
         add_step_summary(_markdown(pipeline, pipeline.run, says))
     if junit is not None:
         write_junit(junit, _TITLE, [_case(state, pipeline.run, code) for state in pipeline.stages])

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
+from lightkit.cli.context import RunContext
 from lightkit.cli.retrain_report import print_events, report
 from lightkit.cli.retrain_words import words_of
-from lightkit.cli.session import Session
 from lightkit.cli.stage_process import Ended, Relay, run_command
 from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import shown_path
@@ -49,7 +49,7 @@ class Retraining:
 
     def __init__(
         self,
-        session: Session,
+        session: RunContext,
         options: RetrainOptions,
         *,
         root: Path,

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.laying import lay_words
-from lightkit.cli.session import Session
+from lightkit.cli.config_loader import load_config
+from lightkit.cli.context import RunContext
 from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import Problems
 from lightkit.errors import ConfigError
@@ -20,7 +20,7 @@ __all__ = ["config_digest", "words_of"]
 _TELLING = ("lightkit.callbacks.SlackNotifier", "lightkit.callbacks.WebhookNotifier")
 
 
-def config_digest(session: Session) -> str:
+def config_digest(session: RunContext) -> str:
     """Tell a job's config from another that its name may have had, whatever has no part in the training.
 
     How it is run, by what it is judged, and who is told may change: the same training goes on with it.
@@ -35,7 +35,7 @@ def config_digest(session: Session) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def words_of(stage: str, run: runs.Run, session: Session, options: RetrainOptions) -> list[str]:
+def words_of(stage: str, run: runs.Run, session: RunContext, options: RetrainOptions) -> list[str]:
     """Give the command line of a stage after the training.
 
     Args:
@@ -54,7 +54,7 @@ def words_of(stage: str, run: runs.Run, session: Session, options: RetrainOption
     return [stage, str(run.folder), *_gate_words(run, session), *reason, *trust, *quiet]
 
 
-def _gate_words(run: runs.Run, session: Session) -> list[str]:
+def _gate_words(run: runs.Run, session: RunContext) -> list[str]:
     """Say today's conditions where the run was trained with others; both commands must have the same."""
     today = read_gate(session.resolved)
     if today == _gate_of(run):
@@ -66,7 +66,7 @@ def _gate_of(run: runs.Run) -> GateSettings | None:
     """Give the conditions in a run's config; None where they cannot be read."""
     problems = Problems()
     try:
-        return read_gate(lay_words("test", ["--run", str(run.folder)], problems).resolved)
+        return read_gate(load_config("test", ["--run", str(run.folder)], problems).resolved)
     except ConfigError:
         return None
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 from functools import partial
 
-from lightkit.cli.holding import job_of, lock_of
-from lightkit.cli.notifying import Audience
-from lightkit.cli.resuming import RunSettings
+from lightkit.cli.console import configure_console
+from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.job_lock import create_job_lock, find_job
+from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.resume import RunSettings
 from lightkit.cli.retrain_stages import Retraining
 from lightkit.cli.retrain_words import config_digest
-from lightkit.cli.screen import speak_plainly
-from lightkit.cli.session import Session, open_session
 from lightkit.cli.stage_process import Relay
 from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import mistake, read_scalar
@@ -35,19 +35,19 @@ def retrain_job(words: list[str], options: RetrainOptions) -> int:
         OutOfTime: If the deadline leaves no time for the next stage.
         RunLocked: If another process runs the job.
     """
-    audience = Audience("fit", words)
+    audience = CommandNotifier("fit", words)
     return audience.around(partial(_retrain, words, options, audience))
 
 
-def _retrain(words: list[str], options: RetrainOptions, audience: Audience) -> int:
+def _retrain(words: list[str], options: RetrainOptions, audience: CommandNotifier) -> int:
     deadline = None if options.deadline is None else parse_deadline(options.deadline)
-    session = open_session("fit", words, SignalWatch())
-    speak_plainly(session.mode, session.resolved.masked)
+    session = open_context("fit", words, SignalWatch())
+    configure_console(session.mode, session.resolved.masked)
     settings = _run_settings(session)
-    root, name = job_of(settings)
+    root, name = find_job(settings)
     _check(session, options)
     audience.open(session)
-    lock = lock_of(session, settings)
+    lock = create_job_lock(session, settings)
     with lock, Relay() as relay:
         config = config_digest(session)
         work = Retraining(session, options, root=root, name=name, config=config, deadline=deadline, relay=relay)
@@ -57,14 +57,14 @@ def _retrain(words: list[str], options: RetrainOptions, audience: Audience) -> i
             audience.is_told, audience.words = work.has_told_notifiers, work.words
 
 
-def _run_settings(session: Session) -> RunSettings:
+def _run_settings(session: RunContext) -> RunSettings:
     said = session.resolved.values.get("run") or {}
     read = {key: read_scalar(value) if key in ("wait_s", "stale_s") and isinstance(value, str) else value
             for key, value in said.items()}  # fmt: skip
     return RunSettings(**{**read, "name": read.get("name") or session.default_name})
 
 
-def _check(session: Session, options: RetrainOptions) -> None:
+def _check(session: RunContext, options: RetrainOptions) -> None:
     """Tell what would fail only after hours of training.
 
     Raises:

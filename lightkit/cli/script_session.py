@@ -11,12 +11,12 @@ from jsonargparse import Namespace
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from lightkit import config
+from lightkit.cli.context import RunContext, open_context
 from lightkit.cli.scripted import default_files, left_to_script
-from lightkit.cli.session import Session, open_session
 from lightkit.errors import ConfigError
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["EXPORT", "asks_for_export", "session_of_script"]
+__all__ = ["EXPORT", "asks_for_export", "open_script_context"]
 
 EXPORT = "export"
 
@@ -34,13 +34,13 @@ def asks_for_export(args: ArgsType, stages: Sequence[str]) -> bool:
     return next((word for word in words if word in (*stages, EXPORT)), None) == EXPORT
 
 
-def session_of_script(
+def open_script_context(
     words: list[str],
     parsers: Mapping[str, LightningArgumentParser] | None,
     *,
     parser_kwargs: Mapping[str, Any],
     fixed: Sequence[str],
-) -> Session:
+) -> RunContext:
     """Read the words where `LightkitCLI` stands for LightningCLI.
 
     Args:
@@ -55,7 +55,7 @@ def session_of_script(
     sections = [section for section in config.CLASS_SECTIONS if section not in fixed]
     below = [f"--config={file}" for file in default_files(parser_kwargs)]
     if parsers is None:
-        return open_session(
+        return open_context(
             "", [*below, *words], SignalWatch(), class_sections=sections, default_entries=(), has_own_parser=True
         )
     command = next((word for word in words if word in parsers), None)
@@ -64,7 +64,7 @@ def session_of_script(
     words.remove(command)
     below += [f"--config={file}" for file in default_files(parser_kwargs.get(command, {}))]
     given = left_to_script(parsers[command], os.environ)
-    return open_session(
+    return open_context(
         command,
         [*below, *words],
         SignalWatch(),

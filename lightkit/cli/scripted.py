@@ -18,7 +18,7 @@ __all__ = [
     "ConfigPrinted",
     "DataChanged",
     "default_files",
-    "ended_script",
+    "exit_on_error",
     "keeps_own_file",
     "left_to_script",
     "with_file_name",
@@ -38,7 +38,7 @@ class DataChanged(LightkitError):
 
 
 @contextmanager
-def ended_script() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """End the process as LightningCLI does: without a traceback where the config is wrong, or has been printed."""
     try:
         yield

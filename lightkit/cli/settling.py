@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from lightkit import config
-from lightkit.cli.laying import STAGES, Laid
-from lightkit.cli.resuming import on_this_machine
+from lightkit.cli.config_loader import STAGES, LoadedConfig
+from lightkit.cli.resume import limit_to_this_machine
 from lightkit.config import Hardware
 from lightkit.config.pruning import checked, without
 from lightkit.hardware import this_machine
 from lightkit.launch import LaunchSettings, check_engine, read_settings, read_watchdog, this_rank
 from lightkit.registry.gate_settings import read_gate
 
-__all__ = ["Settled", "settle"]
+__all__ = ["ResolvedSettings", "resolve_settings"]
 
 
 @dataclass(frozen=True)
-class Settled:
+class ResolvedSettings:
     """A config on this machine.
 
     Args:
@@ -31,7 +31,7 @@ class Settled:
     launch: LaunchSettings
 
 
-def settle(command: str, laid: Laid, problems: config.Problems) -> Settled:
+def resolve_settings(command: str, laid: LoadedConfig, problems: config.Problems) -> ResolvedSettings:
     """Turn hardware keys into the trainer's and check the launch; what is wrong is told and left out.
 
     Args:
@@ -41,7 +41,7 @@ def settle(command: str, laid: Laid, problems: config.Problems) -> Settled:
     """
     resolved = without(laid.resolved, laid.resolved.unresolved)
     if laid.base is not None:
-        alone, resolved = checked(resolved, partial(on_this_machine, saved=laid.base.config_path), problems)
+        alone, resolved = checked(resolved, partial(limit_to_this_machine, saved=laid.base.config_path), problems)
         resolved = alone or resolved
     _, resolved = checked(resolved, read_settings, problems)  # a mistake in it is told before anybody reckons with it
     _, resolved = checked(resolved, read_watchdog, problems)
@@ -50,9 +50,9 @@ def settle(command: str, laid: Laid, problems: config.Problems) -> Settled:
     read_hardware = partial(config.resolve_hardware, machine=machine, environ=os.environ)
     hardware, resolved = checked(resolved, read_hardware, problems)
     if hardware is None:
-        return Settled(Hardware(resolved), LaunchSettings())
+        return ResolvedSettings(Hardware(resolved), LaunchSettings())
     launch, _ = checked(hardware.resolved, read_settings, problems)
     if launch is not None and command in STAGES and this_rank(os.environ) is None:  # else the launcher has decided
         with problems.noted():
             check_engine(launch, hardware.resolved, strategy=hardware.strategy)
-    return Settled(hardware, launch or LaunchSettings())
+    return ResolvedSettings(hardware, launch or LaunchSettings())

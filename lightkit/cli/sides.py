@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.laying import lay_words
-from lightkit.cli.signatures import argument_at
+from lightkit.cli.argument_lookup import find_argument
+from lightkit.cli.config_loader import load_config
 from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, resolve_hardware
 from lightkit.config.comparing import Difference, differences
 from lightkit.config.origins import NESTED_FILES, shown_path
@@ -129,7 +129,7 @@ def _config_of(words: Sequence[str]) -> Resolved:
     environ = {key: value for key, value in os.environ.items() if _counts(key)}
     stage = "validate" if words[0] == "--run" else "fit"
     options: Any = {"run": "value"}
-    laid = lay_words(stage, words, problems, options=options, environ=environ)
+    laid = load_config(stage, words, problems, options=options, environ=environ)
     if problems.is_incomplete:
         problems.raise_any()
     hardware, resolved = checked(laid.resolved, partial(resolve_hardware, environ={}), problems)
@@ -150,7 +150,7 @@ def _is_only_written_out(difference: Difference, old: Side, new: Side) -> bool:
         return _is_one(value, _plain(said), is_class=difference.path[-1] == "class_path")
     if value is None or value == {} or difference.path == ("run", "name"):
         return True
-    argument = argument_at(run.resolved.tree, difference.path, imports=False)
+    argument = find_argument(run.resolved.tree, difference.path, imports=False)
     return argument is not None and argument.default == value
 
 

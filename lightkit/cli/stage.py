@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.choices import Choices
-from lightkit.cli.resuming import Start
+from lightkit.cli.resume import RunStart
 
 __all__ = ["Autos", "Stage"]
 
@@ -26,7 +26,7 @@ class Stage:
         resumes_by_itself: Whether nobody named the run that goes on, so that it should be the same in all respects.
     """
 
-    start: Start
+    start: RunStart
     recorder: RunRecorder
     worth_keeping: Event = field(default_factory=Event)
     data_before: dict[str, Any] | None = None
@@ -37,7 +37,7 @@ class Stage:
 class Autos(Protocol):
     """Answers the `auto`s of a config."""
 
-    def recalled(self, start: Start) -> Choices | None:
+    def recalled(self, start: RunStart) -> Choices | None:
         """Give what is known without measuring; None where there is something to measure."""
 
     def found(self, stage: Stage) -> Choices:

@@ -8,17 +8,17 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lightkit.cli.console import configure_console, quiet_libraries
+from lightkit.cli.context import RunContext, open_context
 from lightkit.cli.explaining import located
 from lightkit.cli.export_options import options_in
 from lightkit.cli.joining import seat_of
 from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
 from lightkit.cli.light_imports import import_lightning
-from lightkit.cli.notifying import Audience
-from lightkit.cli.screen import hush_libraries, speak_plainly
-from lightkit.cli.session import Session, open_session
+from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.threads import num_threads
 from lightkit.cli.timing import with_moment
-from lightkit.cli.unchanged import code_if_unchanged, warn_undecided
+from lightkit.cli.up_to_date import check_up_to_date, warn_unchecked_rank
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
 from lightkit.hardware import this_machine
 from lightkit.hardware.allocator import keep_memory
@@ -27,7 +27,7 @@ from lightkit.launch.plan import THREADS
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
-    from lightkit.cli.lightning import LightkitCLI
+    from lightkit.cli.lightning_cli import LightkitCLI
 
 __all__ = ["run"]
 
@@ -39,11 +39,11 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
 
         if takes_exported_file(command, words):  # which needs no config, no run, and for ONNX no torch
             return predict_by_file(words)
-    audience = Audience(command, words)
+    audience = CommandNotifier(command, words)
     return audience.around(partial(_run_command, command, words, watch, audience))
 
 
-def _run_command(command: str, words: list[str], watch: SignalWatch, audience: Audience) -> int:
+def _run_command(command: str, words: list[str], watch: SignalWatch, audience: CommandNotifier) -> int:
     if command == "export":
         return _run_export(words, watch, audience)
     if command == "fit":
@@ -56,15 +56,15 @@ def _run_command(command: str, words: list[str], watch: SignalWatch, audience: A
         if seat.rank.engine != "local":  # it may be on another machine, which the supervisor's signals do not reach
             seat.listen(watch)
         return seat.run(partial(_run_opened, command, words, watch, audience))
-    session = audience.open(open_session(command, words, watch))
-    speak_plainly(session.mode, session.resolved.masked)
+    session = audience.open(open_context(command, words, watch))
+    configure_console(session.mode, session.resolved.masked)
     if session.seat is not None:
         session.seat.open()
     for notice in session.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
     if session.seat is None:
         refuse_unsubmitted(session)
-        if (code := code_if_unchanged(session)) is not None:
+        if (code := check_up_to_date(session)) is not None:
             return code
         if (plan := plan_of(session)) is not None:
             return supervise(session, plan)
@@ -74,14 +74,14 @@ def _run_command(command: str, words: list[str], watch: SignalWatch, audience: A
     return _run_session(session, words)
 
 
-def _run_export(words: list[str], watch: SignalWatch, audience: Audience) -> int:
+def _run_export(words: list[str], watch: SignalWatch, audience: CommandNotifier) -> int:
     """Export in this one process, whatever the config's hardware is."""
     options, arguments = options_in(words)
     if options is not None and options.logged is not None:
         from lightkit.cli.exporting import export_logged  # here: it loads torch
 
         return export_logged(options, arguments)
-    session = audience.open(open_session("export", words, watch))
+    session = audience.open(open_context("export", words, watch))
     session.seat = None
     return _run_session(session, words)
 
@@ -91,7 +91,7 @@ def note_preemption(watch: SignalWatch) -> None:
     watch.add(signal.SIGUSR1, patiently=True)
 
 
-def _threads(session: Session) -> dict[str, str]:
+def _threads(session: RunContext) -> dict[str, str]:
     """Tell libraries that are loaded later how many threads to have, where no launch of lightkit's has told them."""
     if session.launch.threads is not None:
         return {THREADS: str(session.launch.threads)}
@@ -100,21 +100,21 @@ def _threads(session: Session) -> dict[str, str]:
     return {THREADS: str(num_threads(session.seat.rank, num_cores=this_machine().cores or 1))}
 
 
-def _run_opened(command: str, words: list[str], watch: SignalWatch, audience: Audience) -> int:
-    session = audience.open(open_session(command, words, watch))
+def _run_opened(command: str, words: list[str], watch: SignalWatch, audience: CommandNotifier) -> int:
+    session = audience.open(open_context(command, words, watch))
     if session.seat is not None and not session.seat.supervised:
-        warn_undecided(session)
+        warn_unchecked_rank(session)
     return _run_session(session, words)
 
 
-def _run_session(session: Session, words: list[str]) -> int:
-    speak_plainly(session.mode, session.resolved.masked)
+def _run_session(session: RunContext, words: list[str]) -> int:
+    configure_console(session.mode, session.resolved.masked)
     os.environ.update(session.hardware.environment)
     if session.command == "fit":
         keep_memory()
     # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
     import_lightning()
-    from lightkit.cli.lightning import DataChanged
+    from lightkit.cli.lightning_cli import DataChanged
 
     try:
         return _run(session)
@@ -125,18 +125,18 @@ def _run_session(session: Session, words: list[str]) -> int:
             says = str(change).replace("begins a new run: ", "")
             raise ConfigError(f"run.resume: {says}, and --run.resume=never begins a new run") from change
         session.tell(str(change))
-        again = open_session(session.command, [*words, "--run.resume=never"], session.watch)
+        again = open_context(session.command, [*words, "--run.resume=never"], session.watch)
         again.audience = session.audience
         return _run(again)
 
 
-def _run(session: Session) -> int:
-    from lightkit.cli.lightning import ConfigPrinted, LightkitCLI  # late as above, and the next ones too
+def _run(session: RunContext) -> int:
+    from lightkit.cli.lightning_cli import ConfigPrinted, LightkitCLI  # late as above, and the next ones too
     from lightkit.cli.refusals import full_disk_told, refusals_told
-    from lightkit.cli.showing import show_end
+    from lightkit.cli.run_header import print_run_end
     from lightkit.distributed.process_group import process_group_left
 
-    hush_libraries()
+    quiet_libraries()
     with session.audience.stage(session), full_disk_told(), session.stack, process_group_left():
         try:
             with refusals_told(session.resolved):
@@ -152,7 +152,7 @@ def _run(session: Session) -> int:
         if session.command == "fit":
             _check_promises(cli)
         if session.command != "export":  # which has told its own end
-            show_end(cli, session)
+            print_run_end(cli, session)
     return 0
 
 

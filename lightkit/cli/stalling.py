@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from lightkit import runs
-from lightkit.cli.session import Session
+from lightkit.cli.context import RunContext
 from lightkit.cli.stage import Stage
 from lightkit.errors import Stalled
 from lightkit.launch import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat
@@ -26,7 +26,7 @@ _RECORD_S = 2.0  # for a record of the end that is being written, out of the sam
 _NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of it too
 
 
-def watched(session: Session, stage: Stage, settings: WatchdogSettings) -> Watchdog:
+def watched(session: RunContext, stage: Stage, settings: WatchdogSettings) -> Watchdog:
     """Make the watchdog of a stage; a stall that it ends gently leaves the session as the error `Stalled`.
 
     Args:
@@ -41,7 +41,7 @@ def watched(session: Session, stage: Stage, settings: WatchdogSettings) -> Watch
 
 
 @contextmanager
-def measuring_watched(session: Session, stage: Stage, settings: WatchdogSettings, *, phase: str) -> Iterator[None]:
+def measuring_watched(session: RunContext, stage: Stage, settings: WatchdogSettings, *, phase: str) -> Iterator[None]:
     """Watch what is measured before a training, but not what lies between: data may be downloaded then.
 
     Args:
@@ -65,7 +65,9 @@ def measuring_watched(session: Session, stage: Stage, settings: WatchdogSettings
     heartbeat().enter(before)
 
 
-def _watchdog(session: Session, settings: WatchdogSettings, teller: _Teller, *, only_in: str | None = None) -> Watchdog:
+def _watchdog(
+    session: RunContext, settings: WatchdogSettings, teller: _Teller, *, only_in: str | None = None
+) -> Watchdog:
     most_s = None if session.seat is None else session.launch.stall_timeout_s
 
     def limit_s() -> float:
@@ -78,7 +80,7 @@ def _watchdog(session: Session, settings: WatchdogSettings, teller: _Teller, *, 
 
 
 class _Teller:
-    def __init__(self, session: Session, stage: Stage) -> None:
+    def __init__(self, session: RunContext, stage: Stage) -> None:
         self._session = session
         self._stage = stage
         self._run = stage.start.run

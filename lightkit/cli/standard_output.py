@@ -14,27 +14,27 @@ from typing import TextIO
 
 from lightkit.errors import OutputLost
 
-__all__ = ["lost_output_told", "silence", "tell"]
+__all__ = ["discard_output", "guard_standard_output", "print_error"]
 
 
-def lost_output_told() -> None:
+def guard_standard_output() -> None:
     """Let whatever is printed from now on raise `OutputLost` where it cannot be written."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # not where there is none, or somebody's own
         sys.stdout = _Told(sys.stdout)
 
 
-def silence(stream: TextIO) -> None:
+def discard_output(stream: TextIO) -> None:
     """Let what a stream still holds, and all that is written to it later, go nowhere."""
     with suppress(OSError, ValueError):  # it is no file of the system
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def tell(text: str) -> None:
+def print_error(text: str) -> None:
     """Print a line to standard error, where that can be written; the exit code tells the rest."""
     try:
         print(text, file=sys.stderr)
     except OSError:
-        silence(sys.stderr)
+        discard_output(sys.stderr)
 
 
 class _Told(io.TextIOWrapper):

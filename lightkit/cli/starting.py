@@ -13,14 +13,14 @@ from typing import Any
 from lightkit import __version__, config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.choices import Choices
+from lightkit.cli.ci_report import add_fit_page
+from lightkit.cli.context import RunContext
 from lightkit.cli.ending import close, dropped_on_mistake, ended_by_force, release, resumable
-from lightkit.cli.holding import lock_of
-from lightkit.cli.inputs import record_inputs
+from lightkit.cli.input_digests import record_inputs
+from lightkit.cli.job_lock import create_job_lock
 from lightkit.cli.joining import INHERITED
-from lightkit.cli.masking import MaskedEvents, masked_words
-from lightkit.cli.pages import add_fit_page
-from lightkit.cli.resuming import RunSettings, Start, choose_start, differences, start_again
-from lightkit.cli.session import Session
+from lightkit.cli.redaction import RedactedEventStream, redact_words
+from lightkit.cli.resume import RunSettings, RunStart, choose_start, compare_configs, restart_run
 from lightkit.cli.stage import Autos, Stage
 from lightkit.runs.pipeline import TELLS_RUN
 
@@ -30,7 +30,7 @@ _MEASURING_S = 900.0  # rank 0 alone prepares data, and may look for a batch siz
 
 
 def begin(
-    session: Session,
+    session: RunContext,
     settings: RunSettings,
     *,
     saved: dict[str, Any],
@@ -59,10 +59,10 @@ def begin(
             autos.settled(Choices.of(told["tuned"]))
         if session.seat is not None:
             session.seat.keep_log(start.run.folder)
-        events = MaskedEvents(start.run.events_path, session.resolved)
+        events = RedactedEventStream(start.run.events_path, session.resolved)
         return Stage(start, RunRecorder(start.run, events=events))
     if session.base is not None:
-        start = Start(session.base, checkpoint=Path(session.ckpt_path) if session.ckpt_path else None, is_old=True)
+        start = RunStart(session.base, checkpoint=Path(session.ckpt_path) if session.ckpt_path else None, is_old=True)
         choices, _ = _recalled(autos, start, saved)
         stage = replace(_stage(session, start, manifest=None), choices=choices)
     elif session.command == "fit":
@@ -82,7 +82,7 @@ def begin(
     return stage
 
 
-def _recalled(autos: Autos | None, start: Start, saved: dict[str, Any]) -> tuple[Choices | None, dict[str, Any]]:
+def _recalled(autos: Autos | None, start: RunStart, saved: dict[str, Any]) -> tuple[Choices | None, dict[str, Any]]:
     """Give what is known of the config's `auto`s without measuring, and the config to save."""
     choices = None if autos is None else autos.recalled(start)
     return (None, saved) if autos is None or choices is None else _settled(autos, choices, saved)
@@ -90,7 +90,7 @@ def _recalled(autos: Autos | None, start: Start, saved: dict[str, Any]) -> tuple
 
 def _settled(autos: Autos, choices: Choices, saved: dict[str, Any]) -> tuple[Choices, dict[str, Any]]:
     now = autos.settled(choices)
-    return replace(choices, keys=tuple(differences(saved, now))), now
+    return replace(choices, keys=tuple(compare_configs(saved, now))), now
 
 
 def _chosen(stage: Stage, autos: Autos, saved: dict[str, Any]) -> Stage:
@@ -103,7 +103,7 @@ def _chosen(stage: Stage, autos: Autos, saved: dict[str, Any]) -> Stage:
     return replace(stage, choices=choices)
 
 
-def _told(session: Session, *, later_s: float) -> dict[str, Any] | None:
+def _told(session: RunContext, *, later_s: float) -> dict[str, Any] | None:
     """What rank 0 tells a rank of its run; None in the process that begins it.
 
     Args:
@@ -119,7 +119,7 @@ def _told(session: Session, *, later_s: float) -> dict[str, Any] | None:
 
 
 def _begin_fit(
-    session: Session,
+    session: RunContext,
     settings: RunSettings,
     *,
     saved: dict[str, Any],
@@ -128,7 +128,7 @@ def _begin_fit(
     autos: Autos | None,
 ) -> Stage:
     assert settings.name is not None
-    lock = lock_of(session, settings)
+    lock = create_job_lock(session, settings)
     earlier = None if session.seat is None else session.seat.earlier_run(session.launch.timeout_s)
     lock.acquire()
     session.stack.push(lambda *_: release(lock, session))
@@ -137,7 +137,7 @@ def _begin_fit(
             settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh, environment=session.environment_digest
         )
         if earlier is None
-        else start_again(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
+        else restart_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
     )
     lock.note_folder(start.run.folder)
     runs.remove_leftovers(start.run.checkpoints)
@@ -162,7 +162,7 @@ def _note_passed_over(stage: Stage) -> None:
 
 
 def _begin_alone(
-    session: Session, settings: RunSettings, *, saved: dict[str, Any], seed: int | None, autos: Autos | None
+    session: RunContext, settings: RunSettings, *, saved: dict[str, Any], seed: int | None, autos: Autos | None
 ) -> Stage:
     """A stage of no run: with a checkpoint that is named, or an untrained model."""
     start = choose_start(settings, config=saved, ckpt_path=session.ckpt_path, fresh=True)
@@ -173,8 +173,8 @@ def _begin_alone(
 
 
 def _written(
-    session: Session,
-    start: Start,
+    session: RunContext,
+    start: RunStart,
     *,
     saved: dict[str, Any],
     seed: int | None,
@@ -188,7 +188,7 @@ def _written(
     manifest = runs.build_manifest(
         version=__version__,
         subcommand=session.command,
-        command=["lightkit", session.command, *masked_words(session.resolved, session.words)],
+        command=["lightkit", session.command, *redact_words(session.resolved, session.words)],
         run=f"{start.run.name}/{start.run.id}",
         seed=seed,
         parent=None if start.parent is None else str(start.parent.folder),
@@ -206,13 +206,13 @@ def _written(
     return replace(stage, data_before=(previous or {}).get("data"), choices=choices)
 
 
-def _stage(session: Session, start: Start, *, manifest: Mapping[str, Any] | None) -> Stage:
+def _stage(session: RunContext, start: RunStart, *, manifest: Mapping[str, Any] | None) -> Stage:
     mirror = sys.stdout if session.mode == "json" else None
-    events = MaskedEvents(start.run.events_path, session.resolved, mirror=mirror)
+    events = RedactedEventStream(start.run.events_path, session.resolved, mirror=mirror)
     return Stage(start, RunRecorder(start.run, events=events, manifest=manifest))
 
 
-def _bequeath(session: Session, stage: Stage) -> None:
+def _bequeath(session: RunContext, stage: Stage) -> None:
     start = stage.start
     checkpoint = None if start.checkpoint is None else str(start.checkpoint)
     earlier = None if session.seat is None else session.seat.earlier_run(session.launch.timeout_s)
@@ -229,6 +229,6 @@ def _bequeath(session: Session, stage: Stage) -> None:
     session.stack.callback(os.environ.pop, INHERITED, None)
 
 
-def _inherited(told: Mapping[str, Any]) -> Start:
+def _inherited(told: Mapping[str, Any]) -> RunStart:
     checkpoint = None if told["checkpoint"] is None else Path(told["checkpoint"])
-    return Start(runs.open_run(told["folder"], resumed=told["resumed"]), checkpoint=checkpoint)
+    return RunStart(runs.open_run(told["folder"], resumed=told["resumed"]), checkpoint=checkpoint)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightkit.cli.signatures import Argument, argument_at, keys_below
+from lightkit.cli.argument_lookup import Argument, find_argument, list_keys
 from lightkit.cli.tracing import Traced, shown_key
 from lightkit.config import KeyPath, dotted, near
 from lightkit.config.annotated import annotated
@@ -48,7 +48,7 @@ class Telling:
             argument = self.argument
             value = None if argument is None else argument.default
             owner = argument.owner if argument is not None else ""
-            is_unset = argument is None or "default" not in argument.described
+            is_unset = argument is None or "default" not in argument.description
             place = {"kind": "unset", "name": ""} if is_unset else {"kind": "signature", "name": owner}
             return {"key": key, "value": value, "set_by": place, "replaced": [], **says}
         presented = self.traced.presented(self.path)
@@ -96,7 +96,7 @@ class Telling:
         argument = self.argument
         key = shown_key(self.path)
         rows: list[tuple[str, str]] = []
-        if argument is None or "default" not in argument.described:
+        if argument is None or "default" not in argument.description:
             head = f"{key}: not set\n"
             if argument is not None and argument.is_required:
                 rows.append(("set by", f"nothing, though {argument.owner} needs it"))
@@ -122,7 +122,7 @@ def telling_of(traced: Traced, key: str) -> Telling:
         raise ConfigError(f"{key!r}: expected a dotted key, such as trainer.max_epochs")
     if not rest:
         return Telling(traced, path, node, _argument(traced, path), notes=_notes(traced, path, node))
-    argument = argument_at(traced.after.tree, wanted)
+    argument = find_argument(traced.after.tree, wanted)
     if argument is None:
         raise _unknown(key, traced, path, rest)
     is_entry = len(rest) > 1 and rest[0] != "init_args" and len(wanted) > 2
@@ -149,7 +149,7 @@ def _wanted(traced: Traced, key: str) -> KeyPath:
 def _argument(traced: Traced, path: KeyPath) -> Argument | None:
     """Describe a key that is set, if that is known; what is set is told also where its class cannot be imported."""
     try:
-        return argument_at(traced.after.tree, path)
+        return find_argument(traced.after.tree, path)
     except ConfigError:
         return None
 
@@ -180,10 +180,10 @@ def _unknown(key: str, traced: Traced, path: KeyPath, rest: KeyPath) -> ConfigEr
     if isinstance(at, Items) and str(rest[0]).isdigit():
         count = f"{len(at.items)} element{'' if len(at.items) == 1 else 's'}"
         return ConfigError(f"{key}: there is no element {rest[0]} in {shown_key(path)}, which has {count}, from 0 on")
-    beside = keys_below(traced.after.tree, path) or ([str(k) for k in at.entries] if isinstance(at, Table) else [])
+    beside = list_keys(traced.after.tree, path) or ([str(k) for k in at.entries] if isinstance(at, Table) else [])
     while len(rest) > 1 and str(rest[0]) in beside:  # known, but not in this config
         path, rest = (*path, rest[0]), rest[1:]
-        beside = keys_below(traced.after.tree, path)
+        beside = list_keys(traced.after.tree, path)
     here = [k for k in path if k != "init_args"]
     if here and not beside and path not in traced.after.origins:
         return ConfigError(f"{key}: {dotted(here)} is not in this config, and nothing says which keys it would have")

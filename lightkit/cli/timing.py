@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from lightkit.cli.context import RunContext
 from lightkit.cli.joining import INHERITED, seat_of
-from lightkit.cli.session import Session
 from lightkit.runs.deadlines import parse_deadline
 from lightkit.runs.pipeline import TELLS_RUN
 
@@ -16,7 +16,7 @@ __all__ = ["deadline_of", "with_moment"]
 _OPTION = "--deadline"
 
 
-def deadline_of(session: Session) -> datetime | None:
+def deadline_of(session: RunContext) -> datetime | None:
     """Give the moment by which a training has to be done; None where nobody has said one.
 
     Raises:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-__all__ = ["mask_tracebacks", "written_traceback"]
+__all__ = ["format_traceback", "mask_tracebacks"]
 
 
 class _Masked:
@@ -48,6 +48,6 @@ def mask_tracebacks(mask: Callable[[str], str]) -> None:
         threading.excepthook = _MASKED.of_thread
 
 
-def written_traceback(error: BaseException) -> str:
+def format_traceback(error: BaseException) -> str:
     """Write the traceback of an error without secrets, as far as a config has been read by now."""
     return _MASKED.mask("".join(traceback.format_exception(error)))

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from lightkit import config
-from lightkit.cli.laying import Laid, lay_words
-from lightkit.cli.resuming import on_this_machine
+from lightkit.cli.config_loader import LoadedConfig, load_config
+from lightkit.cli.resume import limit_to_this_machine
 from lightkit.config import KeyPath, Problems, Resolved, dotted
 from lightkit.config.accelerator.said import BLOCK_KEYS, OLD_TRAINER_KEYS
 from lightkit.config.presented import Presented
@@ -134,17 +134,17 @@ def trace(words: Sequence[str], *, stage: str, options: Any) -> Traced:
     """
     config.split_arguments(words, options=options)
     problems = Problems()
-    laid = lay_words(stage, words, problems, options=options)
+    laid = load_config(stage, words, problems, options=options)
     if problems.is_incomplete:
         problems.raise_any()
     return traced(laid, problems)
 
 
-def traced(laid: Laid, problems: Problems) -> Traced:
+def traced(laid: LoadedConfig, problems: Problems) -> Traced:
     """Turn the hardware keys of a config into the trainer's, whether or not this machine has what they ask for."""
     resolved = without(laid.resolved, _left_out(laid.resolved))
     if laid.base is not None:
-        alone, resolved = checked(resolved, partial(on_this_machine, saved=laid.base.config_path), problems)
+        alone, resolved = checked(resolved, partial(limit_to_this_machine, saved=laid.base.config_path), problems)
         resolved = alone or resolved
     try:
         after = config.resolve_hardware(resolved, this_machine(), environ=os.environ).resolved

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightkit.cli.choices import Choices
-from lightkit.cli.resuming import Start
-from lightkit.cli.session import Session
+from lightkit.cli.context import RunContext
+from lightkit.cli.resume import RunStart
 from lightkit.cli.stage import Stage
 from lightkit.cli.stalling import measuring_watched
 from lightkit.cli.timing import deadline_of
@@ -26,7 +26,7 @@ from lightkit.tuning.allowance import SHARE_OF_TRAINING
 
 if TYPE_CHECKING:
     from lightkit.cli.answers import Found
-    from lightkit.cli.lightning import LightkitCLI
+    from lightkit.cli.lightning_cli import LightkitCLI
     from lightkit.cli.workbench import Workbench
     from lightkit.tuning.learning_rate import FoundRate
 
@@ -37,14 +37,14 @@ _FORKS = ("ddp_fork", "ddp_notebook")
 _MOST_S = 30.0  # that measuring may take before a training
 
 
-def autos_of(cli: LightkitCLI, session: Session) -> MeasuredAutos | None:
+def autos_of(cli: LightkitCLI, session: RunContext) -> MeasuredAutos | None:
     """Give what answers the `auto`s of a config; None where it has none."""
     section = cli.config[cli.subcommand]
     settings = AcceleratorSettings(**section["accelerator"].as_dict())
     return MeasuredAutos(cli, session, settings) if settings.autos() else None
 
 
-def take_threads(session: Session, section: Any) -> None:
+def take_threads(session: RunContext, section: Any) -> None:
     """Compute with the threads of the config: torch has made its pool by now. Processes started later are told.
 
     Args:
@@ -77,7 +77,7 @@ class MeasuredAutos:
         settings: The section `accelerator`.
     """
 
-    def __init__(self, cli: LightkitCLI, session: Session, settings: AcceleratorSettings) -> None:
+    def __init__(self, cli: LightkitCLI, session: RunContext, settings: AcceleratorSettings) -> None:
         self._cli = cli
         self._session = session
         self._settings = settings
@@ -86,7 +86,7 @@ class MeasuredAutos:
         """Put choices in the place of the `auto`s, and give the config as the run folder keeps it."""
         return self._cli.settle(choices)
 
-    def recalled(self, start: Start) -> Choices | None:
+    def recalled(self, start: RunStart) -> Choices | None:
         """Give what is known without measuring; None where there is something to measure."""
         trains = self._session.command == "fit"
         run = start.run if start.is_old else None if trains else start.parent
@@ -100,7 +100,7 @@ class MeasuredAutos:
             return self._defaults("default")
         return None
 
-    def _not_here(self, start: Start) -> str | None:
+    def _not_here(self, start: RunStart) -> str | None:
         """Say why a training measures nothing; None where it does."""
         trainer = self._cli.config[self._cli.subcommand]["trainer"]
         if start.is_old and start.checkpoint is not None:
@@ -160,7 +160,7 @@ class MeasuredAutos:
         _log.warning("accelerator: auto chooses %s, for measuring has ended with %s", what, says)
         return found
 
-    def _without_rate(self, start: Start) -> AcceleratorSettings:
+    def _without_rate(self, start: RunStart) -> AcceleratorSettings:
         """Ask for no learning rate where a checkpoint's optimizer brings its own."""
         if start.checkpoint is None or self._settings.learning_rate is None:
             return self._settings

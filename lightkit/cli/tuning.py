@@ -11,9 +11,9 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from lightkit.cli.console import configure_console, quiet_libraries
+from lightkit.cli.context import RunContext, open_context
 from lightkit.cli.explaining import located
-from lightkit.cli.screen import hush_libraries, speak_plainly
-from lightkit.cli.session import Session, open_session
 from lightkit.cli.tables import print_table
 from lightkit.config import dump_yaml
 from lightkit.config.accelerator.settings import AcceleratorSettings
@@ -49,10 +49,10 @@ def tuned_config(words: Sequence[str], *, budget_s: float | None, is_json: bool)
     """
     with SignalWatch() as watch:
         keep_memory()  # as fit does
-        session = open_session("fit", words, watch)
+        session = open_context("fit", words, watch)
         if session.passthrough:
             raise ConfigError("tune: --KEY.help is an option of lightkit fit")
-        speak_plainly(session.mode, session.resolved.masked)
+        configure_console(session.mode, session.resolved.masked)
         for notice in session.hardware.notices:
             logging.getLogger("lightkit").warning(notice)
         session.seat = None
@@ -61,7 +61,7 @@ def tuned_config(words: Sequence[str], *, budget_s: float | None, is_json: bool)
         # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
         from lightkit.cli.measured import MeasuredConfig
 
-        hush_libraries()
+        quiet_libraries()
         try:
             with session.stack, redirect_stdout(sys.stderr):  # what the user's code prints is no measurement
                 cli = MeasuredConfig(session, budget_s=budget_s, settings_of=lambda said: _asked(said, session))
@@ -71,7 +71,7 @@ def tuned_config(words: Sequence[str], *, budget_s: float | None, is_json: bool)
     return 0
 
 
-def _asked(said: AcceleratorSettings, session: Session) -> AcceleratorSettings:
+def _asked(said: AcceleratorSettings, session: RunContext) -> AcceleratorSettings:
     """Give the settings with all that is to be measured as `auto`, and say so where that is more than the config has.
 
     Raises:
@@ -98,7 +98,7 @@ def _asked(said: AcceleratorSettings, session: Session) -> AcceleratorSettings:
     return replace(said, **autos)
 
 
-def _tell(found: Found, session: Session, *, is_json: bool) -> None:
+def _tell(found: Found, session: RunContext, *, is_json: bool) -> None:
     if is_json:
         print(session.resolved.masked(json.dumps(_described(found), indent=2)))
         return

@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
 if TYPE_CHECKING:
-    from lightkit.cli.lightning import LightkitCLI
+    from lightkit.cli.lightning_cli import LightkitCLI
 
 __all__ = ["Twin", "arguments_of", "class_of_section"]
 

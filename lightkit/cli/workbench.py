@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.answers import BATCH_SIZE, LEARNING_RATE, SPEED, Found
+from lightkit.cli.context import RunContext
 from lightkit.cli.finding_keys import COUNTED, content_of, kept_name, parts_of
 from lightkit.cli.kept_findings import Shelf
 from lightkit.cli.length import Length
 from lightkit.cli.real_batches import taken_batches
-from lightkit.cli.session import Session
 from lightkit.cli.twin import Twin
 from lightkit.config.accelerator.choosing import place_of
 from lightkit.config.accelerator.settings import AcceleratorSettings
@@ -30,7 +30,7 @@ from lightkit.tuning.short_fits import precision_plugin, without_trace
 from lightkit.tuning.variant import Findings, Variant
 
 if TYPE_CHECKING:
-    from lightkit.cli.lightning import LightkitCLI
+    from lightkit.cli.lightning_cli import LightkitCLI
 
 __all__ = ["Workbench"]
 
@@ -56,7 +56,7 @@ class Workbench:
     def __init__(
         self,
         cli: LightkitCLI,
-        session: Session,
+        session: RunContext,
         settings: AcceleratorSettings,
         *,
         budget_s: float | None,

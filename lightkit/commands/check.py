@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lightkit.cli.ci_report import check_cases, check_page
+from lightkit.cli.config_loader import STAGES, options_of
+from lightkit.cli.console import configure_console, quiet_libraries
+from lightkit.cli.context import RunContext, open_context
 from lightkit.cli.launching import plan_of
-from lightkit.cli.laying import STAGES, options_of
 from lightkit.cli.light_imports import import_lightning
-from lightkit.cli.pages import check_cases, check_page
-from lightkit.cli.screen import hush_libraries, speak_plainly
-from lightkit.cli.session import Session, open_session
 from lightkit.config import Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.junit import write_junit
@@ -72,7 +72,7 @@ def check(words: list[str]) -> int:
     began = time.monotonic()
     found = None
     try:
-        session = open_session(stage, words, SignalWatch())
+        session = open_context(stage, words, SignalWatch())
         _check_session(session)
         _tell(session, _check_deeply(session) if is_deep else None)
     except LightkitError as error:
@@ -106,7 +106,7 @@ def _files_in(words: Sequence[str]) -> list[str]:
     return split_arguments(words, options=options, problems=Problems()).files
 
 
-def _tell(session: Session, report: Report | None) -> None:
+def _tell(session: RunContext, report: Report | None) -> None:
     if session.mode == "json":
         fields = {"stage": session.command, "mistakes": []} if report is None else report.fields()
         print(session.resolved.masked(json.dumps(fields)))
@@ -116,8 +116,8 @@ def _tell(session: Session, report: Report | None) -> None:
         print(session.resolved.masked("\n".join([*lines, f"no mistakes found{hint}"])))
 
 
-def _check_session(session: Session) -> None:
-    speak_plainly(session.mode, session.resolved.masked)
+def _check_session(session: RunContext) -> None:
+    configure_console(session.mode, session.resolved.masked)
     for notice in session.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
     problems = Problems()
@@ -125,15 +125,15 @@ def _check_session(session: Session) -> None:
         plan_of(session)
     # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
     import_lightning()
-    from lightkit.cli.lightning import Checked, LightkitCLI
+    from lightkit.cli.lightning_cli import Checked, LightkitCLI
 
-    hush_libraries()
+    quiet_libraries()
     with session.stack, problems.noted(), suppress(Checked):
         LightkitCLI(session=replace(session, only_checks=True))
     problems.raise_any()
 
 
-def _check_deeply(session: Session) -> Report:
+def _check_deeply(session: RunContext) -> Report:
     """Build everything and run one batch of each split."""
     from lightkit.cli.deep import check_deeply  # late as above
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from lightkit.cli.laying import STAGES
+from lightkit.cli.config_loader import STAGES
 from lightkit.cli.tellings import Telling, all_tellings, telling_of
 from lightkit.cli.tracing import Traced, trace
 from lightkit.config.annotated import annotated

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from lightkit.cli.config_loader import STAGES
+from lightkit.cli.console import configure_console, quiet_libraries
+from lightkit.cli.context import open_context
 from lightkit.cli.explaining import located
-from lightkit.cli.laying import STAGES
-from lightkit.cli.screen import hush_libraries, speak_plainly
-from lightkit.cli.session import open_session
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.signals import SignalWatch
 
@@ -26,19 +26,19 @@ def fetch(words: list[str]) -> int:
     Raises:
         ConfigError: If the config names no data module, or one that has nothing to fetch.
     """
-    session = open_session("fetch", words, SignalWatch(), subcommands=(*STAGES, "fetch"))
+    session = open_context("fetch", words, SignalWatch(), subcommands=(*STAGES, "fetch"))
     if session.passthrough:
         print(_HELP, end="")
         return 0
-    speak_plainly(session.mode, session.resolved.masked)
+    configure_console(session.mode, session.resolved.masked)
     section = session.resolved.values.get("data")
     if section is None:
         raise ConfigError(
             "fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml"
         )
-    from lightkit.cli.parsing import build_data  # here, because it loads torch
+    from lightkit.cli.parser import build_data  # here, because it loads torch
 
-    hush_libraries()
+    quiet_libraries()
     try:
         data = build_data(section, session.resolved)
         download = getattr(data, "fetch", None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightkit.cli.own_options import ON_A_RUN, Takes, one_run, part
-from lightkit.cli.session import Session, open_session
+from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
+from lightkit.cli.context import RunContext, open_context
 from lightkit.runs.junit import failure_told
 from lightkit.runs.signals import SignalWatch
 
@@ -81,21 +81,21 @@ def gate(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    parted = part("gate", words, usage=_USAGE, own=_OWN, config=ON_A_RUN)
-    said, run = parted.said, one_run("gate", parted, _USAGE)
+    line = parse_command_line("gate", words, usage=_USAGE, own=_OWN, config=RUN_OPTIONS)
+    said, run = line.options, get_run_argument("gate", line, _USAGE)
     baseline = [f"--gate.baseline={said['--baseline']}"] if "--baseline" in said else []
     junit = said.get("--junit")
     options = GateOptions(said.get("--tracking-uri"), Path(junit) if junit else None, "--json" in said)
     with failure_told(options.junit, "lightkit gate", "gate"):
-        session = session_of(run, [*parted.rest, *baseline], is_json=options.is_json)
+        session = session_of(run, [*line.config_words, *baseline], is_json=options.is_json)
         from lightkit.cli.gating import gate_run  # here: it loads torch
 
         return gate_run(session, options)
 
 
-def session_of(run: str, words: list[str], *, is_json: bool) -> Session:
+def session_of(run: str, words: list[str], *, is_json: bool) -> RunContext:
     """Open a session on a run, as `lightkit export` does: on one process, wherever it was trained."""
-    session = open_session("export", ["--run", run, *words], SignalWatch())
+    session = open_context("export", ["--run", run, *words], SignalWatch())
     session.seat = None
     if is_json:
         session.mode = "quiet"

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from lightkit.cli.own_options import Takes, part
-from lightkit.cli.screen import speak_plainly
+from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.console import configure_console
 from lightkit.config import near
 from lightkit.errors import ConfigError
 from lightkit.runs.deadlines import duration_s
@@ -68,23 +68,23 @@ def collect(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    parted = part("gc", words, usage=_USAGE, own=_OWN)
-    if len(parted.places) > 1:
-        raise ConfigError(f"gc: expected the name of one job, got {', '.join(map(repr, parted.places))}\n{_USAGE}")
-    rules = _rules(parted.said)
-    root = Path(parted.said.get("--root", "runs"))
-    name = parted.places[0] if parted.places else None
+    line = parse_command_line("gc", words, usage=_USAGE, own=_OWN)
+    if len(line.positionals) > 1:
+        raise ConfigError(f"gc: expected the name of one job, got {', '.join(map(repr, line.positionals))}\n{_USAGE}")
+    rules = _rules(line.options)
+    root = Path(line.options.get("--root", "runs"))
+    name = line.positionals[0] if line.positionals else None
     if not root.is_dir():
         raise ConfigError(f"gc: {root} is no folder; name that of all runs with --root")
     if name is not None and (not (root / name).is_dir() or "/" in name or name.startswith(".")):
         jobs = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         raise ConfigError(f"gc: there is no job {name!r} in {root}{near(name, jobs)}")
-    is_dry, is_json = "--dry-run" in parted.said, "--json" in parted.said
-    is_quiet = "--quiet" in parted.said
-    speak_plainly("quiet" if is_quiet or is_json else "plain")
+    is_dry, is_json = "--dry-run" in line.options, "--json" in line.options
+    is_quiet = "--quiet" in line.options
+    configure_console("quiet" if is_quiet or is_json else "plain")
     from lightkit.cli.collecting import Collection, collect_runs, told, warn_of_size  # here, for it knows MLflow
 
-    done = collect_runs(Collection(root, name, rules, parted.said.get("--tracking-uri"), is_dry=is_dry))
+    done = collect_runs(Collection(root, name, rules, line.options.get("--tracking-uri"), is_dry=is_dry))
     warn_of_size(done, rules)
     if is_json:
         print(json.dumps({**done.as_dict(), "dry_run": is_dry}, indent=2))

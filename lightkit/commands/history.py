@@ -6,9 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from lightkit.cli.own_options import Takes, part
+from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.console import quiet_libraries
 from lightkit.cli.registry_address import address_of_root
-from lightkit.cli.screen import hush_libraries
 from lightkit.cli.tables import print_table
 from lightkit.registry.champion import check_registered
 from lightkit.registry.promotion import Move, PromotionLog
@@ -48,15 +48,15 @@ def history(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    parted = part("history", words, usage=_USAGE, own=_OWN)
-    name = parted.one_place("history", "the name of a registered model", _USAGE)
-    address = address_of_root(parted.said.get("--tracking-uri"), Path(parted.said.get("--root", "runs")))
-    hush_libraries()
+    line = parse_command_line("history", words, usage=_USAGE, own=_OWN)
+    name = line.get_positional("history", "the name of a registered model", _USAGE)
+    address = address_of_root(line.options.get("--tracking-uri"), Path(line.options.get("--root", "runs")))
+    quiet_libraries()
     with open_store(address, makes=False) as store:
         check_registered(store, name)
         with store.busy(f"read the promotions of {name!r}"):
             moves = PromotionLog(store, name).moves()
-    if "--json" in parted.said:
+    if "--json" in line.options:
         for move in moves:
             print(json.dumps(move.as_dict(), ensure_ascii=False))
     elif not moves:

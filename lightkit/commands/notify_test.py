@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from lightkit.cli.laying import lay_words
-from lightkit.cli.notifying import job_of, lone_notifiers, switch_of
-from lightkit.cli.own_options import Takes, part
-from lightkit.cli.screen import choose_mode, say, speak_plainly
+from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.config_loader import load_config
+from lightkit.cli.console import choose_output_mode, configure_console, print_line
+from lightkit.cli.notifications import build_notifiers, create_heartbeat, find_job_name
 from lightkit.config import Problems, Resolved, near
 from lightkit.errors import ConfigError
 from lightkit.runs.dead_man import Sign
@@ -70,14 +70,14 @@ def notify_test(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    parted = part("notify-test", words, usage=_USAGE, own=_OWN, config=_CONFIG)
-    if parted.places:
-        raise ConfigError(f"notify-test: unexpected argument {parted.places[0]!r}\n{_USAGE}")
-    kinds = _kinds(parted.said.get("--kind"))
-    mode = choose_mode({"quiet": "--quiet" in parted.said}, sys.stdout)
-    resolved = _resolved(parted.rest)
-    speak_plainly(mode, resolved.masked)
-    trials = list(_trials(resolved, kinds, job_of(resolved, "fit", parted.rest)))
+    line = parse_command_line("notify-test", words, usage=_USAGE, own=_OWN, config=_CONFIG)
+    if line.positionals:
+        raise ConfigError(f"notify-test: unexpected argument {line.positionals[0]!r}\n{_USAGE}")
+    kinds = _kinds(line.options.get("--kind"))
+    mode = choose_output_mode({"quiet": "--quiet" in line.options}, sys.stdout)
+    resolved = _resolved(line.config_words)
+    configure_console(mode, resolved.masked)
+    trials = list(_trials(resolved, kinds, find_job_name(resolved, "fit", line.config_words)))
     if not trials:
         raise ConfigError(
             "notify-test: nobody is told anything of this kind. Add configs/notify/slack.yaml, an entry "
@@ -93,7 +93,7 @@ def notify_test(words: list[str]) -> int:
             num_failed += 1
             print(f"{head}  not delivered: {error}", file=sys.stderr, flush=True)
         else:
-            say(f"{head}  ok", mode)
+            print_line(f"{head}  ok", mode)
     return 1 if num_failed else 0
 
 
@@ -109,7 +109,7 @@ def _resolved(words: Sequence[str]) -> Resolved:
     """Lay the config; whether its data is there is not asked."""
     problems = Problems()
     is_of_run = any(word.partition("=")[0] == "--run" for word in words)
-    laid = lay_words("test" if is_of_run else "fit", words, problems)
+    laid = load_config("test" if is_of_run else "fit", words, problems)
     if (error := problems.error()) is not None:
         raise error.reworded(laid.resolved.masked)
     for key in ("callbacks", "run"):
@@ -119,14 +119,14 @@ def _resolved(words: Sequence[str]) -> Resolved:
 
 
 def _trials(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[_Trial]:
-    notifiers = lone_notifiers(resolved)
+    notifiers = build_notifiers(resolved)
     if notifiers:
         from lightkit.cli.lone_notifiers import send_test  # here: it loads torch
 
         for name, notifier in notifiers:
             for sent in notifier.kinds_sent(kinds):
                 yield _Trial(name, sent, partial(send_test, notifier, sent, job=job))
-    if (switch := switch_of(resolved)) is not None:
+    if (switch := create_heartbeat(resolved)) is not None:
         for kind, sign in _SIGNS.items():
             if kind in kinds:
                 post = switch.post_of(sign, "lightkit notify-test: nothing has happened")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightkit.cli.own_options import ON_A_RUN, Takes, one_run, part
+from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
 from lightkit.commands.gate import session_of
 from lightkit.registry.names import check_alias, check_name
 from lightkit.runs.junit import failure_told
@@ -89,8 +89,8 @@ def promote(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    parted = part("promote", words, usage=_USAGE, own=_OWN, config=ON_A_RUN)
-    said, run = parted.said, one_run("promote", parted, _USAGE)
+    line = parse_command_line("promote", words, usage=_USAGE, own=_OWN, config=RUN_OPTIONS)
+    said, run = line.options, get_run_argument("promote", line, _USAGE)
     options = PromoteOptions(
         name=check_name(said["--name"]) if "--name" in said else None,
         alias=check_alias(said.get("--alias", "champion")),
@@ -101,7 +101,7 @@ def promote(words: list[str]) -> int:
         junit=Path(said["--junit"]) if said.get("--junit") else None,
     )
     with failure_told(options.junit, "lightkit promote", "promote"):
-        session = session_of(run, list(parted.rest), is_json=options.is_json)
+        session = session_of(run, list(line.config_words), is_json=options.is_json)
         from lightkit.cli.promoting import promote_run  # here: it may load torch
 
         return promote_run(session, options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightkit.cli.session import open_session
+from lightkit.cli.context import open_context
 from lightkit.config import near
 from lightkit.errors import ConfigError
 from lightkit.registry.names import check_alias, check_name
@@ -80,7 +80,7 @@ def register(words: list[str]) -> int:
         print(_HELP + _NEXT, end="")
         return 0
     options, rest = _parted(words)
-    session = open_session("export", rest, SignalWatch())
+    session = open_context("export", rest, SignalWatch())
     session.seat = None
     from lightkit.cli.registering import register_run  # here: it loads torch
 

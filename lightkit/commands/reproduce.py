@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from lightkit.cli.own_options import Takes, part
+from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.reproducing import Order, order_of, trained_again
 from lightkit.runs.signals import SignalWatch
 
@@ -54,8 +54,8 @@ def reproduce(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    parted = part("reproduce", words, usage=_USAGE, own=_OWN)
-    said, place = parted.said, parted.one_place("reproduce", "one run, such as latest", _USAGE)
+    line = parse_command_line("reproduce", words, usage=_USAGE, own=_OWN)
+    said, place = line.options, line.get_positional("reproduce", "one run, such as latest", _USAGE)
     options = ["--quiet"] * bool({"--quiet", "--json"} & {*said}) + ["--trust"] * ("--trust" in said)
     with SignalWatch() as watch:
         order = order_of(place, said.get("--root", "runs"), watch, anyway="--anyway" in said, options=options)

@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from lightkit.cli.own_options import Takes, part
+from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.console import quiet_libraries
 from lightkit.cli.registry_address import address_of_root
-from lightkit.cli.screen import hush_libraries
 from lightkit.errors import ConfigError
 from lightkit.registry.champion import check_registered, versions_of
 from lightkit.registry.names import check_alias
@@ -61,12 +61,12 @@ def rollback(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    parted = part("rollback", words, usage=_USAGE, own=_OWN)
-    name = parted.one_place("rollback", "the name of a registered model", _USAGE)
-    said = parted.said
+    line = parse_command_line("rollback", words, usage=_USAGE, own=_OWN)
+    name = line.get_positional("rollback", "the name of a registered model", _USAGE)
+    said = line.options
     alias = check_alias(said.get("--alias", "champion"))
     address = address_of_root(said.get("--tracking-uri"), Path(said.get("--root", "runs")))
-    hush_libraries()
+    quiet_libraries()
     with open_store(address, makes=False) as store:
         check_registered(store, name)
         moved, passed_over = _moved(store, name, alias, said.get("--to"), said.get("--reason", ""))

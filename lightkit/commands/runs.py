@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.listing import table_of
-from lightkit.cli.own_options import Takes, part
 from lightkit.config import near
 from lightkit.errors import ConfigError
 from lightkit.runs.listing import Listed, list_all, mode_of
@@ -61,24 +61,24 @@ def show_runs(words: list[str]) -> int:
         print(_HELP, end="")
         return 0
     filters, words = _filters_in(words)
-    parted = part("runs", words, usage=_USAGE, own=_OWN)
-    if len(parted.places) > 1:
-        raise ConfigError(f"runs: expected the name of one job, got {', '.join(map(repr, parted.places))}\n{_USAGE}")
-    root = Path(parted.said.get("--root", "runs"))
-    name = parted.places[0] if parted.places else None
-    sort = _choice("--sort", parted.said.get("--sort", "age"), _SORT_KEYS)
-    mode = _choice("--mode", parted.said["--mode"], _MODES) if "--mode" in parted.said else None
+    line = parse_command_line("runs", words, usage=_USAGE, own=_OWN)
+    if len(line.positionals) > 1:
+        raise ConfigError(f"runs: expected the name of one job, got {', '.join(map(repr, line.positionals))}\n{_USAGE}")
+    root = Path(line.options.get("--root", "runs"))
+    name = line.positionals[0] if line.positionals else None
+    sort = _choice("--sort", line.options.get("--sort", "age"), _SORT_KEYS)
+    mode = _choice("--mode", line.options["--mode"], _MODES) if "--mode" in line.options else None
     if not root.is_dir():
         raise ConfigError(f"runs: {root} is no folder; name that of all runs with --root")
     if name is not None and not (root / name).is_dir():
         jobs = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         raise ConfigError(f"runs: there is no job {name!r} in {root}{near(name, jobs)}")
-    found = [each for each in list_all(root, name, metric=parted.said.get("--metric")) if _passes(each, filters)]
+    found = [each for each in list_all(root, name, metric=line.options.get("--metric")) if _passes(each, filters)]
     found = _best_first(found, mode) if sort == "metric" else sorted(found, key=_SORTS[sort])
-    if "--json" in parted.said:
+    if "--json" in line.options:
         now = time.time()
         print(json.dumps([each.as_dict(now=now) for each in found], indent=2))
-    elif "--quiet" not in parted.said:
+    elif "--quiet" not in line.options:
         print(table_of(found, now=time.time()) if found else f"no runs in {root}")
     return 0
 

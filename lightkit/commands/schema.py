@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lightkit.cli.laying import NAMED_CLASSES, STAGES
+from lightkit.cli.config_loader import NAMED_CLASSES, STAGES
 from lightkit.config import near, shown_path
 from lightkit.config.catalogue import load_catalogue
 from lightkit.config.catalogue.schema import file_schema

@@ -6,8 +6,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from lightkit.cli.context import RunContext, open_context
 from lightkit.cli.launching import plan_of
-from lightkit.cli.session import Session, open_session
 from lightkit.config import mistake, read_scalar, shown_path
 from lightkit.config.credentials import shown_line
 from lightkit.errors import ConfigError
@@ -44,7 +44,7 @@ def submit_fit(words: list[str]) -> int:
     is_dry = "--dry-run" in words
     words = [word for word in words if word != "--dry-run"]
     # The flag: what the config asks for must be on the cluster's machines, not on this one.
-    session = open_session("fit", [*words, "--launch.engine=slurm"], SignalWatch())
+    session = open_context("fit", [*words, "--launch.engine=slurm"], SignalWatch())
     script = batch_script(job := _job(session, words))
     if is_dry:
         print(script, end="")
@@ -55,7 +55,7 @@ def submit_fit(words: list[str]) -> int:
     return 0
 
 
-def _job(session: Session, words: list[str]) -> SlurmJob:
+def _job(session: RunContext, words: list[str]) -> SlurmJob:
     _refuse_secrets(words)
     plan_of(session)  # refuses what Slurm cannot start
     run = session.resolved.values.get("run") or {}
@@ -85,7 +85,7 @@ def _refuse_secrets(words: list[str]) -> None:
         )
 
 
-def _nodes(session: Session) -> int:
+def _nodes(session: RunContext) -> int:
     fewest, most = session.launch.num_nodes
     if fewest != most:
         raise mistake(
@@ -96,7 +96,7 @@ def _nodes(session: Session) -> int:
     return given if most == 1 and isinstance(given, int) else most
 
 
-def _processes(session: Session) -> int:
+def _processes(session: RunContext) -> int:
     """Processes on each machine: each has one device."""
     if session.launch.processes is not None:
         return session.launch.processes
@@ -113,6 +113,6 @@ def _processes(session: Session) -> int:
     )
 
 
-def _of_trainer(session: Session, key: str) -> Any:
+def _of_trainer(session: RunContext, key: str) -> Any:
     value = (session.resolved.values.get("trainer") or {}).get(key)
     return read_scalar(value) if isinstance(value, str) else value  # a flag's value is text

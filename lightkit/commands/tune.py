@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightkit.cli.own_options import Takes, part
+from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.errors import ConfigError
 
 __all__ = ["tune"]
@@ -59,13 +59,13 @@ def tune(words: list[str]) -> int:
     for option in (word.partition("=")[0] for word in words):
         if option in _OF_OTHERS:
             raise ConfigError(f"tune: {option} is no option of it; {_OF_OTHERS[option]}\n{_USAGE}")
-    parted = part("tune", words, usage=_USAGE, own=_OWN, config=_CONFIG)
-    if parted.places:
-        raise ConfigError(f"tune: unexpected argument {parted.places[0]!r}\n{_USAGE}")
-    budget_s = _seconds(parted.said.get("--budget"))
+    line = parse_command_line("tune", words, usage=_USAGE, own=_OWN, config=_CONFIG)
+    if line.positionals:
+        raise ConfigError(f"tune: unexpected argument {line.positionals[0]!r}\n{_USAGE}")
+    budget_s = _seconds(line.options.get("--budget"))
     from lightkit.cli.tuning import tuned_config  # here: it may load torch
 
-    return tuned_config([*parted.rest], budget_s=budget_s, is_json="--json" in parted.said)
+    return tuned_config([*line.config_words], budget_s=budget_s, is_json="--json" in line.options)
 
 
 def _seconds(said: str | None) -> float | None:

@@ -11,7 +11,7 @@ import pytest
 from lightkit.cli import tuned
 from lightkit.cli.answers import SPEED
 from lightkit.cli.finding_keys import kept_name
-from lightkit.cli.lightning import LightkitCLI
+from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.tuning import allowance
 from tests.cli.conftest import House, tune_event
 

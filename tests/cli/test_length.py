@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
+from lightkit.cli.context import RunContext, open_context
 from lightkit.cli.length import Length
-from lightkit.cli.session import Session, open_session
 from lightkit.runs.signals import SignalWatch
 from tests.cli.conftest import House
 
 
 @pytest.fixture
-def session(house: House) -> Session:
+def session(house: House) -> RunContext:
     """That of a fit in this process alone."""
     return _session()
 
 
-def _session(*words: str) -> Session:
+def _session(*words: str) -> RunContext:
     with SignalWatch() as watch:
-        return open_session("fit", ["-c", "small.yaml", *words], watch)
+        return open_context("fit", ["-c", "small.yaml", *words], watch)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_each_process_takes_its_batches_of_the_data_up_to_the_limit_of_its_train
     ids=["none", "text", "mapping", "timedelta"],
 )
 def test_the_time_of_a_training_is_read_as_lightning_reads_it(
-    session: Session, max_time: Any, seconds: float | None
+    session: RunContext, max_time: Any, seconds: float | None
 ) -> None:
     assert Length(session, {"max_time": max_time}).most_s == seconds

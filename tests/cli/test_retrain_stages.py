@@ -12,11 +12,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lightkit import runs
-from lightkit.cli.laying import lay_words
+from lightkit.cli.config_loader import load_config
+from lightkit.cli.console import configure_console
+from lightkit.cli.context import open_context
 from lightkit.cli.retrain_stages import Retraining
 from lightkit.cli.retrain_words import config_digest
-from lightkit.cli.screen import speak_plainly
-from lightkit.cli.session import open_session
 from lightkit.cli.stage_process import Ended, Relay
 from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import Problems
@@ -100,8 +100,8 @@ class Stagehands:
         **options: Any,
     ) -> int:
         """Run a retrain in this process."""
-        session = open_session("fit", ["-c", "small.yaml", *words], SignalWatch())
-        speak_plainly(session.mode)
+        session = open_context("fit", ["-c", "small.yaml", *words], SignalWatch())
+        configure_console(session.mode)
         self.gate = read_gate(session.resolved).__dict__
         deadline = None if left_s is None else datetime.now(timezone.utc) + timedelta(seconds=left_s)
         work = Retraining(
@@ -254,7 +254,7 @@ def test_a_slip_in_the_gate_costs_no_training(hands: Stagehands) -> None:
     assert [words[:2] for words in hands.calls] == [["gate", folder], ["promote", folder]]
     judged_by = []
     for _, _, *words in hands.calls:
-        laid = lay_words("test", ["--run", folder, *words], Problems())
+        laid = load_config("test", ["--run", folder, *words], Problems())
         judged_by.append(read_gate(laid.resolved))
     expected = GateSettings(metric="test/accuracy", slices={"roses": 0.5})
     assert judged_by == [expected, expected]

@@ -18,8 +18,8 @@ from lightkit import runs
 from lightkit.cli import tuned
 from lightkit.cli.answers import SPEED
 from lightkit.cli.kept_findings import Keepable, Shelf
-from lightkit.cli.lightning import LightkitCLI
-from lightkit.cli.resuming import Start
+from lightkit.cli.lightning_cli import LightkitCLI
+from lightkit.cli.resume import RunStart
 from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.hardware import this_machine
 from lightkit.runs import Run, read_events
@@ -304,7 +304,7 @@ def test_a_strategy_that_forks_measures_nothing_on_gpus(
     told: list[str] = []
     session = SimpleNamespace(command="fit", tell=told.append)
     autos = tuned.MeasuredAutos(cli, session, AcceleratorSettings(precision="auto"))  # type: ignore[arg-type]
-    start = Start(Run(tmp_path, "job", "1", tmp_path), checkpoint=None)
+    start = RunStart(Run(tmp_path, "job", "1", tmp_path), checkpoint=None)
     assert (autos.recalled(start) is None) == is_measured
     assert len(told) == (not is_measured)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.session import open_session
+from lightkit.cli.context import open_context
 from lightkit.config import Flag, resolve
 from lightkit.errors import ConfigError, ConfigErrors
 from lightkit.launch import WatchdogSettings, read_watchdog
@@ -50,6 +50,6 @@ def test_each_mistake_is_told_once(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("watchdog: {floor: 3, factor: much, on_nonfinite: ignore}\n", encoding="utf-8")
     with SignalWatch() as watch, pytest.raises(ConfigErrors) as caught:
-        open_session("fit", ["-c", str(file), "--watchdog.floor_s=-1"], watch)
+        open_context("fit", ["-c", str(file), "--watchdog.floor_s=-1"], watch)
     told = [str(problem) for problem in caught.value.problems if "watchdog" in str(problem)]
     assert len(told) == 4

@@ -17,10 +17,10 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 
 from lightkit.callbacks import Checkpoint
 from lightkit.callbacks.notifying import Notifier
+from lightkit.cli.context import RunContext
 from lightkit.cli.deep.crashes import crashes_told
-from lightkit.cli.lightning import LightkitCLI
-from lightkit.cli.restricting import with_loading_restricted
-from lightkit.cli.session import Session
+from lightkit.cli.lightning_cli import LightkitCLI
+from lightkit.cli.trust import restrict_loading
 from lightkit.config import KeyPath, Problems, Resolved, dotted, mistake
 from lightkit.errors import LightkitError
 from lightkit.loggers import CSV, MLflow, TensorBoard
@@ -68,7 +68,7 @@ class Parts:
     not_tried: dict[str, str] = field(default_factory=dict)
 
 
-def build_parts(session: Session, problems: Problems) -> Parts:
+def build_parts(session: RunContext, problems: Problems) -> Parts:
     """Build all parts of a config that has no mistakes that show without building.
 
     Args:
@@ -83,7 +83,7 @@ class _PartByPart(LightkitCLI):
 
     parts: Parts
 
-    def __init__(self, session: Session, problems: Problems) -> None:
+    def __init__(self, session: RunContext, problems: Problems) -> None:
         self._problems = problems
         super().__init__(session=session)
 
@@ -111,7 +111,7 @@ class _PartByPart(LightkitCLI):
         names = self._subcommand_method_arguments[str(self.subcommand)]
         given = {name: section[name] for name in names}
         quiet = {"verbose": False, "return_predictions": False}
-        return with_loading_restricted({name: quiet.get(name, value) for name, value in given.items()})
+        return restrict_loading({name: quiet.get(name, value) for name, value in given.items()})
 
     def _leave_weights_out(self, model: Any) -> None:
         """Do not download weights: they change no shape, and training itself fetches them."""

@@ -21,6 +21,7 @@ from pytorch_lightning.utilities.parsing import lightning_hasattr
 from pytorch_lightning.utilities.seed import isolate_rng
 
 from lightkit import runs
+from lightkit.cli.context import RunContext
 from lightkit.cli.deep import disk, memory
 from lightkit.cli.deep.building import Parts, build_parts
 from lightkit.cli.deep.crashes import crashes_told, is_same_crash
@@ -32,7 +33,6 @@ from lightkit.cli.deep.report import Loop, Report
 from lightkit.cli.deep.stand_ins import MeasuredCheckpoints
 from lightkit.cli.launching import plan_of
 from lightkit.cli.refusals import refused
-from lightkit.cli.session import Session
 from lightkit.config import KeyPath, Problems, dotted, mistake
 from lightkit.errors import LightkitError
 from lightkit.runs.disk import in_bytes
@@ -43,7 +43,7 @@ _NEEDS = {LearningRateFinder: ("_attr_name", "attr_name"), BatchSizeFinder: ("_b
 """Finders with what they keep the name of the attribute in that they set, and the argument that says it."""
 
 
-def check_deeply(session: Session) -> Report:
+def check_deeply(session: RunContext) -> Report:
     """Build everything on the CPU, run one batch, and judge monitors, disk and memory.
 
     Args:
@@ -78,7 +78,7 @@ def _without_trace() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _checked(session: Session, folder: Path, problems: Problems) -> Report:
+def _checked(session: RunContext, folder: Path, problems: Problems) -> Report:
     run = runs.create(folder, _name_of_run(session))  # for code that asks where the run's folder is
     with session.stack, runs.activate(run):
         parts = build_parts(session, problems)
@@ -95,12 +95,12 @@ def _checked(session: Session, folder: Path, problems: Problems) -> Report:
         return report
 
 
-def _name_of_run(session: Session) -> str:
+def _name_of_run(session: RunContext) -> str:
     section = session.resolved.values.get("run")
     return str((section or {}).get("name") or session.default_name)
 
 
-def _try_data_alone(data: LightningDataModule | None, session: Session, problems: Problems) -> None:
+def _try_data_alone(data: LightningDataModule | None, session: RunContext, problems: Problems) -> None:
     """Find out what is wrong with the data where there is no model to run it through."""
     if data is None:
         return
@@ -124,7 +124,7 @@ class _Batch:
         problems: Takes the mistakes.
     """
 
-    session: Session
+    session: RunContext
     parts: Parts
     scratch: runs.Run
     problems: Problems

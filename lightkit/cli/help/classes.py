@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from lightkit.cli.laying import NAMED_CLASSES
+from lightkit.cli.config_loader import NAMED_CLASSES
 from lightkit.config import near
 from lightkit.config.catalogue import Catalogue
 from lightkit.errors import ConfigError
@@ -23,12 +23,12 @@ def names_of(section: str, catalogue: Catalogue) -> Iterator[tuple[str, str]]:
     """List the classes that a section can hold, each with the shortest name that means it alone, and what it is."""
     bases = catalogue.data["bases"][section]
     named = entries_of(section)
-    for path, described in catalogue.classes.items():
+    for path, description in catalogue.classes.items():
         is_part = bool(named) and path.startswith("lightkit.") and path not in named.values()  # lightkit adds it itself
-        if {*described["bases"]} & {*bases} and path != bases[0] and not (described.get("abstract") or is_part):
+        if {*description["bases"]} & {*bases} and path != bases[0] and not (description.get("abstract") or is_part):
             short = path.rpartition(".")[2]
             is_meant = catalogue.path_of(short, bases) == path and not catalogue.namesakes(short, bases)
-            yield short if is_meant else path, described["says"]
+            yield short if is_meant else path, description["says"]
 
 
 def path_and_description(section: str, name: str, catalogue: Catalogue) -> tuple[str, Mapping[str, Any]]:
@@ -51,11 +51,11 @@ def path_and_description(section: str, name: str, catalogue: Catalogue) -> tuple
         known = [*entries_of(section), *(name for name, _ in names_of(section, catalogue))]
         says = f"--help {section}: there is no class {name!r}{near(name, known)}"
         raise ConfigError(f"{says}\n--help {section} lists what there is; one of your own is my_module.{name}")
-    described = catalogue.classes[path] if path is not None and catalogue.counts(path) else imported(path or said)
-    if not {*described["bases"]} & {*bases}:
+    description = catalogue.classes[path] if path is not None and catalogue.counts(path) else imported(path or said)
+    if not {*description["bases"]} & {*bases}:
         expected = " or ".join(base.rpartition(".")[2] for base in bases)
-        raise ConfigError(f"--help {section}: {path or said} is no {expected}{_elsewhere(described, catalogue)}")
-    return path or said, described
+        raise ConfigError(f"--help {section}: {path or said} is no {expected}{_elsewhere(description, catalogue)}")
+    return path or said, description
 
 
 def section_of(path: str, catalogue: Catalogue) -> str | None:
@@ -65,12 +65,12 @@ def section_of(path: str, catalogue: Catalogue) -> str | None:
         ConfigError: If it cannot be imported.
     """
     known = catalogue.path_of(path)
-    described = catalogue.classes[known] if known is not None else imported(path)
-    return _section_among(described["bases"], catalogue)
+    description = catalogue.classes[known] if known is not None else imported(path)
+    return _section_among(description["bases"], catalogue)
 
 
-def _elsewhere(described: Mapping[str, Any], catalogue: Catalogue) -> str:
-    found = _section_among(described["bases"], catalogue)
+def _elsewhere(description: Mapping[str, Any], catalogue: Catalogue) -> str:
+    found = _section_among(description["bases"], catalogue)
     return f"; it goes under {found}" if found else ""
 
 
@@ -96,6 +96,6 @@ def imported(path: str) -> Mapping[str, Any]:
     if not isinstance(cls := members.get(name), type):
         classes = [known for known, member in members.items() if isinstance(member, type)]
         raise ConfigError(f"--help: {module} has no class {name!r}{near(name, classes)}")
-    from lightkit.cli.describing import described  # here, because it loads torch and Lightning
+    from lightkit.cli.class_descriptions import describe_class  # here, because it loads torch and Lightning
 
-    return described(cls)
+    return describe_class(cls)

@@ -301,6 +301,6 @@ def test_no_shipped_config_has_a_mistake(file: Path) -> None:
 
 
 def _named_classes() -> Mapping[str, Mapping[str, str]]:
-    from lightkit.cli.laying import NAMED_CLASSES
+    from lightkit.cli.config_loader import NAMED_CLASSES
 
     return NAMED_CLASSES

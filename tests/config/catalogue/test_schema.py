@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from lightkit.cli.laying import NAMED_CLASSES, STAGES
+from lightkit.cli.config_loader import NAMED_CLASSES, STAGES
 from lightkit.config.catalogue import load_catalogue
 from lightkit.config.catalogue.schema import file_schema
 

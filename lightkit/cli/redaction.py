@@ -13,10 +13,10 @@ from lightkit import runs
 from lightkit.config import Resolved
 from lightkit.config.credentials import HIDDEN, hides, shown_line
 
-__all__ = ["MaskedEvents", "mask_hyperparameters", "mask_tags", "masked", "masked_words", "without_nulls"]
+__all__ = ["RedactedEventStream", "drop_nulls", "redact", "redact_hyperparameters", "redact_tags", "redact_words"]
 
 
-class MaskedEvents(runs.EventStream):
+class RedactedEventStream(runs.EventStream):
     """An event stream that holds no secrets.
 
     Args:
@@ -31,24 +31,24 @@ class MaskedEvents(runs.EventStream):
 
     def write(self, event: str, /, **fields: Any) -> dict[str, Any]:
         """Append one event and return it as written."""
-        return super().write(event, **masked(self._resolved, fields))
+        return super().write(event, **redact(self._resolved, fields))
 
 
-def masked(resolved: Resolved, value: Any) -> Any:
+def redact(resolved: Resolved, value: Any) -> Any:
     """Put references in the place of secrets, in the strings of plain containers; a key may tell that they are."""
     if isinstance(value, str):
         return resolved.masked(value)
     if isinstance(value, Namespace):
-        return type(value)(**masked(resolved, vars(value)))
+        return type(value)(**redact(resolved, vars(value)))
     if isinstance(value, Mapping):
-        pairs = ((key, masked(resolved, child)) for key, child in value.items())
+        pairs = ((key, redact(resolved, child)) for key, child in value.items())
         return {key: HIDDEN if hides(key, child) else child for key, child in pairs}
     if type(value) in (list, tuple):
-        return type(value)(masked(resolved, child) for child in value)
+        return type(value)(redact(resolved, child) for child in value)
     return value
 
 
-def masked_words(resolved: Resolved, words: Iterable[str]) -> list[str]:
+def redact_words(resolved: Resolved, words: Iterable[str]) -> list[str]:
     """Give the words of a command line without secrets, be they shorter than what is looked for in other texts."""
     shown: list[str] = []
     for word in words:
@@ -58,28 +58,28 @@ def masked_words(resolved: Resolved, words: Iterable[str]) -> list[str]:
     return shown
 
 
-def mask_hyperparameters(logger: Logger, resolved: Resolved) -> None:
+def redact_hyperparameters(logger: Logger, resolved: Resolved) -> None:
     """Keep secrets out of the hyper-parameters that a logger gets, whoever gives them."""
     log_hyperparams = logger.log_hyperparams
 
     def log_masked(params: Any, *args: Any, **kwargs: Any) -> Any:
-        return log_hyperparams(masked(resolved, params), *args, **kwargs)
+        return log_hyperparams(redact(resolved, params), *args, **kwargs)
 
     logger.log_hyperparams = log_masked  # type: ignore[method-assign]
     if getattr(logger, "mask", False) is None:  # it records the module itself too, which holds them
-        logger.mask = lambda value: masked(resolved, value)  # type: ignore[attr-defined]
+        logger.mask = lambda value: redact(resolved, value)  # type: ignore[attr-defined]
 
 
-def mask_tags(loggers: Any, resolved: Resolved) -> None:
+def redact_tags(loggers: Any, resolved: Resolved) -> None:
     """Keep secrets out of the tags that loggers are configured with, which trackers show beside the run."""
     for entry in loggers if isinstance(loggers, list) else [loggers]:
         arguments = getattr(entry, "init_args", None)
         if arguments is not None and arguments.get("tags"):
-            arguments["tags"] = masked(resolved, arguments["tags"])
+            arguments["tags"] = redact(resolved, arguments["tags"])
 
 
-def without_nulls(value: Any) -> Any:
+def drop_nulls(value: Any) -> Any:
     """Leave out what no one has set."""
     if isinstance(value, Mapping):
-        return {key: without_nulls(child) for key, child in value.items() if child is not None}
+        return {key: drop_nulls(child) for key, child in value.items() if child is not None}
     return value

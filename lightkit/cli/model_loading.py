@@ -16,7 +16,7 @@ from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.errors import RunLocked
 from lightkit.export.bare_trainer import bare_trainer
 
-__all__ = ["Restored", "restore", "trained_anywhere", "with_export"]
+__all__ = ["LoadedModel", "add_export_method", "drop_training_hardware", "load_model"]
 
 _ELSEWHERE = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "plugins", "sync_batchnorm"),
@@ -26,7 +26,7 @@ _ELSEWHERE = (
 
 
 @dataclass(frozen=True)
-class Restored:
+class LoadedModel:
     """A model as it was trained, and its data.
 
     Args:
@@ -42,7 +42,7 @@ class Restored:
     sha256: str | None
 
 
-def with_export(trainer_class: Any) -> Any:
+def add_export_method(trainer_class: Any) -> Any:
     """Give a trainer class a method `export`, from whose arguments LightningCLI makes the command's parser.
 
     Args:
@@ -74,7 +74,7 @@ class _Exports:
         """
 
 
-def trained_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
+def drop_training_hardware(values: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out of LightningCLI's config how and where a model was trained."""
     trainer = values.get("trainer")
     if not isinstance(trainer, Mapping):
@@ -82,7 +82,7 @@ def trained_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "trainer": {key: value for key, value in trainer.items() if key not in _ELSEWHERE}}
 
 
-def restore(module: LightningModule, data: LightningDataModule | None, checkpoint: Path | None) -> Restored:
+def load_model(module: LightningModule, data: LightningDataModule | None, checkpoint: Path | None) -> LoadedModel:
     """Build and load a model as Lightning does before it validates, and set its data up.
 
     The data is set up as for `fit`, which by Lightning's contract is the training and the validation split.
@@ -115,7 +115,7 @@ def restore(module: LightningModule, data: LightningDataModule | None, checkpoin
     module.eval()
     if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in module.parameters()):
         module.float()
-    return Restored(module, data, epoch, sha256)
+    return LoadedModel(module, data, epoch, sha256)
 
 
 def _identity(file: Path) -> tuple[int, ...]:

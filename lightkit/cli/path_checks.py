@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.resuming import existing_checkpoint, named_run
+from lightkit.cli.resume import check_checkpoint_file, open_named_run
 from lightkit.config import Problems, Resolved, mistake
 from lightkit.errors import ConfigError, LightkitError
 
-__all__ = ["check_places", "unwritable"]
+__all__ = ["check_paths", "explain_unwritable"]
 
 _CHOICES = ("best", "last")
 
 
-def check_places(command: str, resolved: Resolved, option: Any, problems: Problems) -> None:
+def check_paths(command: str, resolved: Resolved, option: Any, problems: Problems) -> None:
     """Check the run root, the run to resume and the checkpoint before anything is built.
 
     Args:
@@ -32,7 +32,9 @@ def check_places(command: str, resolved: Resolved, option: Any, problems: Proble
         with problems.noted():
             _at("run.name", resolved, lambda: runs.check_name(name))
     root = section.get("root") or "runs"
-    if command != "export" and isinstance(root, str) and (error := unwritable(root)) is not None:  # it makes no run
+    if (
+        command != "export" and isinstance(root, str) and (error := explain_unwritable(root)) is not None
+    ):  # it makes no run
         problems.add(mistake(str(error), resolved.origin_of("run.root")))
     resume = section.get("resume")
     if command == "fit" and isinstance(resume, str) and resume not in ("auto", "never"):
@@ -43,10 +45,10 @@ def check_places(command: str, resolved: Resolved, option: Any, problems: Proble
         problems.add(mistake(f"ckpt_path: expected text or null, got {named!r}", resolved.origin_of("ckpt_path")))
     elif named and named not in _CHOICES:
         with problems.noted():
-            _at("ckpt_path" if option is None else "", resolved, lambda: existing_checkpoint(named))
+            _at("ckpt_path" if option is None else "", resolved, lambda: check_checkpoint_file(named))
 
 
-def unwritable(root: str | Path, *, setting: str = "run.root") -> ConfigError | None:
+def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> ConfigError | None:
     """Say why nothing can be kept below a folder that may not be there yet; None where it can.
 
     Args:
@@ -65,7 +67,7 @@ def unwritable(root: str | Path, *, setting: str = "run.root") -> ConfigError | 
 
 
 def _check_run(folder: str) -> None:
-    run = named_run(folder)
+    run = open_named_run(folder)
     if not run.config_path.is_file():
         says = f"expected auto, never or a run's folder; {folder} is not a run: it has no {run.config_path.name}."
         raise ConfigError(f"run.resume: {says}")

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightkit.cli.config_loader import WITH_MODEL, load_config, options_of
 from lightkit.cli.joining import DATA_CHANGED, INHERITED
-from lightkit.cli.laying import WITH_MODEL, lay_words, options_of
 from lightkit.config import Problems, Resolved, mistake, read_scalar, split_arguments
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, told_interruption
 from lightkit.launch import LAUNCH, this_rank
@@ -19,15 +19,15 @@ from lightkit.runs.dead_man import HELD, DeadMansSwitch, sign_of
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifying import Notifier
-    from lightkit.cli.session import Session
+    from lightkit.cli.context import RunContext
 
-__all__ = ["Audience", "job_of", "lone_notifiers", "switch_of"]
+__all__ = ["CommandNotifier", "build_notifiers", "create_heartbeat", "find_job_name"]
 
 _LAST_LINES = 12  # of what the screen was told, which may end with a traceback
 _HURRIED_S = 2.0  # of a process that was asked to end: it and its children have 15 s in all
 
 
-class Audience:
+class CommandNotifier:
     """Whom a command tells of its beginning and its end.
 
     Args:
@@ -43,7 +43,7 @@ class Audience:
         self._is_held = HELD in os.environ
         self._patience_s = LONGEST_WAIT_S
         self._switch: DeadMansSwitch | None = None
-        self._session: Session | None = None
+        self._session: RunContext | None = None
         self.notifiers: list[Notifier] = []
         """Those of the trainer, once there is one."""
         self.words = ""
@@ -84,7 +84,7 @@ class Audience:
             self._tell_stage_end(self._session, error)
         self._end(error, _code_of(error))
 
-    def open(self, session: Session) -> Session:
+    def open(self, session: RunContext) -> RunContext:
         """Tell the beginning: the config is known.
 
         Raises:
@@ -113,7 +113,7 @@ class Audience:
             self.notifiers += notifiers
 
     @contextmanager
-    def stage(self, session: Session) -> Iterator[None]:
+    def stage(self, session: RunContext) -> Iterator[None]:
         """Tell how the stage ends that runs meanwhile.
 
         Args:
@@ -127,7 +127,7 @@ class Audience:
             raise
         self._tell_stage_end(session, None)
 
-    def _tell_stage_end(self, session: Session, error: BaseException | None) -> None:
+    def _tell_stage_end(self, session: RunContext, error: BaseException | None) -> None:
         """Let the trainer's notifiers tell it; what befalls one of many ranks, their supervisor tells."""
         seat = session.seat
         if not self.notifiers:
@@ -167,15 +167,15 @@ class Audience:
         with suppress(LightkitError):  # the command has failed already, and says why
             if self._session is None:
                 self._take_switch(resolved)
-            notifiers = [notifier for _, notifier in lone_notifiers(resolved)]
+            notifiers = [notifier for _, notifier in build_notifiers(resolved)]
         for notifier in notifiers:
             notifier.mask = resolved.masked
-            notifier.tell_end(error, job=job_of(resolved, self._command, self._words), stage=self._command)
+            notifier.tell_end(error, job=find_job_name(resolved, self._command, self._words), stage=self._command)
         return notifiers
 
     def _take_switch(self, resolved: Resolved) -> None:
         if self._speaks_for_all and not self._is_held and not _is_trial(resolved):
-            self._switch = switch_of(resolved)
+            self._switch = create_heartbeat(resolved)
 
     def _known_config(self) -> Resolved | None:
         """Give the config, or what there is of one that is wrong."""
@@ -184,7 +184,7 @@ class Audience:
         if self._command not in WITH_MODEL or {"-h", "--help", "--print_config"} & {*self._words}:
             return None
         with suppress(LightkitError):
-            return lay_words(self._command, self._words, Problems()).resolved
+            return load_config(self._command, self._words, Problems()).resolved
         return None
 
     def _close(self, listeners: Sequence[Any], error: BaseException | None) -> None:
@@ -207,7 +207,7 @@ class _Ended(LightkitError):
         self.exit_code = code
 
 
-def switch_of(resolved: Resolved) -> DeadMansSwitch | None:
+def create_heartbeat(resolved: Resolved) -> DeadMansSwitch | None:
     """Give the dead-man's switch of a config, if it has one.
 
     Raises:
@@ -222,7 +222,7 @@ def switch_of(resolved: Resolved) -> DeadMansSwitch | None:
         raise mistake(str(error), resolved.origin_of("run.heartbeat_url")) from None
 
 
-def lone_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
+def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
     """Build the notifiers of a config and nothing else of it.
 
     Returns:
@@ -243,7 +243,7 @@ def lone_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
     return built_notifiers(resolved, entries)
 
 
-def job_of(resolved: Resolved, command: str, words: Sequence[str]) -> str:
+def find_job_name(resolved: Resolved, command: str, words: Sequence[str]) -> str:
     """Give the name of a job, as far as it is known: that of the config, else of its last file."""
     if name := (resolved.values.get("run") or {}).get("name"):
         return str(name)

@@ -8,17 +8,17 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 
 from lightkit import runs
 from lightkit.callbacks import PredictionTable, last_block
-from lightkit.cli.screen import Mode, say
+from lightkit.cli.console import OutputMode, print_line
 from lightkit.config import shown_path
 
 if TYPE_CHECKING:
-    from lightkit.cli.lightning import LightkitCLI
-    from lightkit.cli.session import Session
+    from lightkit.cli.context import RunContext
+    from lightkit.cli.lightning_cli import LightkitCLI
 
-__all__ = ["Heading", "show_end"]
+__all__ = ["RunHeader", "print_run_end"]
 
 
-class Heading(Callback):
+class RunHeader(Callback):
     """Say what is about to run: folder, data, model, hardware.
 
     Args:
@@ -26,7 +26,7 @@ class Heading(Callback):
         run: The run.
     """
 
-    def __init__(self, mode: Mode, run: runs.Run) -> None:
+    def __init__(self, mode: OutputMode, run: runs.Run) -> None:
         self._mode = mode
         self._run = run
 
@@ -34,19 +34,19 @@ class Heading(Callback):
         """Say it before the first epoch."""
         if not trainer.is_global_zero:
             return
-        say(f"run   {shown_path(self._run.folder)}", self._mode)
+        print_line(f"run   {shown_path(self._run.folder)}", self._mode)
         if described := _described_data(trainer):
-            say(f"data  {described}", self._mode)
-        say(f"model {_described_model(pl_module)}", self._mode)
-        say(f"on    {_described_hardware(trainer)}", self._mode)
+            print_line(f"data  {described}", self._mode)
+        print_line(f"model {_described_model(pl_module)}", self._mode)
+        print_line(f"on    {_described_hardware(trainer)}", self._mode)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what the number of ranks makes of batch and learning rate, once they are known."""
         if trainer.is_global_zero and (described := _described_steps(trainer)):
-            say(f"steps {described}", self._mode)
+            print_line(f"steps {described}", self._mode)
 
 
-def show_end(cli: LightkitCLI, session: Session) -> None:
+def print_run_end(cli: LightkitCLI, session: RunContext) -> None:
     """Say where everything is and what to type next."""
     assert cli.stage is not None
     if session.inputs:  # told when they were written
@@ -69,7 +69,7 @@ def show_end(cli: LightkitCLI, session: Session) -> None:
     else:
         tables = [callback.path for callback in cli.trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
         block = f"table {shown_path(tables[0])}" if tables else f"run   {shown_path(run.folder)}"
-    say(block, session.mode)
+    print_line(block, session.mode)
 
 
 def _next_commands(cli: LightkitCLI, run: runs.Run) -> list[list[str]]:

@@ -8,12 +8,12 @@ from typing import Any
 
 from lightkit import runs
 
-__all__ = ["with_loading_restricted"]
+__all__ = ["restrict_loading"]
 
 _log = logging.getLogger("lightkit")
 
 
-def with_loading_restricted(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def restrict_loading(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Let the trainer load tensors and plain values only, or what ``--trust`` allows.
 
     Strategies and checkpoint plugins that read files by themselves go by it; `CheckpointReader` needs no telling.

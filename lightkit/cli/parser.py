@@ -19,12 +19,12 @@ from lightkit.cli.explaining import exit_at_import, explained, subclass_names
 from lightkit.cli.refusals import unwrapped_errors
 from lightkit.config import Resolved, dump_yaml
 
-__all__ = ["build_data", "build_each_logger", "parsed"]
+__all__ = ["build_data", "build_each_logger", "parse_config"]
 
 _BASES: tuple[type, ...] = (LightningModule, LightningDataModule, Callback, Logger, Optimizer, LRScheduler)
 
 
-def parsed(
+def parse_config(
     parser: LightningArgumentParser,
     command: Sequence[str],
     values: Mapping[str, Any],

@@ -11,18 +11,18 @@ from pytorch_lightning.accelerators import XLAAccelerator
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from lightkit import runs
-from lightkit.cli.equipping import Equipment, callbacks_of, computation_unrecorded, share_devices
-from lightkit.cli.folders import check_input_folders, check_packages
+from lightkit.cli.data_paths import check_input_folders, check_packages
 from lightkit.cli.labelling import images_of, lift_limits
 from lightkit.cli.layered import LayeredCLI
-from lightkit.cli.masking import mask_tags
-from lightkit.cli.parsing import build_each_logger
+from lightkit.cli.parser import build_each_logger
+from lightkit.cli.redaction import redact_tags
 from lightkit.cli.refusals import refused, unwrapped_errors
-from lightkit.cli.restricting import with_loading_restricted
-from lightkit.cli.resuming import RunSettings
+from lightkit.cli.resume import RunSettings
 from lightkit.cli.scripted import Checked, ConfigPrinted, DataChanged, keeps_own_file, with_file_name
 from lightkit.cli.stage import Stage
 from lightkit.cli.starting import begin
+from lightkit.cli.trainer_components import TrainerComponents, computation_unrecorded, list_callbacks, share_devices
+from lightkit.cli.trust import restrict_loading
 from lightkit.cli.tuned import autos_of, take_threads
 from lightkit.export.bare_trainer import bare_trainer
 
@@ -94,7 +94,7 @@ class LightkitCLI(LayeredCLI):
             section["ckpt_path"] = None if start.checkpoint is None else str(start.checkpoint)
         if "default_root_dir" in self._trainer_arguments():
             section["trainer"]["default_root_dir"] = section["trainer"].get("default_root_dir") or str(start.run.folder)
-        mask_tags(section["trainer"].get("logger"), self.session.resolved)
+        redact_tags(section["trainer"].get("logger"), self.session.resolved)
         if not self._is_script and self.subcommand in ("validate", "test"):  # else Lightning prints a table of its own
             section["verbose"] = bool(self.session.resolved.values.get("verbose", False))
         if not self._is_script and self.subcommand == "predict":  # they are written; kept, they would fill memory
@@ -110,7 +110,7 @@ class LightkitCLI(LayeredCLI):
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Let strategies and checkpoint plugins of anybody's load tensors and plain values only, unless `--trust`."""
         given: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
-        return given if self.session is None else with_loading_restricted(given)
+        return given if self.session is None else restrict_loading(given)
 
     def instantiate_classes(self) -> None:
         """Build data, model and trainer; optimizers wait for a model whose parameters are made later.
@@ -159,12 +159,12 @@ class LightkitCLI(LayeredCLI):
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         equipment = None
         if self.session is not None and self.stage is not None:
-            equipment = Equipment(self.session, self.stage, self.saved_config)
+            equipment = TrainerComponents(self.session, self.stage, self.saved_config)
             kwargs |= equipment.arguments(given)
             kwargs.setdefault("enable_model_summary", given.get("enable_model_summary") or False)
             kwargs = {key: value for key, value in kwargs.items() if key in asked or key in self._trainer_arguments()}
         elif computing := computation_unrecorded(self._get(self.config_init, "accelerator")):
-            kwargs["callbacks"] = [computing, *callbacks_of(given)]
+            kwargs["callbacks"] = [computing, *list_callbacks(given)]
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except _TRAINER_ERRORS as error:

@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import config, runs
+from lightkit.cli.config_loader import STAGES, LoadedConfig, load_config, options_of
+from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.joining import Seat, seat_of
-from lightkit.cli.judging import judge, judge_with_imports
-from lightkit.cli.laying import STAGES, Laid, lay_words, options_of
-from lightkit.cli.notifying import Audience
-from lightkit.cli.resuming import checkpoint_of
-from lightkit.cli.screen import Mode, choose_mode
-from lightkit.cli.settling import settle
+from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.resume import find_checkpoint
+from lightkit.cli.settling import resolve_settings
 from lightkit.cli.targets import check_places_of_images
+from lightkit.cli.validation import validate, validate_with_imports
 from lightkit.config import Hardware
 from lightkit.config.secrets import unsaved
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["Session", "open_session"]
+__all__ = ["RunContext", "open_context"]
 
 
 @dataclass
-class Session:
+class RunContext:
     """What a stage needs to know about its invocation.
 
     Args:
@@ -63,7 +63,7 @@ class Session:
     resolved: config.Resolved
     ckpt_path: str | None
     base: runs.Run | None
-    mode: Mode
+    mode: OutputMode
     watch: SignalWatch
     passthrough: list[str]
     print_config: tuple[str, ...] | None = None
@@ -75,7 +75,7 @@ class Session:
     inputs: Sequence[str] = ()
     seat: Seat | None = None
     began_with: runs.Inputs | None = None
-    audience: Audience = field(default_factory=Audience)
+    audience: CommandNotifier = field(default_factory=CommandNotifier)
     stack: ExitStack = field(default_factory=ExitStack)
 
     def environment_digest(self, salt: str) -> str:
@@ -107,7 +107,7 @@ class Session:
         return Path(files[-1]).stem if files else "default"
 
 
-def open_session(
+def open_context(
     command: str,
     words: Sequence[str],
     watch: SignalWatch,
@@ -116,7 +116,7 @@ def open_session(
     subcommands: Sequence[str] = STAGES,
     default_entries: Sequence[str] = ("callbacks", "logger"),
     has_own_parser: bool = False,
-) -> Session:
+) -> RunContext:
     """Read the arguments, lay all layers over one another, and tell every mistake in them.
 
     Args:
@@ -134,7 +134,7 @@ def open_session(
     """
     problems = config.Problems()
     try:
-        laid = lay_words(
+        laid = load_config(
             command,
             words,
             problems,
@@ -151,19 +151,21 @@ def open_session(
     session = _session(command, words, watch, laid, problems)
     session.has_own_parser = has_own_parser
     if not has_own_parser and not session.passthrough:
-        session.resolved, unjudged = judge(command, laid, session.resolved, problems)
+        session.resolved, unjudged = validate(command, laid, session.resolved, problems)
         if problems and unjudged:
-            judge_with_imports(session, problems)
+            validate_with_imports(session, problems)
     if (told := problems.error()) is not None:
         raise told.reworded(laid.resolved.masked)
     return session
 
 
-def _session(command: str, words: Sequence[str], watch: SignalWatch, laid: Laid, problems: config.Problems) -> Session:
+def _session(
+    command: str, words: Sequence[str], watch: SignalWatch, laid: LoadedConfig, problems: config.Problems
+) -> RunContext:
     options, base = laid.arguments.options, laid.base
-    settled = settle(command, laid, problems)
+    settled = resolve_settings(command, laid, problems)
     resolved = settled.hardware.resolved
-    session = Session(
+    session = RunContext(
         command=command,
         words=list(words),
         resolved=resolved,
@@ -183,7 +185,7 @@ def _session(command: str, words: Sequence[str], watch: SignalWatch, laid: Laid,
         with problems.noted():
             check_places_of_images(options, session.inputs)
     with problems.noted():
-        session.mode = choose_mode(_shown(command, options), sys.stdout)
+        session.mode = choose_output_mode(_shown(command, options), sys.stdout)
     with problems.noted():
         session.ckpt_path = (
             None if session.weights else _checkpoint(options.get("ckpt_path", resolved.values.get("ckpt_path")), base)
@@ -202,7 +204,7 @@ def _shown(command: str, options: Mapping[str, str | bool]) -> Mapping[str, str 
 def _checkpoint(named: Any, base: runs.Run | None) -> str | None:
     if base is None:
         return str(named) if named else None
-    return str(checkpoint_of(base, "best" if named is None else str(named)))
+    return str(find_checkpoint(base, "best" if named is None else str(named)))
 
 
 def _print_flags(said: str | bool | None) -> tuple[str, ...] | None:

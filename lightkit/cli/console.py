@@ -12,9 +12,9 @@ from typing import Literal, TextIO
 from lightkit.cli.tracebacks import mask_tracebacks
 from lightkit.errors import ConfigError
 
-__all__ = ["Mode", "choose_mode", "hush_libraries", "say", "speak_plainly"]
+__all__ = ["OutputMode", "choose_output_mode", "configure_console", "print_line", "quiet_libraries"]
 
-Mode = Literal["terminal", "plain", "quiet", "json"]
+OutputMode = Literal["terminal", "plain", "quiet", "json"]
 
 # Advice that Lightning 2.6.6 and its parts give to everybody, and that is settled here or of no use to the reader.
 KNOWN_NOISE = (
@@ -29,7 +29,7 @@ KNOWN_NOISE = (
 )
 
 
-def choose_mode(options: Mapping[str, str | bool], stdout: TextIO) -> Mode:
+def choose_output_mode(options: Mapping[str, str | bool], stdout: TextIO) -> OutputMode:
     """Choose from the options and from what standard output is.
 
     Raises:
@@ -45,7 +45,7 @@ def choose_mode(options: Mapping[str, str | bool], stdout: TextIO) -> Mode:
     return "terminal" if stdout.isatty() else "plain"
 
 
-def speak_plainly(mode: Mode, mask: Callable[[str], str] = str) -> None:
+def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> None:
     """Send warnings and the log records of lightkit to standard error, one plain line each, and hide secrets there.
 
     Args:
@@ -64,13 +64,13 @@ def speak_plainly(mode: Mode, mask: Callable[[str], str] = str) -> None:
     own.setLevel(logging.INFO if mode in ("terminal", "plain") else logging.WARNING)
 
 
-def hush_libraries() -> None:
+def quiet_libraries() -> None:
     """Keep libraries' records below warnings off the screen; after their import, which sets levels of its own."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning", "mlflow", "alembic", "comet_ml"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def say(text: str, mode: Mode) -> None:
+def print_line(text: str, mode: OutputMode) -> None:
     """Print a line for people to standard output, where people are reading."""
     if mode in ("terminal", "plain"):
         print(text, flush=True)

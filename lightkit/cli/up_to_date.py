@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.inputs import inputs_of, unseen_data
-from lightkit.cli.screen import say
-from lightkit.cli.session import Session
+from lightkit.cli.console import print_line
+from lightkit.cli.context import RunContext
+from lightkit.cli.input_digests import compute_input_digests, describe_unseen_data
 from lightkit.config import read_scalar, shown_path
 from lightkit.errors import ConfigError
 
-__all__ = ["NOTHING_TO_DO", "check_options", "code_if_unchanged", "warn_undecided"]
+__all__ = ["NOTHING_TO_DO", "check_options", "check_up_to_date", "warn_unchecked_rank"]
 
 NOTHING_TO_DO = 6
 _log = logging.getLogger("lightkit")
 
 
-def check_options(session: Session) -> None:
+def check_options(session: RunContext) -> None:
     """Refuse ``--unchanged-ok`` where nobody asks whether anything has changed.
 
     Raises:
@@ -30,7 +30,7 @@ def check_options(session: Session) -> None:
         raise ConfigError("--unchanged-ok: says something only together with --if-changed; add that, or leave it out")
 
 
-def code_if_unchanged(session: Session) -> int | None:
+def check_up_to_date(session: RunContext) -> int | None:
     """Compare config, data and code with those of the last successful fit of the job, if the user wants that.
 
     The config counts as it was said: all but the `run` section, the patience of the watchdog and of the launch. Of the
@@ -55,7 +55,7 @@ def code_if_unchanged(session: Session) -> int | None:
     if run is None:
         session.tell(f"trains: {reason}")
         return None
-    session.began_with = now = inputs_of(session, salt=run.id, asked=True)
+    session.began_with = now = compute_input_digests(session, salt=run.id, asked=True)
     if (found := _reason(session, run, runs.read_inputs(run.folder), now)) is not None:
         session.tell(f"trains: {found}")
         return None
@@ -63,7 +63,7 @@ def code_if_unchanged(session: Session) -> int | None:
     return 0 if session.options.get("unchanged-ok") else NOTHING_TO_DO
 
 
-def warn_undecided(session: Session) -> None:
+def warn_unchecked_rank(session: RunContext) -> None:
     """Say that a rank which another launcher has started trains whatever ``--if-changed`` asks: it cannot decide alone.
 
     Raises:
@@ -78,7 +78,7 @@ def warn_undecided(session: Session) -> None:
         )
 
 
-def _last_fit(session: Session) -> tuple[runs.Run | None, str]:
+def _last_fit(session: RunContext) -> tuple[runs.Run | None, str]:
     """Find the newest fit of the job, if it has ended well; else say why there is nothing to compare with."""
     section: dict[str, Any] = session.resolved.values.get("run") or {}
     trainer = session.resolved.values.get("trainer") or {}
@@ -110,7 +110,7 @@ def _gone(run: runs.Run, summary: dict[str, Any]) -> str | None:
     return next((path for path in promised if not Path(run.folder, path).exists()), None)
 
 
-def _reason(session: Session, run: runs.Run, before: runs.Inputs | None, now: runs.Inputs) -> str | None:
+def _reason(session: RunContext, run: runs.Run, before: runs.Inputs | None, now: runs.Inputs) -> str | None:
     """Say why a training would not only repeat that run; None where it would."""
     where = shown_path(run.folder)
     if before is None:
@@ -121,18 +121,18 @@ def _reason(session: Session, run: runs.Run, before: runs.Inputs | None, now: ru
         return f"{where} has not recorded its data, for there is much of it and nobody had asked; this run does"
     if changes := runs.changes_between(before, now):
         return f"changed since {where}: {runs.joined(changes)}"
-    hidden = unseen_data(session, now)
+    hidden = describe_unseen_data(session, now)
     return None if hidden is None else f"--if-changed {hidden}"
 
 
-def _tell_unchanged(session: Session, run: runs.Run, now: runs.Inputs) -> None:
+def _tell_unchanged(session: RunContext, run: runs.Run, now: runs.Inputs) -> None:
     where = shown_path(run.folder)
     if session.mode == "json":
         described = {"files": now.num_files, "size_bytes": now.size_bytes}
         line = runs.event_line("unchanged", run=f"{run.name}/{run.id}", folder=str(run.folder), data=described)
         sys.stdout.write(line)
         sys.stdout.flush()
-    say(f"nothing has changed since {where} ({now.described})", session.mode)
+    print_line(f"nothing has changed since {where} ({now.described})", session.mode)
 
 
 def _scalar(value: Any) -> Any:

@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lightkit.cli.config_loader import NAMED_CLASSES
 from lightkit.cli.help.hardware import ACCELERATOR
-from lightkit.cli.laying import NAMED_CLASSES
 from lightkit.config import KeyPath
 from lightkit.config.catalogue import load_catalogue
 from lightkit.config.tree import Leaf, Node, Table
 from lightkit.errors import ConfigError
 
-__all__ = ["Argument", "argument_at", "keys_below"]
+__all__ = ["Argument", "find_argument", "list_keys"]
 
 
 @dataclass(frozen=True)
@@ -23,31 +23,31 @@ class Argument:
 
     Args:
         owner: Whose argument it is: a class's path, or a section.
-        described: Its description, as the catalogue writes it.
+        description: As a dictionary, as the catalogue writes it.
     """
 
     owner: str
-    described: Mapping[str, Any]
+    description: Mapping[str, Any]
 
     @property
     def is_required(self) -> bool:
         """Whether a config must set it."""
-        return bool(self.described.get("required"))
+        return bool(self.description.get("required"))
 
     @property
     def default(self) -> Any:
         """The value that it has unless something sets it."""
-        return self.described.get("default")
+        return self.description.get("default")
 
     @property
     def says(self) -> str:
         """The first sentence of its help."""
-        text = " ".join(str(self.described.get("says") or "").split())
+        text = " ".join(str(self.description.get("says") or "").split())
         first = text.partition(". ")[0]
         return first if first == text else f"{first}."
 
 
-def argument_at(tree: Node, path: KeyPath, *, imports: bool = True) -> Argument | None:
+def find_argument(tree: Node, path: KeyPath, *, imports: bool = True) -> Argument | None:
     """Describe the key at a path; None where there is no such key.
 
     Args:
@@ -64,7 +64,7 @@ def argument_at(tree: Node, path: KeyPath, *, imports: bool = True) -> Argument 
     return None if found is None else Argument(owner, found)
 
 
-def keys_below(tree: Node, path: KeyPath) -> list[str]:
+def list_keys(tree: Node, path: KeyPath) -> list[str]:
     """List the keys that may stand below a path."""
     return [str(key) for key in _arguments(tree, path, imports=True)[1]]
 
@@ -117,6 +117,6 @@ def _of_class(name: str, bases: Collection[str], *, imports: bool) -> tuple[str,
         cls = getattr(importlib.import_module(module), short)
     except Exception as error:  # whatever a module of the user's own raises is told
         raise ConfigError(f"{name} cannot be imported: {error}") from error
-    from lightkit.cli.describing import described  # here, because it loads torch and Lightning
+    from lightkit.cli.class_descriptions import describe_class  # here, because it loads torch and Lightning
 
-    return name, described(cls)["arguments"]
+    return name, describe_class(cls)["arguments"]

@@ -74,9 +74,9 @@ def _values_of_arguments() -> Iterator[dict[str, Any]]:
             yield from ({section: {f"{name}+": value}} for value in VALUES)
     for name in CATALOGUE.data["top"]:
         yield from ({name: value} for value in VALUES)
-    for path, described in CATALOGUE.classes.items():
+    for path, describe_class in CATALOGUE.classes.items():
         place = CATALOGUE.section_of(path)
-        for name in described["arguments"] if place else ():
+        for name in describe_class["arguments"] if place else ():
             for value in VALUES:
                 entry = {"class_path": path, "init_args": {name: value}}
                 yield {"trainer": {place: [entry]}} if place in ("callbacks", "logger") else {str(place): entry}
@@ -100,10 +100,10 @@ class _Judges:
     """lightkit's judgement of a config, and LightningCLI's."""
 
     def __init__(self, folder: Path) -> None:
-        from lightkit.cli.describing import parsers
+        from lightkit.cli.class_descriptions import build_parsers
 
         self._file = folder / "config.yaml"
-        self._parser = parsers()["fit"]
+        self._parser = build_parsers()["fit"]
 
     def disagree(self, said: dict[str, Any]) -> Findings | None:
         """Give what lightkit finds wrong in a config that LightningCLI takes."""
@@ -158,7 +158,7 @@ def test_the_catalogue_is_up_to_date() -> None:
 def test_a_class_of_ones_own_is_described_by_its_signature() -> None:
     from pytorch_lightning import Callback
 
-    from lightkit.cli.describing import described
+    from lightkit.cli.class_descriptions import describe_class
 
     class Counting(Callback):
         """Counts.
@@ -170,7 +170,7 @@ def test_a_class_of_ones_own_is_described_by_its_signature() -> None:
         def __init__(self, every: int, names: list[str] | None = None, **kwargs: Any) -> None:
             super().__init__()
 
-    said = described(Counting)
+    said = describe_class(Counting)
     assert said["says"] == "Counts."
     assert said["bases"] == ["pytorch_lightning.Callback"]
     assert said["open"] is True

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
 from lightkit.cli.explaining import subclass_names
-from lightkit.cli.laying import WITH_MODEL, Laid
-from lightkit.cli.places import check_places
+from lightkit.cli.path_checks import check_paths
 from lightkit.config import KeyPath, Problems, Resolved
 from lightkit.config.catalogue import Catalogue, Findings, check_values, load_catalogue
 from lightkit.config.origins import shown_path
@@ -18,12 +18,14 @@ from lightkit.config.pruning import without
 from lightkit.errors import ConfigError, LightkitError
 
 if TYPE_CHECKING:
-    from lightkit.cli.session import Session
+    from lightkit.cli.context import RunContext
 
-__all__ = ["judge", "judge_with_imports", "judged_by_signatures"]
+__all__ = ["validate", "validate_signatures", "validate_with_imports"]
 
 
-def judge(command: str, laid: Laid, resolved: Resolved, problems: Problems) -> tuple[Resolved, Sequence[KeyPath]]:
+def validate(
+    command: str, laid: LoadedConfig, resolved: Resolved, problems: Problems
+) -> tuple[Resolved, Sequence[KeyPath]]:
     """Find what is wrong with keys, values, files and folders.
 
     Args:
@@ -35,7 +37,7 @@ def judge(command: str, laid: Laid, resolved: Resolved, problems: Problems) -> t
     Returns:
         The config without what is wrong; and the places of classes that must be imported before they can be judged.
     """
-    check_places(command, resolved, laid.arguments.options.get("ckpt_path"), problems)
+    check_paths(command, resolved, laid.arguments.options.get("ckpt_path"), problems)
     catalogue = load_catalogue().with_apart()
     findings = _findings(laid.resolved, catalogue, problems)
     for _, problem in findings.problems:
@@ -45,7 +47,7 @@ def judge(command: str, laid: Laid, resolved: Resolved, problems: Problems) -> t
     return without(resolved, {path for path, _ in findings.problems}), findings.unjudged
 
 
-def _missing_model(laid: Laid, command: str) -> ConfigError:
+def _missing_model(laid: LoadedConfig, command: str) -> ConfigError:
     """Say how to name the model; where there is a checkpoint, by the config of its run."""
     from_files = any(origin.file is not None for origin in laid.resolved.origins.values())
     empty = "" if from_files or not laid.arguments.files else f"; {', '.join(laid.arguments.files)} sets nothing"
@@ -59,7 +61,7 @@ def _missing_model(laid: Laid, command: str) -> ConfigError:
     return ConfigError(f"model: missing{empty}; {by_run}set it in a file given with -c, or with --model=VALUE")
 
 
-def judge_with_imports(session: Session, problems: Problems) -> None:
+def validate_with_imports(session: RunContext, problems: Problems) -> None:
     """Find what else is wrong, in classes that must be imported for it.
 
     Args:
@@ -67,11 +69,11 @@ def judge_with_imports(session: Session, problems: Problems) -> None:
         problems: Takes the mistakes.
     """
     # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
-    from lightkit.cli.lightning import Checked, LightkitCLI
-    from lightkit.cli.screen import hush_libraries
+    from lightkit.cli.console import quiet_libraries
+    from lightkit.cli.lightning_cli import Checked, LightkitCLI
 
-    hush_libraries()
-    session = replace(session, resolved=judged_by_signatures(session.resolved, problems))
+    quiet_libraries()
+    session = replace(session, resolved=validate_signatures(session.resolved, problems))
     if session.command not in WITH_MODEL:  # it builds none
         return
     with session.stack:
@@ -83,7 +85,7 @@ def judge_with_imports(session: Session, problems: Problems) -> None:
             problems.add(error)
 
 
-def judged_by_signatures(resolved: Resolved, problems: Problems) -> Resolved:
+def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
     """Judge by the signatures of the config's own classes, too, and give the config without what is wrong.
 
     jsonargparse finds the same mistakes, but stops at the first of a class.
@@ -92,7 +94,7 @@ def judged_by_signatures(resolved: Resolved, problems: Problems) -> Resolved:
         resolved: The config.
         problems: Takes the mistakes.
     """
-    from lightkit.cli.describing import described_classes  # here: it loads torch, as above
+    from lightkit.cli.class_descriptions import describe_classes  # here: it loads torch, as above
 
     catalogue, tried = load_catalogue().with_apart(), set[str]()
     while True:
@@ -100,7 +102,7 @@ def judged_by_signatures(resolved: Resolved, problems: Problems) -> Resolved:
         names = {name for path in findings.unjudged if (name := _class_at(resolved, path)) is not None}
         if names <= tried:
             break
-        catalogue = catalogue.with_imported(described_classes(names - tried))
+        catalogue = catalogue.with_imported(describe_classes(names - tried))
         tried |= names
     for _, problem in findings.problems:
         problems.add(problem)

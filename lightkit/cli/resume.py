@@ -18,14 +18,14 @@ from lightkit.launch import read_settings
 
 __all__ = [
     "RunSettings",
-    "Start",
-    "checkpoint_of",
+    "RunStart",
+    "check_checkpoint_file",
     "choose_start",
-    "differences",
-    "existing_checkpoint",
-    "named_run",
-    "on_this_machine",
-    "start_again",
+    "compare_configs",
+    "find_checkpoint",
+    "limit_to_this_machine",
+    "open_named_run",
+    "restart_run",
 ]
 
 
@@ -53,7 +53,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """How a fit begins.
 
     Args:
@@ -80,7 +80,7 @@ def choose_start(
     ckpt_path: str | None,
     fresh: bool,
     environment: Callable[[str], str] | None = None,
-) -> Start:
+) -> RunStart:
     """Choose the run and the checkpoint of a fit. The caller holds the job's lock.
 
     Args:
@@ -95,12 +95,12 @@ def choose_start(
     """
     assert settings.name is not None
     if settings.resume not in ("auto", "never"):
-        return _resumed(named_run(settings.resume), required=True)
+        return _resumed(open_named_run(settings.resume), required=True)
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
     if found is None:
         return _new(settings, ckpt_path)
     by_choice = explained(found, config)
-    changed = [key for key in differences(_saved(found), config) if key not in by_choice]
+    changed = [key for key in compare_configs(_saved(found), config) if key not in by_choice]
     changed += _changed_beside(found, ckpt_path, environment)
     if not changed:
         start = _resumed(found, required=False)
@@ -115,7 +115,7 @@ def choose_start(
     )
 
 
-def start_again(run: runs.Run, *, first: str | None) -> Start:
+def restart_run(run: runs.Run, *, first: str | None) -> RunStart:
     """Go on with a run whose ranks have all been started again because one was lost.
 
     Args:
@@ -126,14 +126,14 @@ def start_again(run: runs.Run, *, first: str | None) -> Start:
     return replace(start, checkpoint=start.checkpoint or (None if first is None else Path(first)))
 
 
-def checkpoint_of(run: runs.Run, choice: str) -> Path:
+def find_checkpoint(run: runs.Run, choice: str) -> Path:
     """Return the checkpoint of a run that `best`, `last` or a path names.
 
     Raises:
         ConfigError: If it is not there, or is not what was written.
     """
     if choice not in ("best", "last"):
-        return existing_checkpoint(choice)
+        return check_checkpoint_file(choice)
     path = run.checkpoints / f"{choice}.ckpt"
     there = sorted(other.name for other in run.checkpoints.glob("*.ckpt"))
     if not path.is_file():
@@ -143,7 +143,7 @@ def checkpoint_of(run: runs.Run, choice: str) -> Path:
     return path
 
 
-def on_this_machine(resolved: Resolved, saved: Path) -> Resolved:
+def limit_to_this_machine(resolved: Resolved, saved: Path) -> Resolved:
     """Leave out how a run was launched where that reaches beyond this machine: its stages then are one process.
 
     Args:
@@ -171,7 +171,7 @@ def on_this_machine(resolved: Resolved, saved: Path) -> Resolved:
     return replace(resolved, tree=replace(resolved.tree, entries=entries), references=references)
 
 
-def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def compare_configs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """List the dotted keys whose values differ, leaving out those that the weights do not depend on."""
     old, new = _flat(saved), _flat(now)
     return sorted(key for key in {*old, *new} if old.get(key) != new.get(key) and not _is_beside(key))
@@ -194,10 +194,10 @@ def _changed_beside(found: runs.Run, ckpt_path: str | None, environment: Callabl
     return changed
 
 
-def _new(settings: RunSettings, ckpt_path: str | None) -> Start:
+def _new(settings: RunSettings, ckpt_path: str | None) -> RunStart:
     assert settings.name is not None
     checkpoint, parent = _new_checkpoint(settings, ckpt_path)
-    return Start(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent)
+    return RunStart(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent)
 
 
 def _new_checkpoint(settings: RunSettings, ckpt_path: str | None) -> tuple[Path | None, runs.Run | None]:
@@ -206,14 +206,14 @@ def _new_checkpoint(settings: RunSettings, ckpt_path: str | None) -> tuple[Path 
     if ckpt_path is None:
         return None, None
     if ckpt_path not in ("best", "last"):
-        checkpoint = existing_checkpoint(ckpt_path)
+        checkpoint = check_checkpoint_file(ckpt_path)
         return checkpoint, _run_of(checkpoint)
     parent = next(
         (run for run in runs.list_runs(settings.root, settings.name) if any(run.checkpoints.glob("*.ckpt"))), None
     )
     if parent is None:
         raise ConfigError(f"--ckpt_path {ckpt_path}: no run of {settings.name!r} in {settings.root} has a checkpoint.")
-    return checkpoint_of(parent, ckpt_path), parent
+    return find_checkpoint(parent, ckpt_path), parent
 
 
 def _run_of(checkpoint: Path) -> runs.Run | None:
@@ -221,19 +221,19 @@ def _run_of(checkpoint: Path) -> runs.Run | None:
     return runs.open_run(folder) if (folder / "manifest.json").is_file() else None
 
 
-def _resumed(run: runs.Run, *, required: bool) -> Start:
+def _resumed(run: runs.Run, *, required: bool) -> RunStart:
     checkpoint, passed_over = runs.choose_good(run.checkpoints)
     skipped = [f"{path} is not used: {fault}." for path, fault in passed_over]
     if checkpoint is None and required:
         raise ConfigError(f"run.resume: {run.folder} has no checkpoint to resume from. {' '.join(skipped)}".strip())
     whence = f"from {checkpoint.name}" if checkpoint else "from the start, since no checkpoint had been written"
     notice = f"resumes {run.folder} {whence}" + "".join(f"; {text}" for text in skipped)
-    return Start(
+    return RunStart(
         replace(run, resumed=True), checkpoint=checkpoint, notice=notice, is_old=True, passed_over=tuple(passed_over)
     )
 
 
-def named_run(folder: str) -> runs.Run:
+def open_named_run(folder: str) -> runs.Run:
     """Open the run that `run.resume` names.
 
     Raises:
@@ -245,7 +245,7 @@ def named_run(folder: str) -> runs.Run:
         raise ConfigError(f"run.resume: expected auto, never or a run's folder; {error}") from error
 
 
-def existing_checkpoint(path: str) -> Path:
+def check_checkpoint_file(path: str) -> Path:
     """Give a file that the user names as a checkpoint.
 
     Raises:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import lightkit
-from lightkit.cli.session import Session
+from lightkit.cli.context import RunContext
 from lightkit.config import KeyPath, Resolved, dotted
 from lightkit.config.catalogue import load_catalogue
 from lightkit.config.comparing import innermost
@@ -26,7 +26,7 @@ from lightkit.images.file_digests import file_digests
 from lightkit.images.flower_photos import flower_photos
 from lightkit.runs import Inputs, Run, git_output
 
-__all__ = ["code_digests", "hidden_values", "inputs_of", "record_inputs", "unseen_data"]
+__all__ = ["compute_code_digests", "compute_input_digests", "describe_unseen_data", "hidden_values", "record_inputs"]
 
 # They say where and when a job runs and how patiently it is watched, not what it trains.
 _NOT_COMPARED = ("run", "watchdog.factor", "watchdog.floor_s", "launch.timeout_s", "launch.stall_timeout_s")
@@ -36,7 +36,7 @@ _COMMIT = re.compile(r"(\d{20})(\.json|\.checkpoint.*\.parquet)")
 _ADDRESS = re.compile(r"(?!file:)[A-Za-z][\w+.-]*://")
 
 
-def inputs_of(session: Session, *, salt: str, asked: bool) -> Inputs:
+def compute_input_digests(session: RunContext, *, salt: str, asked: bool) -> Inputs:
     """Compute the digests of what this fit would be made from.
 
     Files that have not changed since they were last read are not read again. Where nobody asks for it with
@@ -57,7 +57,7 @@ def inputs_of(session: Session, *, salt: str, asked: bool) -> Inputs:
         config=_config_of(session),
         hidden=hidden_values(resolved, salt),
         unseen=tuple(key for key in addresses if not (is_own and texts[key].startswith("http"))),
-        code=code_digests(resolved),
+        code=compute_code_digests(resolved),
         versions=_versions(),
         salt=salt,
     )
@@ -74,7 +74,7 @@ def inputs_of(session: Session, *, salt: str, asked: bool) -> Inputs:
     return replace(inputs, data=digests, num_files=len(listed), size_bytes=size_bytes)
 
 
-def unseen_data(session: Session, inputs: Inputs) -> str | None:
+def describe_unseen_data(session: RunContext, inputs: Inputs) -> str | None:
     """Say which data can change without a trace in the digests, and what to do; None where there is none."""
     if inputs.unseen:
         return f"cannot see what is behind {', '.join(inputs.unseen)}; name local files or folders there"
@@ -84,7 +84,7 @@ def unseen_data(session: Session, inputs: Inputs) -> str | None:
     return "cannot see what the data module reads; name the file or folder as an argument of the data module"
 
 
-def code_digests(resolved: Resolved) -> dict[str, str]:
+def compute_code_digests(resolved: Resolved) -> dict[str, str]:
     """Compute the digests of the Python files of the working directory, by their paths in it.
 
     Within a git work tree they are the files that git knows or would add; else all but those in hidden folders, virtual
@@ -107,7 +107,7 @@ def hidden_values(resolved: Resolved, salt: str) -> dict[str, str]:
     return found
 
 
-def record_inputs(session: Session, run: Run, previous: Mapping[str, Any] | None) -> dict[str, Any]:
+def record_inputs(session: RunContext, run: Run, previous: Mapping[str, Any] | None) -> dict[str, Any]:
     """Write down what a fit begins with, and give what its manifest says of that.
 
     A run that goes on after an interruption keeps what it had begun with; where that has changed, it is made from a
@@ -119,7 +119,7 @@ def record_inputs(session: Session, run: Run, previous: Mapping[str, Any] | None
         previous: The run's manifest so far, where this process resumes it.
     """
     asked = "if-changed" in session.options
-    inputs = session.began_with or inputs_of(session, salt=run.id, asked=asked)
+    inputs = session.began_with or compute_input_digests(session, salt=run.id, asked=asked)
     inputs = replace(inputs, salt=run.id, hidden=hidden_values(session.resolved, run.id))
     before = (previous or {}).get("inputs")
     if previous is not None and (before is None or before != inputs.digests):
@@ -128,7 +128,7 @@ def record_inputs(session: Session, run: Run, previous: Mapping[str, Any] | None
     return inputs.digests
 
 
-def _config_of(session: Session) -> dict[str, Any]:
+def _config_of(session: RunContext) -> dict[str, Any]:
     """Give the values as they were said, by dotted key, fit to be shown."""
     resolved = session.resolved
     presented = Presented(resolved)
@@ -177,7 +177,7 @@ def _lightkit_class(resolved: Resolved) -> str | None:
     return path if path is not None and path.startswith("lightkit.") else None
 
 
-def _data_texts(session: Session) -> dict[str, str]:
+def _data_texts(session: RunContext) -> dict[str, str]:
     """Give the texts that may name data by their dotted keys, those of lightkit's default arguments included."""
     data, path = session.resolved.values.get("data"), _lightkit_class(session.resolved)
     texts = dict(_texts("ckpt_path", session.ckpt_path))

@@ -31,11 +31,11 @@ from lightkit.callbacks.checkpoint_reading import CheckpointReader, check_conten
 from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.finite_weights import nan_weights
 from lightkit.callbacks.notifying import Notifier
+from lightkit.cli.context import RunContext
 from lightkit.cli.labelling import writer_of
-from lightkit.cli.masking import mask_hyperparameters, masked, without_nulls
+from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
+from lightkit.cli.run_header import RunHeader
 from lightkit.cli.scripted import DataChanged
-from lightkit.cli.session import Session
-from lightkit.cli.showing import Heading
 from lightkit.cli.stage import Stage
 from lightkit.cli.stalling import watched
 from lightkit.cli.timing import deadline_of
@@ -45,14 +45,14 @@ from lightkit.launch import heartbeat, read_watchdog
 from lightkit.launch.watchdog_settings import WatchdogSettings
 from lightkit.tuning.computation import Computation
 
-__all__ = ["Equipment", "callbacks_of", "computation_unrecorded", "share_devices"]
+__all__ = ["TrainerComponents", "computation_unrecorded", "list_callbacks", "share_devices"]
 
 _log = logging.getLogger("lightkit")
 _OF_ALL_STAGES = ("memory_format", "tf32")
 _OF_TRAINING = (*_OF_ALL_STAGES, "compile", "fused")
 
 
-def share_devices(trainer: Any, session: Session) -> None:
+def share_devices(trainer: Any, session: RunContext) -> None:
     """Let the trainer count the ranks as their launcher does; the saved config keeps what the user said."""
     rank = None if session.seat is None else session.seat.rank
     if rank is None or rank.engine not in ("torchrun", "slurm", "ray"):
@@ -65,7 +65,7 @@ def share_devices(trainer: Any, session: Session) -> None:
         trainer["strategy"] = "ddp"
 
 
-def callbacks_of(given: Mapping[str, Any]) -> list[Callback]:
+def list_callbacks(given: Mapping[str, Any]) -> list[Callback]:
     """Give the callbacks among a trainer's arguments, where one alone may stand."""
     own = given.get("callbacks") or []
     return list(own) if isinstance(own, list) else [own]
@@ -93,7 +93,7 @@ def _computation(said: Mapping[str, Any], keys: Collection[str]) -> Computation 
     return Computation(**given) if given else None
 
 
-class Equipment:
+class TrainerComponents:
     """What the trainer of a run gets beside what its config says.
 
     Args:
@@ -102,7 +102,7 @@ class Equipment:
         saved_config: The config as the run folder keeps it.
     """
 
-    def __init__(self, session: Session, stage: Stage, saved_config: Mapping[str, Any]) -> None:
+    def __init__(self, session: RunContext, stage: Stage, saved_config: Mapping[str, Any]) -> None:
         self._session = session
         self._stage = stage
         self._saved_config = saved_config
@@ -133,11 +133,11 @@ class Equipment:
         }
 
     def _callbacks(self, given: Mapping[str, Any]) -> list[Callback]:
-        own = callbacks_of(given)
+        own = list_callbacks(given)
         if given.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
             own = [callback for callback in own if not isinstance(callback, Checkpoint)]
         run, seat = self._stage.start.run, self._session.seat
-        shown: list[Callback] = [Heading(self._session.mode, run)]
+        shown: list[Callback] = [RunHeader(self._session.mode, run)]
         if given.get("enable_progress_bar") is not False and not any(
             isinstance(callback, ProgressBar) for callback in own
         ):
@@ -235,7 +235,7 @@ class Equipment:
     def _log_config(self, trainer: Trainer, _module: LightningModule) -> None:
         """Give trackers the whole config; Lightning gives them the model's and the data's arguments only."""
         for logger in trainer.loggers:
-            logger.log_hyperparams(without_nulls(self._saved_config))
+            logger.log_hyperparams(drop_nulls(self._saved_config))
 
     def _note_beginning(self, trainer: Trainer, _module: LightningModule) -> None:
         """From here on the run is worth keeping, and the newest."""
@@ -249,7 +249,7 @@ class Equipment:
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             on_xla = trains_on_xla(given.get("accelerator"), given.get("strategy"))
             kind = VerifiedXLACheckpointIO if on_xla else VerifiedCheckpointIO
-            mask, taken = partial(masked, self._session.resolved), heartbeat().leave
+            mask, taken = partial(redact, self._session.resolved), heartbeat().leave
             plugins.append(kind(mask=mask, on_saved=self._note_checkpoint, on_taken=taken))
         return plugins
 
@@ -272,7 +272,7 @@ class Equipment:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
                 callback.dirpath = str(self._stage.start.run.checkpoints)
         for logger in trainer.loggers:
-            mask_hyperparameters(logger, self._session.resolved)
+            redact_hyperparameters(logger, self._session.resolved)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
         self._session.audience.adopt(notifiers, self._session.resolved)

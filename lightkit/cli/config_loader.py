@@ -14,7 +14,16 @@ from lightkit.config.credentials import HIDDEN
 from lightkit.config.tree import Leaf, Table
 from lightkit.errors import ConfigError
 
-__all__ = ["NAMED_CLASSES", "OPTIONS", "STAGES", "WITH_MODEL", "Laid", "lay_words", "options_of", "with_artefact"]
+__all__ = [
+    "NAMED_CLASSES",
+    "OPTIONS",
+    "STAGES",
+    "WITH_MODEL",
+    "LoadedConfig",
+    "load_config",
+    "options_of",
+    "read_artefact_option",
+]
 
 Takes = Literal["value", "switch", "optional"]
 STAGES = ("fit", "validate", "test", "predict")
@@ -75,7 +84,7 @@ _DEFAULT_ENTRIES: dict[str, Any] = {"callbacks": {"checkpoint": {}}, "logger": {
 
 
 @dataclass(frozen=True)
-class Laid:
+class LoadedConfig:
     """A command line and its config.
 
     Args:
@@ -94,7 +103,7 @@ def options_of(command: str) -> dict[str, Takes]:
     return {**OPTIONS, **_FURTHER.get(command, {})}
 
 
-def with_artefact(words: Sequence[str]) -> list[str]:
+def read_artefact_option(words: Sequence[str]) -> list[str]:
     """Write ``--model FILE`` as ``--artefact=FILE`` where FILE is an exported model: elsewhere it names a class."""
     read: list[str] = []
     for word in words:
@@ -107,7 +116,7 @@ def with_artefact(words: Sequence[str]) -> list[str]:
     return read
 
 
-def lay_words(
+def load_config(
     command: str,
     words: Sequence[str],
     problems: config.Problems,
@@ -117,7 +126,7 @@ def lay_words(
     subcommands: Sequence[str] = STAGES,
     default_entries: Sequence[str] = ("callbacks", "logger"),
     environ: Mapping[str, str] = os.environ,
-) -> Laid:
+) -> LoadedConfig:
     """Read the words after a command and lay all layers that they name.
 
     Args:
@@ -134,7 +143,7 @@ def lay_words(
         ConfigError: If `--run` names no run.
     """
     arguments = config.split_arguments(
-        with_artefact(words) if command == "predict" else words,
+        read_artefact_option(words) if command == "predict" else words,
         options=options_of(command) if options is None else options,
         takes_inputs=command in _TAKE_INPUTS,
         problems=problems,
@@ -158,12 +167,12 @@ def lay_words(
     if "run" in arguments.options:
         base = _base_run(command, str(arguments.options["run"]), resolve({}).values.get("run") or {})
         resolved = _without_addresses(resolve({}, [base.config_path]))  # complete: no defaults of this version to add
-        return Laid(arguments, resolved, base)
+        return LoadedConfig(arguments, resolved, base)
     defaults = {section: _DEFAULT_ENTRIES[section] for section in default_entries}
     resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
     if "logger" in defaults and not _has_logger(resolved.values):
         resolved = resolve(defaults)
-    return Laid(arguments, resolved, None)
+    return LoadedConfig(arguments, resolved, None)
 
 
 def _run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:

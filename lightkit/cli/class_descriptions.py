@@ -32,9 +32,9 @@ from pytorch_lightning.strategies import Strategy, StrategyRegistry
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightkit.cli.laying import STAGES
-from lightkit.cli.lightning import LightkitCLI
-from lightkit.cli.resuming import RunSettings
+from lightkit.cli.config_loader import STAGES
+from lightkit.cli.lightning_cli import LightkitCLI
+from lightkit.cli.resume import RunSettings
 from lightkit.cli.schemas import import_path, paths_to, plain_help, plain_value, schema_of
 from lightkit.cli.short_names import aliases, short_names
 from lightkit.config.accelerator.settings import AcceleratorSettings
@@ -44,7 +44,7 @@ from lightkit.launch.settings import ENGINES
 from lightkit.launch.watchdog_settings import WatchdogSettings
 from lightkit.registry.gate_settings import GateSettings
 
-__all__ = ["catalogue", "described", "described_classes", "parsers"]
+__all__ = ["build_catalogue", "build_parsers", "describe_class", "describe_classes"]
 
 _SECTION_BASES: dict[str, tuple[type, ...]] = {
     "model": (LightningModule,),
@@ -113,12 +113,12 @@ class _Parsers(LightkitCLI):
     found: dict[str, LightningArgumentParser]
 
 
-def catalogue() -> dict[str, Any]:
+def build_catalogue() -> dict[str, Any]:
     """Describe all sections, top-level keys and classes, as `lightkit.config.catalogue` reads it."""
-    built = parsers()
+    built = build_parsers()
     classes = {import_path(cls): cls for cls in _classes() if _is_readable(cls)}
     sections = {
-        section: {"says": described(cls)["says"], "arguments": _arguments(built["fit"], f"{section}.")}
+        section: {"says": describe_class(cls)["says"], "arguments": _arguments(built["fit"], f"{section}.")}
         for section, cls in _SECTIONS.items()
     }
     engine = {"enum": [*ENGINES, None]}  # the signature says text; `launch` judges it itself
@@ -127,14 +127,14 @@ def catalogue() -> dict[str, Any]:
     found = {cls for module in _APART for cls in _public_classes(module) if cls.__module__ == module}
     apart: dict[str, type] = {path: cls for cls in found if issubclass(cls, _BASES) for path in paths_to(cls)}
     return {
-        "apart": {path: described(cls) for path, cls in sorted(apart.items())},
+        "apart": {path: describe_class(cls) for path, cls in sorted(apart.items())},
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "versions": {name: _public(metadata.version(name)) for name in sorted({*PACKAGES.values(), "jsonargparse"})},
         "sections": sections,
         "top": _top_level(built),
         "words": {"strategy": StrategyRegistry.available_strategies(), "profiler": list(_PROFILERS)},
         "bases": {section: [import_path(base) for base in bases] for section, bases in _SECTION_BASES.items()},
-        "classes": {path: described(cls) for path, cls in sorted(classes.items())},
+        "classes": {path: describe_class(cls) for path, cls in sorted(classes.items())},
         "names": names,
         "aliases": aliases(classes),
         "rooms": {room: sorted(name for name in dir(import_module(room)) if name[0] != "_") for room in _ROOMS},
@@ -142,7 +142,7 @@ def catalogue() -> dict[str, Any]:
 
 
 @cache
-def described(cls: type) -> dict[str, Any]:
+def describe_class(cls: type) -> dict[str, Any]:
     """Describe a class: what it is, its bases among those that arguments ask for, and its arguments.
 
     Raises:
@@ -160,7 +160,7 @@ def described(cls: type) -> dict[str, Any]:
     }
 
 
-def described_classes(names: Iterable[str]) -> dict[str, Any]:
+def describe_classes(names: Iterable[str]) -> dict[str, Any]:
     """Import classes by their paths and describe them; what cannot be imported or read is left to jsonargparse.
 
     Args:
@@ -171,29 +171,29 @@ def described_classes(names: Iterable[str]) -> dict[str, Any]:
         with suppress(Exception, SystemExit):  # a module of the user's own may raise anything; jsonargparse tells it
             cls = import_object(name)
             if isinstance(cls, type):
-                found[name] = described(cls)
+                found[name] = describe_class(cls)
     return found
 
 
 @cache
-def parsers() -> dict[str, LightningArgumentParser]:
+def build_parsers() -> dict[str, LightningArgumentParser]:
     """Give LightningCLI's parser for each subcommand, as lightkit builds it."""
     with suppress(_Built):
         _Parsers(args={})
     return {stage: _Parsers.found[stage] for stage in STAGES}
 
 
-def _top_level(parsers: dict[str, LightningArgumentParser]) -> dict[str, Any]:
+def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, Any]:
     """Describe the keys that stand in no section, each with the subcommands that take it where not all do."""
     top: dict[str, Any] = {}
     taken = defaultdict(list)
-    for stage, parser in parsers.items():
+    for stage, parser in build_parsers.items():
         for name, argument in _arguments(parser, "").items():
             if "." not in name and name not in (*_SECTIONS, *_SECTION_BASES, "config"):
                 top.setdefault(name, argument)
                 taken[name].append(stage)
     return {
-        name: {**argument, **({} if len(taken[name]) == len(parsers) else {"commands": taken[name]})}
+        name: {**argument, **({} if len(taken[name]) == len(build_parsers) else {"commands": taken[name]})}
         for name, argument in sorted(top.items())
     }
 
@@ -247,7 +247,7 @@ def _classes() -> set[type]:
 
 def _is_readable(cls: type) -> bool:
     try:
-        described(cls)
+        describe_class(cls)
     except ValueError:  # SaveConfigCallback takes a parser and its result, which no config can give
         return False
     return True
@@ -269,7 +269,7 @@ def _public_classes(room: str) -> Iterator[type]:
 
 def _asked_for(sections: dict[str, Any], classes: dict[str, type]) -> list[type]:
     """List all classes that any argument asks for."""
-    texts = json.dumps([sections, *(described(cls) for cls in classes.values())])
+    texts = json.dumps([sections, *(describe_class(cls) for cls in classes.values())])
     paths = {*re.findall(r'"class": "([^"]+)"', texts), *map(import_path, _BASES)}
     return [import_object(path) for path in sorted(paths - {"torch.nn.Module"})]  # as good as any name is one
 

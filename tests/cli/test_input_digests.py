@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lightkit.cli.inputs import code_digests, inputs_of, unseen_data
-from lightkit.cli.session import Session, open_session
+from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.input_digests import compute_code_digests, compute_input_digests, describe_unseen_data
 from lightkit.config import resolve
 from lightkit.images.flower_photos import CLASSES
 from lightkit.runs import Inputs
@@ -35,13 +35,13 @@ def write(folder: Path, *names: str) -> None:
         (folder / name).write_text(name)
 
 
-def session_of(class_path: str, *words: str, **given: Any) -> Session:
+def session_of(class_path: str, *words: str, **given: Any) -> RunContext:
     data = [f"--data={class_path}", *(f"--data.init_args.{name}={value}" for name, value in given.items())]
-    return open_session("fit", ["--model=ImageClassifier", *data, *words], SignalWatch())
+    return open_context("fit", ["--model=ImageClassifier", *data, *words], SignalWatch())
 
 
-def digests_of(session: Session) -> Inputs:
-    return inputs_of(session, salt="", asked=True)
+def digests_of(session: RunContext) -> Inputs:
+    return compute_input_digests(session, salt="", asked=True)
 
 
 def test_outside_git_all_visible_python_files_count(folder: Path) -> None:
@@ -55,7 +55,7 @@ def test_outside_git_all_visible_python_files_count(folder: Path) -> None:
         "env/a.py",
         "runs/a.py",
     )
-    assert [*code_digests(resolve(environ={}))] == ["own.py", "lib/net.py"]
+    assert [*compute_code_digests(resolve(environ={}))] == ["own.py", "lib/net.py"]
 
 
 def test_in_a_git_work_tree_the_files_count_that_git_knows_or_would_add(folder: Path) -> None:
@@ -64,9 +64,9 @@ def test_in_a_git_work_tree_the_files_count_that_git_knows_or_would_add(folder: 
     for words in ("init --quiet", "add known.py gone.py"):
         subprocess.run(["git", *words.split()], check=True)
     (folder / "gone.py").unlink()
-    before = code_digests(resolve(environ={}))
+    before = compute_code_digests(resolve(environ={}))
     (folder / "known.py").write_text("changed")
-    after = code_digests(resolve(environ={}))
+    after = compute_code_digests(resolve(environ={}))
     assert [*before] == [*after] == ["known.py", "lib/net.py"]
     assert before["known.py"] != after["known.py"]
 
@@ -94,7 +94,7 @@ def test_the_files_count_that_the_data_section_names(
     inputs = digests_of(session)
     found = {key.removeprefix("data.init_args."): [*names] for key, names in (inputs.data or {}).items()}
     assert found == files
-    assert (unseen_data(session, inputs) is None) == is_seen
+    assert (describe_unseen_data(session, inputs) is None) == is_seen
 
 
 def test_the_photos_count_once_they_are_fetched(folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pytorch_lightning import LightningModule
 
-from lightkit.cli.restoring import restore
+from lightkit.cli.model_loading import load_model
 from lightkit.errors import RunLocked
 from lightkit.export.bare_trainer import bare_trainer
 
@@ -39,16 +39,16 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_the_digest_is_that_of_the_file_that_was_loaded(checkpoint: Path) -> None:
-    restored = restore(OneLine(), None, checkpoint)
+    restored = load_model(OneLine(), None, checkpoint)
 
     assert restored.sha256 == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
     assert not restored.module.training
 
 
 def test_an_untrained_model_has_no_digest() -> None:
-    assert restore(OneLine(), None, None).sha256 is None
+    assert load_model(OneLine(), None, None).sha256 is None
 
 
 def test_a_checkpoint_that_is_replaced_meanwhile_is_refused(checkpoint: Path) -> None:
     with pytest.raises(RunLocked, match=r"best\.ckpt was replaced while it was read.* Try again\."):
-        restore(OneLine(checkpoint), None, checkpoint)
+        load_model(OneLine(checkpoint), None, checkpoint)
