@@ -24,7 +24,7 @@ from lightkit.runs.signals import SignalWatch
 from lightkit.runs.step_summary import add_step_summary
 
 if TYPE_CHECKING:
-    from lightkit.cli.deep import Report
+    from lightkit.cli.smoke_check import SmokeReport
 
 __all__ = ["check"]
 
@@ -106,7 +106,7 @@ def _files_in(words: Sequence[str]) -> list[str]:
     return split_arguments(words, options=options, problems=Problems()).files
 
 
-def _tell(session: RunContext, report: Report | None) -> None:
+def _tell(session: RunContext, report: SmokeReport | None) -> None:
     if session.mode == "json":
         fields = {"stage": session.command, "mistakes": []} if report is None else report.fields()
         print(session.resolved.masked(json.dumps(fields)))
@@ -133,11 +133,11 @@ def _check_session(session: RunContext) -> None:
     problems.raise_any()
 
 
-def _check_deeply(session: RunContext) -> Report:
+def _check_deeply(session: RunContext) -> SmokeReport:
     """Build everything and run one batch of each split."""
-    from lightkit.cli.deep import check_deeply  # late as above
+    from lightkit.cli.smoke_check import run_smoke_check  # late as above
 
     try:
-        return check_deeply(session)
+        return run_smoke_check(session)
     except LightkitError as error:
         raise error.reworded(session.resolved.masked) from error

@@ -441,7 +441,7 @@ def test_a_deep_check_warns_where_the_ranks_take_more_memory_than_there_is(deep:
     memory = json.loads(deep["ranks"].ok().out)["memory"]
     assert memory["num_processes"] == 1000
     assert memory["needed_bytes"] == 1000 * memory["peak_bytes"]
-    assert re.search(r"^warning: .*memory to be had", deep["ranks"].err, re.MULTILINE)
+    assert re.search(r"^warning: .*memory available", deep["ranks"].err, re.MULTILINE)
 
 
 # -- deep: what it finds ----------------------------------------------------------------------------------------------
