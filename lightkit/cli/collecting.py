@@ -18,7 +18,7 @@ from lightkit.config import read_scalar
 from lightkit.config.reading import read_file
 from lightkit.config.tree import plain
 from lightkit.errors import ConfigError
-from lightkit.loggers.address import Address, without_secret
+from lightkit.loggers.mlflow_address import Address, mask_password
 from lightkit.registry.lineage import training_of
 from lightkit.runs.fingerprints import shown_size
 from lightkit.runs.listing import PROMOTED, Listed, list_all
@@ -140,7 +140,7 @@ def _needed(asked: Collection, deleted: Sequence[Listed]) -> set[str]:
 
         with open_store(address, makes=False) as store:
             needed |= needed_runs(store)
-            answered.add(without_secret(store.registry_uri))
+            answered.add(mask_password(store.registry_uri))
     for each in deleted:
         marked = _marked(each.run) if each.is_promoted else []
         if each.is_promoted and not (marked and answered.issuperset(marked)):

@@ -18,7 +18,7 @@ from lightkit.commands.promote import PromoteOptions
 from lightkit.commands.register import RegisterOptions
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, GateFailed, LightkitError
-from lightkit.loggers.address import without_secret
+from lightkit.loggers.mlflow_address import mask_password
 from lightkit.registry.champion import KEPT, find_version, versions_of
 from lightkit.registry.gate import RECORD
 from lightkit.registry.gate_settings import GateSettings, read_gate
@@ -235,7 +235,7 @@ def _note(run: runs.Run, move: Move, session: RunContext, store: Store, name: st
     from lightkit.cli.redaction import RedactedEventStream  # here: it loads torch
 
     known = (runs.read_json(run.folder / PROMOTED) or {}).get("registries") or []
-    registry = session.resolved.masked(without_secret(store.registry_uri))
+    registry = session.resolved.masked(mask_password(store.registry_uri))
     record = {"schema": 1, "name": name, "registries": sorted({*known, registry}), **move.as_dict()}
     runs.write_json(run.folder / PROMOTED, record)
     RedactedEventStream(run.events_path, session.resolved).write(

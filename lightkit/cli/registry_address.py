@@ -9,7 +9,7 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.config import Resolved, shown_path
-from lightkit.loggers.address import Address, find_address
+from lightkit.loggers.mlflow_address import Address, find_address
 from lightkit.registry.lineage import training_of
 
 __all__ = ["address_of_root", "address_of_run"]

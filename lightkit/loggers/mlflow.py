@@ -1,40 +1,76 @@
-"""Runs in MLflow that outlive a lost connection and a killed process."""
+"""MLflow: records that outlive a lost connection and a killed process.
+
+Training never waits for the server: a thread sends, in order, and again until the server takes it. The journal is the
+run folder: epochs that the server lacks at the end of a process are sent from ``metrics.csv`` by the next resume.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from lightning_fabric.loggers.logger import rank_zero_experiment
 from lightning_utilities.core.rank_zero import rank_zero_only
 from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.loggers.logger import Logger
-from torch import Tensor
+from pytorch_lightning.utilities.model_summary.model_summary import ModelSummary
+from torch import Tensor, nn
 
 from lightkit import runs
 from lightkit.config import shown_path
-from lightkit.loggers import fit_facts
-from lightkit.loggers.address import find_address
-from lightkit.loggers.best_checkpoint import BestCheckpoints
-from lightkit.loggers.delivery import Delivery
-from lightkit.loggers.entries import as_key, as_run_status, flatten, tags_of
-from lightkit.loggers.saved_model import FirstBatch, save_model
+from lightkit.errors import ConfigError, Interrupted, LightkitError, ServerAway
+from lightkit.loggers.mlflow_address import as_key, find_address, manifest_tags, mask_password
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 __all__ = ["MLflow"]
 
 _log = logging.getLogger("lightkit.loggers")
+
+# MLflow's client tries seven times over two minutes; here the sending thread tries again, and a start should fail soon.
+_CLIENT_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+_UPLOAD_TIMEOUT_S = "600"  # the server answers only when it has stored the whole file
+_UNREACHABLE_TIMEOUT_S = 10.0  # the longest wait at the end for a server that does not answer
+_TERMINATED_TIMEOUT_S = 5.0  # a signal leaves little time
+_TEMPORARY = {401, 403, 407, 408, 425, 429}  # 4xx that can pass: credentials are renewed, limits end
+_MAX_METRICS, _MAX_PARAMS = 1000, 100  # a batch: mlflow.utils.validation of MLflow 3.17
+_MAX_PARAM, _MAX_TAG = 6000, 8000  # characters: the same module
 _SHARDED = ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy")
+# Named, since MLflow infers requirements by loading the model in a second Python, which takes about 8 s.
+_PACKAGES = ("pytorch-lightning", "torchvision", "torchmetrics", "timm", "numpy", "lightkit")
+_HPARAMS = ("_hparams", "_hparams_initial")  # where Lightning 2.6 keeps hyper-parameters
 
 
 class MLflow(Logger):
     """Record a run in MLflow, with everything that ``mlflow.pytorch.autolog()`` records.
 
-    Training never waits for the server. What it misses is sent when it is back, or kept in the run's folder as
-    ``mlflow-unsent.jsonl``, which the next resume sends first. A resumed run continues its MLflow run.
+    Training never waits for the server. What it misses is sent when it is back; epochs that it still lacks when the
+    process ends are sent from ``metrics.csv`` by the next resume, which continues the same MLflow run.
 
     Args:
         tracking_uri: Database (``sqlite:///…``, ``postgresql://…``) or server (``http://…``). By default the
@@ -45,8 +81,8 @@ class MLflow(Logger):
         tags: Further tags of the run.
         log_model: Record the trained model too, as ``mlflow.pytorch.load_model`` reads it.
         log_checkpoint: Upload the best checkpoint at the end.
-        flush_timeout_s: Longest wait, in seconds, for the server to take what is left at the end; 5 at most where
-            the run is stopped from outside.
+        flush_timeout_s: Longest wait, in seconds, for the server to take the rest at the end; 10 at most where it
+            does not answer, 5 where a signal ends the run.
     """
 
     def __init__(
@@ -60,27 +96,30 @@ class MLflow(Logger):
         flush_timeout_s: float = 60.0,
     ) -> None:
         super().__init__()
-        self.mask: Callable[[Any], Any] | None = None  # set by whoever knows the secrets; for the recorded model
+        self.mask: Callable[[Any], Any] | None = None  # set by the command line; for the recorded model
         self._run = run = runs.current()
         self._address = find_address(tracking_uri)
         self._experiment_name = experiment_name or (run.name if run else "lightkit")
-        self._delivery = Delivery(
-            self._address,
-            run,
-            experiment=self._experiment_name,
-            run_name=run_name or (run.id if run else None),
-            tags=tags or {},
-        )
-        self._log_model = log_model
-        self._log_checkpoint = log_checkpoint
+        self._run_name = run_name or (run.id if run else None)
+        self._tags = {**(tags or {}), "host": socket.gethostname()}
+        self._log_model, self._log_checkpoint = log_model, log_checkpoint
         self._flush_timeout_s = flush_timeout_s
+        self._sender = _Sender(f"MLflow at {self._address.shown}")
+        self._client: MlflowClient | None = None
+        self._run_id = self._experiment_id = ""
+        self._model_id: str | None = None
+        self._params: dict[str, str] = {}  # that the MLflow run has
         self._trainer: Trainer | None = None
-        self._first_batch: FirstBatch | None = None
-        self._best = BestCheckpoints()
-        self._newest: dict[str, float] = {}  # of each metric that Lightning has handed over
+        self._first_batch: _FirstBatch | None = None
+        self._best: dict[str, tuple[str, dict[str, float]]] = {}  # path and metrics, by ModelCheckpoint
+        self._newest: dict[str, float] = {}  # of each metric that Lightning has logged
         self._epoch_metrics: tuple[dict[str, float], int] = {}, 0
-        self._config_digest = ""
-        self._manifest_logged = False
+        self._sent_config = ""
+        self._has_manifest = False
+        for name, value in _CLIENT_SETTINGS.items():
+            self._may_wait_for_uploads = os.environ.setdefault(name, value) == value
+        for chatty in ("mlflow.store.db.utils", "alembic"):  # a page of lines about tables that are made
+            logging.getLogger(chatty).setLevel(logging.WARNING)
 
     @property
     def name(self) -> str:
@@ -90,25 +129,24 @@ class MLflow(Logger):
     @property
     def version(self) -> str | None:
         """The MLflow run's id, once it is open."""
-        return self._delivery.run_id
+        return self._run_id or None
 
     @property
     def save_dir(self) -> str | None:
-        """Folder of what waits to be sent: the run's folder, or one below ``mlflow-files`` outside a run."""
-        return str(self._delivery.folder) if self._delivery.run_id else None
+        """The run's folder; None outside a run."""
+        return str(self._run.folder) if self._run else None
 
     @property
     def unsent(self) -> int:
         """Number of records that have not reached the server."""
-        return self._delivery.unsent
+        return self._sender.num_waiting
 
     @property
     def view_command(self) -> list[str] | None:
-        """What to type to look at it; None for a server, which has its own address."""
-        database = self._address.shown.removeprefix("sqlite:///")
-        if database == self._address.shown:
+        """Command that shows the recorded run; None for a server, which has its own address."""
+        if self._address.database is None:
             return None
-        return ["mlflow", "ui", "--backend-store-uri", f"sqlite:///{shown_path(Path(database))}"]
+        return ["mlflow", "ui", "--backend-store-uri", f"sqlite:///{shown_path(self._address.database)}"]
 
     @property
     @rank_zero_experiment
@@ -116,125 +154,628 @@ class MLflow(Logger):
         """An ``MlflowClient``; the first use opens the run.
 
         Raises:
-            LightkitError: If the server does not answer.
+            ServerAway: If the server does not answer.
         """
-        return self._delivery.tracker.client
+        return self._open()
 
-    # what Lightning calls
+    # -- Lightning's interface
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Queue the metrics that are numbers."""
-        known = fit_facts.numbers(metrics)
+        """Send the metrics that are numbers."""
+        known = _numbers(metrics)
         self._newest.update(known)
-        self._delivery.put_metrics(known, step)
+        self._put_metrics(known, step)
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *_args: Any, **_kwargs: Any) -> None:
-        """Queue all hyper-parameters, nested names joined by dots."""
-        self._delivery.put_params(flatten(params))
+        """Send all hyper-parameters, nested names joined by dots."""
+        self._put_params(dict(_flatten(params, ())))
 
     @rank_zero_only
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
-        """Note the best checkpoint and the metrics it was saved with."""
-        if self._log_checkpoint:
-            self._best.note(checkpoint_callback, trainer=self._trainer, metrics=self._newest)
+        """Note the metrics with which a best checkpoint was saved; it is uploaded at the end."""
+        path, best_score = checkpoint_callback.best_model_path, checkpoint_callback.best_model_score
+        if not self._log_checkpoint or not path:
+            return
+        score = {} if best_score is None else {str(checkpoint_callback.monitor): float(best_score)}
+        key = str(checkpoint_callback.state_key)
+        known_path, known_metrics = self._best.get(key, ("", {}))
+        if known_path == path and score and score.items() <= known_metrics.items():
+            return  # another checkpoint was saved
+        progress: dict[str, float] = {}
+        if self._trainer is not None:
+            progress = {"epoch": self._trainer.current_epoch, "global_step": self._trainer.global_step}
+        self._best[key] = path, {**self._newest, **score, **progress}
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Send what is left, end the MLflow run, and say what could not be sent."""
-        if not self._delivery.is_open:
+        """Send the rest, end the MLflow run, and warn of what could not be sent."""
+        if self._client is None:
             return
         self._put_config()
-        self._put_run_manifest()
+        self._put_manifest()
         self._put_best_checkpoints()
-        self._delivery.end(as_run_status(status), timeout_s=self._flush_timeout_s)
+        run_status = _run_status(status)
+        self._sender.put(self._send_status, (run_status, int(time.time() * 1000)))
+        timeout_s = self._flush_timeout_s
+        if run_status == "KILLED":
+            timeout_s = min(timeout_s, _TERMINATED_TIMEOUT_S)
+        if num_lost := self._sender.drain(timeout_s):
+            journal = f"; the next resume sends the epochs of {self._run.metrics_path}" if self._run else ""
+            _log.warning("MLflow at %s did not take %d records%s", self._address.shown, num_lost, journal)
+        shutil.rmtree(self._staging, ignore_errors=True)
 
-    # what lightkit's command line, models and callbacks call where a logger has it
+    # -- called by lightkit's command line, models and callbacks on every logger that has the method
 
     @rank_zero_only
     def log_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Tag the run with the code and the data that it was made from."""
-        self._delivery.put_tags({**tags_of(manifest), **({"run_folder": str(self._run.folder)} if self._run else {})})
-        self._manifest_logged = True
+        folder = {"run_folder": str(self._run.folder)} if self._run else {}
+        self._put_tags({**manifest_tags(manifest), **folder})
+        self._has_manifest = True
 
     @rank_zero_only
     def add_picture(self, name: str, image: Tensor, step: int) -> None:
-        """Keep ``image``, uint8 ``(3, height, width)``, as ``pictures/<name>/step=<step>.png``."""
+        """Upload ``image``, uint8 ``(3, height, width)``, as ``pictures/<name>/step=<step>.png``."""
         from PIL import Image  # 0.1 s to import
 
-        place = f"pictures/{as_key(name)}"
-        path = self._delivery.aside(f"{place}/step={step:06d}.png")
+        folder = f"pictures/{as_key(name)}"
+        path = self._stage(f"{folder}/step={step:06d}.png")
         Image.fromarray(image.permute(1, 2, 0).cpu().numpy()).save(path)
-        self._delivery.put_file(path, to=place)
+        self._put_file(path, folder)
 
     @rank_zero_only
     def record_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Record what is known when training starts; belongs in ``on_fit_start``."""
         self._trainer = trainer
-        self._put_run_manifest()
+        self._put_manifest()
         self._put_config()
-        self._delivery.put_tags({"Mode": "training"})
-        self._delivery.put_params(fit_facts.params_at_start(trainer))
-        self._delivery.put_text("model_summary.txt", fit_facts.summary_of(trainer, module))
+        self._put_tags({"Mode": "training"})
+        self._put_params(_fit_params(trainer))
+        path = self._stage("model_summary.txt")
+        path.write_text(_summarize(trainer, module))
+        self._put_file(path, None)
         if self._log_model and type(trainer.strategy).__name__ not in _SHARDED:
-            self._first_batch = FirstBatch(module)
-            self._delivery.put("model")
+            self._first_batch = _FirstBatch(module)
+            self._put(self._send_model_entry, None)
 
     def record_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record the metrics that Lightning keeps from loggers; belongs in ``on_train_epoch_end`` of every rank."""
-        metrics = trainer.callback_metrics  # before ranks part: reading may reduce them over all
-        self._put_missed_metrics()
-        self._epoch_metrics = fit_facts.numbers(metrics), trainer.global_step
+        metrics = trainer.callback_metrics  # on every rank: reading may reduce them
+        self._put_unlogged_metrics()
+        self._epoch_metrics = _numbers(metrics), trainer.global_step
 
     @rank_zero_only
     def record_fit_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record how training ended, and the model; belongs in ``on_fit_end``."""
-        self._put_missed_metrics()
-        self._delivery.put_metrics(fit_facts.stopping_at_end(trainer), trainer.global_step)
+        self._put_unlogged_metrics()
+        self._put_metrics(_stopping_metrics(trainer), trainer.global_step)
         if self._first_batch is None:
             return
-        folder = self._delivery.aside("model")
+        folder = self._stage("model")
         try:
-            save_model(module, folder, first_batch=self._first_batch, mask=self.mask)
-        except Exception as error:  # noqa: BLE001 - whatever the user's module raises when pickled, it is trained
+            _save_model(module, folder, first_batch=self._first_batch, mask=self.mask)
+        except Exception as error:  # noqa: BLE001 - pickling the user's module may raise anything, and it is trained
             _log.warning("MLflow gets no model: %s cannot be saved (%s)", type(module).__name__, error)
         else:
-            self._delivery.put("model_files", path=str(folder))
+            self._put(self._send_model_files, folder)
         self._first_batch = None
 
     def record_test_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record the metrics of a test that Lightning keeps from loggers; belongs in ``on_test_end`` of every rank."""
         self.record_epoch_end(trainer, module)
-        self._put_missed_metrics()
-        self._put_testing()
-
-    # what is put where
+        self._put_unlogged_metrics()
+        self._put_test_mode()
 
     @rank_zero_only
-    def _put_missed_metrics(self) -> None:
+    def _put_unlogged_metrics(self) -> None:
         metrics, step = self._epoch_metrics
         self._epoch_metrics = {}, 0
-        self._delivery.put_metrics({name: value for name, value in metrics.items() if name not in self._newest}, step)
+        self._put_metrics({name: value for name, value in metrics.items() if name not in self._newest}, step)
 
     @rank_zero_only
-    def _put_testing(self) -> None:
-        self._delivery.put_tags({"Mode": "testing"})
+    def _put_test_mode(self) -> None:
+        self._put_tags({"Mode": "testing"})
+
+    # -- the MLflow run
+
+    def _open(self) -> MlflowClient:
+        """Continue the MLflow run of this run's folder, or start one."""
+        if self._client is not None:
+            return self._client
+        from mlflow.tracking import MlflowClient  # mlflow takes 2 s to import
+
+        try:
+            if self._address.artifacts is not None:
+                self._address.artifacts.parent.mkdir(parents=True, exist_ok=True)
+            client = MlflowClient(self._address.uri)
+            is_continued = self._continue_run(client)
+            if not is_continued:
+                self._start_run(client)
+        except LightkitError:
+            raise
+        except Exception as error:
+            kind = ServerAway if _is_temporary(error) else LightkitError
+            raise kind(
+                f"MLflow at {self._address.shown} does not take this run: {_describe(error)}. The address comes from "
+                f"{self._address.origin}. Start the server, or correct the address, or remove the logger MLflow; "
+                f"nothing has been trained yet."
+            ) from error
+        self._client = client
+        self._staging = Path(tempfile.mkdtemp(prefix="lightkit-mlflow-"))
+        if is_continued:
+            self._sender.put(self._send_status, ("RUNNING", None))
+            self._put_tags(self._tags)
+            if self._run is not None and (rows := runs.MetricsTable(self._run.metrics_path).rows):
+                self._sender.put(self._send_missing_epochs, rows)
+        return client
+
+    def _continue_run(self, client: MlflowClient) -> bool:
+        kept = runs.read_json(self._run.folder / "mlflow.json") if self._run else None
+        if not kept:
+            return False
+        try:
+            run = client.get_run(kept["run_id"])
+        except Exception as error:
+            if _is_temporary(error):
+                raise
+            run = None
+        if run is None or run.info.lifecycle_stage == "deleted":
+            _log.warning("MLflow at %s no longer has run %s; a new one is started", self._address.shown, kept["run_id"])
+            return False
+        self._run_id, self._experiment_id = run.info.run_id, run.info.experiment_id
+        self._model_id, self._params = kept.get("model_id"), dict(run.data.params)
+        return True
+
+    def _start_run(self, client: MlflowClient) -> None:
+        from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
+        from mlflow.tracking.context.registry import resolve_tags
+
+        if client.get_experiment_by_name(self._experiment_name) is None:
+            location = None if self._address.artifacts is None else str(self._address.artifacts)
+            with suppress(MlflowException):  # another process may have made it meanwhile; else the next call fails
+                client.create_experiment(self._experiment_name, artifact_location=location)
+        found = client.get_experiment_by_name(self._experiment_name)
+        if found is None:
+            raise LightkitError(f"MLflow at {self._address.shown} makes no experiment {self._experiment_name!r}.")
+        if found.lifecycle_stage == "deleted":
+            raise ConfigError(
+                f"experiment_name of the logger MLflow is {self._experiment_name!r}, which was deleted at "
+                f"{self._address.shown}. Restore it with: mlflow experiments restore -x {found.experiment_id}; "
+                f"or choose another name."
+            )
+        self._experiment_id = str(found.experiment_id)
+        run = client.create_run(self._experiment_id, tags=resolve_tags(self._tags), run_name=self._run_name)
+        self._run_id = run.info.run_id
+        self._save_ids()
+
+    def _save_ids(self) -> None:
+        """Keep the ids in the run folder: the next resume continues the same MLflow run."""
+        if self._run is not None:
+            ids = {"experiment_id": self._experiment_id, "run_id": self._run_id, "model_id": self._model_id}
+            text = json.dumps({"tracking_uri": self._address.shown, **ids}, indent=2) + "\n"
+            runs.write_text(self._run.folder / "mlflow.json", text)
+
+    # -- what is put into the queue
+
+    def _put(self, send: Callable[[Any], None], argument: Any) -> None:
+        self._open()
+        self._sender.put(send, argument)
+
+    def _put_metrics(self, metrics: Mapping[str, float], step: int | None) -> None:
+        time_ms = int(time.time() * 1000)
+        if items := [(as_key(name), value, time_ms, step or 0) for name, value in metrics.items()]:
+            self._put(self._send_metrics, items)
+
+    def _put_params(self, params: Mapping[str, Any]) -> None:
+        """Send new parameters, and changed ones as tags, since MLflow keeps the first value of a parameter."""
+        self._open()
+        new: dict[str, str] = {}
+        changed: dict[str, str] = {}
+        for name, value in params.items():
+            key, text = as_key(name), str(value)
+            if len(text) > _MAX_PARAM:
+                _log.warning("MLflow keeps %d of the %d characters of the parameter %s", _MAX_PARAM, len(text), name)
+                text = text[:_MAX_PARAM]
+            if key not in self._params:
+                new[key] = self._params[key] = text
+            elif self._params[key] != text:
+                changed[f"changed.{key}"] = text
+        if new:
+            self._put(self._send_params, new)
+        if changed:
+            _log.warning("MLflow keeps the first value of a parameter; the new ones are tags: %s", ", ".join(changed))
+            self._put_tags(changed)
+
+    def _put_tags(self, tags: Mapping[str, str]) -> None:
+        self._put(self._send_tags, {as_key(name): value[:_MAX_TAG] for name, value in tags.items()})
+
+    def _put_file(self, path: Path, folder: str | None) -> None:
+        self._put(self._send_file, (path, folder))
 
     def _put_config(self) -> None:
         if self._run is None or not self._run.config_path.is_file():
             return
-        if (digest := runs.digest(self._run.config_path)) != self._config_digest:
-            self._config_digest = digest
-            self._delivery.put_file(self._run.config_path, is_aside=False)
+        if (text := self._run.config_path.read_text(encoding="utf-8")) != self._sent_config:
+            self._sent_config = text
+            self._put_file(self._run.config_path, None)
 
-    def _put_run_manifest(self) -> None:
-        if not self._manifest_logged and self._run is not None and self._run.manifest_path.is_file():
-            self.log_manifest(json.loads(self._run.manifest_path.read_text()))
+    def _put_manifest(self) -> None:
+        if not self._has_manifest and self._run is not None and (manifest := runs.read_json(self._run.manifest_path)):
+            self.log_manifest(manifest)
 
     def _put_best_checkpoints(self) -> None:
-        for checkpoint, metrics in self._best.set_aside(self._delivery.aside("checkpoints")):
-            for file in (checkpoint, metrics):
-                self._delivery.put_file(file, to="checkpoints")
+        for path, metrics in self._best.values():
+            if not Path(path).is_file():
+                continue
+            facts = self._stage("latest_checkpoint_metrics.json")
+            facts.write_text(json.dumps(metrics, indent=2))
+            for file in (Path(path), facts):
+                self._put_file(file, "checkpoints")
             # mlflow.pytorch.load_checkpoint() finds the file by this tag
-            self._delivery.put_tags({"mlflow.latest_checkpoint_artifact": f"checkpoints/{checkpoint.name}"})
+            self._put_tags({"mlflow.latest_checkpoint_artifact": f"checkpoints/{Path(path).name}"})
+        self._best = {}
+
+    def _stage(self, name: str) -> Path:
+        """Give the path of a temporary file that is kept until it is sent."""
+        self._open()
+        path = self._staging / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    # -- what the thread sends
+
+    def _send_metrics(self, items: Iterable[tuple[str, float, int, int]]) -> None:
+        from mlflow.entities import Metric  # mlflow takes 2 s to import
+
+        metrics = [Metric(key, value, time_ms, step, model_id=self._model_id) for key, value, time_ms, step in items]
+        self._open().log_batch(self._run_id, metrics=metrics)
+
+    def _send_params(self, params: Mapping[str, str]) -> None:
+        from mlflow.entities import Param  # mlflow takes 2 s to import
+
+        for some in _chunks(params):
+            self._open().log_batch(self._run_id, params=[Param(key, value) for key, value in some])
+
+    def _send_tags(self, tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag  # mlflow takes 2 s to import
+
+        for some in _chunks(tags):
+            self._open().log_batch(self._run_id, tags=[RunTag(key, value) for key, value in some])
+
+    def _send_file(self, file: tuple[Path, str | None]) -> None:
+        with self._upload_timeout():
+            self._open().log_artifact(self._run_id, str(file[0]), file[1])
+
+    def _send_status(self, status: tuple[str, int | None]) -> None:
+        if status[0] == "RUNNING":
+            self._open().update_run(self._run_id, status="RUNNING")
+        else:
+            self._open().set_terminated(self._run_id, status[0], end_time=status[1])
+
+    def _send_missing_epochs(self, rows: list[dict[str, float]]) -> None:
+        """Send what the server lacks of the epochs in ``metrics.csv``.
+
+        A metric of an epoch is missing where the server has none with a step of that epoch, so that sending again
+        adds nothing.
+        """
+        time_ms, after = int(time.time() * 1000), -1
+        names = sorted({name for row in rows for name in row} - {"epoch", "step"})
+        history = {name: self._open().get_metric_history(self._run_id, as_key(name)) for name in names}
+        items: list[tuple[str, float, int, int]] = []
+        for row in rows:
+            step = int(row["step"])
+            missing = [
+                name for name in names if name in row and not any(after < each.step <= step for each in history[name])
+            ]
+            items.extend((as_key(name), row[name], time_ms, step) for name in missing)
+            after = step
+        for start in range(0, len(items), _MAX_METRICS):
+            self._send_metrics(items[start : start + _MAX_METRICS])
+
+    def _send_model_entry(self, _: None) -> None:
+        """Announce the model, so that the metrics that follow belong to it; its files come at the end."""
+        from mlflow.tracking.context.registry import resolve_tags  # mlflow takes 2 s to import
+
+        client = self._open()
+        if self._model_id is not None:
+            with _suppress_permanent_errors():  # somebody may have deleted it
+                if str(client.get_logged_model(self._model_id).status) == "PENDING":
+                    return
+        model = client.create_logged_model(self._experiment_id, "model", self._run_id, tags=resolve_tags({}))
+        self._model_id = model.model_id
+        self._save_ids()
+
+    def _send_model_files(self, folder: Path) -> None:
+        from mlflow.entities import LoggedModelOutput, LoggedModelStatus  # mlflow takes 2 s to import
+        from mlflow.models import Model
+
+        client = self._open()
+        model = client.get_logged_model(self._model_id or "")
+        described = Model.load(str(folder))
+        described.run_id, described.model_id, described.model_uuid = self._run_id, model.model_id, model.model_id
+        described.artifact_path = model.artifact_location
+        described.save(str(folder / "MLmodel"))
+        with self._upload_timeout():
+            client.log_model_artifacts(model.model_id, str(folder))
+        client.log_outputs(self._run_id, [LoggedModelOutput(model.model_id, step=0)])
+        client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+
+    @contextmanager
+    def _upload_timeout(self) -> Iterator[None]:
+        if not self._may_wait_for_uploads:  # the user has set a limit
+            yield
+            return
+        name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+        before, os.environ[name] = os.environ[name], _UPLOAD_TIMEOUT_S
+        try:
+            yield
+        finally:
+            os.environ[name] = before
+
+
+class _Sender:
+    """Call functions in order from a thread, each again until the server answers.
+
+    Args:
+        server: Name of the server in messages, without secrets.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._num_failures = 0
+        self._is_closing = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of calls that have not succeeded yet."""
+        return len(self._queue)
+
+    def put(self, send: Callable[[Any], None], argument: Any) -> None:
+        """Queue ``send(argument)``; lists for the function that is last in the queue are joined to one call."""
+        with self._changed:
+            last = self._queue[-1] if len(self._queue) > 1 else None  # the first may be under way
+            if last and last[0] == send and isinstance(argument, list) and len(last[1]) + len(argument) <= _MAX_METRICS:
+                last[1].extend(argument)
+            else:
+                self._queue.append((send, argument))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=f"sender to {self._server}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def drain(self, timeout_s: float) -> int:
+        """Wait until the queue is empty; return the number of calls that are given up.
+
+        Args:
+            timeout_s: Longest wait, in seconds; 10 at most while the server does not answer.
+        """
+        began_s = time.monotonic()
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+            while self._queue:
+                limit_s = min(timeout_s, _UNREACHABLE_TIMEOUT_S) if self._num_failures else timeout_s
+                if (left_s := began_s + limit_s - time.monotonic()) <= 0:
+                    break
+                self._changed.wait(min(left_s, 0.5))
+            num_lost = len(self._queue)
+            self._queue.clear()
+            self._is_closing = False
+        return num_lost
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue)
+                call = self._queue[0]
+            try:
+                call[0](call[1])
+            except Exception as error:  # noqa: BLE001 - a defect must not end the thread, and with it all further records
+                if _is_temporary(error):
+                    self._num_failures += 1
+                    if self._num_failures == 1:
+                        _log.warning("%s does not answer (%s); records wait for it", self._server, _describe(error))
+                    with self._changed:
+                        pause_s = min(0.5 * 2 ** min(self._num_failures, 5), 15.0)
+                        self._changed.wait_for(lambda: self._is_closing, pause_s)
+                        self._changed.wait(0.2 if self._is_closing else 0)
+                    continue
+                _log.warning("%s refused a record, which is dropped: %s", self._server, _describe(error))
+            if self._num_failures:
+                _log.info("%s is back; %d records follow", self._server, len(self._queue) - 1)
+            self._num_failures = 0
+            with self._changed:
+                if self._queue and self._queue[0] is call:
+                    self._queue.popleft()
+                self._changed.notify_all()
+
+
+def _is_temporary(error: Exception) -> bool:
+    """Whether the server may take later a request that failed with ``error``."""
+    from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
+    from requests import RequestException
+
+    if isinstance(error, MlflowException):
+        status = int(error.get_http_status_code())  # type: ignore[no-untyped-call]
+    elif isinstance(error, RequestException):
+        status = 503 if error.response is None else error.response.status_code
+    else:  # files: one that is gone stays gone, a full disk does not
+        return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+    return status >= 500 or status in _TEMPORARY
+
+
+@contextmanager
+def _suppress_permanent_errors() -> Iterator[None]:
+    """Suppress an error that sending again would not repair."""
+    try:
+        yield
+    except Exception as error:
+        if _is_temporary(error):
+            raise
+
+
+def _describe(error: Exception) -> str:
+    return mask_password(" ".join(str(error).split()))[:300] or type(error).__name__
+
+
+def _chunks(items: Mapping[str, str]) -> Iterator[list[tuple[str, str]]]:
+    rest = iter(items.items())
+    while some := list(islice(rest, _MAX_PARAMS)):
+        yield some
+
+
+def _run_status(status: str) -> str:
+    """Translate Lightning's ``success`` or ``failed`` to MLflow's status.
+
+    Lightning says ``failed`` for a run that was stopped, too, but while it handles the exception.
+    """
+    if status in ("success", "finished"):
+        return "FINISHED"
+    stopped = isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit, Interrupted))
+    return "KILLED" if stopped else "FAILED"
+
+
+def _flatten(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Give the leaves of nested mappings, namespaces, dataclasses and lists of them; names are joined by dots."""
+    below: Mapping[Any, Any] = {}
+    if isinstance(value, Namespace):
+        below = vars(value)
+    elif isinstance(value, Mapping):
+        below = value
+    elif is_dataclass(value) and not isinstance(value, type):
+        below = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, (Mapping, Namespace)) for item in value):
+        below = dict(enumerate(value))
+    if path and not below:
+        yield ".".join(path), value
+    for name, inner in below.items():
+        yield from _flatten(inner, (*path, str(name)))
+
+
+# -- what mlflow.pytorch.autolog() records, under the same names: mlflow/pytorch/_lightning_autolog.py of MLflow 3.17
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)
+    }
+
+
+def _early_stopping(trainer: Trainer) -> EarlyStopping | None:
+    found = [callback for callback in trainer.callbacks if isinstance(callback, EarlyStopping)]  # type: ignore[attr-defined]
+    return found[-1] if found else None
+
+
+def _fit_params(trainer: Trainer) -> dict[str, Any]:
+    """Collect epochs, the first optimizer's name and settings, and early stopping's settings."""
+    params: dict[str, Any] = {"epochs": trainer.max_epochs}
+    if trainer.optimizers:
+        optimizer = trainer.optimizers[0]
+        inner = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+        params.update(optimizer_name=type(inner).__name__, **getattr(inner, "defaults", {}))
+    if (stopping := _early_stopping(trainer)) is not None:
+        names = ("monitor", "mode", "patience", "min_delta", "stopped_epoch")
+        params.update({name: getattr(stopping, name) for name in names})
+    return params
+
+
+def _stopping_metrics(trainer: Trainer) -> dict[str, float]:
+    """Collect when and where early stopping ended the fit; nothing where it did not."""
+    stopping = _early_stopping(trainer)
+    if stopping is None or stopping.stopped_epoch == 0:
+        return {}
+    return {
+        "stopped_epoch": float(stopping.stopped_epoch),
+        "restored_epoch": float(stopping.stopped_epoch - max(1, stopping.patience)),
+        "best_score": float(stopping.best_score),
+        "wait_count": float(stopping.wait_count),
+    }
+
+
+def _summarize(trainer: Trainer, module: LightningModule) -> str:
+    """Format the table of all layers; with sizes, which need a forward pass, on one device only."""
+    example = module.example_input_array
+    if trainer.world_size > 1:
+        module.example_input_array = None
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return str(ModelSummary(module, max_depth=-1))
+    finally:
+        module.example_input_array = example
+
+
+class _FirstBatch:
+    """Remember one sample of the first tensor that goes through ``module``, and its output, for the signature."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.seen: tuple[Tensor, Tensor] | None = None
+        self.handle = module.register_forward_hook(self._look)
+
+    def _look(self, _module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+            return  # TensorBoard draws the graph, in which these operations would appear
+        if len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor) and output.ndim:
+            self.seen = inputs[0][:1].detach().cpu().clone(), output[:1].detach().cpu().clone()
+            self.handle.remove()
+
+
+def _save_model(
+    module: LightningModule, folder: Path, *, first_batch: _FirstBatch, mask: Callable[[Any], Any] | None
+) -> None:
+    """Write ``module`` in MLflow's format, on the CPU, as ``mlflow.pytorch.load_model`` reads it.
+
+    Pickled, as autolog does: MLflow's other format, pt2, records one traced path and fails for many modules.
+
+    Args:
+        module: Has its own hyper-parameters again when this returns.
+        folder: Replaced.
+        first_batch: Gives the signature.
+        mask: Gives hyper-parameters back without their secrets; those are written.
+    """
+    import mlflow.pytorch  # mlflow takes 2 s to import
+    from mlflow.models import infer_signature
+
+    first_batch.handle.remove()
+    signature = None
+    if first_batch.seen is not None:
+        example, output = first_batch.seen
+        signature = infer_signature(example.float().numpy(), output.float().numpy())
+    used = [name for name in _PACKAGES if name.replace("-", "_") in sys.modules]
+    requirements: list[str] = mlflow.pytorch.get_default_pip_requirements()
+    shutil.rmtree(folder, ignore_errors=True)
+    logger = logging.getLogger("mlflow.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # a paragraph about pickle
+    try:
+        with torch.no_grad(), _masked_hparams(module, mask):
+            mlflow.pytorch.save_model(
+                module if module.device.type == "cpu" else copy.deepcopy(module).cpu(),
+                str(folder),
+                signature=signature,
+                pip_requirements=[*requirements, *(f"{name}=={version(name)}" for name in used)],
+                serialization_format="pickle",
+            )
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _masked_hparams(module: nn.Module, mask: Callable[[Any], Any] | None) -> Iterator[None]:
+    """Mask the hyper-parameters of ``module`` and of all modules in it while the context lasts."""
+    attributes = [vars(part) for part in module.modules()] if mask else []
+    own = [(each, name, each[name]) for each in attributes for name in _HPARAMS if name in each]
+    try:
+        for each, name, value in own:
+            masked = mask(dict(value)) if mask else value
+            each[name] = type(value)(masked) if isinstance(value, dict) else masked
+        yield
+    finally:
+        for each, name, value in own:
+            each[name] = value

@@ -13,7 +13,7 @@ from lightkit import __version__, runs
 from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import RunLocked
 from lightkit.export.publishing import held
-from lightkit.loggers.entries import tags_of
+from lightkit.loggers.mlflow_address import manifest_tags
 from lightkit.runs.files import write_json
 
 __all__ = ["RECORD", "best_metrics", "gather_exports", "origin_tags", "training_of"]
@@ -32,7 +32,7 @@ def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str
         metadata: What the model says of itself; class names that are too long for a tag stand in it alone.
     """
     manifest = runs.read_json(run.manifest_path) or {}
-    tags = {name: value for name, value in tags_of(manifest).items() if not name.startswith("mlflow.")}
+    tags = {name: value for name, value in manifest_tags(manifest).items() if not name.startswith("mlflow.")}
     tags |= {
         "run": f"{run.name}/{run.id}",
         "run_folder": str(run.folder),

@@ -20,7 +20,7 @@ from lightkit.errors import ConfigError
 from lightkit.export.describing import given_by
 from lightkit.export.inputs import arguments_of
 from lightkit.export.subject import Samples
-from lightkit.loggers.address import find_address
+from lightkit.loggers.mlflow_address import find_address
 from lightkit.registry.drawing import drawn
 from lightkit.registry.modules import load_module
 from lightkit.registry.store import Store, open_store

@@ -142,7 +142,7 @@ def _experiment(client: MlflowClient, run: runs.Run) -> str:
 
 
 def _artifacts_of(client: MlflowClient) -> Path | None:
-    from lightkit.loggers.address import find_address  # beside the client, which knows only its URI
+    from lightkit.loggers.mlflow_address import find_address  # beside the client, which knows only its URI
 
     return find_address(client.tracking_uri).artifacts
 

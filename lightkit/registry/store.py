@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lightkit.errors import ConfigError, ServerAway
-from lightkit.loggers.address import Address, without_secret
+from lightkit.loggers.mlflow_address import Address, mask_password
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -200,7 +200,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _words(error: Exception) -> str:
-    words = without_secret(" ".join(str(error).split())).rstrip(".") or type(error).__name__
+    words = mask_password(" ".join(str(error).split())).rstrip(".") or type(error).__name__
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}…"
 
 

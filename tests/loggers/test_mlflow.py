@@ -13,8 +13,9 @@ import torch
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
 from lightkit import runs
-from lightkit.errors import Interrupted
+from lightkit.errors import LightkitError
 from lightkit.loggers import MLflow
+from lightkit.loggers.mlflow_address import as_key
 
 pytestmark = [
     pytest.mark.slow,  # MLflow's first tables take 2 s
@@ -159,8 +160,6 @@ def test_a_run_is_named_and_tagged_and_holds_its_config(train: Train, net: Any, 
     )
     history = client.get_metric_history(logger.version, "train_loss_step")
     assert [metric.step for metric in history] == [1, 3, 5, 7, 9, 11]
-    assert not (mlflow_run.folder / "mlflow-unsent.jsonl").exists()
-    assert not (mlflow_run.folder / "mlflow-staging").exists()
 
 
 def test_a_resumed_run_continues_and_keeps_first_values(
@@ -230,30 +229,46 @@ def test_a_deleted_run_is_replaced_by_a_new_one(mlflow_run: runs.Run, caplog: py
 
 def test_a_refused_record_does_not_hold_up_the_others(mlflow_run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
     logger = MLflow()
-    logger.log_metrics({"before": 1.0}, step=1)
     logger.experiment.log_param(logger.version, "taken", "by somebody else")
-    logger.log_hyperparams({"taken": "here", "free": "yes"})
+    logger.log_hyperparams({"taken": "here"})
     logger.log_metrics({"after": 2.0}, step=2)
     logger.finalize("success")
     recorded = logger.experiment.get_run(logger.version)
-    assert recorded.data.params == {"taken": "by somebody else", "free": "yes"}
-    assert recorded.data.metrics == {"before": 1.0, "after": 2.0}
+    assert recorded.data.params == {"taken": "by somebody else"}
+    assert recorded.data.metrics == {"after": 2.0}
     assert logger.unsent == 0
-    assert "refused params (items={'taken': 'here'}), which is dropped" in caplog.text
+    assert "refused a record, which is dropped" in caplog.text
 
 
-def test_a_stopped_run_does_not_wait_long_for_a_dead_server(mlflow_run: runs.Run) -> None:
-    logger = MLflow(flush_timeout_s=600)
-    logger.log_metrics({"x": 1.0}, step=1)
-    waits: list[float] = []
-    outbox = logger._delivery._outbox
-    assert outbox is not None
-    drain = outbox.drain
-    outbox.drain = lambda timeout_s: waits.append(timeout_s) or drain(timeout_s)  # type: ignore[method-assign, func-returns-value]
-    try:
-        raise Interrupted(15)  # noqa: TRY301 - the handler is what is tested
-    except Interrupted:
-        logger.finalize("failed")
-    logger.log_metrics({"x": 1.0}, step=2)
-    logger.finalize("success")
-    assert waits == [5.0, 600]
+def test_a_resume_sends_the_epochs_that_the_server_lacks_once(mlflow_run: runs.Run) -> None:
+    first = MLflow()
+    first.log_metrics({"val/loss": 0.5}, step=5)
+    first.finalize("failed")
+    table = runs.MetricsTable(mlflow_run.metrics_path)
+    table.record(0, 6, {"val/loss": 0.5})
+    table.record(1, 12, {"val/loss": 0.25})
+    for _ in range(2):
+        resumed = MLflow()
+        resumed.log_metrics({"val/loss": 0.125}, step=17)
+        resumed.finalize("success")
+        history = resumed.experiment.get_metric_history(resumed.version, "val/loss")
+    found = [(metric.step, metric.value) for metric in history]
+    assert {*found} == {(5, 0.5), (12, 0.25), (17, 0.125)}
+    assert (found.count((5, 0.5)), found.count((12, 0.25))) == (1, 1)
+
+
+def test_names_become_such_as_mlflow_takes() -> None:
+    validation = pytest.importorskip("mlflow.utils.validation")
+    names = ["val/accuracy", "acc@1 (top)", "größe", "/val//loss/", "../../etc", "..", "x" * 300]
+    keys = ["val/accuracy", "acc_1 _top_", "gr__e", "val/loss", "etc", "_", "x" * 250]
+    assert [as_key(name) for name in names] == keys
+    for key in keys:
+        validation._validate_metric_name(key)
+        validation._validate_param_name(key)
+
+
+def test_a_database_that_cannot_be_made_is_an_error_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    logger = MLflow(f"sqlite:///{tmp_path}/file/mlflow.db")
+    with pytest.raises(LightkitError, match=r"does not take this run: .*comes from tracking_uri of the logger MLflow"):
+        _ = logger.experiment

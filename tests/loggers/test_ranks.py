@@ -9,7 +9,6 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 from lightkit import runs
 from lightkit.loggers import CSV, MLflow, TensorBoard
-from lightkit.loggers.fit_facts import summary_of
 
 
 @pytest.fixture
@@ -56,15 +55,3 @@ def test_metrics_are_read_on_every_rank_because_reading_may_reduce_them(net: Any
     logger.record_epoch_end(Trainer(), net())  # type: ignore[arg-type]
     logger.record_test_end(Trainer(), net())  # type: ignore[arg-type]
     assert reads == ["read", "read"]
-
-
-def test_on_several_devices_the_summary_needs_no_forward_pass(net: Any) -> None:
-    module = net()
-    module.example_input_array = torch.zeros(2, 4)
-    calls: list[Any] = []
-    module.layer.register_forward_hook(lambda *_: calls.append(_))
-    several, one = SimpleNamespace(world_size=2), SimpleNamespace(world_size=1)
-    assert "layer" in summary_of(several, module)  # type: ignore[arg-type]
-    assert calls == []
-    assert module.example_input_array is not None
-    assert "[2, 4]" in summary_of(one, module)  # type: ignore[arg-type]

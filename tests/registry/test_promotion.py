@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from lightkit.errors import ConfigError, RunLocked
-from lightkit.loggers.address import find_address
+from lightkit.loggers.mlflow_address import find_address
 from lightkit.registry.promotion import OUTSIDE, Move, PromotionLog, champions, who
 from lightkit.registry.store import Store
 

@@ -12,7 +12,7 @@ from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, RESOURCE_DOES_NOT_EXIST
 from sqlalchemy.exc import OperationalError
 
 from lightkit.errors import ConfigError, LightkitError, ServerAway
-from lightkit.loggers.address import find_address
+from lightkit.loggers.mlflow_address import find_address
 from lightkit.registry import store
 from lightkit.registry.store import is_catalog, open_store, telling
 

@@ -1,17 +1,20 @@
-"""Where MLflow tracks runs, and how that is shown without its password."""
+"""Address of MLflow, and names and tags as it takes them; without torch and without MLflow's client."""
 
 from __future__ import annotations
 
 import os
+import posixpath
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from lightkit import runs
 from lightkit.errors import ConfigError
 
-__all__ = ["Address", "find_address", "without_secret"]
+__all__ = ["Address", "as_key", "find_address", "manifest_tags", "mask_password"]
 
 _BARE = ("databricks", "databricks-uc")  # whole URIs: the workspace of the default profile
 
@@ -22,7 +25,7 @@ class Address:
 
     Args:
         uri: MLflow's tracking URI; may hold a password.
-        origin: What set it, in the user's words.
+        origin: Key, variable or default that set it.
         artifacts: Folder for artifacts of a local database; None where the server decides.
     """
 
@@ -32,21 +35,21 @@ class Address:
 
     @property
     def database(self) -> Path | None:
-        """File of a local database; None where a server or memory has it."""
+        """File of a local database; None for a server or a database in memory."""
         return Path(self.uri.removeprefix("sqlite:///")) if self.artifacts is not None else None
 
     @property
     def shown(self) -> str:
         """The URI without its password."""
-        return without_secret(self.uri)
+        return mask_password(self.uri)
 
 
 def find_address(tracking_uri: str | None, *, origin: str = "tracking_uri of the logger MLflow") -> Address:
     """Decide where to track: the argument, else ``MLFLOW_TRACKING_URI``, else SQLite in the run root.
 
     Args:
-        tracking_uri: What the user says.
-        origin: Where the user says so.
+        tracking_uri: The user's address; None for the default.
+        origin: Key that has it.
 
     Raises:
         ConfigError: If the URI names a folder.
@@ -62,7 +65,7 @@ def find_address(tracking_uri: str | None, *, origin: str = "tracking_uri of the
     scheme = uri if uri in _BARE else urlsplit(uri).scheme
     if scheme in ("", "file") or len(scheme) == 1:  # one letter is a drive
         raise ConfigError(
-            f"{origin} is {without_secret(uri)!r}, a folder. MLflow 3.13 and later keep no runs in folders: "
+            f"{origin} is {mask_password(uri)!r}, a folder. MLflow 3.13 and later keep no runs in folders: "
             f"use a database such as 'sqlite:///runs/mlflow.db', a server such as 'http://localhost:5000', "
             f"or leave it out for a database in the run root."
         )
@@ -72,6 +75,25 @@ def find_address(tracking_uri: str | None, *, origin: str = "tracking_uri of the
     return Address(f"sqlite:///{database.absolute()}", origin, database.absolute().parent / "mlflow-artifacts")
 
 
-def without_secret(text: str) -> str:
-    """``text`` with the user and password of every URI in it masked."""
+def mask_password(text: str) -> str:
+    """Mask user and password of every URI in ``text``."""
     return re.sub(r"(?<=//)[^/\s]*@", "***@", text)
+
+
+def as_key(name: str) -> str:
+    """Replace characters that MLflow refuses, make ``name`` a relative path, and cut it to 250 characters."""
+    key = re.sub(r"[^\w/. :-]", "_", name, flags=re.ASCII)[:250]
+    return posixpath.normpath(f"/{key}").lstrip("/") or "_"
+
+
+def manifest_tags(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Select the facts of a manifest that tell runs apart: the commit, the data's fingerprint and source."""
+    git, data = manifest.get("git") or {}, manifest.get("data") or {}
+    tags = {
+        "git_commit": git.get("commit"),
+        "mlflow.source.git.commit": git.get("commit"),
+        "git_dirty": git.get("dirty"),
+        "data_fingerprint": data.get("fingerprint"),
+        "data_source": data.get("source"),
+    }
+    return {name: str(value) for name, value in tags.items() if value is not None}

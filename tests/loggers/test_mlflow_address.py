@@ -7,7 +7,7 @@ import pytest
 from lightkit import runs
 from lightkit.errors import ConfigError
 from lightkit.loggers import MLflow
-from lightkit.loggers.address import find_address, without_secret
+from lightkit.loggers.mlflow_address import find_address, mask_password
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_a_folder_is_refused_when_the_logger_is_made(uri: str, monkeypatch: pyte
     ],
 )
 def test_secrets_are_masked(text: str, shown: str) -> None:
-    assert without_secret(text) == shown
+    assert mask_password(text) == shown
 
 
 @pytest.mark.parametrize("uri", ["databricks", "databricks://work"])
