@@ -1,4 +1,4 @@
-"""Write what a config can name, from the signatures: lightkit/config/catalogue/catalogue.json.
+"""Write what a config can name, from the signatures: lightkit/config/schema.json.
 
     python scripts/catalogue.py           write it
     python scripts/catalogue.py --check   exit with 1 where it is no longer what would be written
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lightkit.cli.class_descriptions import build_catalogue
 
-FILE = Path(__file__).parents[1] / "lightkit" / "config" / "catalogue" / "catalogue.json"
+FILE = Path(__file__).parents[1] / "lightkit" / "config" / "schema.json"
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from lightkit.cli.config_loader import NAMED_CLASSES
 from lightkit.cli.help.hardware import ACCELERATOR
 from lightkit.config import KeyPath
-from lightkit.config.catalogue import load_catalogue
+from lightkit.config.schema import load_schema
 from lightkit.config.tree import Leaf, Node, Table
 from lightkit.errors import ConfigError
 
@@ -70,7 +70,7 @@ def list_keys(tree: Node, path: KeyPath) -> list[str]:
 
 
 def _arguments(tree: Node, path: KeyPath, *, imports: bool) -> tuple[str, Mapping[str, Any]]:
-    data = load_catalogue().data
+    data = load_schema().data
     if not path:
         sections = {key: {"says": ""} for key in [*data["sections"], *data["bases"]]}
         return "lightkit", {**sections, **data["top"]}
@@ -106,7 +106,7 @@ def _child(node: Node | None, key: Any) -> Node | None:
 
 
 def _of_class(name: str, bases: Collection[str], *, imports: bool) -> tuple[str, Mapping[str, Any]]:
-    catalogue = load_catalogue()
+    catalogue = load_schema()
     path = catalogue.path_of(name, bases or list(catalogue.data["names"]))
     if path is not None and catalogue.counts(path):
         return path, catalogue.classes[path]["arguments"]

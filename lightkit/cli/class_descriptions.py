@@ -2,7 +2,7 @@
 
 jsonargparse 4.53 writes a JSON Schema of a parser itself (`jsonargparse._completions_jsonschema.config_jsonschema`),
 but fails on Lightning's trainer, where it asks the metaclass ``type`` for its subclasses; and it knows no class that
-is not imported yet. Hence this one. ``scripts/catalogue.py`` writes it for `lightkit.config.catalogue`.
+is not imported yet. Hence this one. ``scripts/catalogue.py`` writes it for `lightkit.config.schema`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lightkit.cli.resume import RunSettings
 from lightkit.cli.schemas import import_path, paths_to, plain_help, plain_value, schema_of
 from lightkit.cli.short_names import aliases, short_names
 from lightkit.config.accelerator.settings import AcceleratorSettings
-from lightkit.config.catalogue import PACKAGES, shown
+from lightkit.config.schema import PACKAGES, describe_type
 from lightkit.launch import LaunchSettings
 from lightkit.launch.settings import ENGINES
 from lightkit.launch.watchdog_settings import WatchdogSettings
@@ -114,7 +114,7 @@ class _Parsers(LightkitCLI):
 
 
 def build_catalogue() -> dict[str, Any]:
-    """Describe all sections, top-level keys and classes, as `lightkit.config.catalogue` reads it."""
+    """Describe all sections, top-level keys and classes, as `lightkit.config.schema` reads it."""
     built = build_parsers()
     classes = {import_path(cls): cls for cls in _classes() if _is_readable(cls)}
     sections = {
@@ -122,7 +122,7 @@ def build_catalogue() -> dict[str, Any]:
         for section, cls in _SECTIONS.items()
     }
     engine = {"enum": [*ENGINES, None]}  # the signature says text; `launch` judges it itself
-    sections["launch"]["arguments"]["engine"] |= {"schema": engine, "shown": shown(engine)}
+    sections["launch"]["arguments"]["engine"] |= {"schema": engine, "shown": describe_type(engine)}
     names = short_names(classes, _asked_for(sections, classes))  # before the next line loads more classes
     found = {cls for module in _APART for cls in _public_classes(module) if cls.__module__ == module}
     apart: dict[str, type] = {path: cls for cls in found if issubclass(cls, _BASES) for path in paths_to(cls)}
@@ -234,7 +234,7 @@ def _argument(action: Any, *, required: bool) -> dict[str, Any]:
         "required": required,
         **({} if required else {"default": plain_value(action.default)}),
         "says": plain_help(action.help if isinstance(action.help, str) else ""),
-        "shown": shown(schema),
+        "shown": describe_type(schema),
     }
 
 

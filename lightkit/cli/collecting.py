@@ -15,8 +15,8 @@ from lightkit import runs
 from lightkit.cli.listing import line_of
 from lightkit.cli.registry_address import address_of_root
 from lightkit.config import read_scalar
-from lightkit.config.reading import read_file
 from lightkit.config.tree import plain
+from lightkit.config.yaml_reader import read_file
 from lightkit.errors import ConfigError
 from lightkit.loggers.mlflow_address import Address, mask_password
 from lightkit.registry.lineage import training_of

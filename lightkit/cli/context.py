@@ -23,7 +23,7 @@ from lightkit.cli.settling import resolve_settings
 from lightkit.cli.targets import check_places_of_images
 from lightkit.cli.validation import validate, validate_with_imports
 from lightkit.config import Hardware
-from lightkit.config.secrets import unsaved
+from lightkit.config.secrets import find_masked_values
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings
 from lightkit.runs.signals import SignalWatch
@@ -146,7 +146,7 @@ def open_context(
         problems.add(error)
         problems.raise_any()
         raise
-    for problem in unsaved(laid.resolved.tree):
+    for problem in find_masked_values(laid.resolved.tree):
         problems.add(problem)
     session = _session(command, words, watch, laid, problems)
     session.has_own_parser = has_own_parser

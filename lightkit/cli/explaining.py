@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from lightkit.config import KeyPath, Origin, Resolved, dotted, mistake, near
-from lightkit.config.catalogue import alternatives, word_of
+from lightkit.config.loader import Consequence, original_path
 from lightkit.config.origins import cut, no_class, shown_path
-from lightkit.config.pruning import Consequence, as_written
+from lightkit.config.schema import join_alternatives, type_words
 from lightkit.errors import ConfigError, LightkitError
 
 __all__ = ["exit_at_import", "explained", "located", "subclass_names"]
@@ -130,7 +130,7 @@ def _of_class(path: KeyPath, class_path: str, inside: str, resolved: Resolved) -
 def _was_removed(missing: str, section: KeyPath, resolved: Resolved) -> bool:
     """Tell whether something among what is missing has been left out, because it was wrong or could not be read."""
     names = [tuple(name.strip().split(".")) for name in missing.split(",")]
-    section = as_written(section, resolved.removed)
+    section = original_path(section, resolved.removed)
     return resolved.is_incomplete or any((*section, *name) in resolved.removed for name in names)
 
 
@@ -235,12 +235,12 @@ def _expectation(text: str) -> str:
     given = _GIVEN.findall(text)
     expected = []
     for kind, literal in _EXPECTED.findall(text):
-        expected += [value.strip() for value in literal.strip("[]").split(",")] if literal else [word_of(kind)]
+        expected += [value.strip() for value in literal.strip("[]").split(",")] if literal else [type_words(kind)]
     if not expected:
         lines = [line.strip(" -") for line in text.splitlines() if not _KEY.search(line)]
         return " ".join(line for line in lines if line)
     got = f", got {given[-1]!r}" if given else ""
-    return f"expected {alternatives(expected)}{got}"
+    return f"expected {join_alternatives(expected)}{got}"
 
 
 def _arguments_of(class_path: str) -> list[str]:
@@ -255,5 +255,5 @@ def _arguments_of(class_path: str) -> list[str]:
 def _at(path: KeyPath, says: str, resolved: Resolved, *, key_itself: bool = False) -> ConfigError:
     origin = resolved.origin_of(path)
     return mistake(
-        f"{dotted(as_written(path, resolved.removed))}: {says}", origin.at_key() if origin and key_itself else origin
+        f"{dotted(original_path(path, resolved.removed))}: {says}", origin.at_key() if origin and key_itself else origin
     )

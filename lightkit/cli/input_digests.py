@@ -17,9 +17,8 @@ from typing import Any
 import lightkit
 from lightkit.cli.context import RunContext
 from lightkit.config import KeyPath, Resolved, dotted
-from lightkit.config.catalogue import load_catalogue
-from lightkit.config.comparing import innermost
-from lightkit.config.presented import Presented
+from lightkit.config.display import RedactedConfig, iterate_leaves
+from lightkit.config.schema import load_schema
 from lightkit.config.tree import plain
 from lightkit.hardware import describe_packages
 from lightkit.images.file_digests import file_digests
@@ -99,7 +98,7 @@ def compute_code_digests(resolved: Resolved) -> dict[str, str]:
 def hidden_values(resolved: Resolved, salt: str) -> dict[str, str]:
     """Give salted digests of the values that came from the environment, or hold a secret in another way."""
     found = {}
-    for path, node in innermost(resolved.tree, ()):
+    for path, node in iterate_leaves(resolved.tree, ()):
         value = json.dumps(plain(node), default=str, ensure_ascii=False)
         is_hidden = resolved.masked(value) != value or _is_from_environment(resolved, path)
         if is_hidden and not _is_left_out(path):
@@ -131,10 +130,10 @@ def record_inputs(session: RunContext, run: Run, previous: Mapping[str, Any] | N
 def _config_of(session: RunContext) -> dict[str, Any]:
     """Give the values as they were said, by dotted key, fit to be shown."""
     resolved = session.resolved
-    presented = Presented(resolved)
+    presented = RedactedConfig(resolved)
     said = {
         dotted(path): _plain(presented.value(node, path))
-        for path, node in innermost(resolved.tree, ())
+        for path, node in iterate_leaves(resolved.tree, ())
         if not _is_left_out(path)
     }
     return said if session.ckpt_path is None else {**said, "ckpt_path": resolved.masked(session.ckpt_path)}
@@ -172,7 +171,7 @@ def _lightkit_class(resolved: Resolved) -> str | None:
     """Give the path of the data module's class if it is one of lightkit's."""
     data = resolved.values.get("data")
     named = data.get("class_path") if isinstance(data, dict) else None
-    catalogue = load_catalogue()
+    catalogue = load_schema()
     path = catalogue.path_of(str(named), catalogue.data["bases"]["data"])
     return path if path is not None and path.startswith("lightkit.") else None
 
@@ -182,7 +181,7 @@ def _data_texts(session: RunContext) -> dict[str, str]:
     data, path = session.resolved.values.get("data"), _lightkit_class(session.resolved)
     texts = dict(_texts("ckpt_path", session.ckpt_path))
     if path is not None:
-        arguments = load_catalogue().classes[path]["arguments"]
+        arguments = load_schema().classes[path]["arguments"]
         texts |= _texts("data.init_args", {name: argument.get("default") for name, argument in arguments.items()})
     texts |= _texts("data", data)
     if path == "lightkit.data.Flowers" and "data.init_args.root" not in texts:

@@ -25,7 +25,7 @@ from lightkit.cli.scripted import Checked, ConfigPrinted, exit_on_error
 from lightkit.cli.validation import validate_signatures
 from lightkit.config.accelerator.choosing import chosen_config
 from lightkit.config.accelerator.settings import AcceleratorSettings
-from lightkit.config.pruning import checked
+from lightkit.config.loader import collect_errors
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings
 from lightkit.launch.watchdog_settings import WatchdogSettings
@@ -141,7 +141,7 @@ class LayeredCLI(LightningCLI):
             problems, resolved = config.Problems(), self.session.resolved
             if not self.session.has_own_parser:
                 resolved = validate_signatures(resolved, problems)
-            self.config, _ = checked(resolved, partial(self._parsed, parser, command), problems)
+            self.config, _ = collect_errors(resolved, partial(self._parsed, parser, command), problems)
             if (told := problems.error()) is not None:
                 raise told.reworded(self.session.resolved.masked) from None
         if self.config is None:  # what is missing was wrong, and has been told

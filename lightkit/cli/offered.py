@@ -11,7 +11,7 @@ from lightkit.cli.config_loader import NAMED_CLASSES, OPTIONS, load_config
 from lightkit.config import Problems
 from lightkit.config.accelerator.said import BLOCK_KEYS
 from lightkit.config.accelerator.words import KINDS
-from lightkit.config.catalogue import Catalogue, load_catalogue
+from lightkit.config.schema import ConfigSchema, load_schema
 from lightkit.errors import LightkitError
 
 __all__ = ["FILES", "FOLDERS", "keys", "topics", "values"]
@@ -45,7 +45,7 @@ def topics(said: Sequence[str]) -> list[str]:
     Args:
         said: What stands there already.
     """
-    catalogue = load_catalogue()
+    catalogue = load_schema()
     sections = catalogue.data["sections"]
     if not said:
         return [*sections, *catalogue.data["bases"], "all"]
@@ -63,7 +63,7 @@ def keys(above: str, before: Sequence[str]) -> list[str]:
         above: The section, or an entry in it; empty for the top of a config.
         before: Words of the command line, which may give the section its class.
     """
-    catalogue = load_catalogue()
+    catalogue = load_schema()
     section, _, entry = above.partition(".")
     if not above:
         deep = [*catalogue.data["sections"], *catalogue.data["bases"]]
@@ -82,7 +82,7 @@ def values(key: str, before: Sequence[str]) -> list[str]:
         key: The key, dotted.
         before: Words of the command line, which may give the key's section its class.
     """
-    catalogue = load_catalogue()
+    catalogue = load_schema()
     above, _, name = key.removesuffix(".class_path").rpartition(".")
     section = (above or name).partition(".")[0]
     if section in catalogue.data["bases"] and (name == section or above in NAMED_CLASSES):
@@ -100,7 +100,7 @@ def values(key: str, before: Sequence[str]) -> list[str]:
     return [*choices, FILES] if _takes_text(described["schema"]) else choices
 
 
-def _arguments(above: str, before: Sequence[str], catalogue: Catalogue) -> Mapping[str, Any]:
+def _arguments(above: str, before: Sequence[str], catalogue: ConfigSchema) -> Mapping[str, Any]:
     """Give what is known of the keys below a section or an entry."""
     holder = above.removesuffix(".init_args")
     section, _, entry = holder.partition(".")
@@ -170,7 +170,7 @@ def _takes_text(schema: Mapping[str, Any]) -> bool:
     return any(not branch or branch.get("type") == "string" for branch in schema.get("anyOf", [schema]))
 
 
-def _classes(section: str, catalogue: Catalogue) -> list[str]:
+def _classes(section: str, catalogue: ConfigSchema) -> list[str]:
     if section not in catalogue.data["bases"]:
         return []
     from lightkit.cli.help.classes import names_of  # here, because the words of the help come with it

@@ -11,7 +11,7 @@ from pytorch_lightning.loggers import Logger
 
 from lightkit import runs
 from lightkit.config import Resolved
-from lightkit.config.credentials import HIDDEN, hides, shown_line
+from lightkit.config.credentials import HIDDEN, is_secret_value, mask_line
 
 __all__ = ["RedactedEventStream", "drop_nulls", "redact", "redact_hyperparameters", "redact_tags", "redact_words"]
 
@@ -42,7 +42,7 @@ def redact(resolved: Resolved, value: Any) -> Any:
         return type(value)(**redact(resolved, vars(value)))
     if isinstance(value, Mapping):
         pairs = ((key, redact(resolved, child)) for key, child in value.items())
-        return {key: HIDDEN if hides(key, child) else child for key, child in pairs}
+        return {key: HIDDEN if is_secret_value(key, child) else child for key, child in pairs}
     if type(value) in (list, tuple):
         return type(value)(redact(resolved, child) for child in value)
     return value
@@ -53,7 +53,7 @@ def redact_words(resolved: Resolved, words: Iterable[str]) -> list[str]:
     shown: list[str] = []
     for word in words:
         is_value = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1]
-        hidden = HIDDEN if is_value and hides(shown[-1].rpartition(".")[2], word) else shown_line(word)
+        hidden = HIDDEN if is_value and is_secret_value(shown[-1].rpartition(".")[2], word) else mask_line(word)
         shown.append(resolved.masked(hidden))
     return shown
 

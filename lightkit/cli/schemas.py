@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from jsonargparse._typehints import accepts_any_value, get_callable_return_type
 
-from lightkit.config.catalogue import any_of
+from lightkit.config.schema import any_of
 
 __all__ = ["import_path", "paths_to", "plain_help", "plain_value", "schema_of"]
 

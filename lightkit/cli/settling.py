@@ -10,7 +10,7 @@ from lightkit import config
 from lightkit.cli.config_loader import STAGES, LoadedConfig
 from lightkit.cli.resume import limit_to_this_machine
 from lightkit.config import Hardware
-from lightkit.config.pruning import checked, without
+from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.hardware import this_machine
 from lightkit.launch import LaunchSettings, check_engine, read_settings, read_watchdog, this_rank
 from lightkit.registry.gate_settings import read_gate
@@ -39,19 +39,23 @@ def resolve_settings(command: str, laid: LoadedConfig, problems: config.Problems
         laid: The command line and its config.
         problems: Takes the mistakes.
     """
-    resolved = without(laid.resolved, laid.resolved.unresolved)
+    resolved = drop_paths(laid.resolved, laid.resolved.unresolved)
     if laid.base is not None:
-        alone, resolved = checked(resolved, partial(limit_to_this_machine, saved=laid.base.config_path), problems)
+        alone, resolved = collect_errors(
+            resolved, partial(limit_to_this_machine, saved=laid.base.config_path), problems
+        )
         resolved = alone or resolved
-    _, resolved = checked(resolved, read_settings, problems)  # a mistake in it is told before anybody reckons with it
-    _, resolved = checked(resolved, read_watchdog, problems)
-    _, resolved = checked(resolved, read_gate, problems)
+    _, resolved = collect_errors(
+        resolved, read_settings, problems
+    )  # a mistake in it is told before anybody reckons with it
+    _, resolved = collect_errors(resolved, read_watchdog, problems)
+    _, resolved = collect_errors(resolved, read_gate, problems)
     machine = None if command == "export" else this_machine()  # it runs on one CPU, wherever the model was trained
     read_hardware = partial(config.resolve_hardware, machine=machine, environ=os.environ)
-    hardware, resolved = checked(resolved, read_hardware, problems)
+    hardware, resolved = collect_errors(resolved, read_hardware, problems)
     if hardware is None:
         return ResolvedSettings(Hardware(resolved), LaunchSettings())
-    launch, _ = checked(hardware.resolved, read_settings, problems)
+    launch, _ = collect_errors(hardware.resolved, read_settings, problems)
     if launch is not None and command in STAGES and this_rank(os.environ) is None:  # else the launcher has decided
         with problems.noted():
             check_engine(launch, hardware.resolved, strategy=hardware.strategy)

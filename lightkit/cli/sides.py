@@ -13,10 +13,9 @@ from lightkit import runs
 from lightkit.cli.argument_lookup import find_argument
 from lightkit.cli.config_loader import load_config
 from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, resolve_hardware
-from lightkit.config.comparing import Difference, differences
+from lightkit.config.display import Difference, RedactedConfig, compare_configs, format_origin, origin_fields
+from lightkit.config.loader import collect_errors
 from lightkit.config.origins import NESTED_FILES, shown_path
-from lightkit.config.presented import Presented, described_place, place_of
-from lightkit.config.pruning import checked
 from lightkit.config.tree import Leaf, Node, Table
 from lightkit.errors import ConfigError
 
@@ -112,10 +111,10 @@ def read_side(name: str, root: str) -> Side:
 
 def changes_between(old: Side, new: Side) -> list[Change]:
     """List what differs: in the config, and between two runs in what they have recorded."""
-    found = differences(old.resolved, new.resolved)
+    found = compare_configs(old.resolved, new.resolved)
     if old.is_run != new.is_run:
         found = [difference for difference in found if not _is_only_written_out(difference, old, new)]
-    presented = Presented(old.resolved), Presented(new.resolved)
+    presented = RedactedConfig(old.resolved), RedactedConfig(new.resolved)
     changes = [
         Change(dotted(each.path), _shown(each.path, each.old, presented[0]), _shown(each.path, each.new, presented[1]))
         for each in found
@@ -132,7 +131,7 @@ def _config_of(words: Sequence[str]) -> Resolved:
     laid = load_config(stage, words, problems, options=options, environ=environ)
     if problems.is_incomplete:
         problems.raise_any()
-    hardware, resolved = checked(laid.resolved, partial(resolve_hardware, environ={}), problems)
+    hardware, resolved = collect_errors(laid.resolved, partial(resolve_hardware, environ={}), problems)
     return resolved if hardware is None else hardware.resolved
 
 
@@ -165,11 +164,11 @@ def _plain(node: Node) -> Any:
     return node.value if isinstance(node, Leaf) else {} if isinstance(node, Table) else [_plain(i) for i in node.items]
 
 
-def _shown(path: KeyPath, node: Node | None, presented: Presented) -> Shown | None:
+def _shown(path: KeyPath, node: Node | None, presented: RedactedConfig) -> Shown | None:
     if node is None:
         return None
-    place = presented.masked(described_place(node.origin))
-    return Shown(presented.value(node, path), place, place_of(node.origin))
+    place = presented.masked(format_origin(node.origin))
+    return Shown(presented.value(node, path), place, origin_fields(node.origin))
 
 
 def _recorded_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:

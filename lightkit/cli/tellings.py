@@ -10,8 +10,7 @@ from typing import Any
 from lightkit.cli.argument_lookup import Argument, find_argument, list_keys
 from lightkit.cli.tracing import Traced, shown_key
 from lightkit.config import KeyPath, dotted, near
-from lightkit.config.annotated import annotated
-from lightkit.config.presented import described_place, on_one_line, place_of
+from lightkit.config.display import format_annotated, format_inline, format_origin, origin_fields
 from lightkit.config.tree import Items, Node, Table, walk
 from lightkit.errors import ConfigError
 
@@ -57,10 +56,10 @@ class Telling:
         return {
             "key": key,
             "value": presented.value(self.node, self.path),
-            "set_by": _masked(place_of(self.node.origin), presented.masked),
+            "set_by": _masked(origin_fields(self.node.origin), presented.masked),
             **({} if written is None else {"written": written}),
             "replaced": [
-                {"value": presented.replaced(was), "set_by": _masked(place_of(was.origin), presented.masked)}
+                {"value": presented.replaced(was), "set_by": _masked(origin_fields(was.origin), presented.masked)}
                 for was in self.traced.replaced(self.path, self.node)
             ],
             **{"said_as" if word == "from" else word.replace(" ", "_"): text for word, text in self.notes},
@@ -73,17 +72,17 @@ class Telling:
         if self.node is None:
             return self._unset_text()
         presented = self.traced.presented(self.path)
-        rows = [("set by", presented.masked(described_place(self.node.origin)))]
+        rows = [("set by", presented.masked(format_origin(self.node.origin)))]
         if (written := presented.text(self.path)) is not None:
             rows.append(("written", written))
         rows += self.notes
         if _is_whole(self.node):
             rows = rows[1:]  # each line says its own
-            head = annotated(self.node, self.path, presented, replaced=self.traced.replaced)
+            head = format_annotated(self.node, self.path, presented, replaced=self.traced.replaced)
         else:
-            head = f"{shown_key(self.path)}: {on_one_line(presented.value(self.node, self.path))}\n"
+            head = f"{shown_key(self.path)}: {format_inline(presented.value(self.node, self.path))}\n"
         before = [
-            (on_one_line(presented.replaced(was), longest=_LONGEST), presented.masked(described_place(was.origin)))
+            (format_inline(presented.replaced(was), longest=_LONGEST), presented.masked(format_origin(was.origin)))
             for was in self.traced.replaced(self.path, self.node)
         ]
         width = max((len(value) for value, _ in before), default=0)
@@ -101,7 +100,7 @@ class Telling:
             if argument is not None and argument.is_required:
                 rows.append(("set by", f"nothing, though {argument.owner} needs it"))
         else:
-            head = f"{key}: {on_one_line(argument.default)}\n"
+            head = f"{key}: {format_inline(argument.default)}\n"
             rows.append(("set by", f"default of {argument.owner}"))
         if self.missing:
             rows.append(("note", f"{self.missing} is not in this config"))
@@ -159,10 +158,10 @@ def _notes(traced: Traced, path: KeyPath, node: Node) -> list[tuple[str, str]]:
     notes = [("from", f"{dotted(old)}: {_said(traced, old, said)}") for old, said in traced.sources(path, node)]
     if path[0] == "accelerator" or path not in traced.after.origins:
         found = [(now, value) for now, value in traced.became(node) if now != path]
-        told = [f"{dotted(now)}: {on_one_line(presented.value(value, now))}" for now, value in found]
+        told = [f"{dotted(now)}: {format_inline(presented.value(value, now))}" for now, value in found]
         notes += [("became", ", ".join(told))] if told else []
         if (over := traced.overruling(path, node)) is not None:
-            place = presented.masked(described_place(over[1].origin))
+            place = presented.masked(format_origin(over[1].origin))
             notes.append(("note", f"{dotted(over[0])}: {_said(traced, *over)} counts in its place ({place})"))
     return notes
 
@@ -172,7 +171,7 @@ def _is_whole(node: Node) -> bool:
 
 
 def _said(traced: Traced, path: KeyPath, node: Node) -> str:
-    return on_one_line(traced.presented(path).value(node, path))
+    return format_inline(traced.presented(path).value(node, path))
 
 
 def _unknown(key: str, traced: Traced, path: KeyPath, rest: KeyPath) -> ConfigError:

@@ -13,8 +13,8 @@ from lightkit.cli.config_loader import LoadedConfig, load_config
 from lightkit.cli.resume import limit_to_this_machine
 from lightkit.config import KeyPath, Problems, Resolved, dotted
 from lightkit.config.accelerator.said import BLOCK_KEYS, OLD_TRAINER_KEYS
-from lightkit.config.presented import Presented
-from lightkit.config.pruning import checked, without
+from lightkit.config.display import RedactedConfig
+from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.tree import Items, Node, Table, walk
 from lightkit.errors import LightkitError
 from lightkit.hardware import this_machine
@@ -58,10 +58,10 @@ class Traced:
     after: Resolved
     problems: Problems
 
-    def presented(self, path: KeyPath = ()) -> Presented:
+    def presented(self, path: KeyPath = ()) -> RedactedConfig:
         """Give what shows the value at a path: that of the run, or of the layers where the run has another key."""
         is_of_run = path[:1] != _BLOCK and node_at(self.after.tree, path) is not None
-        return Presented(self.after if is_of_run else self.before)
+        return RedactedConfig(self.after if is_of_run else self.before)
 
     def find(self, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
         """Find the value at a path in which ``init_args`` may be left out.
@@ -142,15 +142,17 @@ def trace(words: Sequence[str], *, stage: str, options: Any) -> Traced:
 
 def traced(laid: LoadedConfig, problems: Problems) -> Traced:
     """Turn the hardware keys of a config into the trainer's, whether or not this machine has what they ask for."""
-    resolved = without(laid.resolved, _left_out(laid.resolved))
+    resolved = drop_paths(laid.resolved, _left_out(laid.resolved))
     if laid.base is not None:
-        alone, resolved = checked(resolved, partial(limit_to_this_machine, saved=laid.base.config_path), problems)
+        alone, resolved = collect_errors(
+            resolved, partial(limit_to_this_machine, saved=laid.base.config_path), problems
+        )
         resolved = alone or resolved
     try:
         after = config.resolve_hardware(resolved, this_machine(), environ=os.environ).resolved
     except LightkitError as error:
         problems.add(error)
-        hardware, resolved = checked(resolved, partial(config.resolve_hardware, environ={}), problems)
+        hardware, resolved = collect_errors(resolved, partial(config.resolve_hardware, environ={}), problems)
         after = resolved if hardware is None else hardware.resolved
     return Traced(laid.resolved, after, problems)
 

@@ -12,9 +12,10 @@ from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
 from lightkit.cli.explaining import subclass_names
 from lightkit.cli.path_checks import check_paths
 from lightkit.config import KeyPath, Problems, Resolved
-from lightkit.config.catalogue import Catalogue, Findings, check_values, load_catalogue
+from lightkit.config.loader import drop_paths
 from lightkit.config.origins import shown_path
-from lightkit.config.pruning import without
+from lightkit.config.schema import ConfigSchema, load_schema
+from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError, LightkitError
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ def validate(
         The config without what is wrong; and the places of classes that must be imported before they can be judged.
     """
     check_paths(command, resolved, laid.arguments.options.get("ckpt_path"), problems)
-    catalogue = load_catalogue().with_apart()
+    catalogue = load_schema().with_apart()
     findings = _findings(laid.resolved, catalogue, problems)
     for _, problem in findings.problems:
         problems.add(problem)
     if command in WITH_MODEL and not problems.is_incomplete and laid.resolved.values.get("model") is None:
         problems.add(_missing_model(laid, command))
-    return without(resolved, {path for path, _ in findings.problems}), findings.unjudged
+    return drop_paths(resolved, {path for path, _ in findings.problems}), findings.unjudged
 
 
 def _missing_model(laid: LoadedConfig, command: str) -> ConfigError:
@@ -96,7 +97,7 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
     """
     from lightkit.cli.class_descriptions import describe_classes  # here: it loads torch, as above
 
-    catalogue, tried = load_catalogue().with_apart(), set[str]()
+    catalogue, tried = load_schema().with_apart(), set[str]()
     while True:
         findings = _findings(resolved, catalogue, problems)
         names = {name for path in findings.unjudged if (name := _class_at(resolved, path)) is not None}
@@ -106,11 +107,11 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
         tried |= names
     for _, problem in findings.problems:
         problems.add(problem)
-    return without(resolved, {path for path, _ in findings.problems})
+    return drop_paths(resolved, {path for path, _ in findings.problems})
 
 
-def _findings(resolved: Resolved, catalogue: Catalogue, problems: Problems) -> Findings:
-    return check_values(
+def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -> ValidationResult:
+    return validate_values(
         resolved.tree,
         catalogue,
         layering=resolved.layering,

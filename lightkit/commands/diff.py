@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from lightkit.cli.sides import Change, Side, changes_between, read_side
 from lightkit.config import near
-from lightkit.config.presented import on_one_line
+from lightkit.config.display import format_inline
 from lightkit.errors import ConfigError
 
 __all__ = ["diff"]
@@ -84,7 +84,7 @@ def _shown(sides: Sequence[Side], changes: Sequence[Change], *, coloured: bool) 
     for change in changes:
         lines += ["", f"{bold}{change.key}{plain}"]
         both = [(red, "-", change.old), (green, "+", change.new)]
-        values = [on_one_line(side.value, longest=_LONGEST) if side is not None else "" for _, _, side in both]
+        values = [format_inline(side.value, longest=_LONGEST) if side is not None else "" for _, _, side in both]
         width = max(map(len, values)) if max(map(len, values)) <= _LONGEST // 2 else 0
         for (colour, sign, side), value in zip(both, values, strict=True):
             if side is not None:

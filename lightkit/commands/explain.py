@@ -10,7 +10,7 @@ from typing import Any, Literal
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.tellings import Telling, all_tellings, telling_of
 from lightkit.cli.tracing import Traced, trace
-from lightkit.config.annotated import annotated
+from lightkit.config.display import format_annotated
 from lightkit.config.origins import NESTED_FILES
 from lightkit.errors import ConfigError, ConfigErrors
 
@@ -101,7 +101,7 @@ _SWITCHES = [name for name, takes in _OPTIONS.items() if takes == "switch"]
 
 def _as_text(traced: Traced, tellings: Sequence[Telling]) -> str:
     if not tellings:
-        return annotated(traced.after.tree, (), traced.presented(), replaced=traced.replaced)
+        return format_annotated(traced.after.tree, (), traced.presented(), replaced=traced.replaced)
     return "\n".join(telling.text() for telling in tellings)
 
 

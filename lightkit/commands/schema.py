@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lightkit.cli.config_loader import NAMED_CLASSES, STAGES
 from lightkit.config import near, shown_path
-from lightkit.config.catalogue import load_catalogue
-from lightkit.config.catalogue.schema import file_schema
+from lightkit.config.json_schema import file_schema
+from lightkit.config.schema import load_schema
 from lightkit.errors import ConfigError
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
@@ -64,7 +64,7 @@ def schema(words: list[str]) -> int:
 
 
 def _schema_of_config() -> str:
-    described = file_schema(load_catalogue(), default_classes=NAMED_CLASSES, subcommands=STAGES)
+    described = file_schema(load_schema(), default_classes=NAMED_CLASSES, subcommands=STAGES)
     return json.dumps(described, ensure_ascii=False) + "\n"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from lightkit.cli.context import RunContext, open_context
 from lightkit.cli.launching import plan_of
 from lightkit.config import mistake, read_scalar, shown_path
-from lightkit.config.credentials import shown_line
+from lightkit.config.credentials import mask_line
 from lightkit.errors import ConfigError
 from lightkit.launch.slurm import SlurmJob, batch_script, submit
 from lightkit.runs.signals import SignalWatch
@@ -77,10 +77,10 @@ def _job(session: RunContext, words: list[str]) -> SlurmJob:
 def _refuse_secrets(words: list[str]) -> None:
     """Keep secrets out of the batch script, which Slurm stores and shows."""
     pairs = [f"{word}={following}" for word, following in itertools.pairwise(words) if word.startswith("--")]
-    said = next((word for word in (*words, *pairs) if shown_line(word) != word), None)
+    said = next((word for word in (*words, *pairs) if mask_line(word) != word), None)
     if said is not None:
         raise ConfigError(
-            f"submit: {shown_line(said)}: Slurm keeps the command line, and shows it to others; write ${{oc.env:NAME}} "
+            f"submit: {mask_line(said)}: Slurm keeps the command line, and shows it to others; write ${{oc.env:NAME}} "
             f"there, and set that variable where the job runs"
         )
 

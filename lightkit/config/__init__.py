@@ -22,14 +22,12 @@ Apart, and without torch, so that a mistake in a config is told before anything 
 """
 
 from lightkit.config.accelerator import Hardware, resolve_hardware
-from lightkit.config.arguments import Arguments, split_arguments
-from lightkit.config.entries import LightningConfig
-from lightkit.config.layers import PREFIX, RESERVED_VARIABLES, Flag
+from lightkit.config.loader import CLASS_SECTIONS, SECTIONS, Resolved, resolve
+from lightkit.config.named_entries import LightningConfig
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near, shown_path
+from lightkit.config.overrides import PREFIX, RESERVED_VARIABLES, Arguments, Flag, split_arguments
 from lightkit.config.problems import Problems
-from lightkit.config.reading import read_file
-from lightkit.config.resolved import CLASS_SECTIONS, SECTIONS, Resolved, resolve
-from lightkit.config.scalars import dump_yaml, read_scalar
+from lightkit.config.yaml_reader import dump_yaml, read_file, read_scalar
 
 __all__ = [
     "CLASS_SECTIONS",

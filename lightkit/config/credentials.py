@@ -8,17 +8,6 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-__all__ = [
-    "HIDDEN",
-    "credentials_in",
-    "forms_of",
-    "hides",
-    "is_value",
-    "shown_line",
-    "tells_secret",
-    "without_credentials",
-]
-
 HIDDEN = "***"
 """What stands for a secret in all that is saved, printed or logged."""
 _SHORTEST = 4  # characters; what is shorter, or a common word, is hidden in its own place only
@@ -78,7 +67,7 @@ _QUERY = re.compile(r"(?P<head>[?&;](?P<key>[\w.-]{1,200})=)(?P<value>[^\s&;#'\"
 _SETTING = re.compile(r"""(?<![\w.+-])(?P<key>[\w.+-]{1,200})["']?\s{0,99}[:=]\s*(?P<value>[^\s#].{0,200})""")
 
 
-def tells_secret(key: Any, value: Any = None) -> bool:
+def is_secret_key(key: Any, value: Any = None) -> bool:
     """Tell whether the name of a value says that it is secret: ``password``, ``api_key``, ``webhook_url``.
 
     Args:
@@ -113,40 +102,40 @@ def is_value(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def hides(key: Any, value: Any) -> bool:
+def is_secret_value(key: Any, value: Any) -> bool:
     """Tell whether a value is not to be shown beside its key."""
-    return is_value(value) and tells_secret(key, value)
+    return is_value(value) and is_secret_key(key, value)
 
 
-def without_credentials(text: str) -> str:
+def mask_credentials(text: str) -> str:
     """Write a text with `HIDDEN` in the place of the passwords and tokens of all addresses in it."""
     return _QUERY.sub(_hidden_query, _USER.sub(_hidden_user, text))
 
 
 @lru_cache(maxsize=1)  # a thousand mistakes in one line show it a thousand times
-def shown_line(line: str) -> str:
+def mask_line(line: str) -> str:
     """Write a line of a config file, or a flag, as far as no key in it says that what follows is secret."""
     at = 0
     while setting := _SETTING.search(line, at):
         at = setting.start("value")
-        if hides(setting["key"].removesuffix("+").rpartition(".")[2], setting["value"]):
-            return without_credentials(line[:at]) + HIDDEN
-    return without_credentials(line)
+        if is_secret_value(setting["key"].removesuffix("+").rpartition(".")[2], setting["value"]):
+            return mask_credentials(line[:at]) + HIDDEN
+    return mask_credentials(line)
 
 
-def credentials_in(text: str) -> dict[str, str]:
+def find_credentials(text: str) -> dict[str, str]:
     """List the passwords and tokens in the addresses of a text, each with what stands for it."""
     found: dict[str, str] = {}
     for match in _USER.finditer(text):
         if _hidden_user(match) != match[0]:
-            found |= forms_of(match["password"] if match["colon"] else match["user"], HIDDEN)
+            found |= secret_forms(match["password"] if match["colon"] else match["user"], HIDDEN)
     for match in _QUERY.finditer(text):
         if _hidden_query(match) != match[0]:
-            found |= forms_of(match["value"], HIDDEN)
+            found |= secret_forms(match["value"], HIDDEN)
     return found
 
 
-def forms_of(secret: str, reference: str) -> dict[str, str]:
+def secret_forms(secret: str, reference: str) -> dict[str, str]:
     """List the texts that give a secret away, each with what stands for it; not those that many other texts hold."""
     forms = {secret, unquote(secret), secret.strip()}
     if "://" in secret:  # errors of HTTP clients show the path alone
@@ -166,5 +155,5 @@ def _hidden_user(match: re.Match[str]) -> str:
 
 def _hidden_query(match: re.Match[str]) -> str:
     key = match["key"].lower()
-    is_secret = key in _QUERY_KEYS or key.endswith("token") or tells_secret(match["key"])
+    is_secret = key in _QUERY_KEYS or key.endswith("token") or is_secret_key(match["key"])
     return match["head"] + HIDDEN if is_secret and "${" not in match["value"] else match[0]

@@ -1,22 +1,27 @@
-"""The secrets of a config that are known by what they are called, beside those that the environment gave.
-
-A run keeps ``***`` in their place, or the reference that gave them.
-"""
+"""Find the secrets of a config by their keys and forms, and mask them in text that others have written."""
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
-from lightkit.config.credentials import HIDDEN, credentials_in, forms_of, is_value, tells_secret, without_credentials
+from lightkit.config.credentials import (
+    HIDDEN,
+    find_credentials,
+    is_secret_key,
+    is_value,
+    mask_credentials,
+    secret_forms,
+)
 from lightkit.config.interpolation import escaped
 from lightkit.config.origins import KeyPath, dotted, mistake
 from lightkit.config.tree import Items, Leaf, Node, Table, plain
-from lightkit.errors import ConfigError
-
-__all__ = ["ToldSecrets", "public_text", "secrets_of_variables", "unsaved"]
+from lightkit.errors import ConfigError, LightkitError
 
 _SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
 _PLAIN_WORD = re.compile(r"[a-z]+")
@@ -29,7 +34,7 @@ _NO_DEFAULT = ("", "null")
 _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
 
 
-def secrets_of_variables(environ: Mapping[str, str], public: str = "") -> dict[str, str]:
+def environment_secrets(environ: Mapping[str, str], public: str = "") -> dict[str, str]:
     """Give the secrets that the environment holds, each with what stands for it, whether a config uses them or not.
 
     Args:
@@ -40,9 +45,9 @@ def secrets_of_variables(environ: Mapping[str, str], public: str = "") -> dict[s
     found: dict[str, str] = {}
     for name, value in environ.items():
         if "://" in value:
-            found |= credentials_in(value)
-        if tells_secret(name) and len(value) >= _SHORTEST_OF_VARIABLE and not _is_word(name, value):
-            found |= forms_of(value, f"${{oc.env:{name}}}")
+            found |= find_credentials(value)
+        if is_secret_key(name) and len(value) >= _SHORTEST_OF_VARIABLE and not _is_word(name, value):
+            found |= secret_forms(value, f"${{oc.env:{name}}}")
     return {form: reference for form, reference in found.items() if form not in public}
 
 
@@ -59,7 +64,7 @@ def _is_word(name: str, value: str) -> bool:
     return _PLAIN_WORD.fullmatch(value) is not None and not name.startswith(_READ_BY_OTHERS)
 
 
-class ToldSecrets:
+class KeyedSecrets:
     """The secrets of a config whose key or form tells.
 
     Args:
@@ -86,18 +91,18 @@ class ToldSecrets:
         self.secrets |= _secrets_of(leaf.value, is_told=is_told)
         if is_told and is_value(leaf.value):
             self.references[path] = HIDDEN
-        elif isinstance(leaf.value, str) and (shown := without_credentials(leaf.value)) != leaf.value:
+        elif isinstance(leaf.value, str) and (shown := mask_credentials(leaf.value)) != leaf.value:
             self.references[path] = escaped(shown)
 
     def _note_known(self, path: KeyPath, value: Any, *, is_told: bool) -> None:
         """Note what else gives away a secret of the environment's, and hide the default of ``${oc.env:NAME,x}``."""
         text = self._known[path]
         if is_told and isinstance(value, str):
-            self.secrets |= forms_of(value, text)
+            self.secrets |= secret_forms(value, text)
         match = _DEFAULT.search(text) if is_told else None
         if match is not None and (default := match["value"].strip().strip("'\"")) not in _NO_DEFAULT:
             self.references[path] = _DEFAULT.sub(rf"\g<head>'{HIDDEN}'}}", text)
-            self.secrets |= forms_of(default, HIDDEN)
+            self.secrets |= secret_forms(default, HIDDEN)
 
     def _keep_texts(self, tree: Table, texts: Mapping[KeyPath, str]) -> None:
         """Keep the interpolation where one gave a secret: ``${data.init_args.token}`` reads back as what it gives."""
@@ -109,7 +114,7 @@ class ToldSecrets:
                 self.references[path] = text
 
 
-def unsaved(tree: Table) -> Iterator[ConfigError]:
+def find_masked_values(tree: Table) -> Iterator[ConfigError]:
     """List what is wrong with a config in which ``***`` stands for a value, as it does in that of a run."""
     for path, leaf, is_told in _leaves(tree, (), is_told=False):
         value = leaf.value
@@ -130,11 +135,85 @@ def _leaves(node: Node, path: KeyPath, *, is_told: bool) -> Iterator[tuple[KeyPa
         is_told = is_told and "class_path" not in node.entries
         for key, child in node.entries.items():
             value = child.value if isinstance(child, Leaf) else None
-            is_key = tells_secret(key.removesuffix("+"), value) if isinstance(key, str) else False
+            is_key = is_secret_key(key.removesuffix("+"), value) if isinstance(key, str) else False
             yield from _leaves(child, (*path, key), is_told=is_told or is_key)
 
 
 def _secrets_of(value: Any, *, is_told: bool) -> dict[str, str]:
     if is_told and is_value(value) and value != HIDDEN:
-        return forms_of(str(value), HIDDEN)
-    return credentials_in(value) if isinstance(value, str) and "://" in value else {}
+        return secret_forms(str(value), HIDDEN)
+    return find_credentials(value) if isinstance(value, str) and "://" in value else {}
+
+
+_SHORTEST_PIECE = 4  # characters of a secret beside the dots of a cut; fewer give nothing away
+_LONGEST_PIECE = 1000  # what messages are cut to
+_SHORTEST_LINE = 8  # of a secret of many lines; messages may hold a single one
+_SHORTEST_ANYWHERE = 8  # letters and digits; a shorter secret may be a part of other words
+_CUT = re.compile(r"""(?P<before>['"]?\s*)(?:\.\.\.|…)(?P<after>\s*['"]?)""")
+
+
+class Mask:
+    """Puts references in the place of secrets.
+
+    Args:
+        secrets: Each with the reference that stands for it, longest first.
+    """
+
+    def __init__(self, secrets: Iterable[tuple[str, str]]) -> None:
+        self._references: dict[str, str] = {}
+        for secret, reference in secrets:
+            for form in _forms(secret):
+                self._references.setdefault(form, reference)
+        self._forms = sorted(self._references, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(_pattern, self._forms)))
+
+    def __call__(self, text: str) -> str:
+        """Write a text without secrets."""
+        if not self._references:
+            return text
+        text = self._pattern.sub(lambda match: self._references[match[0]], text)
+        for mark in reversed(list(_CUT.finditer(text))):
+            text = self._without_pieces(text, mark)
+        return text
+
+    def _without_pieces(self, text: str, mark: re.Match[str]) -> str:
+        """Mask the beginning of a secret before a cut, and the end of one after it."""
+        for shown in (mark.end("after"), mark.start("after")):
+            after = text[shown : shown + _LONGEST_PIECE][::-1]
+            length, form = max((_overlap(form[::-1], after), form) for form in self._forms)
+            if length:
+                text = text[:shown] + self._references[form] + text[shown + length :]
+                break
+        for shown in (mark.start("before"), mark.end("before")):
+            before = text[max(0, shown - _LONGEST_PIECE) : shown]
+            length, form = max((_overlap(form, before), form) for form in self._forms)
+            if length:
+                return text[: shown - length] + self._references[form] + text[shown:]
+        return text
+
+
+def _overlap(form: str, text: str) -> int:
+    """Count the characters with which ``form`` begins and ``text`` ends; 0 where they are few."""
+    most = min(len(form), len(text))
+    return next((num for num in range(most, _SHORTEST_PIECE - 1, -1) if text.endswith(form[:num])), 0)
+
+
+def _pattern(form: str) -> str:
+    is_word = len(form) < _SHORTEST_ANYWHERE and form.isalnum()
+    return rf"(?<![^\W_]){form}(?![^\W_])" if is_word else re.escape(form)
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """List the ways in which a secret is written."""
+    for text in (secret, *(line for line in secret.splitlines() if len(line) >= _SHORTEST_LINE)):
+        in_quotes = repr("'\"" + text)[4:-1]  # with each ' escaped, as in a text that holds both kinds of quotes
+        yield text
+        yield str(LightkitError(text))  # as errors write what a terminal would obey
+        yield repr(text)[1:-1]
+        yield in_quotes
+        yield in_quotes.replace("\\'", "'")
+        yield json.dumps(text)[1:-1]
+        yield json.dumps(text, ensure_ascii=False)[1:-1]
+        yield text.replace("'", "''")  # YAML's single quotes
+        yield html.escape(text)
+        yield from (quote(text, safe=""), quote(text), quote_plus(text))

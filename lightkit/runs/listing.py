@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lightkit.config.reading import read_file
 from lightkit.config.tree import plain
+from lightkit.config.yaml_reader import read_file
 from lightkit.errors import ConfigError
 from lightkit.runs.files import read_json
 from lightkit.runs.folder import list_runs

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 from lightkit import config
-from lightkit.config.catalogue import Findings, check_values, load_catalogue
+from lightkit.config.schema import load_schema
+from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "catalogue.py"
 STAGES = ("fit", "validate", "test", "predict")
-CATALOGUE = load_catalogue()
+CATALOGUE = load_schema()
 RECORDED: dict[str, str] = CATALOGUE.data["versions"]
 INSTALLED = {name: metadata.version(name).partition("+")[0] for name in RECORDED}
 as_recorded = pytest.mark.skipif(
@@ -105,7 +106,7 @@ class _Judges:
         self._file = folder / "config.yaml"
         self._parser = build_parsers()["fit"]
 
-    def disagree(self, said: dict[str, Any]) -> Findings | None:
+    def disagree(self, said: dict[str, Any]) -> ValidationResult | None:
         """Give what lightkit finds wrong in a config that LightningCLI takes."""
         self._file.write_text(config.dump_yaml({"model": "Regressor", **said}))
         named: dict[str, dict[str, str]] = {"callbacks": {}, "logger": {}}
@@ -114,7 +115,7 @@ class _Judges:
             values = resolved.lightning().values
         except ConfigError:
             return None
-        findings = check_values(resolved.tree, CATALOGUE, layering=resolved.layering, subcommand="fit")
+        findings = validate_values(resolved.tree, CATALOGUE, layering=resolved.layering, subcommand="fit")
         told_by_parsers = [
             problem for path, problem in findings.problems if not _is_told_by_constructors(path, problem)
         ]

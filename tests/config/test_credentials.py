@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lightkit.config.credentials import credentials_in, hides, shown_line, tells_secret, without_credentials
+from lightkit.config.credentials import find_credentials, is_secret_key, is_secret_value, mask_credentials, mask_line
 
 TELLING = [
     *("password", "db_password", "passwd", "token", "hf_token", "apiToken", "client_secret", "secret", "api_key"),
@@ -38,12 +38,12 @@ PLAIN = [
 
 @pytest.mark.parametrize("key", TELLING)
 def test_a_key_tells_that_its_value_is_secret(key: str) -> None:
-    assert tells_secret(key)
+    assert is_secret_key(key)
 
 
 @pytest.mark.parametrize("key", PLAIN)
 def test_other_keys_tell_nothing(key: str) -> None:
-    assert not tells_secret(key)
+    assert not is_secret_key(key)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_other_keys_tell_nothing(key: str) -> None:
     ],
 )
 def test_a_number_is_no_token_and_a_webhook_is_an_address(key: str, value: object, expected: bool) -> None:
-    assert hides(key, value) is expected
+    assert is_secret_value(key, value) is expected
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_number_is_no_token_and_a_webhook_is_an_address(key: str, value: objec
     ids=["text", "number", "null", "switch", "empty", "reference", "list"],
 )
 def test_only_a_value_is_hidden(value: object, expected: bool) -> None:
-    assert hides("password", value) is expected
+    assert is_secret_value("password", value) is expected
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_only_a_value_is_hidden(value: object, expected: bool) -> None:
     ],
 )
 def test_an_address_is_shown_without_what_it_keeps_to_itself(text: str, shown: str) -> None:
-    assert without_credentials(text) == shown
+    assert mask_credentials(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_an_address_is_shown_without_what_it_keeps_to_itself(text: str, shown: s
     ],
 )
 def test_a_line_ends_where_a_secret_begins(line: str, shown: str) -> None:
-    assert shown_line(line) == shown
+    assert mask_line(line) == shown
 
 
 def test_common_words_and_short_ones_are_looked_for_nowhere_else() -> None:
-    found = credentials_in("http://me:test@a http://me:abc@b http://me:l0ng%2Fer@c")
+    found = find_credentials("http://me:test@a http://me:abc@b http://me:l0ng%2Fer@c")
     assert found == {"l0ng%2Fer": "***", "l0ng/er": "***"}
 
 
@@ -130,8 +130,8 @@ def test_common_words_and_short_ones_are_looked_for_nowhere_else() -> None:
 def test_long_text_takes_time_in_proportion(text: str) -> None:
     def seconds(text: str) -> float:
         began = time.process_time()
-        shown_line(text)
-        credentials_in(text)
+        mask_line(text)
+        find_credentials(text)
         return time.process_time() - began
 
     seconds(text[:1000])

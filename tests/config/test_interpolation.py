@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lightkit.config import Resolved, dump_yaml, resolve
-from lightkit.config.reading import TOO_LARGE
+from lightkit.config.yaml_reader import TOO_LARGE
 from lightkit.errors import ConfigError
 
 

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightkit.config import Origin, dump_yaml, resolve
-from lightkit.config.credentials import tells_secret
+from lightkit.config.credentials import is_secret_key
 from lightkit.config.interpolation import escaped, interpolate
-from lightkit.config.merging import Layering
+from lightkit.config.merge import MergeRules
 from lightkit.config.problems import Problems
 from lightkit.config.tree import Node, Table, graft, plain
 
 HERE = Origin("default")
 MANY = settings(derandomize=True)
-LAYERING = Layering(("model",), {"callbacks": {"a": "A"}})
+LAYERING = MergeRules(("model",), {"callbacks": {"a": "A"}})
 NUMBERS = st.integers(0, 9)
 LISTS = st.lists(NUMBERS, max_size=3)
 
@@ -50,7 +50,7 @@ def test_an_empty_layer_changes_nothing(a: Any) -> None:
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.text("${}\\:a.,'", max_size=12)
-WORDS = TEXT.filter(lambda key: not tells_secret(key))  # which is written as a reference
+WORDS = TEXT.filter(lambda key: not is_secret_key(key))  # which is written as a reference
 KEYS = WORDS.filter(lambda key: not key.endswith("+") or key == "+") | st.integers() | st.booleans()
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.config import Problems, Resolved, mistake, pruning, resolve, split_arguments
-from lightkit.config.pruning import Consequence, as_written, checked, without, without_places
+from lightkit.config import Problems, Resolved, loader, mistake, resolve, split_arguments
+from lightkit.config.loader import Consequence, collect_errors, drop_origins, drop_paths, original_path
 from lightkit.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ def refuse_text(resolved: Resolved) -> int:
 
 def test_a_check_finds_every_mistake_and_gives_its_result_for_the_rest(tmp_path: Path) -> None:
     problems = Problems()
-    result, left = checked(laid(tmp_path, "a: {b: one, c: 2, d: three}"), refuse_text, problems)
+    result, left = collect_errors(laid(tmp_path, "a: {b: one, c: 2, d: three}"), refuse_text, problems)
     assert result == 1
     assert left.values == {"a": {"c": 2}}
     assert left.removed == {("a", "b"), ("a", "d")}
@@ -39,7 +39,7 @@ def test_a_check_ends_where_a_mistake_has_no_place(tmp_path: Path) -> None:
         raise ConfigError("no place")
 
     problems = Problems()
-    assert checked(laid(tmp_path, "a: 1"), refuse, problems)[0] is None
+    assert collect_errors(laid(tmp_path, "a: 1"), refuse, problems)[0] is None
     assert str(problems.error()) == "no place"
 
 
@@ -50,7 +50,7 @@ def test_a_consequence_of_what_is_left_out_is_not_told(tmp_path: Path) -> None:
             raise Consequence("a needs b")
 
     problems = Problems()
-    checked(laid(tmp_path, "a: {b: one}"), need_b, problems)
+    collect_errors(laid(tmp_path, "a: {b: one}"), need_b, problems)
     assert [str(problem).split("\n")[0] for problem in problems] == ["a.b: one"]
 
 
@@ -58,21 +58,21 @@ def test_a_flag_takes_away_only_the_value_that_it_sets(tmp_path: Path) -> None:
     resolved = laid(tmp_path, "x: 1", "a.b=one", "a.c=two")
     origin = resolved.origin_of("a.b")
     assert origin is not None
-    assert without_places(resolved, [origin]).values == {"x": 1, "a": {"c": "two"}}
+    assert drop_origins(resolved, [origin]).values == {"x": 1, "a": {"c": "two"}}
 
 
 def test_a_mistake_about_a_key_takes_away_its_value(tmp_path: Path) -> None:
     resolved = laid(tmp_path, "a:\n  b: {c: 1}\n  d: 2\n")
     origin = resolved.origin_of("a.b")
     assert origin is not None
-    assert without_places(resolved, [origin.at_key()]).values == {"a": {"d": 2}}
+    assert drop_origins(resolved, [origin.at_key()]).values == {"a": {"d": 2}}
 
 
 def test_defaults_and_unknown_places_take_nothing_away(tmp_path: Path) -> None:
     resolved = resolve([], environ={}, defaults={"a": 1})
     origin = resolved.origin_of("a")
     assert origin is not None
-    assert without_places(resolved, [origin]) is resolved
+    assert drop_origins(resolved, [origin]) is resolved
 
 
 @pytest.mark.parametrize(
@@ -81,24 +81,24 @@ def test_defaults_and_unknown_places_take_nothing_away(tmp_path: Path) -> None:
     ids=["mapping", "element", "nothing"],
 )
 def test_what_is_left_out_is_gone(tmp_path: Path, path: tuple[str | int, ...], left: dict[str, object]) -> None:
-    assert without(laid(tmp_path, "a: {b: 1}\nl: [1, 2]\n"), [path]).values == left
+    assert drop_paths(laid(tmp_path, "a: {b: 1}\nl: [1, 2]\n"), [path]).values == left
 
 
 def test_with_the_name_of_a_class_its_arguments_go(tmp_path: Path) -> None:
     resolved = laid(tmp_path, "model: {class_path: Nett, init_args: {x: 1}}\nb: 1\n")
-    assert without(resolved, [("model", "class_path")]).values == {"b": 1}
+    assert drop_paths(resolved, [("model", "class_path")]).values == {"b": 1}
 
 
 def test_an_index_is_told_as_it_was_before_others_were_left_out() -> None:
     removed = {("list", 0), ("list", 2), ("other", 0)}
-    assert [as_written(("list", index, "x"), removed) for index in range(2)] == [("list", 1, "x"), ("list", 3, "x")]
+    assert [original_path(("list", index, "x"), removed) for index in range(2)] == [("list", 1, "x"), ("list", 3, "x")]
 
 
 def test_a_slow_check_ends_after_twenty_mistakes_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "monotonic", count(step=10).__next__)
+    monkeypatch.setattr(loader, "monotonic", count(step=10).__next__)
     problems = Problems()
     config = laid(tmp_path, "a: {" + ", ".join(f"b{number}: x" for number in range(50)) + "}")
-    assert checked(config, refuse_text, problems)[0] is None
+    assert collect_errors(config, refuse_text, problems)[0] is None
     told = [str(problem).split("\n")[0] for problem in problems]
     assert len(told) == 21
     assert told[-1] == "there may be more mistakes, which show once these are corrected"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import Origin, read_file, resolve
-from lightkit.config.reading import TOO_LARGE
 from lightkit.config.tree import Leaf, plain, walk
+from lightkit.config.yaml_reader import TOO_LARGE
 from lightkit.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from lightkit.config import Flag, Resolved, dump_yaml, resolve
-from lightkit.config.secrets import unsaved
+from lightkit.config.secrets import find_masked_values
 
 CANARY = "c4nary/5f+2b"
 
@@ -143,10 +143,12 @@ def test_a_secret_of_many_lines_and_quotes_is_masked_line_by_line(tmp_path: Path
     ids=["key", "password", "query"],
 )
 def test_a_value_that_a_run_did_not_keep_is_asked_for(tmp_path: Path, text: str, says: str) -> None:
-    (told,) = unsaved(laid(tmp_path, text).tree)
+    (told,) = find_masked_values(laid(tmp_path, text).tree)
     assert says in str(told)
     assert "${oc.env:NAME}" in str(told)
 
 
 def test_stars_elsewhere_and_values_that_are_said_again_are_fine(tmp_path: Path) -> None:
-    assert list(unsaved(laid(tmp_path, "data: {token: '***', a: '***'}", "data.token=said-again").tree)) == []
+    assert (
+        list(find_masked_values(laid(tmp_path, "data: {token: '***', a: '***'}", "data.token=said-again").tree)) == []
+    )

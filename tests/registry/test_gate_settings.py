@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import resolve, split_arguments
-from lightkit.config.resolved import Resolved
+from lightkit.config.loader import Resolved
 from lightkit.errors import ConfigError
 from lightkit.registry.gate_settings import GateSettings, read_gate, split_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightkit.cli.config_loader import NAMED_CLASSES
 from lightkit.config import near
-from lightkit.config.catalogue import Catalogue
+from lightkit.config.schema import ConfigSchema
 from lightkit.errors import ConfigError
 
 __all__ = ["entries_of", "imported", "names_of", "path_and_description", "section_of"]
@@ -19,7 +19,7 @@ def entries_of(section: str) -> Mapping[str, str]:
     return NAMED_CLASSES.get(section, {})
 
 
-def names_of(section: str, catalogue: Catalogue) -> Iterator[tuple[str, str]]:
+def names_of(section: str, catalogue: ConfigSchema) -> Iterator[tuple[str, str]]:
     """List the classes that a section can hold, each with the shortest name that means it alone, and what it is."""
     bases = catalogue.data["bases"][section]
     named = entries_of(section)
@@ -31,7 +31,7 @@ def names_of(section: str, catalogue: Catalogue) -> Iterator[tuple[str, str]]:
             yield short if is_meant else path, description["says"]
 
 
-def path_and_description(section: str, name: str, catalogue: Catalogue) -> tuple[str, Mapping[str, Any]]:
+def path_and_description(section: str, name: str, catalogue: ConfigSchema) -> tuple[str, Mapping[str, Any]]:
     """Find a class, by its entry's name, its short name or its path; only one that is not known is imported.
 
     Args:
@@ -58,7 +58,7 @@ def path_and_description(section: str, name: str, catalogue: Catalogue) -> tuple
     return path or said, description
 
 
-def section_of(path: str, catalogue: Catalogue) -> str | None:
+def section_of(path: str, catalogue: ConfigSchema) -> str | None:
     """Find the top-level key under which a class goes, by its path; import it where it is not known.
 
     Raises:
@@ -69,12 +69,12 @@ def section_of(path: str, catalogue: Catalogue) -> str | None:
     return _section_among(description["bases"], catalogue)
 
 
-def _elsewhere(description: Mapping[str, Any], catalogue: Catalogue) -> str:
+def _elsewhere(description: Mapping[str, Any], catalogue: ConfigSchema) -> str:
     found = _section_among(description["bases"], catalogue)
     return f"; it goes under {found}" if found else ""
 
 
-def _section_among(bases: Collection[str], catalogue: Catalogue) -> str | None:
+def _section_among(bases: Collection[str], catalogue: ConfigSchema) -> str | None:
     sections: Mapping[str, Collection[str]] = catalogue.data["bases"]
     return next((section for section, known in sections.items() if {*known} & {*bases}), None)
 

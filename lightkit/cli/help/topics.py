@@ -9,7 +9,7 @@ from lightkit.cli.help.classes import entries_of, imported, names_of, path_and_d
 from lightkit.cli.help.hardware import ACCELERATOR, AUTO, TITLE
 from lightkit.cli.help.table import arguments_text, choices_text, paragraph
 from lightkit.config import near
-from lightkit.config.catalogue import Catalogue, load_catalogue
+from lightkit.config.schema import ConfigSchema, load_schema
 from lightkit.errors import ConfigError
 
 __all__ = ["topic_text"]
@@ -25,7 +25,7 @@ def topic_text(command: str, topics: Sequence[str]) -> str:
     Raises:
         ConfigError: If there is no such topic.
     """
-    catalogue = load_catalogue()
+    catalogue = load_schema()
     section, *inside = _parted(topics, catalogue)
     if section == "all":
         raise ConfigError(f"--help all: expected nothing after it, got {inside[0]!r}")
@@ -44,7 +44,7 @@ def topic_text(command: str, topics: Sequence[str]) -> str:
     raise _unknown(section, catalogue)
 
 
-def _parted(topics: Sequence[str], catalogue: Catalogue) -> list[str]:
+def _parted(topics: Sequence[str], catalogue: ConfigSchema) -> list[str]:
     """Part ``trainer.max_epochs`` into a section and a key; find the section of a class that stands alone."""
     first, *others = topics
     section, dot, key = first.partition(".")
@@ -55,7 +55,7 @@ def _parted(topics: Sequence[str], catalogue: Catalogue) -> list[str]:
     return [*(section for section in _holding(first, catalogue)[:1]), first]
 
 
-def _holding(word: str, catalogue: Catalogue) -> list[str]:
+def _holding(word: str, catalogue: ConfigSchema) -> list[str]:
     """List the sections that have a word for a key, for the name of an entry, or for a class."""
     described = catalogue.data["sections"]
     found = [section for section in described if word in described[section]["arguments"]]
@@ -67,11 +67,11 @@ def _holding(word: str, catalogue: Catalogue) -> list[str]:
     return found
 
 
-def _sections(catalogue: Catalogue) -> list[str]:
+def _sections(catalogue: ConfigSchema) -> list[str]:
     return [*catalogue.data["sections"], *catalogue.data["bases"]]
 
 
-def _unknown(word: str, catalogue: Catalogue) -> ConfigError:
+def _unknown(word: str, catalogue: ConfigSchema) -> ConfigError:
     sections = _sections(catalogue)
     words = [*sections, *catalogue.data["top"], "all"]
     keys = [key for section in catalogue.data["sections"].values() for key in section["arguments"]]
@@ -79,7 +79,7 @@ def _unknown(word: str, catalogue: Catalogue) -> ConfigError:
     return ConfigError(f"--help: there is no section {word!r}{hint}\nSections: {', '.join(sections)}; or all.")
 
 
-def _described(section: str, catalogue: Catalogue) -> Mapping[str, Any]:
+def _described(section: str, catalogue: ConfigSchema) -> Mapping[str, Any]:
     """Give what is known of a section; of a trainer that is another than the one that was described, from itself."""
     if section == "trainer" and not catalogue.counts("pytorch_lightning"):
         return imported("pytorch_lightning.Trainer")
@@ -99,7 +99,7 @@ def _section_text(section: str, described: Mapping[str, Any], inside: Sequence[s
     return f"{section}: {says}\n\n{usage}\n\n{arguments_text(arguments)}"
 
 
-def _hardware_text(inside: Sequence[str], catalogue: Catalogue) -> str:
+def _hardware_text(inside: Sequence[str], catalogue: ConfigSchema) -> str:
     if inside and inside[0] not in ACCELERATOR:
         raise ConfigError(f"--help accelerator: there is no key {inside[0]!r}{near(inside[0], ACCELERATOR)}")
     if inside:
@@ -111,7 +111,7 @@ def _hardware_text(inside: Sequence[str], catalogue: Catalogue) -> str:
     return f"accelerator: {TITLE}\n\n{usage}\n\n{keys}\n{AUTO}"
 
 
-def _choices_text(command: str, section: str, catalogue: Catalogue) -> str:
+def _choices_text(command: str, section: str, catalogue: ConfigSchema) -> str:
     classes = choices_text(names_of(section, catalogue))
     entries = entries_of(section)
     if entries:
@@ -127,12 +127,12 @@ def _choices_text(command: str, section: str, catalogue: Catalogue) -> str:
     return f"{how}{classes}{own}\nlightkit {command} --help {section} {example}: the arguments of one\n"
 
 
-def _says(path: str, catalogue: Catalogue) -> str:
+def _says(path: str, catalogue: ConfigSchema) -> str:
     known = catalogue.path_of(path)
     return "" if known is None else str(catalogue.classes[known]["says"])
 
 
-def _class_text(command: str, section: str, name: str, catalogue: Catalogue) -> str:
+def _class_text(command: str, section: str, name: str, catalogue: ConfigSchema) -> str:
     path, described = path_and_description(section, name, catalogue)
     is_entry = name in entries_of(section)
     entry = f"{section}.{name if is_entry else 'NAME'}" if entries_of(section) else section

@@ -9,8 +9,8 @@ from typing import Any
 from lightkit.config.accelerator.homes import home_of
 from lightkit.config.accelerator.said import Said
 from lightkit.config.accelerator.writing import put
+from lightkit.config.loader import Resolved
 from lightkit.config.origins import KeyPath, Origin, dotted
-from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Leaf, Table
 
 __all__ = ["chosen_config", "place_of"]

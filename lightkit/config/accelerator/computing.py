@@ -9,11 +9,10 @@ from typing import Any
 from lightkit.config.accelerator.homes import home_of
 from lightkit.config.accelerator.said import Said, contradiction
 from lightkit.config.accelerator.writing import valued
+from lightkit.config.loader import Consequence, Resolved
 from lightkit.config.origins import KeyPath, near
-from lightkit.config.pruning import Consequence
-from lightkit.config.resolved import Resolved
-from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Node, Table, plain
+from lightkit.config.yaml_reader import read_scalar
 
 __all__ = ["AUTO", "COMPUTING_KEYS", "Settings", "computing_settings", "unheeded"]
 

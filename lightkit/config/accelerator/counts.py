@@ -8,7 +8,7 @@ from typing import Any
 
 from lightkit.config.accelerator.said import Said
 from lightkit.config.origins import dotted, mistake
-from lightkit.config.scalars import read_scalar
+from lightkit.config.yaml_reader import read_scalar
 
 __all__ = ["ALL", "read_devices", "read_flag", "read_gpus", "read_processes", "read_tpu_cores"]
 

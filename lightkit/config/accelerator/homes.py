@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from lightkit.config.accelerator.said import Said
-from lightkit.config.catalogue.catalogue import load_catalogue
-from lightkit.config.merging import class_of
+from lightkit.config.loader import Resolved
+from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, mistake
-from lightkit.config.resolved import Resolved
+from lightkit.config.schema import load_schema
 from lightkit.config.tree import Node, Table, plain
 
 __all__ = ["home_of"]
@@ -78,7 +78,7 @@ def _known_name(named: str, section: str, names: Sequence[str], said: Said) -> s
 
 
 def _described(named: str, section: str) -> dict[str, Any] | None:
-    catalogue = load_catalogue().with_apart()
+    catalogue = load_schema().with_apart()
     bases = catalogue.data["bases"][section]
     path = catalogue.path_of(named, bases)
     if path is not None and catalogue.counts(path):

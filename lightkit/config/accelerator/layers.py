@@ -10,7 +10,7 @@ from lightkit.config.accelerator.counts import ALL, read_devices
 from lightkit.config.accelerator.said import Said
 from lightkit.config.accelerator.strategy import is_strategy_word
 from lightkit.config.accelerator.words import ACCELERATOR_CLASSES, HOROVOD, KINDS, OLD_STRATEGIES
-from lightkit.config.merging import class_of
+from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin
 
 __all__ = ["is_remote", "kind_of", "outspoken"]

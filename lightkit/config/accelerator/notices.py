@@ -8,11 +8,11 @@ from lightkit.config.accelerator.rules import is_old_precision
 from lightkit.config.accelerator.said import OLD_TRAINER_KEYS, Said
 from lightkit.config.accelerator.strategy import is_strategy_word
 from lightkit.config.accelerator.words import HOROVOD, OLD_STRATEGIES
-from lightkit.config.merging import class_of
+from lightkit.config.loader import Resolved
+from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, dotted
-from lightkit.config.resolved import Resolved
-from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Node, Table, plain
+from lightkit.config.yaml_reader import read_scalar
 
 __all__ = ["notices_of", "oversubscription"]
 

@@ -25,8 +25,8 @@ from lightkit.config.accelerator.scaling import scaling_entry
 from lightkit.config.accelerator.strategy import Strategy, decide_strategy, is_strategy_word
 from lightkit.config.accelerator.words import KINDS
 from lightkit.config.accelerator.writing import rewritten, valued
+from lightkit.config.loader import Resolved
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake
-from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Leaf, Node, graft
 from lightkit.hardware import Machine
 

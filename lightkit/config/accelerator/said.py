@@ -8,8 +8,8 @@ from typing import Any
 
 from lightkit.config.accelerator.words import KINDS
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near
-from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Node, Table, plain
+from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 
 __all__ = ["BLOCK_KEYS", "OLD_TRAINER_KEYS", "Said", "agreed", "contradiction", "read_said"]

@@ -8,8 +8,8 @@ from typing import Any
 from lightkit.config.accelerator.counts import read_flag
 from lightkit.config.accelerator.said import Said, agreed
 from lightkit.config.accelerator.writing import valued
+from lightkit.config.loader import Resolved
 from lightkit.config.origins import KeyPath, mistake
-from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Leaf, Node, Table, plain
 
 __all__ = ["scaling_entry"]

@@ -13,7 +13,7 @@ from lightkit.config.accelerator.words import (
     STRATEGIES_AS_ACCELERATORS,
     STRATEGY_CLASSES,
 )
-from lightkit.config.merging import class_of
+from lightkit.config.merge import class_of
 from lightkit.config.origins import mistake
 from lightkit.config.tree import Leaf, Node, Table, plain
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from lightkit.config.accelerator.said import OLD_TRAINER_KEYS, Said
+from lightkit.config.loader import Resolved
 from lightkit.config.origins import KeyPath, mistake
-from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Node, Table, graft, plain
 
 __all__ = ["put", "rewritten", "valued"]

@@ -10,9 +10,9 @@ from lightkit.config.accelerator import Hardware, resolve_hardware
 from lightkit.config.accelerator.computing import COMPUTING_KEYS
 from lightkit.config.accelerator.said import OLD_TRAINER_KEYS
 from lightkit.config.accelerator.words import GONE_STRATEGIES, OLD_STRATEGIES, STRATEGIES_AS_ACCELERATORS
-from lightkit.config.merging import Layering
+from lightkit.config.loader import CLASS_SECTIONS, WORDS, Resolved
+from lightkit.config.merge import MergeRules
 from lightkit.config.origins import Origin
-from lightkit.config.resolved import CLASS_SECTIONS, WORDS, Resolved
 from lightkit.config.tree import Leaf, Node, Table, plain
 from lightkit.config.upgrade.changes import Report, is_interpolated, shown
 from lightkit.config.upgrade.edits import SAME
@@ -103,7 +103,7 @@ def _resolved(table: Mapping[str, Node], block: Node | None, report: Report, ori
     top = {"trainer": Table(dict(table), Origin("default"))}
     if block is not None:
         top["accelerator"] = _of_devices(block)  # type: ignore[assignment]
-    layering = Layering(CLASS_SECTIONS, {"callbacks": {}, "logger": {}}, WORDS)
+    layering = MergeRules(CLASS_SECTIONS, {"callbacks": {}, "logger": {}}, WORDS)
     try:
         tree = layering.lay(Table({}, Origin("default")), Table(top, Origin("default")))
         assert isinstance(tree, Table)

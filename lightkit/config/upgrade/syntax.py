@@ -1,6 +1,6 @@
 """YAML text as a tree that knows where each key and value begins and ends, aliases and styles included.
 
-Apart from `lightkit.config.reading`, whose trees hold what a text means: here it is how it is written.
+Apart from `lightkit.config.yaml_reader`, whose trees hold what a text means: here it is how it is written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Union
 
 import yaml
 
-from lightkit.config.scalars import YamlLoader, read_scalar
+from lightkit.config.yaml_reader import YamlLoader, read_scalar
 
 __all__ = [
     "LINE_BREAK",

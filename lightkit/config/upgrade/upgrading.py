@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightkit.config.layers import layers_of
+from lightkit.config.loader import layers_of
 from lightkit.config.origins import shown_path
-from lightkit.config.reading import read_file, read_text
 from lightkit.config.tree import Items, Leaf, Node, Table, plain
 from lightkit.config.upgrade.changes import Change, Places, Report
 from lightkit.config.upgrade.classes import upgrade_classes
@@ -18,6 +17,7 @@ from lightkit.config.upgrade.placing import STAGES, placed
 from lightkit.config.upgrade.syntax import Mapping as MappingSyntax
 from lightkit.config.upgrade.syntax import has_aliases, is_json, long_keys
 from lightkit.config.upgrade.trainers import TrainerUpgrade
+from lightkit.config.yaml_reader import read_file, read_text
 from lightkit.errors import ConfigError, ConfigErrors
 
 __all__ = ["Upgraded", "upgrade_file"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from lightkit.config.scalars import dump_yaml, read_scalar
+from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 __all__ = ["Raw", "block_lines", "flow_text", "reindented"]
 

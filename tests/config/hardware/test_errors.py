@@ -9,8 +9,8 @@ import pytest
 
 from lightkit.config import split_arguments
 from lightkit.config.accelerator import resolve_hardware
-from lightkit.config.layers import Flag
-from lightkit.config.resolved import resolve
+from lightkit.config.loader import resolve
+from lightkit.config.overrides import Flag
 from lightkit.errors import ConfigError
 from lightkit.hardware import Gpu, Machine, Xla
 from tests.config.hardware.test_resolving import FOUR, NOTHING, TPU, hardware_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import resolve, resolve_hardware
-from lightkit.config.layers import Flag
+from lightkit.config.overrides import Flag
 from lightkit.errors import ConfigError
 
 OWN = """

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from lightkit.config import Hardware, resolve, resolve_hardware
 from lightkit.config.accelerator.computing import COMPUTING_KEYS
 from lightkit.config.accelerator.said import BLOCK_KEYS
-from lightkit.config.layers import Flag
-from lightkit.config.scalars import read_scalar
+from lightkit.config.overrides import Flag
+from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
 from tests.config.hardware.test_resolving import FOUR, NOTHING, TPU

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lightkit.config import Hardware, Resolved, resolve, resolve_hardware, split_arguments
-from lightkit.config.scalars import read_scalar
+from lightkit.config.yaml_reader import read_scalar
 from lightkit.hardware import Gpu, Machine, Xla
 
 HOROVOD = {"class_path": "lightkit.distributed.HorovodStrategy"}

@@ -1,22 +1,135 @@
-"""YAML text as a tree with the place of every value."""
+"""Read YAML as trees in which every value has its file, line and column, with scalars as jsonargparse reads them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
-from pathlib import Path
+from collections.abc import Hashable, Sequence
+from enum import Enum
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
 
 from lightkit.config.origins import Origin, mistake, near_files, shortened, shown_path
 from lightkit.config.problems import Problems, Unreadable
-from lightkit.config.scalars import SCALAR_TAGS, YamlLoader
-from lightkit.config.syntax import plain_words
 from lightkit.config.tree import Items, Leaf, Node, Table
 from lightkit.errors import ConfigError
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "TOO_LARGE", "YamlSyntaxError", "read_file", "read_text"]
+_FLOAT_TAG = "tag:yaml.org,2002:float"
+_FLOAT = re.compile(
+    r"""^(?:
+     [-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?(?:[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)
+    |\.[0-9_]+(?:[eE][-+][0-9]+)?
+    |[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$""",
+    re.VERBOSE,
+)
+SCALAR_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "value"))
+
+
+def _resolvers(inherited: dict[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
+    dropped = ("tag:yaml.org,2002:timestamp", _FLOAT_TAG)
+    kept = {first: [pair for pair in pairs if pair[0] not in dropped] for first, pairs in inherited.items()}
+    for first in "-+0123456789.":
+        kept.setdefault(first, []).append((_FLOAT_TAG, _FLOAT))
+    return kept
+
+
+class YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """PyYAML's safe loader with jsonargparse's idea of a number."""
+
+    yaml_implicit_resolvers = _resolvers(yaml.SafeLoader.yaml_implicit_resolvers)
+
+
+YamlLoader.add_constructor("tag:yaml.org,2002:value", yaml.constructor.SafeConstructor.construct_yaml_str)
+
+
+class _Dumper(yaml.SafeDumper):
+    """The counterpart of `YamlLoader`: puts quotes around what that would take for a number."""
+
+    yaml_implicit_resolvers = _resolvers(yaml.SafeDumper.yaml_implicit_resolvers)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # PyYAML 6.0.3 writes these line breaks into single quotes, where they read back as spaces.
+    style = '"' if any(rare in text for rare in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+_Dumper.add_multi_representer(Enum, lambda dumper, word: dumper.represent_data(word.value))
+_Dumper.add_representer(tuple, _Dumper.represent_list)
+_Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
+
+
+def dump_yaml(config: dict[str, Any]) -> str:
+    """Write a config as YAML in its own order; `resolve` reads it back equal."""
+    text: str = yaml.dump(config, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def read_scalar(text: str) -> Any:
+    """Read one scalar; text that is none is itself."""
+    try:
+        value = yaml.load(text, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+    return text if isinstance(value, (dict, list)) or text == "" else value
+
+
+_LONGEST_KEY = 1024  # by the specification of YAML 1.2, unless a question mark stands before it
+_WORDS = {
+    "did not find expected ',' or '}'": "the { is not closed here, and no comma follows",
+    "did not find expected ',' or ']'": "the [ is not closed here, and no comma follows",
+    "did not find expected key": "keys of one mapping begin in one column",
+    "did not find expected '-' indicator": "elements of one list begin in one column, each with a dash",
+    "could not find expected ':'": "a key needs a colon and a space after it",
+    "found unexpected end of stream": "the quote that begins here is never closed",
+    "found undefined alias": "no anchor of this name stands above; put quotes around text that begins with *",
+    "but found another document": "a config is one document, and --- begins another",
+    "found duplicate anchor": "an anchor of this name stands above",
+    "found unknown escape character": "in double quotes a backslash is written \\\\; single quotes take it as it is",
+}
+"""Plain words for libyaml's ``problem``."""
+
+
+def plain_words(error: yaml.YAMLError, lines: Sequence[str], opened: str | None) -> str:
+    """Say what an error of PyYAML means.
+
+    Args:
+        error: The error, which has a place.
+        lines: The text's lines.
+        opened: The bracket that is open where the text ends.
+    """
+    assert isinstance(error, yaml.MarkedYAMLError)
+    assert error.problem_mark is not None
+    problem, mark = error.problem or "", error.problem_mark
+    line, column = (lines[mark.line] if mark.line < len(lines) else ""), mark.column
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "lines are indented with spaces, and a tab stands here"
+    if opened is not None and not "".join(lines[mark.line :])[column:].strip():
+        return f"the {opened} that opens here is never closed"
+    if problem == "found character that cannot start any token":
+        return f"text cannot begin with {line[column : column + 1]}; put quotes around it"
+    if column > _LONGEST_KEY and not line[:column].count(": "):
+        return f"a key is longer than {_LONGEST_KEY} characters"
+    if problem == "mapping values are not allowed in this context":
+        if ": " in line[:column]:
+            return "a second colon in one line; put quotes around text that holds one"
+        above = next((above for above in reversed(lines[: mark.line]) if above.strip()), "")
+        return _WORDS["did not find expected key"] if ":" in above else "the line above has no colon after its key"
+    if problem == "did not find expected node content":
+        return f"a value is missing before {line[column : column + 1]}"
+    if problem == "did not find expected key" and line[:column].strip():
+        return "the value has ended before this; put quotes around all of it"
+    said = ", ".join(part for part in (error.context, problem) if part)
+    return _WORDS.get(problem, said)
+
 
 MAX_NODES = 20_000  # a few aliases of aliases can stand for billions of values
 MAX_DEPTH = 100  # Python's recursion ends soon after 1000

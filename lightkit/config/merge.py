@@ -9,16 +9,14 @@ from typing import Any
 
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, mistake
 from lightkit.config.problems import Problems
-from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Items, Leaf, Node, Table, plain, superseding
-
-__all__ = ["Layering", "class_of", "is_append"]
+from lightkit.config.yaml_reader import read_scalar
 
 _SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
 
 
 @dataclass(frozen=True)
-class Layering:
+class MergeRules:
     """The merge of layers, and which places in them name classes.
 
     A mapping with ``class_path`` is a class wherever it stands. At the places given here it is one also where it

@@ -10,15 +10,15 @@ import pytest
 import yaml
 
 from lightkit.cli.config_loader import NAMED_CLASSES, STAGES
-from lightkit.config.catalogue import load_catalogue
-from lightkit.config.catalogue.schema import file_schema
+from lightkit.config.json_schema import file_schema
+from lightkit.config.schema import load_schema
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 @pytest.fixture(scope="module")
 def validator() -> jsonschema.Draft202012Validator:
-    schema = file_schema(load_catalogue(), default_classes=NAMED_CLASSES, subcommands=STAGES)
+    schema = file_schema(load_schema(), default_classes=NAMED_CLASSES, subcommands=STAGES)
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 

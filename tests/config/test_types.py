@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.config.catalogue import alternatives, any_of, shown
-from lightkit.config.catalogue.types import takes
+from lightkit.config.schema import accepts, any_of, describe_type, join_alternatives
 
 INTEGER, NUMBER, TEXT, SWITCH = ({"type": kind} for kind in ("integer", "number", "string", "boolean"))
 NULL = {"type": "null"}
@@ -36,11 +35,11 @@ NULL = {"type": "null"}
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_type_is_said_in_plain_words(schema: dict[str, Any], words: str) -> None:
-    assert shown(schema) == words
+    assert describe_type(schema) == words
 
 
 def test_alternatives_are_said_once() -> None:
-    assert alternatives(["text", "null", "text"]) == "text or null"
+    assert join_alternatives(["text", "null", "text"]) == "text or null"
 
 
 def test_a_type_that_takes_anything_takes_the_others_along() -> None:
@@ -82,5 +81,5 @@ def test_a_type_that_takes_anything_takes_the_others_along() -> None:
 def test_values_are_read_as_jsonargparse_reads_them(
     schema: dict[str, Any], taken: list[Any], refused: list[Any]
 ) -> None:
-    assert [value for value in taken if not takes(schema, value)] == []
-    assert [value for value in refused if takes(schema, value)] == []
+    assert [value for value in taken if not accepts(schema, value)] == []
+    assert [value for value in refused if accepts(schema, value)] == []

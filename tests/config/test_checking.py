@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import Resolved, resolve
-from lightkit.config.catalogue import Findings, check_values, load_catalogue
-from lightkit.config.layers import Flag
-from lightkit.config.pruning import without
+from lightkit.config.loader import drop_paths
+from lightkit.config.overrides import Flag
+from lightkit.config.schema import load_schema
+from lightkit.config.validation import ValidationResult, validate_values
 
 ENTRIES = {
     "callbacks": {"early_stopping": "pytorch_lightning.callbacks.EarlyStopping"},
     "logger": {"csv": "lightkit.loggers.CSV"},
 }
 STAGES = ("fit", "validate", "test", "predict")
-RECORDED: Mapping[str, str] = load_catalogue().data["versions"]
-CONFIGS = Path(__file__).parents[3] / "configs"
+RECORDED: Mapping[str, str] = load_schema().data["versions"]
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def resolved_from(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> Resolved:
@@ -29,12 +30,12 @@ def resolved_from(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> Res
     return resolve(files, flags=said, environ={}, subcommand="fit", subcommands=STAGES, default_classes=ENTRIES)
 
 
-def findings_in(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> Findings:
+def findings_in(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> ValidationResult:
     resolved = resolved_from(folder, *texts, flags=flags)
-    return check_values(resolved.tree, load_catalogue().fits(RECORDED), layering=resolved.layering, subcommand="fit")
+    return validate_values(resolved.tree, load_schema().fits(RECORDED), layering=resolved.layering, subcommand="fit")
 
 
-def told(findings: Findings) -> list[str]:
+def told(findings: ValidationResult) -> list[str]:
     return [str(problem).splitlines()[0] for _, problem in findings.problems]
 
 
@@ -214,9 +215,9 @@ def test_what_jsonargparse_takes_is_no_mistake(tmp_path: Path, text: str) -> Non
 
 def test_what_was_left_out_because_it_was_wrong_is_not_missing(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, "callbacks: {early_stopping: {monitor: [1]}, lr: {class_path: EarlyStopping}}")
-    left = without(resolved, [("callbacks", "early_stopping", "init_args", "monitor")])
-    catalogue = load_catalogue().fits(RECORDED)
-    findings = check_values(left.tree, catalogue, layering=left.layering, removed=left.removed)
+    left = drop_paths(resolved, [("callbacks", "early_stopping", "init_args", "monitor")])
+    catalogue = load_schema().fits(RECORDED)
+    findings = validate_values(left.tree, catalogue, layering=left.layering, removed=left.removed)
     assert [path for path, _ in findings.problems] == [("callbacks", "lr")]
 
 
@@ -266,8 +267,8 @@ def test_a_class_of_ones_own_is_left_to_who_can_import_it(tmp_path: Path) -> Non
 def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, "trainer: {max_epochs: ten}\nmodel: {class_path: Nope, init_args: {a: 3}}")
     unresolved = [("trainer", "max_epochs"), ("model", "class_path")]
-    findings = check_values(
-        resolved.tree, load_catalogue().fits(RECORDED), layering=resolved.layering, unresolved=unresolved
+    findings = validate_values(
+        resolved.tree, load_schema().fits(RECORDED), layering=resolved.layering, unresolved=unresolved
     )
     assert findings.problems == []
 
@@ -288,8 +289,8 @@ def test_a_package_of_another_version_is_not_judged(tmp_path: Path, versions: di
         "trainer: {max_epochs: x}\noptimizer: {class_path: SGD, init_args: {lr2: 3}}\ndata: {class_path: Flowers, x: 3}"
     )
     resolved = resolved_from(tmp_path, text)
-    catalogue = load_catalogue().fits({**RECORDED, **versions})
-    findings = check_values(resolved.tree, catalogue, layering=resolved.layering)
+    catalogue = load_schema().fits({**RECORDED, **versions})
+    findings = validate_values(resolved.tree, catalogue, layering=resolved.layering)
     assert len(findings.problems) == num_told
 
 
@@ -297,7 +298,7 @@ def test_a_package_of_another_version_is_not_judged(tmp_path: Path, versions: di
 def test_no_shipped_config_has_a_mistake(file: Path) -> None:
     environ = dict.fromkeys(("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night")
     resolved = resolve([file], environ=environ, subcommand="fit", subcommands=STAGES, default_classes=_named_classes())
-    assert told(check_values(resolved.tree, load_catalogue(), layering=resolved.layering)) == []
+    assert told(validate_values(resolved.tree, load_schema(), layering=resolved.layering)) == []
 
 
 def _named_classes() -> Mapping[str, Mapping[str, str]]:

@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightkit.config.merging import Layering
+from lightkit.config.merge import MergeRules
 from lightkit.config.origins import KeyPath, dotted, mistake, near, shortened
 from lightkit.config.problems import Problems
-from lightkit.config.scalars import read_scalar
 from lightkit.config.tree import Items, Leaf, Node, Table, plain, walk
+from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
-
-__all__ = ["LightningConfig", "check_class_names", "check_entries", "lightning_config", "named_config"]
-
 
 _LONGEST_CLASS_NAME = 500
 _MOST_PACKAGES = 50
@@ -42,7 +39,7 @@ class LightningConfig:
         return path
 
 
-def check_entries(tree: Table, layering: Layering, problems: Problems) -> set[KeyPath]:
+def check_entries(tree: Table, layering: MergeRules, problems: Problems) -> set[KeyPath]:
     """Check that every named entry can name its class, and give the places of those that cannot.
 
     An entry that is neither mapping, class name nor null, or whose name is unknown and that has no class, is a problem.
@@ -101,7 +98,7 @@ def _entry_mistake(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Conf
     return None
 
 
-def lightning_config(tree: Table, layering: Layering) -> LightningConfig:
+def lightning_config(tree: Table, layering: MergeRules) -> LightningConfig:
     """Turn named entries into the lists under ``trainer``: the entries in their order, then the user's own list.
 
     ``trainer.logger: false`` still means no logger at all.
@@ -151,7 +148,7 @@ def _own_list(trainer: dict[str, Any], section: str) -> tuple[list[Any] | None, 
     return (value if isinstance(value, list) else [value]), source
 
 
-def named_config(config: Mapping[str, Any], tree: Table, layering: Layering) -> dict[str, Any]:
+def named_config(config: Mapping[str, Any], tree: Table, layering: MergeRules) -> dict[str, Any]:
     """Put the named entries of a config that LightningCLI dumped back under their names.
 
     Entries that a layer removed stay ``null``, so that the saved config removes them again from the defaults.

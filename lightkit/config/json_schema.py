@@ -1,23 +1,93 @@
-"""The JSON Schema of a lightkit file, for editors: completion, hover, and a red line under a wrong key.
-
-A file is one layer, so nothing in it is required: a lower one may name the class whose argument this one sets.
-"""
+"""The JSON Schema of a lightkit file, for editors: completion, hover, and a mark under a wrong key."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from lightkit.config.catalogue.catalogue import Catalogue
-from lightkit.config.catalogue.hardware_schema import accelerator_schema, trainer_hardware
-from lightkit.config.catalogue.types import branches_of
-from lightkit.config.resolved import SECTIONS
-
-__all__ = ["file_schema"]
+from lightkit.config.accelerator.said import BLOCK_KEYS, OLD_TRAINER_KEYS
+from lightkit.config.accelerator.words import KINDS, OLD_STRATEGIES, PRECISIONS, XLA_STRATEGIES, why_gone
+from lightkit.config.loader import SECTIONS
+from lightkit.config.schema import ConfigSchema, list_branches
 
 Schema = dict[str, Any]
 
+_COUNT = {"type": ["integer", "string", "array", "null"], "items": {"type": ["integer", "string"]}}
+_NUMBER = {"type": ["integer", "string", "null"]}
+_SWITCH = {"type": ["boolean", "string", "null"]}
+_STRATEGIES = ("auto", "ddp", "ddp_spawn", "fsdp", "deepspeed", "horovod", *XLA_STRATEGIES, *OLD_STRATEGIES)
+_STRATEGY = {"anyOf": [{"enum": list(_STRATEGIES)}, {"type": ["string", "object", "null"]}]}
+_PRECISION = {"anyOf": [{"enum": list(PRECISIONS)}, {"type": ["integer", "string", "null"]}]}
+_PRECISION_OR_AUTO = {"anyOf": [{"enum": ["auto", *PRECISIONS]}, {"type": ["integer", "string", "null"]}]}
 _REFERENCE = {"$ref": "#/$defs/reference"}
+_NUMBER_TEXT = {"type": "string", "pattern": r"^[-+]?\.?[0-9][0-9_.eE+-]*$"}
+_SWITCH_OR_AUTO = {"anyOf": [{"type": ["boolean", "null"]}, {"enum": ["auto", "true", "false"]}, _REFERENCE]}
+_COUNT_OR_AUTO = {"anyOf": [{"type": ["integer", "null"]}, {"enum": ["auto"]}, _NUMBER_TEXT, _REFERENCE]}
+_RATE_OR_AUTO = {"anyOf": [{"type": ["number", "null"]}, {"enum": ["auto"]}, _NUMBER_TEXT, _REFERENCE]}
+_FORMAT = {"anyOf": [{"enum": ["auto", "contiguous", "channels_last", None]}, _REFERENCE]}
+_KIND = {"anyOf": [{"enum": list(KINDS)}, {"type": ["string", "null"]}]}
+_KEYS: dict[str, tuple[Schema, str]] = {
+    "kind": (_KIND, "Kind of device; accelerator: cpu is short for it"),
+    "gpus": (_COUNT, "Number of GPUs, their numbers as in [0, 3], or -1 for all; 0 is the CPU"),
+    "tpu_cores": (_COUNT, "Number of TPU cores, [5] for that one, or all"),
+    "ipus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {why_gone('ipu')}"),
+    "hpus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {why_gone('hpu')}"),
+    "num_processes": (_NUMBER, "Number of processes on CPUs, with ddp unless a strategy is given"),
+    "strategy": (_STRATEGY, "How processes train together: ddp, fsdp, horovod, ..., or a class"),
+    "num_nodes": (_NUMBER, "Number of machines"),
+    "precision": (_PRECISION_OR_AUTO, "Numbers to compute in, such as bf16-mixed; auto: the fastest of those measured"),
+    "memory_format": (_FORMAT, "Of weights and images; auto: the faster one"),
+    "compile": (_SWITCH_OR_AUTO, "Whether the model's layers go through torch.compile; auto: if that is faster"),
+    "tf32": (_SWITCH_OR_AUTO, "Whether CUDA rounds float32 to TensorFloat-32 in matrix products; auto: if faster"),
+    "fused": (_SWITCH_OR_AUTO, "Whether the optimizer updates all parameters in one kernel; auto: if faster"),
+    "threads": (
+        _COUNT_OR_AUTO,
+        "Threads of each process; auto: as many as are fastest, and fit the cores beside workers and ranks",
+    ),
+    "num_workers": (_COUNT_OR_AUTO, "Processes that load the data; auto: as many as training waits for, if they fit"),
+    "batch_size": (
+        _COUNT_OR_AUTO,
+        "Samples of a batch; auto: the least that fits into memory and is within 5 % of the best rate",
+    ),
+    "learning_rate": (
+        _RATE_OR_AUTO,
+        "Of the optimizer or the model; auto: a tenth of where the loss of a range test is least",
+    ),
+    "scale_lr": (_SWITCH, "Multiply the learning rate by the number of ranks"),
+    "warmup_epochs": (
+        {"type": ["integer", "number", "string", "null"]},
+        "Epochs in which the scaled learning rate is reached",
+    ),
+}
+
+
+def accelerator_schema() -> Schema:
+    """Give the schema of the block ``accelerator``, which may be one word."""
+    properties = {key: _described(key) for key in BLOCK_KEYS}
+    block = {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
+    words = {"enum": list(KINDS)}
+    reference = {"$ref": "#/$defs/reference"}
+    return {"anyOf": [words, block, reference], "description": "The hardware: cpu, gpu, or a mapping such as {gpus: 2}"}
+
+
+def trainer_hardware(arguments: Mapping[str, Any]) -> dict[str, Schema]:
+    """Give the schemas of the trainer's keys for hardware, with those of Lightning 1.x."""
+    old = {key: {**_described(key), "deprecated": True} for key in OLD_TRAINER_KEYS}
+    types: dict[str, Schema] = {
+        "accelerator": {"anyOf": [{"enum": list(KINDS)}, {"type": ["string", "object", "null"]}]},
+        "devices": _COUNT,
+        "num_nodes": _NUMBER,
+        "strategy": _STRATEGY,
+        "precision": _PRECISION,
+    }
+    return {**old, **{key: {**schema, "description": arguments[key]["says"]} for key, schema in types.items()}}
+
+
+def _described(key: str) -> Schema:
+    schema, says = _KEYS[key]
+    return {**schema, "description": says}
+
+
 _DIGITS: dict[str, Schema] = {
     "integer": {"type": "string", "pattern": r"^[-+]?[0-9][0-9_]*$"},
     "number": {"type": "string", "pattern": r"^[-+]?(\.inf|[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)([eE][-+]?[0-9]+)?$"},
@@ -37,7 +107,7 @@ _ENTRIES = {
 
 
 def file_schema(
-    catalogue: Catalogue, *, default_classes: Mapping[str, Mapping[str, str]], subcommands: Collection[str]
+    catalogue: ConfigSchema, *, default_classes: Mapping[str, Mapping[str, str]], subcommands: Collection[str]
 ) -> Schema:
     """Give the JSON Schema of a lightkit file, draft 2020-12.
 
@@ -75,7 +145,7 @@ def file_schema(
 class _Writer:
     """Writes schemas, and collects the definitions that they refer to."""
 
-    def __init__(self, catalogue: Catalogue, default_classes: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, catalogue: ConfigSchema, default_classes: Mapping[str, Mapping[str, str]]) -> None:
         self._catalogue = catalogue
         self._default_classes = default_classes
         self.definitions: dict[str, Schema] = {}
@@ -102,7 +172,7 @@ class _Writer:
         properties: dict[str, Schema] = {}
         for name, argument in arguments.items():
             properties[name] = self._argument(argument)
-            lists = [branch for branch in branches_of(argument["schema"]) if branch.get("type") == "array"]
+            lists = [branch for branch in list_branches(argument["schema"]) if branch.get("type") == "array"]
             if lists:
                 item = self._type(lists[0].get("items", {}))
                 added = {"anyOf": [item, {"type": "array", "items": item}, {"type": "null"}]}
@@ -119,7 +189,7 @@ class _Writer:
             return {}
         plain: list[str] = ["null"]
         others: list[Schema] = []
-        for branch in branches_of(schema):
+        for branch in list_branches(schema):
             if set(branch) == {"type"} and branch["type"] not in ("array", "object"):
                 plain += [branch["type"]] if branch["type"] not in plain else []
             else:

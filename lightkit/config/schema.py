@@ -1,0 +1,291 @@
+"""The schema of a config: what ``schema.json`` describes, which of it holds for the installed versions, and types."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightkit.config.yaml_reader import YamlLoader
+
+Schema = dict[str, Any]
+
+_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "NoneType": "null",
+    "list": "a list",
+    "tuple": "a list",
+    "set": "a list",
+    "Sequence": "a list",
+    "Iterable": "a list",
+    "dict": "a mapping",
+    "Mapping": "a mapping",
+}
+_PYTHON = {
+    "integer": "int",
+    "number": "float",
+    "string": "str",
+    "boolean": "bool",
+    "null": "NoneType",
+    "array": "list",
+    "object": "dict",
+}
+_PLURALS = {"integer": "integers", "number": "numbers", "array": "lists", "object": "mappings"}
+
+
+def type_words(kind: str) -> str:
+    """Give the plain words for a type by its name in Python."""
+    return _WORDS.get(kind, kind)
+
+
+def join_alternatives(words: Iterable[str]) -> str:
+    """Join words as in ``an integer, text or null``, each once."""
+    each = list(dict.fromkeys(words))
+    if "a number" in each and "an integer" in each:
+        each.remove("an integer")
+    return " or ".join(filter(None, [", ".join(each[:-1]), *each[-1:]]))
+
+
+def any_of(schemas: Iterable[Schema]) -> Schema:
+    """Make the schema that takes what any of several takes."""
+    each: list[Schema] = []
+    for schema in schemas:
+        each += [branch for branch in list_branches(schema) if branch not in each]
+    if {} in each:
+        return {}
+    return each[0] if len(each) == 1 else {"anyOf": each}
+
+
+def list_branches(schema: Schema) -> list[Schema]:
+    """List the alternatives of a schema."""
+    branches: list[Schema] = schema.get("anyOf", [schema])
+    return branches
+
+
+def with_article(name: str) -> str:
+    """Write ``a Callback``, ``an Optimizer``, ``an LRScheduler``."""
+    spelled = name[1:2].isupper()
+    return f"{'an' if name[:1] in ('AEFHILMNORSX' if spelled else 'AEIOU') else 'a'} {name}"
+
+
+def describe_type(schema: Schema) -> str:
+    """Say in plain words what a schema takes: ``a list of numbers or null``."""
+    words: list[str] = []
+    for branch in list_branches(schema):
+        words += [_value(value) for value in branch["enum"]] if "enum" in branch else [_shown(branch)]
+    return join_alternatives(words)
+
+
+def _shown(schema: Schema) -> str:
+    if "class" in schema:
+        name = schema["class"].rpartition(".")[2]
+        return f"a function that makes {with_article(name)}" if schema.get("callable") else with_article(name)
+    if not schema:
+        return "anything"
+    kind = schema["type"]
+    word = type_words(_PYTHON[kind])
+    if kind == "object":
+        return f"{word} to {_plural(schema['additionalProperties'])}" if schema.get("additionalProperties") else word
+    if "prefixItems" in schema:
+        items = schema["prefixItems"]
+        same = all(item == items[0] for item in items)
+        return f"a list of {len(items)} {_plural(items[0])}" if same else f"a list of {len(items)} values"
+    return f"{word} of {_plural(schema['items'])}" if schema.get("items") else word
+
+
+def _plural(schema: Schema) -> str:
+    words = []
+    for branch in list_branches(schema):
+        if "class" in branch and not branch.get("callable"):
+            words.append(f"{branch['class'].rpartition('.')[2]}s")
+        elif branch.get("type") in _PLURALS:
+            words.append(_PLURALS[branch["type"]] + re.sub("^an? [a-z]+", "", describe_type(branch)))
+        else:
+            words.append("values" if not branch else describe_type(branch))
+    return join_alternatives(words)
+
+
+def _value(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else "null" if value is None else str(value).lower()
+
+
+def accepts(schema: Schema, value: Any) -> bool:
+    """Tell whether jsonargparse 4.53 may take a value for a type that is no class.
+
+    Text is read as YAML where the type is not text: `'3'` is an integer. An integer is a number, but 1.0 is no integer,
+    1 is no boolean, and an integer no text. A single value is no list. Null stands for "nothing said" everywhere.
+    """
+    return value is None or _takes_inside(schema, value)
+
+
+def _takes_inside(schema: Schema, value: Any) -> bool:
+    """Tell the same of what stands in a list or a mapping, where null is a value."""
+    return any(_takes(branch, reading) for branch in list_branches(schema) for reading in _readings(value))
+
+
+def _readings(value: Any) -> list[Any]:
+    if not isinstance(value, str) or not value:
+        return [value]
+    try:
+        return [value, yaml.load(value, Loader=YamlLoader)]  # noqa: S506 - a subclass of the safe loader
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return [value]
+
+
+def _takes(schema: Schema, value: Any) -> bool:
+    if not schema:
+        return True
+    if "enum" in schema:
+        return any(value == choice for choice in schema["enum"])  # 1 and True are equal there too
+    kind = schema.get("type")
+    if kind == "array":
+        return isinstance(value, (list, tuple)) and _takes_items(schema, value)
+    if kind == "object":
+        inner = schema.get("additionalProperties", {})
+        return isinstance(value, dict) and all(_takes_inside(inner, child) for child in value.values())
+    if kind == "null":
+        return value is None
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if kind == "string":
+        return isinstance(value, str)
+    if kind == "integer":
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind == "number":
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return True  # a class, which is judged elsewhere
+
+
+def _takes_items(schema: Schema, items: Sequence[Any]) -> bool:
+    if "prefixItems" in schema:
+        each = schema["prefixItems"]
+        return len(items) == len(each) and all(_takes_inside(one, item) for one, item in zip(each, items, strict=True))
+    return all(_takes_inside(schema.get("items", {}), item) for item in items)
+
+
+PACKAGES = {
+    "lightkit": "pytorch-lightning",
+    "lightning_fabric": "pytorch-lightning",
+    "pytorch_lightning": "pytorch-lightning",
+    "torch": "torch",
+}
+"""Packages whose classes are described, each with the distribution whose version decides whether that counts.
+
+Lightkit's own come with the catalogue, but take arguments of Lightning's over.
+"""
+MayMean = Callable[[str, Collection[str]], bool]
+"""Tells whether a short name may mean a class that derives from any of several bases, given by their paths."""
+_FILE = Path(__file__).with_name("schema.json")
+
+
+@dataclass(frozen=True)
+class ConfigSchema:
+    """What a config can name.
+
+    Args:
+        data: What ``scripts/catalogue.py`` wrote.
+        versions: Installed version of each distribution, None where it is missing; asked for where not given.
+        imported: Classes that have been imported and described in this process.
+    """
+
+    data: Mapping[str, Any] = field(repr=False)
+    versions: Mapping[str, str | None] | None = None
+    imported: frozenset[str] = frozenset()
+
+    def with_imported(self, classes: Mapping[str, Any]) -> ConfigSchema:
+        """Add classes that this process has imported, each described as in the file.
+
+        Args:
+            classes: What they are and take, by their paths.
+        """
+        data = {**self.data, "classes": {**self.classes, **classes}}
+        return replace(self, data=data, imported=self.imported | {*classes})
+
+    def with_apart(self) -> ConfigSchema:
+        """Add the classes that are known by their paths only, because nothing loads them that does not name them."""
+        return replace(self, data={**self.data, "classes": {**self.data["apart"], **self.classes}})
+
+    def fits(self, versions: Mapping[str, str | None]) -> ConfigSchema:
+        """Give the catalogue as it counts where these versions are installed."""
+        return replace(self, versions=versions)
+
+    @cached_property
+    def trusted(self) -> Collection[str]:
+        """Packages that were described as they are installed. None, where jsonargparse reads values by other rules."""
+        recorded = self.data["versions"]
+        same = {name for name in recorded if _public(self._version(name)) == recorded[name]}
+        return {package for package, name in PACKAGES.items() if {name, "jsonargparse"} <= same}
+
+    @property
+    def classes(self) -> Mapping[str, Any]:
+        """Every class that is described, by its path."""
+        classes: Mapping[str, Any] = self.data["classes"]
+        return classes
+
+    def path_of(self, name: str, bases: Collection[str] = ()) -> str | None:
+        """Give the path of a class that is described.
+
+        Args:
+            name: Any path that leads to it, or its short name.
+            bases: Classes that it may derive from, for a short name.
+        """
+        if "." in name:
+            path = self.data["aliases"].get(name, name)
+            return path if path in self.classes else None
+        found = [self.data["names"].get(base, {}).get(name) for base in bases]
+        return next((path for path in found if isinstance(path, str) and path in self.classes), None)
+
+    def is_name(self, name: str, bases: Collection[str]) -> bool:
+        """Tell whether a short name stands for any class that derives from any of several bases, or may do so."""
+        return any(name in self.data["names"].get(base, (name,)) for base in bases)
+
+    def namesakes(self, name: str, bases: Collection[str]) -> list[str]:
+        """List the classes that have one short name, where there are several."""
+        found = [self.data["names"].get(base, {}).get(name) for base in bases]
+        return next((paths for paths in found if isinstance(paths, list)), [])
+
+    def names_below(self, bases: Collection[str]) -> set[str]:
+        """List the short names of all described classes that derive from any of several bases and can be built."""
+        pairs = [pair for base in bases for pair in self.data["names"].get(base, {}).items()]
+        return {name for name, path in pairs if isinstance(path, list) or self._can_be_built(path)}
+
+    def _can_be_built(self, path: str) -> bool:
+        return path in self.classes and not self.classes[path].get("abstract")
+
+    def counts(self, path: str) -> bool:
+        """Tell whether what is said of a class, or of a module, holds for what is installed."""
+        return path in self.imported or path.partition(".")[0] in self.trusted
+
+    def section_of(self, path: str) -> str | None:
+        """Give the top-level key under which a class goes."""
+        bases = set(self.classes[path]["bases"])
+        return next((section for section, known in self.data["bases"].items() if bases & {*known}), None)
+
+    def _version(self, name: str) -> str | None:
+        if self.versions is not None:
+            return self.versions.get(name)
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return None
+
+
+@cache
+def load_schema() -> ConfigSchema:
+    """Read the catalogue, once in a process."""
+    return ConfigSchema(json.loads(_FILE.read_text(encoding="utf-8")))
+
+
+def _public(version: str | None) -> str | None:
+    """Leave out what names a build, as in ``2.9.0+cpu``."""
+    return None if version is None else version.partition("+")[0]
