@@ -52,7 +52,7 @@ def _retrain(words: list[str], options: RetrainOptions, audience: CommandNotifie
         config = config_digest(session)
         work = Retraining(session, options, root=root, name=name, config=config, deadline=deadline, relay=relay)
         try:
-            return work.run(lock.bequeath(), may_continue=settings.resume == "auto")
+            return work.run(lock.delegate(), may_continue=settings.resume == "auto")
         finally:
             audience.is_told, audience.words = work.has_told_notifiers, work.words
 

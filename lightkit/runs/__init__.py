@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from lightkit.runs.files import read_json, write_json, write_text
     from lightkit.runs.fingerprints import INPUTS, Inputs, changes_between, joined, read_inputs
     from lightkit.runs.folder import check_name, create, find, list_runs, newest_interrupted, open_run, point_latest
-    from lightkit.runs.holders import lock_holder
     from lightkit.runs.integrity import (
         PassedOver,
         choose_good,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
         verify,
         write_aside,
     )
-    from lightkit.runs.lock import Lock
+    from lightkit.runs.lock import Lock, lock_holder
     from lightkit.runs.manifest import build_manifest, describe_git, describe_hardware, describe_packages, git_output
     from lightkit.runs.metrics import MetricsTable
     from lightkit.runs.run import Run, activate, current
@@ -95,7 +94,6 @@ _NAMES = {
     "files": ("read_json", "write_json", "write_text"),
     "fingerprints": ("INPUTS", "Inputs", "changes_between", "joined", "read_inputs"),
     "folder": ("check_name", "create", "find", "list_runs", "newest_interrupted", "open_run", "point_latest"),
-    "holders": ("lock_holder",),
     "integrity": (
         "PassedOver",
         "choose_good",
@@ -109,7 +107,7 @@ _NAMES = {
         "verify",
         "write_aside",
     ),
-    "lock": ("Lock",),
+    "lock": ("Lock", "lock_holder"),
     "manifest": ("build_manifest", "describe_git", "describe_hardware", "describe_packages", "git_output"),
     "metrics": ("MetricsTable",),
     "run": ("Run", "activate", "current"),

@@ -15,7 +15,7 @@ from lightkit.config.yaml_reader import read_file
 from lightkit.errors import ConfigError
 from lightkit.runs.files import read_json
 from lightkit.runs.folder import list_runs
-from lightkit.runs.holders import lock_holder
+from lightkit.runs.lock import lock_holder
 from lightkit.runs.run import Run
 
 __all__ = ["KILLED", "PROMOTED", "Listed", "list_all", "mode_of", "mode_of_name", "size_of", "stamp_of"]

@@ -1,14 +1,8 @@
-"""One process a job: a second start learns who runs it, and a dead process's lock is nobody's.
-
-It holds on a shared file system, where `flock` may be blind: a lock appears by a hard link to a file that is whole
-(`O_EXCL` where there are no hard links), which the server grants to one process only. To take over a dead holder's,
-a process first has to win the claim to that very holder, a file of its own that is granted in the same way, and only
-then renames its own lock over the dead one's. Whoever is killed in between leaves a claim of a dead process, which is
-claimed in turn; so nothing blocks for ever, and no moment is without a lock.
-"""
+"""One process per job: ``runs/<name>/lock.json`` names its owner, and the file's modification time is the heartbeat."""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -16,42 +10,105 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lightkit.errors import ConfigError, RunLocked
-from lightkit.runs.files import aside_of
-from lightkit.runs.granted import appears, lines_of, unwritten, write_new, write_whole
-from lightkit.runs.holders import Holder, claim_to, last_claimant, now_of, read_holder
-from lightkit.runs.process import describe_process
+from lightkit.errors import ConfigError, LightkitError, RunLocked
+from lightkit.runs.files import write_json
+from lightkit.runs.process import describe_process, is_gone
 
-__all__ = ["HELD_LOCK", "Lock"]
+__all__ = ["HELD_LOCK", "Lock", "LockOwner", "lock_holder"]
 
 HELD_LOCK = "_LIGHTKIT_LOCK"
-"""Variable by which a process that holds a job lets those that it starts work on it."""
+"""Environment variable by which the owner of a job lets a process that it starts work on the job."""
 
-_TRIES = 100
-_LONGEST_BEAT_S = 15.0
-_LONGEST_PAUSE_S = 2.0
+_GUARD_LEASE_S = 10.0  # of the file that guards a change of lock.json, which takes milliseconds
+_LONGEST_HEARTBEAT_S = 15.0
+_MISSED_HEARTBEATS = 3
 _log = logging.getLogger("lightkit")
 
 
-class Lock:
-    """The right to run a job, held by one process at a time; a context manager.
+@dataclass(frozen=True)
+class LockOwner:
+    """Content of a lock file.
 
-    ``runs/<name>/lock.json`` says who holds it. Its time of change is the holder's heartbeat.
+    Args:
+        path: The lock file.
+        record: Process, start, run folder and token of the owner; empty if the file cannot be read.
+        heartbeat_s: Time of the last heartbeat by the clock of the file server, in seconds since 1970.
+    """
+
+    path: Path
+    record: Mapping[str, Any]
+    heartbeat_s: float
+
+    @property
+    def process(self) -> Mapping[str, Any]:
+        """The process to name: the owner, or its delegate if that has outlived it."""
+        delegate = self.record.get("delegate")
+        return delegate if delegate and is_gone(self.record) else self.record
+
+    @property
+    def is_visible(self) -> bool | None:
+        """Whether the owner or its delegate runs; None if this host cannot tell."""
+        if not self.record:
+            return None
+        gone = [is_gone(process) for process in (self.record, self.record.get("delegate")) if process]
+        return True if False in gone else None if None in gone else False
+
+    def lease_s(self, stale_s: float) -> float:
+        """Compute for how many seconds after a heartbeat an owner counts as alive that this host cannot see."""
+        return max(stale_s, _MISSED_HEARTBEATS * float(self.record.get("beat_s", 0.0)))
+
+    def is_alive(self, *, stale_s: float, now_s: float) -> bool:
+        """Tell whether the owner is running, or its lease has not expired if this host cannot tell.
+
+        Args:
+            stale_s: Seconds without a heartbeat after which an owner on another host counts as dead.
+            now_s: Current time by the clock of the file server.
+        """
+        is_visible = self.is_visible
+        return now_s - self.heartbeat_s < self.lease_s(stale_s) if is_visible is None else is_visible
+
+    def describe(self, *, stale_s: float, now_s: float) -> str:
+        """Format the error for a process that may not run the job. The arguments are those of `is_alive`."""
+        if not self.record:
+            return (
+                f"{self.path} cannot be read, so the owner of job {self.path.parent.name!r} is unknown. The same "
+                f"command takes the job over {stale_s:g} s (run.stale_s) after the last change of that file."
+            )
+        folder = f", in {self.record['folder']}" if self.record.get("folder") else ""
+        process = f"process {self.process['pid']} on {self.process['host']} since {self.record['started']}{folder}"
+        lease = (
+            f" Its last heartbeat was {max(0.0, now_s - self.heartbeat_s):.0f} s ago; it counts as dead after "
+            f"{self.lease_s(stale_s):g} s (run.stale_s)."
+            if self.is_visible is None
+            else ""
+        )
+        return (
+            f"Job {self.path.parent.name!r} is being run by {process}.{lease} Try again when it has ended, wait for it "
+            f"(--run.wait_s=600), or give this run another name (--run.name). Its lock is {self.path}."
+        )
+
+
+class Lock:
+    """Exclusive right of a process to run a job; a context manager.
+
+    It holds on shared file systems without `flock`: ``lock.json`` is changed only under a `filelock.SoftFileLease`,
+    which needs exclusive creation of a file, and it is written by a rename.
 
     Args:
         root: Folder that holds the runs of all jobs.
         name: Name of the job.
-        wait_s: Seconds to wait for another holder.
-        stale_s: Seconds without a heartbeat after which a holder on another host counts as dead.
-        tell: Told once who holds the job, where this process waits.
-        lost: Called, from a thread, with the words about whoever has taken the lock over while this process could
-            not be heard of, as after the machine was suspended.
+        wait_s: Seconds to wait for another owner.
+        stale_s: Seconds without a heartbeat after which an owner on another host counts as dead.
+        tell: Called once with a message that names the owner, if this process waits.
+        lost: Called from the heartbeat thread with a message that names the new owner, if the job was taken over
+            because this process could not send heartbeats, such as after the machine was suspended.
     """
 
     def __init__(
@@ -64,65 +121,78 @@ class Lock:
         tell: Callable[[str], None] = _log.info,
         lost: Callable[[str], None] | None = None,
     ) -> None:
+        for key, value, is_valid in (("wait_s", wait_s, wait_s >= 0), ("stale_s", stale_s, stale_s >= 1e-3)):
+            if not is_valid or not math.isfinite(value):
+                expected = "0 or more" if key == "wait_s" else "above 0"
+                raise ConfigError(f"run.{key}: expected a number of seconds, {expected}, got {value!r}")
         self.name = name
         self.path = (Path(root) / name / "lock.json").absolute()
-        self._wait_s = _seconds("wait_s", wait_s)
-        self._stale_s = _seconds("stale_s", stale_s, least=1e-3)
-        self._tell = tell
-        self._lost = lost
-        self._mine: dict[str, Any] | None = None
-        self._said: dict[str, Any] = {}
-        self._is_heir = False
-        self._file: int | None = None
+        self._wait_s, self._stale_s = wait_s, stale_s
+        self._tell, self._lost = tell, lost
+        self._heartbeat_interval_s = min(stale_s / 6, _LONGEST_HEARTBEAT_S)
+        self._pid: int | None = None
+        self._record: dict[str, Any] = {}
+        self._is_delegate = False
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Take the lock, from a dead holder too, or share it with the holder that has started this process.
+        """Take the lock, also from a dead owner, or share it with the owner that has started this process.
 
         Raises:
-            RunLocked: If a living process holds it, or one elsewhere whose heartbeat is not old enough.
+            RunLocked: If another process runs the job.
             ConfigError: If the lock cannot be written.
             LightkitError: If the disk is full.
         """
+        deadline_s, is_first = time.monotonic() + self._wait_s, True
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._mine = self._inherited() or self._taken()
-            self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            if self._is_heir:
-                self._note(heir=describe_process())
+            while (message := self._take()) is not None:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise RunLocked(f"{message} Waited {self._wait_s:g} s for it." if self._wait_s else message)
+                if is_first:
+                    self._tell(f"waits up to {self._wait_s:g} s: {message.partition(' Try again')[0]}")
+                is_first = False
+                time.sleep(min(0.5, left_s))
         except OSError as error:
-            raise unwritten(self.path, error) from error
+            reason = error.strerror or str(error)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise LightkitError(
+                    f"Cannot write the lock {self.path}: {reason}. Free space, or set run.root to a folder on another "
+                    "disk; then run the same command again."
+                ) from error
+            raise ConfigError(
+                f"run.root: cannot write the lock {self.path}: {reason}. Set run.root to a folder that can be written."
+            ) from error
+        self._pid = os.getpid()
         self._ended.clear()
-        self._thread = threading.Thread(target=self._beat, name="lightkit-lock", daemon=True)
+        self._thread = threading.Thread(target=self._send_heartbeats, name="lightkit-lock", daemon=True)
         self._thread.start()
 
     def note_folder(self, folder: Path) -> None:
-        """Add the run's folder to what others are told; only while the lock is held."""
-        self._note(folder=str(folder))
+        """Add the run's folder to the description of the owner; only while the lock is held."""
+        self._change(folder=str(folder))
 
-    def bequeath(self) -> dict[str, str]:
-        """Give the variables with which processes that this one starts may work on the job that it holds."""
-        assert self._mine is not None, "only a lock that is held can be left to others"
-        return {HELD_LOCK: json.dumps({"path": str(self.path), "token": self._mine["token"]})}
+    def delegate(self) -> dict[str, str]:
+        """Return the environment variables with which a process that this one starts may work on the job."""
+        return {HELD_LOCK: json.dumps({"path": str(self.path), "token": self._record["token"]})}
 
     def release(self) -> None:
-        """Give the lock back; nothing happens where it is not this process's."""
-        # The number, because a forked child has this object too, and its end is not the run's.
-        if self._mine is None or self._mine["pid"] != os.getpid():
+        """Give the lock back, unless this process is a fork of the owner, or has lost the lock."""
+        if self._pid != os.getpid():
             return
         self._ended.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5.0)
-        try:
-            if self._is_heir:
-                self._note(heir=None)
-            elif self.path.parent.is_dir():
-                self._give_back()
-        finally:
-            if self._file is not None:
-                os.close(self._file)
-            self._mine, self._file, self._is_heir = None, None, False
+        with suppress(OSError):  # a full disk, or a removed folder: the lock of a process that has ended is free
+            if self._is_delegate:
+                self._change(delegate=None)
+            else:
+                with self._guard():
+                    if self._is_mine(read_owner(self.path)):
+                        self.path.unlink()
+        self._pid, self._record, self._is_delegate = None, {}, False
 
     def __enter__(self) -> Lock:
         self.acquire()
@@ -131,165 +201,110 @@ class Lock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _inherited(self) -> dict[str, Any] | None:
-        """Share the lock that the holder has left to this process, if it still is the holder."""
-        try:
-            told = json.loads(os.environ.get(HELD_LOCK, "null")) or {}
-        except ValueError:
-            return None
-        if told.get("path") != str(self.path) or not told.get("token"):
-            return None
-        holder = read_holder(self.path)
-        if holder is None or holder.token != told["token"]:
-            return None
-        self._is_heir = True
-        return {"token": holder.token, "pid": os.getpid()}
+    @contextmanager
+    def _guard(self) -> Iterator[float]:
+        """Exclude all other changes of the lock file; yield the current time by the clock of the file server."""
+        from filelock import SoftFileLease  # 40 ms that commands without a job do not need
 
-    def _taken(self) -> dict[str, Any]:
-        deadline, pause_s, is_told = time.monotonic() + self._wait_s, 0.1, False
-        token = secrets.token_hex(8)
-        while (holder := self._blocked_by(token)) is not None:
-            words = holder.words(self.name, stale_s=self._stale_s, now_s=now_of(self.path.parent))
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise RunLocked(f"{words} Waited {self._wait_s:g} s for it." if self._wait_s else words)
-            if not is_told:
-                self._tell(f"waits up to {self._wait_s:g} s: {words.partition(' Try again')[0]}")
-                is_told = True
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
-        self._sweep()
-        return {"token": token, "pid": os.getpid()}
+        guard = self.path.with_name(".lock")
+        with SoftFileLease(guard, lease_duration=_GUARD_LEASE_S).acquire(
+            timeout=6 * _GUARD_LEASE_S, poll_interval=0.02
+        ):
+            yield guard.stat().st_mtime
 
-    def _blocked_by(self, token: str) -> Holder | None:
-        """Take the lock; give the holder that is in the way, if there is one."""
-        aside = aside_of(self.path)
-        holder = None
-        try:
-            self._said = self._description(token)
-            write_new(aside, self._said)
-            for _ in range(_TRIES):
-                if appears(aside, self.path, token):
-                    return None
-                first = read_holder(self.path)
-                if first is None:
-                    continue  # given back meanwhile
-                holder = last_claimant(first)
-                os.utime(aside)
-                if holder.lives(stale_s=self._stale_s, now_s=aside.stat().st_mtime):
-                    return holder
-                if self._replaced(aside, first, claim_to(holder), token):
-                    return None
-            return holder or read_holder(self.path)
-        finally:
-            aside.unlink(missing_ok=True)
-
-    def _replaced(self, aside: Path, first: Holder, claim: Path, token: str) -> bool:
-        """Put the own lock in the place of a dead one, if no other process is the one that may."""
-        if not appears(aside, claim, token):
-            return False
-        now = read_holder(self.path)
-        is_still = now is not None and now.key == first.key
-        if is_still:
-            aside.replace(self.path)  # of those who come later none can win the claim and find the same dead holder
-        claim.unlink(missing_ok=True)
-        return is_still
-
-    def _give_back(self) -> None:
-        """Remove the lock under the claim to it, so that no other can take it over between the look and the end."""
-        assert self._mine is not None
-        holder = read_holder(self.path)
-        if holder is None or holder.token != self._mine["token"]:
-            return
-        aside, claim, token = aside_of(self.path), claim_to(holder), secrets.token_hex(8)
-        try:
-            write_new(aside, self._description(token))
-            may_remove = appears(aside, claim, token)
-        except OSError:  # the disk is full, and others can claim nothing either
-            may_remove = True
-        try:
-            now = read_holder(self.path)
-            if may_remove and now is not None and now.token == self._mine["token"]:
-                self.path.unlink()
-            if may_remove:
-                claim.unlink(missing_ok=True)
-        finally:
-            aside.unlink(missing_ok=True)
-
-    def _description(self, token: str) -> dict[str, Any]:
-        started = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S UTC}"
-        about = {"started": started, "folder": None, "token": token, "beat_s": self._beat_s, "heir": None}
-        return {**describe_process(), **about}
-
-    def _note(self, **changes: Any) -> None:
-        """Change what the own lock says, in its place: were it another's by now, that one's is not touched."""
-        assert self._mine is not None
-        assert self._file is not None
-        holder = read_holder(self.path)
-        if holder is not None and holder.token == self._mine["token"]:
-            said = {**holder.said, **changes}
-            write_whole(self._file, lines_of(said, least=os.fstat(self._file).st_size))
-            self._said = said
-
-    @property
-    def _beat_s(self) -> float:
-        return min(self._stale_s / 6, _LONGEST_BEAT_S)
-
-    def _beat(self) -> None:
-        """Let others know that this process lives, and notice when it is not the holder any more."""
-        while not self._ended.wait(self._beat_s):
-            try:
-                words = self._beaten()
-            except OSError:  # a file server that is away for a while
-                continue
-            if words is not None:
-                if self._lost is not None and not self._ended.is_set():
-                    self._lost(words)
-                return
-
-    def _beaten(self) -> str | None:
-        """Beat once; give the words about another holder where there is one."""
-        assert self._mine is not None
-        assert self._file is not None
-        holder = read_holder(self.path)
-        if holder is None and not self._is_heir and not self._ended.is_set():
-            holder = self._put_back()
-        if holder is None:
-            return None
-        if holder.said and holder.token != self._mine["token"]:
-            return holder.words(self.name, stale_s=self._stale_s, now_s=now_of(self.path.parent))
-        os.utime(self._file)
+    def _take(self) -> str | None:
+        """Write this process into the lock file, or return a message that names the process which runs the job."""
+        with self._guard() as now_s:
+            for leftover in self.path.parent.glob(".lock.json.*.aside"):  # a process was killed while it wrote
+                leftover.unlink(missing_ok=True)
+            owner = read_owner(self.path)
+            if owner is not None and self._is_delegated_by(owner):
+                self._is_delegate, self._record = True, {**owner.record, "delegate": describe_process()}
+            elif owner is not None and owner.is_alive(stale_s=self._stale_s, now_s=now_s):
+                return owner.describe(stale_s=self._stale_s, now_s=now_s)
+            else:
+                self._record = {
+                    **describe_process(),
+                    "started": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S UTC}",
+                    "folder": None,
+                    "token": secrets.token_hex(8),
+                    "beat_s": self._heartbeat_interval_s,
+                    "delegate": None,
+                }
+            write_json(self.path, self._record)
         return None
 
-    def _put_back(self) -> Holder | None:
-        """Let the lock appear again that somebody has removed; give the holder that there is now."""
-        assert self._mine is not None
-        assert self._file is not None
-        aside = aside_of(self.path)
+    def _is_delegated_by(self, owner: LockOwner) -> bool:
         try:
-            write_new(aside, self._said)
-            if appears(aside, self.path, self._mine["token"]):
-                file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-                os.dup2(file, self._file, inheritable=False)
-                os.close(file)
-        finally:
-            aside.unlink(missing_ok=True)
-        return read_holder(self.path)
+            held = json.loads(os.environ.get(HELD_LOCK, "{}"))
+        except ValueError:
+            return False
+        return bool(held == {"path": str(self.path), "token": owner.record.get("token")})
 
-    def _sweep(self) -> None:
-        """Remove what processes that were killed have left beside the lock."""
-        os.utime(self.path)
-        now_s = self.path.stat().st_mtime
-        for path in (*self.path.parent.glob(".lock.*.claim"), *self.path.parent.glob(".lock.json.*.aside")):
-            with suppress(OSError):
-                holder = read_holder(path)
-                if holder is not None and not holder.lives(stale_s=self._stale_s, now_s=now_s):
-                    path.unlink(missing_ok=True)
+    def _is_mine(self, owner: LockOwner | None) -> bool:
+        return owner is not None and bool(owner.record.get("token") == self._record["token"])
+
+    def _change(self, **changes: Any) -> None:
+        with self._guard():
+            owner = read_owner(self.path)
+            if owner is not None and self._is_mine(owner):
+                self._record = {**owner.record, **changes}
+                write_json(self.path, self._record)
+
+    def _send_heartbeats(self) -> None:
+        while not self._ended.wait(self._heartbeat_interval_s):
+            with suppress(OSError):  # a file server that is away for a while
+                owner = read_owner(self.path)
+                if owner is None:
+                    self._restore()
+                elif not owner.record or self._is_mine(owner):
+                    os.utime(self.path)
+                else:
+                    if self._lost is not None and not self._ended.is_set():
+                        self._lost(owner.describe(stale_s=self._stale_s, now_s=time.time()))
+                    return
+
+    def _restore(self) -> None:
+        """Write the lock file again that a person has deleted."""
+        with self._guard():
+            if not self.path.exists() and not self._is_delegate and not self._ended.is_set():
+                write_json(self.path, self._record)
 
 
-def _seconds(key: str, value: float, *, least: float = 0.0) -> float:
-    if not (isinstance(value, int | float) and least <= value < math.inf):
-        raise ConfigError(
-            f"run.{key}: expected a number of seconds, {'0 or more' if not least else 'above 0'}, got {value!r}"
-        )
-    return float(value)
+def read_owner(path: Path) -> LockOwner | None:
+    """Read a lock file; None if there is none."""
+    try:
+        heartbeat_s = path.stat().st_mtime
+        content = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        record = json.loads(content)
+    except ValueError:
+        record = {}
+    return LockOwner(path, record if isinstance(record, dict) and "pid" in record else {}, heartbeat_s)
+
+
+def lock_holder(root: Path | str, name: str, stale_s: float = 300.0) -> dict[str, Any] | None:
+    """Describe the process that runs a job: host, pid, started, heartbeat, folder; None if no process does.
+
+    All values are None if this user may not read the lock, since a process may hold it.
+
+    Args:
+        root: Folder that holds the runs of all jobs.
+        name: Name of the job.
+        stale_s: Seconds without a heartbeat after which an owner on another host counts as dead.
+    """
+    try:
+        owner = read_owner((Path(root) / name / "lock.json").absolute())
+    except OSError:
+        return dict.fromkeys(("host", "pid", "started", "heartbeat", "folder"))
+    if owner is None or not owner.is_alive(stale_s=stale_s, now_s=time.time()):
+        return None
+    return {
+        "host": owner.process.get("host"),
+        "pid": owner.process.get("pid"),
+        "started": owner.record.get("started"),
+        "heartbeat": f"{datetime.fromtimestamp(owner.heartbeat_s, timezone.utc):%Y-%m-%d %H:%M:%S UTC}",
+        "folder": owner.record.get("folder"),
+    }

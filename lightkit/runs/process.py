@@ -1,94 +1,65 @@
-"""Which process is which: a number is used again, so a process is known by its number and its start."""
+"""Identify a process by host, boot, PID namespace, number and start time, since numbers are used again."""
 
 from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["describe_process", "is_from_another_boot", "is_gone"]
+__all__ = ["describe_process", "is_gone"]
 
 
 def describe_process() -> dict[str, Any]:
-    """Say which process this one is, so that `is_gone` can tell later."""
+    """Describe this process so that `is_gone` can recognize it later, also from another process."""
     return {
         "host": socket.gethostname(),
+        "kernel": _describe_kernel(),
         "pid": os.getpid(),
-        "process_started": _started(os.getpid()),
-        "boot": _boot(),
-        "machine": _machine(),
-        "pid_namespace": _namespace(),
+        "process_started": _read_start(os.getpid()),
     }
 
 
-def is_gone(process: dict[str, Any]) -> bool | None:
-    """Tell whether a process has ended; None where nobody here can tell: another machine, or another container.
+def is_gone(process: Mapping[str, Any]) -> bool | None:
+    """Tell whether a process has ended; None for another host, another container or an earlier boot.
 
     Args:
-        process: What `describe_process` gave in that process.
+        process: Result of `describe_process` in that process.
     """
-    if process.get("host") != socket.gethostname():
+    here = (socket.gethostname(), _describe_kernel())
+    if (process.get("host"), process.get("kernel")) != here or not isinstance(process.get("pid"), int):
         return None
-    if is_from_another_boot(process):
-        return True if process.get("machine") == _machine() is not None else None
-    if process.get("pid_namespace") != _namespace():
-        return None
-    pid = process.get("pid")
-    if not isinstance(pid, int):
-        return None
-    started = _started(pid)
+    started = _read_start(process["pid"])
     return started is None or started != process.get("process_started")
 
 
-def is_from_another_boot(process: Mapping[str, Any]) -> bool:
-    """Tell whether a machine of this name ran it that has started anew since, or is another one of the same name.
+def _describe_kernel() -> str:
+    """Name the boot and the PID namespace, within which a process number means one process."""
+    names = []
+    with suppress(OSError):  # macOS has neither
+        names.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip())
+        names.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(names)
 
-    Args:
-        process: What `describe_process` gave in that process.
-    """
-    return process.get("host") == socket.gethostname() and process.get("boot") != _boot()
 
-
-def _started(pid: int) -> str | None:
-    """When a process started, in any unit that stays the same; None if there is no such process or it is dead."""
-    if not Path("/proc/self/stat").exists():
-        return _started_by_ps(pid)
+def _read_start(pid: int) -> str | None:
+    """Read the start time of a process in a unit that does not change; None if it is dead or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
+        return None if Path("/proc/self/stat").exists() else _ask_psutil(pid)
     # proc(5): the second field is the command in parentheses, which may hold spaces; then state, ..., 22 starttime.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
 
-def _started_by_ps(pid: int) -> str | None:
-    """The same where there is no /proc, as on macOS."""
-    shown = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    state, _, started = shown.stdout.strip().partition(" ")
-    return None if shown.returncode or state.startswith("Z") else started.strip()
+def _ask_psutil(pid: int) -> str | None:
+    """Do the same on macOS. On Linux psutil adds the boot time, which moves when the clock is set."""
+    import psutil  # slow to import, and not needed on Linux
 
-
-def _boot() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
-
-
-def _machine() -> str | None:
-    """What tells machines of the same name apart, as two are that were made from one image and never named."""
-    try:
-        return Path("/etc/machine-id").read_text(encoding="utf-8").strip() or None
-    except OSError:
-        return None
-
-
-def _namespace() -> str | None:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return None
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
+    return None

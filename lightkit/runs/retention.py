@@ -14,10 +14,9 @@ from pathlib import Path
 
 from lightkit.errors import ConfigError, RunLocked
 from lightkit.runs.folder import list_runs, point_latest
-from lightkit.runs.holders import lock_holder
 from lightkit.runs.integrity import choose_good
 from lightkit.runs.listing import Listed, mode_of, stamp_of
-from lightkit.runs.lock import Lock
+from lightkit.runs.lock import Lock, lock_holder
 from lightkit.runs.run import Run
 
 __all__ = ["Plan", "Rules", "finish_deletions", "plan_deletions", "set_aside"]
