@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightkit.version import __version__
+
 if TYPE_CHECKING:
     from lightkit.cli.lightning_cli import LightkitCLI
 
 __all__ = ["LightkitCLI", "__version__"]
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lightkit import __version__
 from lightkit.cli.standard_output import discard_output, guard_standard_output, print_error
 from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, OutputLost, told_interruption
 from lightkit.runs.signals import SignalWatch
+from lightkit.version import __version__
 
 __all__ = ["main"]
 

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from lightkit.cli.class_descriptions import build_catalogue
+from lightkit.cli.catalogue_builder import build_catalogue
 
 FILE = Path(__file__).parents[1] / "lightkit" / "config" / "schema.json"
 

@@ -1,52 +1,50 @@
-"""The catalogue of all that a config can name, taken from the signatures that LightningCLI's parsers see.
-
-jsonargparse 4.53 writes a JSON Schema of a parser itself (`jsonargparse._completions_jsonschema.config_jsonschema`),
-but fails on Lightning's trainer, where it asks the metaclass ``type`` for its subclasses; and it knows no class that
-is not imported yet. Hence this one. ``scripts/catalogue.py`` writes it for `lightkit.config.schema`.
-"""
+"""Classes described by their signatures and docstrings: arguments, JSON Schemas of their types, defaults, help."""
 
 from __future__ import annotations
 
 import inspect
-import json
+import pathlib
 import re
-import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+import types
+from collections import abc
+from collections.abc import Iterable
 from contextlib import suppress
+from datetime import timedelta
+from enum import Enum
 from functools import cache
-from importlib import import_module, metadata
-from typing import Any
+from importlib import import_module
+from typing import Any, Literal, Union, get_args, get_origin
 
+from jsonargparse._common import is_subclasses_disabled
 from jsonargparse._required import iter_required_keys
-from jsonargparse._typehints import get_all_subclass_paths
+from jsonargparse._typehints import accepts_any_value, get_callable_return_type
 from jsonargparse._util import import_object
+from jsonargparse.typing import get_registered_type
 from lightning_fabric.plugins import CheckpointIO, ClusterEnvironment
-from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+from pytorch_lightning import Callback, LightningDataModule, LightningModule
 from pytorch_lightning.accelerators import Accelerator
 from pytorch_lightning.cli import LightningArgumentParser, ReduceLROnPlateau
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins import LayerSync, Precision
 from pytorch_lightning.profilers import Profiler
-from pytorch_lightning.strategies import Strategy, StrategyRegistry
+from pytorch_lightning.strategies import Strategy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightkit.cli.config_loader import STAGES
-from lightkit.cli.lightning_cli import LightkitCLI
-from lightkit.cli.resume import RunSettings
-from lightkit.cli.schemas import import_path, paths_to, plain_help, plain_value, schema_of
-from lightkit.cli.short_names import aliases, short_names
-from lightkit.config.accelerator.settings import AcceleratorSettings
-from lightkit.config.schema import PACKAGES, describe_type
-from lightkit.launch import LaunchSettings
-from lightkit.launch.settings import ENGINES
-from lightkit.launch.watchdog_settings import WatchdogSettings
-from lightkit.registry.gate_settings import GateSettings
+from lightkit.config.schema import any_of, describe_type
 
-__all__ = ["build_catalogue", "build_parsers", "describe_class", "describe_classes"]
+__all__ = [
+    "BASES",
+    "SECTION_BASES",
+    "describe_arguments",
+    "describe_class",
+    "describe_classes",
+    "import_path",
+    "paths_to",
+    "plain_help",
+]
 
-_SECTION_BASES: dict[str, tuple[type, ...]] = {
+SECTION_BASES: dict[str, tuple[type, ...]] = {
     "model": (LightningModule,),
     "data": (LightningDataModule,),
     "optimizer": (Optimizer,),
@@ -54,8 +52,9 @@ _SECTION_BASES: dict[str, tuple[type, ...]] = {
     "callbacks": (Callback,),
     "logger": (Logger,),
 }
-_BASES = (
-    *(base for bases in _SECTION_BASES.values() for base in bases),
+
+BASES = (
+    *(base for bases in SECTION_BASES.values() for base in bases),
     Accelerator,
     CheckpointIO,
     ClusterEnvironment,
@@ -65,80 +64,38 @@ _BASES = (
     Strategy,
 )
 """Classes that arguments ask for."""
-_SECTIONS = {
-    "trainer": Trainer,
-    "run": RunSettings,
-    "launch": LaunchSettings,
-    "watchdog": WatchdogSettings,
-    "gate": GateSettings,
-    "accelerator": AcceleratorSettings,
-}
+
 _FILLED_IN = {Optimizer: "params", LRScheduler: "optimizer", ReduceLROnPlateau: "optimizer"}
 """Arguments that LightningCLI gives itself."""
-_PROFILERS = ("simple", "advanced", "pytorch", "xla")
-"""Words of `pytorch_lightning.trainer.setup._init_profiler`, which keeps them to itself."""
-_ROOMS = (
-    "pytorch_lightning.callbacks",
-    "pytorch_lightning.loggers",
-    "pytorch_lightning.profilers",
-    "pytorch_lightning.strategies",
-    "torch.optim",
-    "torch.optim.lr_scheduler",
-    "lightkit.models",
-    "lightkit.data",
-    "lightkit.loggers",
-    "lightkit.callbacks",
-    "lightkit.distributed",
-)
-"""Modules whose public classes are described, whether or not anything has imported them."""
-_APART = ("pytorch_lightning.demos.boring_classes",)
-"""Modules whose classes are described too, and which only a config that names them loads: no short name means them."""
-
 
 _SIGNATURE = re.compile(r"\w+\(.*\)")
 """What Python writes as the docstring of a dataclass that has none."""
+_LEAVES = {bool: "boolean", int: "integer", float: "number", str: "string", types.NoneType: "null"}
 
+_LISTS = {
+    list,
+    set,
+    frozenset,
+    abc.Sequence,
+    abc.MutableSequence,
+    abc.Iterable,
+    abc.Collection,
+    abc.Set,
+    abc.MutableSet,
+}
 
-class _Built(Exception):
-    """The parsers are built."""
+_MAPPINGS = {dict, abc.Mapping, abc.MutableMapping}
 
+_TEXT = {pathlib.Path, pathlib.PosixPath, timedelta}
+"""Types that jsonargparse makes from text, and from nothing else."""
 
-class _Parsers(LightkitCLI):
-    """Builds the parsers of all subcommands, and stops."""
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        _Parsers.found = dict(self._subcommand_parsers)
-        raise _Built
-
-    found: dict[str, LightningArgumentParser]
-
-
-def build_catalogue() -> dict[str, Any]:
-    """Describe all sections, top-level keys and classes, as `lightkit.config.schema` reads it."""
-    built = build_parsers()
-    classes = {import_path(cls): cls for cls in _classes() if _is_readable(cls)}
-    sections = {
-        section: {"says": describe_class(cls)["says"], "arguments": _arguments(built["fit"], f"{section}.")}
-        for section, cls in _SECTIONS.items()
-    }
-    engine = {"enum": [*ENGINES, None]}  # the signature says text; `launch` judges it itself
-    sections["launch"]["arguments"]["engine"] |= {"schema": engine, "shown": describe_type(engine)}
-    names = short_names(classes, _asked_for(sections, classes))  # before the next line loads more classes
-    found = {cls for module in _APART for cls in _public_classes(module) if cls.__module__ == module}
-    apart: dict[str, type] = {path: cls for cls in found if issubclass(cls, _BASES) for path in paths_to(cls)}
-    return {
-        "apart": {path: describe_class(cls) for path, cls in sorted(apart.items())},
-        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-        "versions": {name: _public(metadata.version(name)) for name in sorted({*PACKAGES.values(), "jsonargparse"})},
-        "sections": sections,
-        "top": _top_level(built),
-        "words": {"strategy": StrategyRegistry.available_strategies(), "profiler": list(_PROFILERS)},
-        "bases": {section: [import_path(base) for base in bases] for section, bases in _SECTION_BASES.items()},
-        "classes": {path: describe_class(cls) for path, cls in sorted(classes.items())},
-        "names": names,
-        "aliases": aliases(classes),
-        "rooms": {room: sorted(name for name in dir(import_module(room)) if name[0] != "_") for room in _ROOMS},
-    }
+_MARKUP = (
+    (re.compile(r":\w+:`~?([^`<>]*?)(?:\s*<[^>]*>)?`"), lambda match: f"`{match[1].rpartition('.')[2]}`"),
+    (re.compile(r"`([^`<>]+?)\s*<[^>]*>`_+"), lambda match: str(match[1])),
+    (re.compile(r"``([^`]*)``"), lambda match: f"`{match[1]}`"),
+)
 
 
 @cache
@@ -153,8 +110,8 @@ def describe_class(cls: type) -> dict[str, Any]:
     parser.add_class_arguments(cls, fail_untyped=False, skip=skip, sub_configs=True)
     return {
         "says": plain_help((inspect.getdoc(cls) or "").partition("\n\n")[0]),
-        "bases": sorted(import_path(base) for base in _BASES if issubclass(cls, base)),
-        "arguments": _arguments(parser, ""),
+        "bases": sorted(import_path(base) for base in BASES if issubclass(cls, base)),
+        "arguments": describe_arguments(parser, ""),
         **({"abstract": True} if inspect.isabstract(cls) else {}),
         **({"open": True} if _takes_anything(cls) else {}),
     }
@@ -175,30 +132,8 @@ def describe_classes(names: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-@cache
-def build_parsers() -> dict[str, LightningArgumentParser]:
-    """Give LightningCLI's parser for each subcommand, as lightkit builds it."""
-    with suppress(_Built):
-        _Parsers(args={})
-    return {stage: _Parsers.found[stage] for stage in STAGES}
-
-
-def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, Any]:
-    """Describe the keys that stand in no section, each with the subcommands that take it where not all do."""
-    top: dict[str, Any] = {}
-    taken = defaultdict(list)
-    for stage, parser in build_parsers.items():
-        for name, argument in _arguments(parser, "").items():
-            if "." not in name and name not in (*_SECTIONS, *_SECTION_BASES, "config"):
-                top.setdefault(name, argument)
-                taken[name].append(stage)
-    return {
-        name: {**argument, **({} if len(taken[name]) == len(build_parsers) else {"commands": taken[name]})}
-        for name, argument in sorted(top.items())
-    }
-
-
-def _arguments(parser: LightningArgumentParser, prefix: str) -> dict[str, Any]:
+def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str, Any]:
+    """Describe the arguments of a parser below a prefix, such as `trainer.`."""
     required = set(iter_required_keys(parser))
     found: dict[str, Any] = {}
     for action in parser._actions:
@@ -238,45 +173,88 @@ def _argument(action: Any, *, required: bool) -> dict[str, Any]:
     }
 
 
-def _classes() -> set[type]:
-    """List the classes that a config may name by a path that people know, or in short."""
-    found = {cls for room in _ROOMS for cls in _public_classes(room)} | {ReduceLROnPlateau}
-    by_short_name = {import_object(path) for base in _BASES for path in get_all_subclass_paths(base)}
-    return {cls for cls in found | by_short_name if cls.__module__.partition(".")[0] in PACKAGES and _is_wanted(cls)}
-
-
-def _is_readable(cls: type) -> bool:
-    try:
-        describe_class(cls)
-    except ValueError:  # SaveConfigCallback takes a parser and its result, which no config can give
-        return False
-    return True
-
-
-def _is_wanted(cls: type) -> bool:
-    return (
-        issubclass(cls, _BASES) and not cls.__name__.startswith("_") and not cls.__module__.startswith("lightkit.cli")
-    )
-
-
-def _public_classes(room: str) -> Iterator[type]:
-    module = import_module(room)
-    for name in getattr(module, "__all__", None) or vars(module):
-        value = getattr(module, name)
-        if isinstance(value, type) and not name.startswith("_"):
-            yield value
-
-
-def _asked_for(sections: dict[str, Any], classes: dict[str, type]) -> list[type]:
-    """List all classes that any argument asks for."""
-    texts = json.dumps([sections, *(describe_class(cls) for cls in classes.values())])
-    paths = {*re.findall(r'"class": "([^"]+)"', texts), *map(import_path, _BASES)}
-    return [import_object(path) for path in sorted(paths - {"torch.nn.Module"})]  # as good as any name is one
-
-
 def _takes_anything(cls: type) -> bool:
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(cls).parameters.values())
 
 
-def _public(version: str) -> str:
-    return version.partition("+")[0]
+def schema_of(typehint: Any) -> dict[str, Any]:
+    """Give the JSON Schema of a type; ``{}``, which takes anything, where jsonargparse may take what JSON cannot say.
+
+    A class is ``{"class": path}``, a function that makes one has ``"callable": true`` beside it: keywords of our own.
+    """
+    if typehint in _LEAVES:
+        return {"type": _LEAVES[typehint]}
+    if typehint in _TEXT:
+        return {"type": "string"}
+    origin, arguments = get_origin(typehint) or typehint, get_args(typehint)
+    if origin in (Union, types.UnionType):
+        return any_of(schema_of(argument) for argument in arguments)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if accepts_any_value(typehint):
+        return {}
+    if origin in _MAPPINGS:
+        return {"type": "object", **({"additionalProperties": schema_of(arguments[1])} if arguments else {})}
+    if origin in _LISTS:
+        return {"type": "array", **({"items": schema_of(arguments[0])} if arguments else {})}
+    if origin is tuple:
+        return _tuple_schema(arguments)
+    if origin is abc.Callable:
+        returned = get_callable_return_type(typehint)  # type: ignore[no-untyped-call]
+        return {"class": import_path(returned), "callable": True} if _is_plain_class(returned) else {}
+    if isinstance(typehint, type) and issubclass(typehint, Enum):
+        return {"enum": [member.name for member in typehint]}
+    return {"class": import_path(typehint)} if _is_plain_class(typehint) else {}
+
+
+def _tuple_schema(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    if not arguments:
+        return {"type": "array"}
+    if arguments[-1] is Ellipsis:
+        return {"type": "array", "items": schema_of(arguments[0])}
+    items = [schema_of(argument) for argument in arguments]
+    return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+
+@cache
+def _is_plain_class(typehint: Any) -> bool:
+    """Tell whether jsonargparse takes a class_path for a type, and nothing else."""
+    return (
+        inspect.isclass(typehint)
+        and not issubclass(typehint, (dict, list, tuple, str, int, float, BaseException))
+        and typehint.__module__ not in ("builtins", "typing", "collections.abc")
+        and not is_subclasses_disabled(typehint)
+        and get_registered_type(typehint) is None
+        and not getattr(typehint, "_is_protocol", False)
+    )
+
+
+def import_path(cls: type) -> str:
+    """Give the shortest path that leads to a class."""
+    return min(paths_to(cls), key=lambda path: (path.count("."), path))
+
+
+def paths_to(cls: type) -> list[str]:
+    """List the paths that lead to a class: its module, and the packages around it that export it."""
+    parts = cls.__module__.split(".")
+    modules = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    exporting = [module for module in modules if getattr(import_module(module), cls.__name__, None) is cls]
+    return [f"{module}.{cls.__name__}" for module in exporting] or [f"{cls.__module__}.{cls.__qualname__}"]
+
+
+def plain_value(value: Any) -> Any:
+    """Write a default as JSON; what JSON cannot hold as text, without an address that changes from run to run."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [plain_value(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    return value.name if isinstance(value, Enum) else _ADDRESS.sub("", str(value))
+
+
+def plain_help(text: str) -> str:
+    """Write a docstring's text as one line, without the markup of Sphinx."""
+    for pattern, replacement in _MARKUP:
+        text = pattern.sub(replacement, text)
+    return " ".join(text.split())

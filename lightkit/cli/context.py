@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +21,14 @@ from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.resume import find_checkpoint
 from lightkit.cli.settling import resolve_settings
 from lightkit.cli.targets import check_places_of_images
-from lightkit.cli.validation import validate, validate_with_imports
+from lightkit.cli.validation import validate
 from lightkit.config import Hardware
 from lightkit.config.secrets import find_masked_values
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["RunContext", "open_context"]
+__all__ = ["RunContext", "load_context"]
 
 
 @dataclass
@@ -54,8 +54,11 @@ class RunContext:
         inputs: Words that stand alone: the images of `predict`.
         seat: This process's place among several ranks, if it is one of them.
         began_with: What the fit is made from, where that has been looked at already.
-        audience: Whom the command tells of its beginning and its end.
+        notifier: Whom the command tells of its beginning and its end.
         stack: Closed at the end of the invocation: lock, current run.
+        problems: Mistakes that have been found in the config.
+        unchecked_classes: Places of classes that must be imported before their arguments can be checked.
+        mask: Hides the secrets of the config as the user wrote it.
     """
 
     command: str
@@ -75,8 +78,30 @@ class RunContext:
     inputs: Sequence[str] = ()
     seat: Seat | None = None
     began_with: runs.Inputs | None = None
-    audience: CommandNotifier = field(default_factory=CommandNotifier)
+    notifier: CommandNotifier = field(default_factory=CommandNotifier)
     stack: ExitStack = field(default_factory=ExitStack)
+    problems: config.Problems = field(default_factory=config.Problems)
+    unchecked_classes: Sequence[config.KeyPath] = ()
+    mask: Callable[[str], str] = str
+
+    def attach_notifier(self, notifier: CommandNotifier) -> None:
+        """Let the command's notifier send the beginning, now that the config is known.
+
+        Raises:
+            ConfigError: If `run.heartbeat_url` is no address.
+        """
+        self.notifier = notifier
+        notifier.begin(self.resolved, self.seat, runs_stage=not self.passthrough and self.print_config is None)
+
+    def raise_problems(self) -> None:
+        """Raise every mistake that has been found, with secrets hidden.
+
+        Raises:
+            ConfigError: If there are mistakes in the config.
+            DataError: If only data is missing.
+        """
+        if (error := self.problems.error()) is not None:
+            raise error.reworded(self.mask)
 
     def environment_digest(self, salt: str) -> str:
         """Tell apart, without showing them, the values that came from the environment.
@@ -107,7 +132,7 @@ class RunContext:
         return Path(files[-1]).stem if files else "default"
 
 
-def open_context(
+def load_context(
     command: str,
     words: Sequence[str],
     watch: SignalWatch,
@@ -117,7 +142,10 @@ def open_context(
     default_entries: Sequence[str] = ("callbacks", "logger"),
     has_own_parser: bool = False,
 ) -> RunContext:
-    """Read the arguments, lay all layers over one another, and tell every mistake in them.
+    """Read the arguments, merge the layers, resolve them for this machine, and check what can be checked without torch.
+
+    Where there are mistakes, and classes that must be imported before the verdict is complete, the context holds both,
+    and the caller calls `validate_with_imports`.
 
     Args:
         command: `fit`, `validate`, `test` or `predict`; empty where a script runs no command.
@@ -151,11 +179,10 @@ def open_context(
     session = _session(command, words, watch, laid, problems)
     session.has_own_parser = has_own_parser
     if not has_own_parser and not session.passthrough:
-        session.resolved, unjudged = validate(command, laid, session.resolved, problems)
-        if problems and unjudged:
-            validate_with_imports(session, problems)
-    if (told := problems.error()) is not None:
-        raise told.reworded(laid.resolved.masked)
+        session.resolved, session.unchecked_classes = validate(command, laid, session.resolved, problems)
+    session.problems, session.mask = problems, laid.resolved.masked
+    if not (problems and session.unchecked_classes):
+        session.raise_problems()
     return session
 
 

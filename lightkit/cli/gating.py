@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from lightkit import __version__, runs
+from lightkit import runs
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.deciding import decided, tell_decision
 from lightkit.cli.explaining import located
@@ -32,6 +32,7 @@ from lightkit.registry.promotion import PromotionLog
 from lightkit.registry.samples import EvaluationData, evaluated
 from lightkit.registry.scoring import Contender, accelerator_of, score
 from lightkit.registry.store import Store, open_store
+from lightkit.version import __version__
 
 if TYPE_CHECKING:
     from lightkit.cli.context import RunContext

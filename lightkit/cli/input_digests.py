@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import lightkit
 from lightkit.cli.context import RunContext
 from lightkit.config import KeyPath, Resolved, dotted
 from lightkit.config.display import RedactedConfig, iterate_leaves
@@ -24,11 +23,13 @@ from lightkit.hardware import describe_packages
 from lightkit.images.file_digests import file_digests
 from lightkit.images.flower_photos import flower_photos
 from lightkit.runs import Inputs, Run, git_output
+from lightkit.version import __version__
 
 __all__ = ["compute_code_digests", "compute_input_digests", "describe_unseen_data", "hidden_values", "record_inputs"]
 
 # They say where and when a job runs and how patiently it is watched, not what it trains.
 _NOT_COMPARED = ("run", "watchdog.factor", "watchdog.floor_s", "launch.timeout_s", "launch.stall_timeout_s")
+_PACKAGE = Path(__file__).parents[1]
 _CHEAP_BYTES = 1_000_000_000
 _CHEAP_FILES = 20_000
 _COMMIT = re.compile(r"(\d{20})(\.json|\.checkpoint.*\.parquet)")
@@ -161,9 +162,9 @@ def _plain(value: Any) -> Any:
 
 
 def _versions() -> dict[str, str]:
-    sources = sorted(str(file) for folder in lightkit.__path__ for file in Path(folder).rglob("*.py"))
+    sources = sorted(str(file) for file in _PACKAGE.rglob("*.py"))
     content = "".join(found.digest for found in file_digests(sources))
-    version = f"{lightkit.__version__} ({hashlib.sha256(content.encode()).hexdigest()[:12]})"
+    version = f"{__version__} ({hashlib.sha256(content.encode()).hexdigest()[:12]})"
     return {"lightkit": version, "python": platform.python_version(), **describe_packages()}
 
 

@@ -99,7 +99,7 @@ def supervise(session: RunContext, plan: Plan) -> int:
         if verdict.kind == DATA_CHANGED and _NEVER not in session.words:
             session.tell(str(verdict.words).splitlines()[0].removeprefix("error: "))
             return supervise(replace(session, words=[*session.words, _NEVER]), plan)
-        session.audience.words = verdict.words or ""
+        session.notifier.words = verdict.words or ""
         _tell(verdict, run)
         if run is not None:
             _keep_records(supervisor, run, verdict)

@@ -19,7 +19,7 @@ from lightkit.runs.dead_man import HELD, DeadMansSwitch, sign_of
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifying import Notifier
-    from lightkit.cli.context import RunContext
+    from lightkit.cli.joining import Seat
 
 __all__ = ["CommandNotifier", "build_notifiers", "create_heartbeat", "find_job_name"]
 
@@ -43,7 +43,8 @@ class CommandNotifier:
         self._is_held = HELD in os.environ
         self._patience_s = LONGEST_WAIT_S
         self._switch: DeadMansSwitch | None = None
-        self._session: RunContext | None = None
+        self._resolved: Resolved | None = None
+        self._rank: Seat | None = None
         self.notifiers: list[Notifier] = []
         """Those of the trainer, once there is one."""
         self.words = ""
@@ -80,23 +81,26 @@ class CommandNotifier:
             within_s: Seconds that there are for it.
         """
         self._patience_s = within_s
-        if self._session is not None:
-            self._tell_stage_end(self._session, error)
+        self._tell_stage_end(error)
         self._end(error, _code_of(error))
 
-    def open(self, session: RunContext) -> RunContext:
-        """Tell the beginning: the config is known.
+    def begin(self, resolved: Resolved, rank: Seat | None, *, runs_stage: bool) -> None:
+        """Send the beginning: the config is known.
+
+        Args:
+            resolved: The config.
+            rank: This process's rank, if it is one of several.
+            runs_stage: Whether a stage runs, and not only help or the config is printed.
 
         Raises:
             ConfigError: If `run.heartbeat_url` is no address.
         """
-        self._session, session.audience = session, self
-        if not session.passthrough and session.print_config is None:
-            self._take_switch(session.resolved)
+        self._resolved, self._rank = resolved, rank
+        if runs_stage:
+            self._take_switch(resolved)
         if self._switch is not None:
             os.environ[HELD] = "1"  # for the processes that this one starts
             self._switch.begin()
-        return session
 
     def adopt(self, notifiers: Sequence[Notifier], resolved: Resolved) -> None:
         """Take over the trainer's notifiers.
@@ -113,30 +117,26 @@ class CommandNotifier:
             self.notifiers += notifiers
 
     @contextmanager
-    def stage(self, session: RunContext) -> Iterator[None]:
-        """Tell how the stage ends that runs meanwhile.
-
-        Args:
-            session: The invocation.
-        """
+    def stage(self) -> Iterator[None]:
+        """Send how the stage ends that runs meanwhile."""
         try:
             yield
         except BaseException as error:
             if type(error).__name__ != DATA_CHANGED:  # after which the same command begins again
-                self._tell_stage_end(session, error)
+                self._tell_stage_end(error)
             raise
-        self._tell_stage_end(session, None)
+        self._tell_stage_end(None)
 
-    def _tell_stage_end(self, session: RunContext, error: BaseException | None) -> None:
+    def _tell_stage_end(self, error: BaseException | None) -> None:
         """Let the trainer's notifiers tell it; what befalls one of many ranks, their supervisor tells."""
-        seat = session.seat
+        rank = self._rank
         if not self.notifiers:
             return
         self.is_told = True
-        if error is None or seat is None or not seat.supervised:
+        if error is None or rank is None or not rank.supervised:
             for notifier in self.notifiers:
                 notifier.tell_end(error)
-        if seat is not None:  # its launcher may end this process as soon as the stage is over
+        if rank is not None:  # its launcher may end this process as soon as the stage is over
             self._close(self.notifiers, error)
 
     def _end(self, error: BaseException | None, code: int) -> None:
@@ -165,7 +165,7 @@ class CommandNotifier:
             return []
         notifiers: list[Notifier] = []
         with suppress(LightkitError):  # the command has failed already, and says why
-            if self._session is None:
+            if self._resolved is None:
                 self._take_switch(resolved)
             notifiers = [notifier for _, notifier in build_notifiers(resolved)]
         for notifier in notifiers:
@@ -179,8 +179,8 @@ class CommandNotifier:
 
     def _known_config(self) -> Resolved | None:
         """Give the config, or what there is of one that is wrong."""
-        if self._session is not None:
-            return self._session.resolved
+        if self._resolved is not None:
+            return self._resolved
         if self._command not in WITH_MODEL or {"-h", "--help", "--print_config"} & {*self._words}:
             return None
         with suppress(LightkitError):
@@ -196,7 +196,7 @@ class CommandNotifier:
             listener.close()
 
     def _masked(self, text: str) -> str:
-        return text if self._session is None else self._session.resolved.masked(text)
+        return text if self._resolved is None else self._resolved.masked(text)
 
 
 class _Ended(LightkitError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.context import open_context
+from lightkit.cli.full_validation import open_context
 from lightkit.config import dump_yaml, read_file
 from lightkit.config.interpolation import escaped
 from lightkit.config.tree import plain

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
-from lightkit.cli.context import open_context
+from lightkit.cli.full_validation import open_context
 from lightkit.cli.registry_address import address_of_run
 from lightkit.commands.promote import PromoteOptions
 from lightkit.commands.register import RegisterOptions

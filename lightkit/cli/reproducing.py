@@ -13,7 +13,8 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.console import configure_console
-from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.context import RunContext
+from lightkit.cli.full_validation import open_context
 from lightkit.cli.input_digests import compute_input_digests, hidden_values
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.errors import ConfigError, DataError

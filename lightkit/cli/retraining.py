@@ -6,7 +6,8 @@ import importlib.util
 from functools import partial
 
 from lightkit.cli.console import configure_console
-from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.context import RunContext
+from lightkit.cli.full_validation import open_context
 from lightkit.cli.job_lock import create_job_lock, find_job
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.resume import RunSettings
@@ -35,18 +36,18 @@ def retrain_job(words: list[str], options: RetrainOptions) -> int:
         OutOfTime: If the deadline leaves no time for the next stage.
         RunLocked: If another process runs the job.
     """
-    audience = CommandNotifier("fit", words)
-    return audience.around(partial(_retrain, words, options, audience))
+    notifier = CommandNotifier("fit", words)
+    return notifier.around(partial(_retrain, words, options, notifier))
 
 
-def _retrain(words: list[str], options: RetrainOptions, audience: CommandNotifier) -> int:
+def _retrain(words: list[str], options: RetrainOptions, notifier: CommandNotifier) -> int:
     deadline = None if options.deadline is None else parse_deadline(options.deadline)
     session = open_context("fit", words, SignalWatch())
     configure_console(session.mode, session.resolved.masked)
     settings = _run_settings(session)
     root, name = find_job(settings)
     _check(session, options)
-    audience.open(session)
+    session.attach_notifier(notifier)
     lock = create_job_lock(session, settings)
     with lock, Relay() as relay:
         config = config_digest(session)
@@ -54,7 +55,7 @@ def _retrain(words: list[str], options: RetrainOptions, audience: CommandNotifie
         try:
             return work.run(lock.delegate(), may_continue=settings.resume == "auto")
         finally:
-            audience.is_told, audience.words = work.has_told_notifiers, work.words
+            notifier.is_told, notifier.words = work.has_told_notifiers, work.words
 
 
 def _run_settings(session: RunContext) -> RunSettings:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from lightkit import runs
 from lightkit.callbacks import PredictionTable, last_block
 from lightkit.cli.console import OutputMode, print_line
+from lightkit.cli.context import RunContext
 from lightkit.config import shown_path
-
-if TYPE_CHECKING:
-    from lightkit.cli.context import RunContext
-    from lightkit.cli.lightning_cli import LightkitCLI
 
 __all__ = ["RunHeader", "print_run_end"]
 
@@ -46,14 +43,12 @@ class RunHeader(Callback):
             print_line(f"steps {described}", self._mode)
 
 
-def print_run_end(cli: LightkitCLI, session: RunContext) -> None:
-    """Say where everything is and what to type next."""
-    assert cli.stage is not None
+def print_run_end(trainer: Trainer, run: runs.Run, session: RunContext) -> None:
+    """Print where everything is and which command comes next."""
     if session.inputs:  # told when they were written
         return
-    if session.mode not in ("terminal", "plain") or not cli.trainer.is_global_zero:
+    if session.mode not in ("terminal", "plain") or not trainer.is_global_zero:
         return
-    run = cli.stage.start.run
     if session.command == "fit":
         best = (runs.read_json(run.summary_path) or {}).get("best") or {}
         path = run.checkpoints / "best.ckpt"
@@ -63,24 +58,24 @@ def print_run_end(cli: LightkitCLI, session: RunContext) -> None:
             monitor=best.get("monitor"),
             value=best.get("value"),
             epoch=best.get("epoch"),
-            commands=_next_commands(cli, run),
-            notices=_unsent(cli),
+            commands=_next_commands(trainer, run),
+            notices=_unsent(trainer),
         )
     else:
-        tables = [callback.path for callback in cli.trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
+        tables = [callback.path for callback in trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
         block = f"table {shown_path(tables[0])}" if tables else f"run   {shown_path(run.folder)}"
     print_line(block, session.mode)
 
 
-def _next_commands(cli: LightkitCLI, run: runs.Run) -> list[list[str]]:
+def _next_commands(trainer: Trainer, run: runs.Run) -> list[list[str]]:
     left_a_checkpoint = any(run.checkpoints.glob("*.ckpt"))
     commands = [["lightkit", "test", "--run", shown_path(run.folder)]] if left_a_checkpoint else []
-    views = [getattr(logger, "view_command", None) for logger in cli.trainer.loggers]
+    views = [getattr(logger, "view_command", None) for logger in trainer.loggers]
     return [*commands, *(view for view in views if isinstance(view, list))]
 
 
-def _unsent(cli: LightkitCLI) -> list[str]:
-    counts = {type(logger).__name__: getattr(logger, "unsent", 0) for logger in cli.trainer.loggers}
+def _unsent(trainer: Trainer) -> list[str]:
+    counts = {type(logger).__name__: getattr(logger, "unsent", 0) for logger in trainer.loggers}
     return [
         f"{count} records have not reached {name}; they are kept in the run folder"
         for name, count in counts.items()

@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from lightkit import config
-from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.scripted import default_files, left_to_script
 from lightkit.errors import ConfigError
 from lightkit.runs.signals import SignalWatch
@@ -55,7 +55,7 @@ def open_script_context(
     sections = [section for section in config.CLASS_SECTIONS if section not in fixed]
     below = [f"--config={file}" for file in default_files(parser_kwargs)]
     if parsers is None:
-        return open_context(
+        return load_context(
             "", [*below, *words], SignalWatch(), class_sections=sections, default_entries=(), has_own_parser=True
         )
     command = next((word for word in words if word in parsers), None)
@@ -64,7 +64,7 @@ def open_script_context(
     words.remove(command)
     below += [f"--config={file}" for file in default_files(parser_kwargs.get(command, {}))]
     given = left_to_script(parsers[command], os.environ)
-    return open_context(
+    return load_context(
         command,
         [*below, *words],
         SignalWatch(),

@@ -9,9 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.context import RunContext
 from lightkit.cli.explaining import located
 from lightkit.cli.export_options import options_in
+from lightkit.cli.full_validation import open_context
 from lightkit.cli.joining import seat_of
 from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
 from lightkit.cli.light_imports import import_lightning
@@ -39,13 +40,13 @@ def run(command: str, words: list[str], watch: SignalWatch) -> int:
 
         if takes_exported_file(command, words):  # which needs no config, no run, and for ONNX no torch
             return predict_by_file(words)
-    audience = CommandNotifier(command, words)
-    return audience.around(partial(_run_command, command, words, watch, audience))
+    notifier = CommandNotifier(command, words)
+    return notifier.around(partial(_run_command, command, words, watch, notifier))
 
 
-def _run_command(command: str, words: list[str], watch: SignalWatch, audience: CommandNotifier) -> int:
+def _run_command(command: str, words: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
     if command == "export":
-        return _run_export(words, watch, audience)
+        return _run_export(words, watch, notifier)
     if command == "fit":
         words = with_moment(words)
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
@@ -55,8 +56,8 @@ def _run_command(command: str, words: list[str], watch: SignalWatch, audience: C
         seat.open()
         if seat.rank.engine != "local":  # it may be on another machine, which the supervisor's signals do not reach
             seat.listen(watch)
-        return seat.run(partial(_run_opened, command, words, watch, audience))
-    session = audience.open(open_context(command, words, watch))
+        return seat.run(partial(_run_opened, command, words, watch, notifier))
+    session = _open(command, words, watch, notifier)
     configure_console(session.mode, session.resolved.masked)
     if session.seat is not None:
         session.seat.open()
@@ -74,16 +75,22 @@ def _run_command(command: str, words: list[str], watch: SignalWatch, audience: C
     return _run_session(session, words)
 
 
-def _run_export(words: list[str], watch: SignalWatch, audience: CommandNotifier) -> int:
+def _run_export(words: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
     """Export in this one process, whatever the config's hardware is."""
     options, arguments = options_in(words)
     if options is not None and options.logged is not None:
         from lightkit.cli.exporting import export_logged  # here: it loads torch
 
         return export_logged(options, arguments)
-    session = audience.open(open_context("export", words, watch))
+    session = _open("export", words, watch, notifier)
     session.seat = None
     return _run_session(session, words)
+
+
+def _open(command: str, words: list[str], watch: SignalWatch, notifier: CommandNotifier) -> RunContext:
+    context = open_context(command, words, watch)
+    context.attach_notifier(notifier)
+    return context
 
 
 def note_preemption(watch: SignalWatch) -> None:
@@ -100,8 +107,8 @@ def _threads(session: RunContext) -> dict[str, str]:
     return {THREADS: str(num_threads(session.seat.rank, num_cores=this_machine().cores or 1))}
 
 
-def _run_opened(command: str, words: list[str], watch: SignalWatch, audience: CommandNotifier) -> int:
-    session = audience.open(open_context(command, words, watch))
+def _run_opened(command: str, words: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
+    session = _open(command, words, watch, notifier)
     if session.seat is not None and not session.seat.supervised:
         warn_unchecked_rank(session)
     return _run_session(session, words)
@@ -126,7 +133,7 @@ def _run_session(session: RunContext, words: list[str]) -> int:
             raise ConfigError(f"run.resume: {says}, and --run.resume=never begins a new run") from change
         session.tell(str(change))
         again = open_context(session.command, [*words, "--run.resume=never"], session.watch)
-        again.audience = session.audience
+        again.notifier = session.notifier
         return _run(again)
 
 
@@ -137,7 +144,7 @@ def _run(session: RunContext) -> int:
     from lightkit.distributed.process_group import process_group_left
 
     quiet_libraries()
-    with session.audience.stage(session), full_disk_told(), session.stack, process_group_left():
+    with session.notifier.stage(), full_disk_told(), session.stack, process_group_left():
         try:
             with refusals_told(session.resolved):
                 cli = LightkitCLI(session=session)
@@ -152,7 +159,8 @@ def _run(session: RunContext) -> int:
         if session.command == "fit":
             _check_promises(cli)
         if session.command != "export":  # which has told its own end
-            print_run_end(cli, session)
+            assert cli.stage is not None
+            print_run_end(cli.trainer, cli.stage.start.run, session)
     return 0
 
 

@@ -144,7 +144,7 @@ class _Teller:
             error = Stalled(self._words(stall) + self._goes_on(runs.newest_written))
             words[:] = [f"error: {error}"]
             self._stage.recorder.close(error)
-            self._session.audience.tell_now(error, within_s=_NEWS_S)
+            self._session.notifier.tell_now(error, within_s=_NEWS_S)
         cut()
 
     def _written(self, stall: Stall) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightkit import __version__, config, runs
+from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.choices import Choices
 from lightkit.cli.ci_report import add_fit_page
@@ -23,6 +23,7 @@ from lightkit.cli.redaction import RedactedEventStream, redact_words
 from lightkit.cli.resume import RunSettings, RunStart, choose_start, compare_configs, restart_run
 from lightkit.cli.stage import Autos, Stage
 from lightkit.runs.pipeline import TELLS_RUN
+from lightkit.version import __version__
 
 __all__ = ["begin"]
 

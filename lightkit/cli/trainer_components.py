@@ -275,4 +275,4 @@ class TrainerComponents:
             redact_hyperparameters(logger, self._session.resolved)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
-        self._session.audience.adopt(notifiers, self._session.resolved)
+        self._session.notifier.adopt(notifiers, self._session.resolved)

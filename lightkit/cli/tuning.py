@@ -12,8 +12,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.context import RunContext
 from lightkit.cli.explaining import located
+from lightkit.cli.full_validation import open_context
 from lightkit.cli.tables import print_table
 from lightkit.config import dump_yaml
 from lightkit.config.accelerator.settings import AcceleratorSettings

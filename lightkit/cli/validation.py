@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
 from lightkit.cli.explaining import subclass_names
@@ -16,12 +15,9 @@ from lightkit.config.loader import drop_paths
 from lightkit.config.origins import shown_path
 from lightkit.config.schema import ConfigSchema, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import ConfigError
 
-if TYPE_CHECKING:
-    from lightkit.cli.context import RunContext
-
-__all__ = ["validate", "validate_signatures", "validate_with_imports"]
+__all__ = ["validate", "validate_signatures"]
 
 
 def validate(
@@ -60,30 +56,6 @@ def _missing_model(laid: LoadedConfig, command: str) -> ConfigError:
         run = shown_path(folder) if (folder / "manifest.json").is_file() else "RUN"
         by_run = f"use -c {run}/config.yaml, or " if command == "fit" else f"use --run {run}, or "
     return ConfigError(f"model: missing{empty}; {by_run}set it in a file given with -c, or with --model=VALUE")
-
-
-def validate_with_imports(session: RunContext, problems: Problems) -> None:
-    """Find what else is wrong, in classes that must be imported for it.
-
-    Args:
-        session: The invocation, with what is left of the config.
-        problems: Takes the mistakes.
-    """
-    # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
-    from lightkit.cli.console import quiet_libraries
-    from lightkit.cli.lightning_cli import Checked, LightkitCLI
-
-    quiet_libraries()
-    session = replace(session, resolved=validate_signatures(session.resolved, problems))
-    if session.command not in WITH_MODEL:  # it builds none
-        return
-    with session.stack:
-        try:
-            LightkitCLI(session=replace(session, only_checks=True))
-        except Checked:
-            return
-        except LightkitError as error:
-            problems.add(error)
 
 
 def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from lightkit.cli.ci_report import check_cases, check_page
 from lightkit.cli.config_loader import STAGES, options_of
 from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.context import RunContext
+from lightkit.cli.full_validation import open_context
 from lightkit.cli.launching import plan_of
 from lightkit.cli.light_imports import import_lightning
 from lightkit.config import Problems, split_arguments

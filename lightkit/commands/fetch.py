@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.context import open_context
 from lightkit.cli.explaining import located
+from lightkit.cli.full_validation import open_context
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.signals import SignalWatch
 

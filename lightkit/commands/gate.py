@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
-from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.context import RunContext
+from lightkit.cli.full_validation import open_context
 from lightkit.runs.junit import failure_told
 from lightkit.runs.signals import SignalWatch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightkit.cli.context import open_context
+from lightkit.cli.full_validation import open_context
 from lightkit.config import near
 from lightkit.errors import ConfigError
 from lightkit.registry.names import check_alias, check_name

@@ -6,7 +6,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.context import RunContext
+from lightkit.cli.full_validation import open_context
 from lightkit.cli.launching import plan_of
 from lightkit.config import mistake, read_scalar, shown_path
 from lightkit.config.credentials import mask_line

@@ -39,13 +39,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lightkit import __version__
 from lightkit.artefacts.metadata import Metadata
 from lightkit.export.proof import Proof
 from lightkit.export.publishing import DATA
 from lightkit.hardware.packages import describe_packages
 from lightkit.runs.files import read_json, write_json
 from lightkit.runs.integrity import digest
+from lightkit.version import __version__
 
 __all__ = ["NAME", "Artefact", "Report", "add_entry", "drop_entry"]
 

@@ -11,7 +11,6 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from lightkit import __version__
 from lightkit.artefacts.metadata import FILES, Metadata
 from lightkit.errors import ConfigError
 from lightkit.export.naming import file_name
@@ -19,6 +18,7 @@ from lightkit.export.opsets import check_opset
 from lightkit.export.reasons import code_line, quiet, reasoned, refused
 from lightkit.export.subject import Subject, WriteOptions, own
 from lightkit.hardware.packages import describe_packages
+from lightkit.version import __version__
 
 __all__ = ["check_calibration", "check_options", "write"]
 

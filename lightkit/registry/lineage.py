@@ -9,12 +9,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightkit import __version__, runs
+from lightkit import runs
 from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import RunLocked
 from lightkit.export.publishing import held
 from lightkit.loggers.mlflow_address import manifest_tags
 from lightkit.runs.files import write_json
+from lightkit.version import __version__
 
 __all__ = ["RECORD", "best_metrics", "gather_exports", "origin_tags", "training_of"]
 

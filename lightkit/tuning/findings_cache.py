@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lightkit import __version__
 from lightkit.hardware.cores import threads_as_set
 from lightkit.hardware.gpus import visible_gpus
 from lightkit.hardware.packages import describe_packages
 from lightkit.hardware.processor import cpu_model, instruction_sets, num_cores
+from lightkit.version import __version__
 
 __all__ = ["key_of", "name_of", "read", "read_all", "write"]
 

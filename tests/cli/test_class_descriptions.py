@@ -101,7 +101,7 @@ class _Judges:
     """lightkit's judgement of a config, and LightningCLI's."""
 
     def __init__(self, folder: Path) -> None:
-        from lightkit.cli.class_descriptions import build_parsers
+        from lightkit.cli.catalogue_builder import build_parsers
 
         self._file = folder / "config.yaml"
         self._parser = build_parsers()["fit"]

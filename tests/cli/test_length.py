@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lightkit.cli.context import RunContext, open_context
+from lightkit.cli.context import RunContext
+from lightkit.cli.full_validation import open_context
 from lightkit.cli.length import Length
 from lightkit.runs.signals import SignalWatch
 from tests.cli.conftest import House

@@ -14,7 +14,7 @@ import pytest
 from lightkit import runs
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
-from lightkit.cli.context import open_context
+from lightkit.cli.full_validation import open_context
 from lightkit.cli.retrain_stages import Retraining
 from lightkit.cli.retrain_words import config_digest
 from lightkit.cli.stage_process import Ended, Relay

@@ -1,0 +1,55 @@
+"""The context of a command whose config is checked completely; torch loads only where a mistake needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lightkit.cli.config_loader import STAGES, WITH_MODEL
+from lightkit.cli.console import quiet_libraries
+from lightkit.cli.context import RunContext, load_context
+from lightkit.cli.validation import validate_signatures
+from lightkit.errors import LightkitError
+from lightkit.runs.signals import SignalWatch
+
+__all__ = ["open_context", "validate_with_imports"]
+
+
+def open_context(
+    command: str, words: Sequence[str], watch: SignalWatch, *, subcommands: Sequence[str] = STAGES
+) -> RunContext:
+    """Load the config of a command and raise every mistake in it.
+
+    Args:
+        command: `fit`, `validate`, `test`, `predict` or `export`.
+        words: The command line after the command.
+        watch: Handler of SIGINT and SIGTERM.
+        subcommands: All commands whose blocks a file may have.
+
+    Raises:
+        ConfigError: If anything in them is wrong.
+        DataError: If data is missing and nothing else is wrong.
+    """
+    context = load_context(command, words, watch, subcommands=subcommands)
+    if context.problems:
+        validate_with_imports(context)
+    context.raise_problems()
+    return context
+
+
+def validate_with_imports(context: RunContext) -> None:
+    """Import the classes that the config names and add their mistakes to `context.problems`."""
+    # Late: it loads torch and Lightning, which takes seconds.
+    from lightkit.cli.lightning_cli import Checked, LightkitCLI
+
+    quiet_libraries()
+    remaining = replace(context, resolved=validate_signatures(context.resolved, context.problems), only_checks=True)
+    if context.command not in WITH_MODEL:  # it builds none
+        return
+    with context.stack:
+        try:
+            LightkitCLI(session=remaining)
+        except Checked:
+            return
+        except LightkitError as error:
+            context.problems.add(error)
