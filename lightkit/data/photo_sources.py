@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightkit.data.cache.choosing import Choice, cached_sources
+from lightkit.data.decoded_cache import CacheChoice, choose_sources
 from lightkit.data.features import Features, may_be_kept
 from lightkit.data.photos import Photo
 from lightkit.data.pixels import PhotoPixels, PixelSource
@@ -26,7 +26,7 @@ class PhotoSources:
 
     def __init__(self, features: Features) -> None:
         self._features = features
-        self._choice: Choice | None = None
+        self._choice: CacheChoice | None = None
 
     def begin(self, data: ImageFolder) -> None:
         """Decode the images where they are cached, at the start of a fit; later where the model has a say in it."""
@@ -62,16 +62,16 @@ class PhotoSources:
     @property
     def described(self) -> dict[str, Any]:
         """What a manifest says of them; nothing where nothing is chosen."""
-        return {} if self._choice is None else {"cache": self._choice.described}
+        return {} if self._choice is None else {"cache": self._choice.describe()}
 
 
 def _waits_for_model(data: ImageFolder) -> bool:
     return not data.augment and data.cache == "auto" and may_be_kept(data)
 
 
-def _chosen(data: ImageFolder, *, is_read_once: bool) -> Choice:
+def _chosen(data: ImageFolder, *, is_read_once: bool) -> CacheChoice:
     photos = data.catalogue.of_fit
-    return cached_sources(
+    return choose_sources(
         photos,
         {split: PhotoPixels(listed) for split, listed in photos.items()},
         cache=data.cache,

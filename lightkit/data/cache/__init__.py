@@ -1,1 +1,0 @@
-"""Images that are decoded once and kept for later epochs."""

@@ -1,0 +1,550 @@
+"""Images that are decoded once and mapped into memory by all processes of a machine.
+
+One file for training and validation holds an index (`numpy.save`) and then the pixels of each image. It is named by the
+content of the photos, the size and the versions of the decoders, written aside and renamed when it is whole. Every
+process that maps it holds a shared `flock`, so that a clean-up never removes a file in use.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import PIL
+from filelock import FileLock, Timeout
+from PIL import features
+from pytorch_lightning import Trainer
+from pytorch_lightning.trainer.states import TrainerFn
+from rich.console import Console
+from rich.progress import track
+
+from lightkit.data.photos import Photo
+from lightkit.data.pixels import Decoded, Pixels, PixelSource
+from lightkit.data.splits import Split, content_digest
+from lightkit.hardware.cache_folder import cache_folder
+from lightkit.hardware.processor import available_memory_bytes, num_cores
+from lightkit.images.preprocessing import Preprocessing, resized, resized_size
+from lightkit.images.reading import decoded, pillow_warnings
+
+__all__ = ["CacheChoice", "CachedSource", "ResizedSource", "choose_sources"]
+
+log = logging.getLogger("lightkit.data")
+
+Cache = Literal["auto", "none", "memory", "disk"]
+_INDEX = np.dtype([("offset", "<u8"), ("height", "<u4"), ("width", "<u4"), ("crc", "<u4")])
+"""Of one image: first byte, size in pixels (0: not in the file), CRC-32 of size and pixels."""
+_DECODING = 2  # raise it with every change that gives other pixels, or another file, for the same photos
+_LONGEST = 8  # times as long as wide: a line of pixels, resized, would take the room of thousands of images
+_SHARE_OF_MEMORY, _SHARE_OF_DISK = 0.25, 0.5
+_KEPT_FREE_BYTES = 16 << 20
+_MAX_THREADS = 16
+_LINE_EVERY_S = 10.0
+_SUFFIX = ".pixels"
+
+
+@dataclass(frozen=True)
+class CacheChoice:
+    """Sources of the images of a fit.
+
+    Args:
+        sources: Of training, and of validation where it reads from the cache; other splits are read from their files.
+        kept: Place of the decoded images.
+        size: Their shorter side in training, in pixels; None where training reads the files as they are.
+        is_final: False where another training with the same data may be worth decoding them.
+    """
+
+    sources: Mapping[Split, PixelSource]
+    kept: Literal["memory", "disk", "nowhere"] = "nowhere"
+    size: int | None = None
+    is_final: bool = True
+
+    def describe(self) -> dict[str, Any]:
+        """Give the manifest's entry."""
+        return {"kept": self.kept, "size": self.size}
+
+
+def choose_sources(
+    splits: Mapping[Split, Sequence[Photo]],
+    files: Mapping[Split, PixelSource],
+    *,
+    cache: Cache,
+    cache_size: int | None,
+    cache_limit_gb: float | None,
+    preprocessing: Preprocessing,
+    batch_size: int,
+    trainer: Trainer | None,
+    is_read_once: bool = False,
+) -> CacheChoice:
+    """Choose the sources of a fit's images, and decode them where they are cached.
+
+    Call it once for a fit, in `setup`, in every process: the first on a machine decodes, the others wait for it.
+    The pixels that are trained on follow from ``cache`` and ``cache_size`` alone: with `none` they are those of the
+    files; else those of the images resized to ``cache_size``, which may be kept in memory, on disk or nowhere.
+
+    Args:
+        splits: The photos of training and validation.
+        files: Their sources, in the same order; for uncached images, labels and names.
+        cache: Value of the config.
+        cache_size: Shorter side in pixels; ``preprocessing.resize`` if None. With another one, only training reads from
+            the cache, so that evaluation stays equal to the last bit.
+        cache_limit_gb: Upper limit in GB (1e9 bytes); on disk for all caches together.
+        preprocessing: Of evaluation.
+        batch_size: Of one process.
+        trainer: Gives the stage and the number of epochs.
+        is_read_once: Each image is read once only.
+    """
+    if trainer is not None and trainer.state.fn != TrainerFn.FITTING:
+        return CacheChoice({}, is_final=False)
+    if cache == "none":
+        idle = [name for name, value in (("cache_size", cache_size), ("cache_limit_gb", cache_limit_gb)) if value]
+        if idle:
+            log.warning(
+                "%s: no effect with data.init_args.cache: none", " and ".join(f"data.init_args.{x}" for x in idle)
+            )
+        return CacheChoice({})
+    shorter = cache_size or preprocessing.resize
+    # validation's own resizing of a file gives the same pixels
+    uncached: dict[Split, PixelSource] = {"train": ResizedSource(splits["train"], files["train"], shorter=shorter)}
+    announce = log.info if trainer is not None and trainer.is_global_zero else log.debug
+    reason = (
+        "each is needed once"
+        if is_read_once
+        else _reason_to_decode_each_time(trainer, len(splits["train"]), batch_size)
+    )
+    if cache == "auto" and reason:
+        announce(
+            "data: photos are decoded each time, as %s; data.init_args.cache: disk keeps them for later runs", reason
+        )
+        return CacheChoice(uncached, size=shorter, is_final=False)
+    kept = {split: photos for split, photos in splits.items() if split == "train" or shorter == preprocessing.resize}
+    photos = _unique(photo for photos in kept.values() for photo in photos)
+    if not photos:
+        return CacheChoice(uncached, size=shorter)
+    images = _open_or_decode(photos, shorter, cache, None if cache_limit_gb is None else cache_limit_gb * 1e9, announce)
+    if images is None:
+        return CacheChoice(uncached, size=shorter)
+    sources = {split: CachedSource(kept[split], files[split], photos, images, shorter=shorter) for split in kept}
+    return CacheChoice(sources, kept="memory" if images.is_temporary else "disk", size=shorter)
+
+
+def _reason_to_decode_each_time(trainer: Trainer | None, num_photos: int, batch_size: int) -> str:
+    """Give the reason for which decoding all photos first would not pay; empty where it does."""
+    if trainer is None:
+        return "nothing is known of a training"
+    # Lightning (2.6.6) sets these from another module, where types are not seen
+    if getattr(trainer, "fast_dev_run", False):
+        return "fast_dev_run tries a few"
+    if getattr(trainer, "overfit_batches", 0) > 0:
+        return "overfit_batches reads a few"
+    limit, num_of_batch = trainer.limit_train_batches, batch_size * trainer.world_size
+    an_epoch = min(num_photos, limit * num_of_batch) if isinstance(limit, int) else num_photos * limit
+    num_epochs, num_steps = trainer.max_epochs, trainer.max_steps
+    in_epochs = math.inf if num_epochs in (None, -1) else num_epochs * an_epoch
+    in_steps = math.inf if num_steps == -1 else num_steps * trainer.accumulate_grad_batches * num_of_batch
+    num_reads = min(in_epochs, in_steps)
+    return "" if num_reads > num_photos else f"this training reads {num_reads:,.0f} of {num_photos:,}"
+
+
+def _is_kept(photo: Photo) -> bool:
+    shorter, longer = sorted((photo.height, photo.width))
+    return 0 < longer <= _LONGEST * shorter
+
+
+def _unique(photos: Iterable[Photo]) -> list[Photo]:
+    """Give one photo of each content, in the order of their digests: the same however they are split and named."""
+    by_digest = {photo.digest: photo for photo in photos if _is_kept(photo)}
+    return [by_digest[digest] for digest in sorted(by_digest)]
+
+
+# -- sources
+
+
+class ResizedSource:
+    """Images resized to a shorter side, decoded each time they are read.
+
+    Args:
+        photos: The split.
+        files: Its files, in the same order.
+        shorter: Shorter side in pixels.
+    """
+
+    def __init__(self, photos: Sequence[Photo], files: PixelSource, *, shorter: int) -> None:
+        self.files, self.shorter = files, shorter
+        self._is_kept = np.array([_is_kept(photo) for photo in photos], dtype=bool)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def pixels(self, index: int, /) -> Pixels:
+        """Give an image; one of extreme shape as its file holds it.
+
+        Raises:
+            UnreadableImageError: As the files' source.
+        """
+        pixels = self.files.pixels(index)
+        return Decoded(np.array(resized(pixels.whole(), self.shorter))) if self._is_kept[index] else pixels
+
+    def label(self, index: int, /) -> int:
+        """Give its label."""
+        return self.files.label(index)
+
+    def name(self, index: int, /) -> str:
+        """Give its path."""
+        return self.files.name(index)
+
+
+class CachedSource(ResizedSource):
+    """Images of a file of decoded images, without a copy; those that it lacks are read from their own files.
+
+    Pickled, it holds the name of the file and not its pixels.
+
+    Args:
+        photos: The split.
+        files: Its files, in the same order.
+        cached: The photos of the file, in its order.
+        images: The file.
+        shorter: Shorter side in pixels.
+    """
+
+    def __init__(
+        self,
+        photos: Sequence[Photo],
+        files: PixelSource,
+        cached: Sequence[Photo],
+        images: DecodedImages,
+        *,
+        shorter: int,
+    ) -> None:
+        super().__init__(photos, files, shorter=shorter)
+        self.images = images
+        slots = {photo.digest: slot for slot, photo in enumerate(cached)}
+        self._slots = np.array([slots.get(photo.digest, -1) for photo in photos], dtype=np.int64)
+
+    def pixels(self, index: int, /) -> Pixels:
+        """Give an image.
+
+        Raises:
+            UnreadableImageError: If it is not in the file, and its own cannot be read.
+        """
+        slot = int(self._slots[index])
+        image = None if slot < 0 else self.images[slot]
+        return super().pixels(index) if image is None else Decoded(image)
+
+
+class DecodedImages:
+    """A file of decoded images, mapped and held with a shared lock until this object goes.
+
+    Args:
+        path: The file.
+        is_temporary: Remove it after its last user.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If its index is damaged.
+    """
+
+    def __init__(self, path: Path, *, is_temporary: bool) -> None:
+        self.path, self.is_temporary = path, is_temporary
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, _release, path, descriptor, is_temporary, os.getpid())
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        with open(descriptor, "rb", closefd=False) as file:
+            self._index = np.load(file, allow_pickle=False)
+            # Copy on write: torch warns of memory that cannot be written.
+            self._pixels = np.memmap(file, np.uint8, mode="c", offset=file.tell())
+        if self._index.dtype != _INDEX:
+            raise ValueError("not a file of decoded images")
+        with suppress(OSError):  # another user's; the time of the last use decides which file is removed first
+            os.utime(descriptor)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, slot: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+        """Give uint8 ``(height, width, 3)`` without a copy; None where that image could not be decoded."""
+        offset, height, width, _ = (int(value) for value in self._index[slot])
+        size = height * width * 3
+        return self._pixels[offset : offset + size].reshape(height, width, 3) if size else None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size
+
+    def count_damaged(self) -> int:
+        """Count the images whose CRC-32 is wrong; about 0.7 s a GB of one core."""
+
+        def is_damaged(slot: int) -> bool:
+            try:
+                image = self[slot]
+            except ValueError:  # cut short
+                return True
+            return image is not None and _crc(image) != self._index[slot]["crc"]
+
+        with ThreadPoolExecutor(_num_threads()) as pool:
+            return sum(pool.map(is_damaged, range(len(self))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path, self.is_temporary)
+
+
+def _reopen(path: Path, is_temporary: bool) -> DecodedImages:
+    return DecodedImages(path, is_temporary=is_temporary)
+
+
+def _release(path: Path, descriptor: int, is_temporary: bool, process: int) -> None:
+    """Close the file, and remove a temporary one that no other process holds."""
+    if os.getpid() != process:  # a fork shares the lock of its parent
+        return
+    if is_temporary:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+    os.close(descriptor)
+
+
+def _crc(image: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    return zlib.crc32(np.ascontiguousarray(image).data, zlib.crc32(repr(image.shape[:2]).encode()))
+
+
+def _num_threads() -> int:
+    return max(1, min(_MAX_THREADS, num_cores() or 1))
+
+
+# -- the file: found, or made by one process of a machine
+
+
+def _open_or_decode(
+    photos: Sequence[Photo], shorter: int, cache: Cache, limit_bytes: float | None, announce: Any
+) -> DecodedImages | None:
+    """Open the file of these photos where a place has it, else decode them; None where no place has room."""
+    name = f"{_key(photos, shorter)[:40]}{_SUFFIX}"
+    sizes = np.array([resized_size(photo.height, photo.width, shorter) for photo in photos], np.uint64)
+    num_bytes = int(sizes.prod(axis=1).sum()) * 3 + (len(photos) + 8) * _INDEX.itemsize
+    places = _places(cache)
+    for folder, is_temporary in _places("memory"):
+        for orphan in [*folder.glob(f"*{_SUFFIX}*")] if is_temporary else []:
+            if orphan.name != name:
+                _remove_unused(orphan)
+    reasons = []
+    for folder, is_temporary in places:
+        where = "in memory" if is_temporary else f"on disk in {folder}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder / f"{name}.lock")
+            try:
+                guard = lock.acquire(timeout=0)
+            except Timeout:
+                announce("data: another process decodes the photos")
+                guard = lock.acquire()
+            with guard:
+                began_s, found = time.monotonic(), _open(folder / name, is_temporary=is_temporary)
+                is_new = found is None
+                room = num_bytes if found else _room_bytes(folder, num_bytes, limit_bytes, is_temporary=is_temporary)
+                if found is None and room >= num_bytes:
+                    _decode(photos, shorter, sizes, folder / name)
+                    found = DecodedImages(folder / name, is_temporary=is_temporary)
+                if is_temporary:
+                    Path(lock.lock_file).unlink(missing_ok=True)
+            if found is None:
+                reasons.append(
+                    f"{num_bytes / 1e6:.1f} MB are needed {where}, and there is room for {room / 1e6:.1f} MB"
+                )
+                continue
+        except OSError as error:
+            reasons.append(f"{folder} cannot be used ({error.strerror or error})")
+            continue
+        size = f"shorter side {shorter} px, {found.num_bytes / 1e6:.1f} MB {where}"
+        if is_new:
+            log.info("data: %d photos decoded once, %s (%.1f s)", len(photos), size, time.monotonic() - began_s)
+        else:
+            announce("data: %d photos found decoded, %s", len(photos), size)
+        return found
+    reason = "; ".join(reasons) or "there is no folder for them"
+    if cache == "auto":
+        announce("data: photos are decoded in every epoch; %s", reason)
+    else:
+        log.warning(
+            "data.init_args.cache: %s; photos are decoded and resized each time instead, which gives the same numbers "
+            "slower. Make room, raise data.init_args.cache_limit_gb, or set data.init_args.cache to auto.",
+            reason,
+        )
+    return None
+
+
+def _key(photos: Iterable[Photo], shorter: int) -> str:
+    decided_by = {
+        "decoding": _DECODING,
+        "pillow": PIL.__version__,
+        "jpeg": features.version_feature("libjpeg_turbo") or features.version_codec("jpg"),
+        "interpolation": Preprocessing.__dataclass_fields__["interpolation"].default,
+        "shorter": shorter,
+    }
+    digest = hashlib.sha256(json.dumps(decided_by, sort_keys=True).encode())
+    for photo in photos:
+        digest.update(f"\n{photo.digest} {photo.height} {photo.width}".encode())
+    return digest.hexdigest()
+
+
+def _places(cache: Cache) -> list[tuple[Path, bool]]:
+    """Give the folders of a setting, the best first, and whether files in them are temporary."""
+    memory, own = Path("/dev/shm"), f"lightkit-{os.getuid()}"  # noqa: S108 (a folder in it is this user's alone)
+    roots = [memory, Path(tempfile.gettempdir())] if sys.platform == "linux" else [Path(tempfile.gettempdir())]
+    in_memory = [(folder, True) for folder in dict.fromkeys(root / own for root in roots) if _is_own(folder)]
+    kept = cache_folder()
+    on_disk = [] if kept is None else [(kept / "decoded", False)]
+    if cache == "auto":  # the temporary folder may be a disk
+        return [*(place for place in in_memory if place[0].parent == memory), *on_disk]
+    return in_memory if cache == "memory" else on_disk
+
+
+def _is_own(folder: Path) -> bool:
+    """Make the folder, and tell whether nobody else can put anything into it."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o022 and found.st_uid == os.getuid()
+
+
+def _open(path: Path, *, is_temporary: bool) -> DecodedImages | None:
+    """Open a file and compare every byte of it; None where there is none, or a damaged one, which is removed."""
+    try:
+        found = DecodedImages(path, is_temporary=is_temporary)
+        reason = f"{num} of {len(found)} images are damaged" if (num := found.count_damaged()) else ""
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    if not reason:
+        return found
+    log.warning("data: %s is made again: %s", path, reason)
+    path.unlink(missing_ok=True)
+    return None
+
+
+def _room_bytes(folder: Path, num_bytes: int, limit_bytes: float | None, *, is_temporary: bool) -> int:
+    """Give the bytes that a new file may take, after the files that were unused longest are removed from the disk."""
+    files = sorted(folder.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime)
+    taken = sum(file.stat().st_size for file in files)
+    free = max(0, shutil.disk_usage(folder).free - _KEPT_FREE_BYTES)
+    if is_temporary:
+        available = available_memory_bytes()
+        most = available * _SHARE_OF_MEMORY if limit_bytes is None else limit_bytes - taken
+        return max(0, int(min(most, available, free)))
+    most = (free + taken) * _SHARE_OF_DISK if limit_bytes is None else limit_bytes
+    if num_bytes > min(most, free + taken):
+        return int(min(most, free + taken))
+    for oldest in files:
+        if taken + num_bytes <= most and num_bytes <= free:
+            break
+        size = oldest.stat().st_size
+        if _remove_unused(oldest):
+            taken, free = taken - size, free + size
+    return max(0, int(min(most - taken, free)))
+
+
+def _remove_unused(path: Path) -> bool:
+    """Remove a file that no process holds; tell whether it is removed."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _decode(photos: Sequence[Photo], shorter: int, sizes: np.ndarray[Any, Any], path: Path) -> None:
+    """Decode all photos in threads and write their file.
+
+    A photo that has changed or vanished since the scan is left out of it.
+
+    Raises:
+        OSError: If there is no room, or no permission.
+    """
+    index = np.zeros(len(photos), dtype=_INDEX)
+    index["height"], index["width"] = sizes.T
+    index["offset"][1:] = np.cumsum(sizes.prod(axis=1) * 3)[:-1]
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with aside.open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            np.save(file, index)
+            start, last = file.tell(), index[-1]
+            num_bytes = start + int(last["offset"]) + int(last["height"]) * int(last["width"]) * 3
+            if sys.platform == "linux":  # a full disk is an error now, and not after an hour
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
+
+            def decode(slot: int) -> None:
+                row, photo = index[slot], photos[slot]  # a view: the row of the index is completed here
+                image = _decode_one(photo, shorter, (int(row["height"]), int(row["width"])))
+                if image is None:
+                    row["height"] = row["width"] = 0
+                    return
+                row["crc"] = _crc(image)
+                rest, offset = image.data.cast("B"), start + int(row["offset"])
+                while rest:
+                    num = os.pwrite(file.fileno(), rest, offset)
+                    rest, offset = rest[num:], offset + num
+
+            pool = ThreadPoolExecutor(_num_threads())
+            try:
+                with pillow_warnings():
+                    for _ in _progress(pool.map(decode, range(len(photos))), len(photos)):
+                        pass
+            finally:
+                pool.shutdown(cancel_futures=True)
+            file.seek(0)
+            np.save(file, index)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _decode_one(photo: Photo, shorter: int, size: tuple[int, int]) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+    image, _ = decoded(str(photo.path))
+    if image is None or (image.height, image.width) != (photo.height, photo.width):
+        return None
+    try:
+        if content_digest(photo.path) != photo.digest:
+            return None
+    except OSError:
+        return None
+    small = np.array(resized(image, shorter))
+    return small if small.shape[:2] == size else None
+
+
+def _progress(done: Iterable[None], total: int) -> Iterator[None]:
+    """Show a bar on a terminal, and a line every 10 s elsewhere."""
+    console = Console(stderr=True)
+    if console.is_terminal and log.isEnabledFor(logging.INFO):
+        yield from track(done, "decoding", total=total, console=console, transient=True)
+        return
+    reported_s = time.monotonic()
+    for num, item in enumerate(done, 1):
+        if time.monotonic() - reported_s >= _LINE_EVERY_S:
+            reported_s = time.monotonic()
+            log.info("data: %d of %d photos decoded", num, total)
+        yield item

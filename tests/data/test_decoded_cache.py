@@ -1,0 +1,178 @@
+"""Decoded photos are kept where there is room, shared by processes, and removed when they are unused."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pytorch_lightning import Trainer
+from pytorch_lightning.trainer.states import TrainerFn
+
+from lightkit.data import decoded_cache
+from lightkit.data.decoded_cache import CacheChoice, CachedSource, ResizedSource, choose_sources
+from lightkit.data.photos import Photo
+from lightkit.data.pixels import PhotoPixels
+from lightkit.data.splits import Split, content_digest
+from lightkit.data.transforms import preprocessing_of
+
+Choose = Callable[..., CacheChoice]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> list[Photo]:
+    """Five JPEGs of 24 times 20 pixels."""
+    found = []
+    for number in range(5):
+        path = tmp_path / f"{number}.jpg"
+        pixels = np.random.default_rng(number).integers(0, 255, (20, 24, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+        found.append(Photo(path, 0, content_digest(path), 20, 24, is_jpeg=True))
+    return found
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[bool, Path]:
+    """The folder of temporary files, and the one on disk."""
+    found = {True: tmp_path / "memory", False: tmp_path / "disk"}
+    kinds = {"auto": (True, False), "memory": (True,), "disk": (False,)}
+    monkeypatch.setattr(decoded_cache, "_places", lambda cache: [(found[kind], kind) for kind in kinds[cache]])
+    return found
+
+
+@pytest.fixture
+def choose(photos: list[Photo], folders: dict[bool, Path], caplog: pytest.LogCaptureFixture) -> Choose:
+    """Choose the sources of a fit with these photos, three of them for training."""
+    caplog.set_level("INFO", logger="lightkit.data")
+    splits: dict[Split, list[Photo]] = {"train": photos[:3], "val": photos[3:]}
+
+    def chosen(**settings: Any) -> CacheChoice:
+        defaults = {"cache": "auto", "cache_size": None, "cache_limit_gb": None, "batch_size": 1, "trainer": fitting()}
+        files = {split: PhotoPixels(listed) for split, listed in splits.items()}
+        return choose_sources(splits, files, preprocessing=preprocessing_of(14), **{**defaults, **settings})
+
+    return chosen
+
+
+def fitting(function: TrainerFn = TrainerFn.FITTING, **settings: Any) -> Trainer:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    trainer = Trainer(**{"max_epochs": 3, **quiet, **settings})
+    trainer.state.fn = function
+    return trainer
+
+
+def pixel_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.pixels"))
+
+
+@pytest.mark.parametrize(("cache", "kept"), [("auto", "memory"), ("memory", "memory"), ("disk", "disk")])
+def test_photos_are_decoded_once_and_one_line_says_so(
+    cache: str, kept: str, choose: Choose, caplog: pytest.LogCaptureFixture
+) -> None:
+    choice = choose(cache=cache)
+    assert {type(source) for source in choice.sources.values()} == {CachedSource}
+    assert choice.describe() == {"kept": kept, "size": 16}
+    assert re.fullmatch(r"data: 5 photos decoded once, shorter side 16 px, 0\.0 MB .*", caplog.messages[-1])
+    again = choose(cache=cache)
+    assert "data: 5 photos found decoded" in caplog.messages[-1]
+    for split, source in choice.sources.items():
+        for index in range(len(source)):
+            cached, found = source.pixels(index).whole(), again.sources[split].pixels(index).whole()
+            assert np.array_equal(np.asarray(cached), np.asarray(found))
+            resized = ResizedSource.pixels(source, index).whole()  # type: ignore[arg-type]
+            assert np.array_equal(np.asarray(cached), np.asarray(resized))
+
+
+def test_with_another_size_evaluation_reads_its_files(choose: Choose) -> None:
+    sources = choose(cache_size=10).sources
+    assert set(sources) == {"train"}
+    assert sources["train"].pixels(0).size == (10, 12)
+
+
+@pytest.mark.parametrize(
+    ("training", "reason"),
+    [
+        ({"max_epochs": 1}, "this training reads 3 of 3"),
+        ({"fast_dev_run": True}, "fast_dev_run tries a few"),
+        ({"overfit_batches": 2}, "overfit_batches reads a few"),
+        ({"max_epochs": 3, "limit_train_batches": 0.25}, "this training reads 2 of 3"),
+        ({"max_epochs": -1, "max_steps": 1, "accumulate_grad_batches": 2}, "this training reads 2 of 3"),
+    ],
+    ids=["one epoch", "fast_dev_run", "overfit", "a share", "few steps"],
+)
+def test_auto_keeps_nothing_where_a_training_reads_few_photos(
+    training: dict[str, Any], reason: str, choose: Choose, caplog: pytest.LogCaptureFixture
+) -> None:
+    choice = choose(trainer=fitting(**training))
+    assert (choice.describe(), choice.is_final) == ({"kept": "nowhere", "size": 16}, False)
+    assert reason in caplog.text
+
+
+def test_without_room_photos_are_decoded_each_time(choose: Choose, caplog: pytest.LogCaptureFixture) -> None:
+    choice = choose(cache="disk", cache_limit_gb=1e-9)
+    assert choice.describe() == {"kept": "nowhere", "size": 16}
+    assert "raise data.init_args.cache_limit_gb" in caplog.text
+
+
+def test_the_file_that_was_unused_longest_goes_first_and_none_in_use(choose: Choose, folders: dict[bool, Path]) -> None:
+    first = choose(cache="disk", cache_size=16)
+    (used,) = pixel_files(folders[False])
+    stale = folders[False] / "stale.pixels"
+    stale.write_bytes(bytes(used.stat().st_size))
+    os.utime(stale, (1, 1))
+    limit_gb = used.stat().st_size * 2.5 / 1e9
+    choose(cache="disk", cache_size=17, cache_limit_gb=limit_gb)
+    assert not stale.exists()
+    assert used.exists()
+    assert len(pixel_files(folders[False])) == 2
+    del first
+
+
+def test_a_temporary_file_goes_with_its_last_user(choose: Choose, folders: dict[bool, Path]) -> None:
+    first, second = choose(cache="memory"), choose(cache="memory")
+    del first
+    assert len(pixel_files(folders[True])) == 1
+    del second
+    assert pixel_files(folders[True]) == []
+
+
+def test_temporary_files_of_killed_processes_go_and_those_in_use_stay(
+    choose: Choose, folders: dict[bool, Path]
+) -> None:
+    folders[True].mkdir()
+    left, used = folders[True] / "left.pixels", folders[True] / "used.pixels"
+    left.touch()
+    with used.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        choice = choose(cache="disk")
+        assert (left.exists(), used.exists()) == (False, True)
+    assert choice.describe()["kept"] == "disk"
+
+
+@pytest.mark.parametrize("damage", ["a byte", "cut", "head"])
+def test_a_damaged_file_is_made_again(
+    damage: str, choose: Choose, folders: dict[bool, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    choose(cache="disk")
+    (path,) = pixel_files(folders[False])
+    content = bytearray(path.read_bytes())
+    if damage == "a byte":
+        content[-7] ^= 1
+    path.write_bytes({"a byte": content, "cut": content[:-9], "head": content[9:]}[damage])
+    choice = choose(cache="disk")
+    assert "is made again" in caplog.text
+    assert choice.describe()["kept"] == "disk"
+
+
+def test_a_photo_that_has_changed_since_the_scan_is_not_in_the_file(choose: Choose, photos: list[Photo]) -> None:
+    Image.new("RGB", (24, 20)).save(photos[0].path)
+    source = choose(cache="disk").sources["train"]
+    assert isinstance(source, CachedSource)
+    assert [source.images[slot] is None for slot in range(5)].count(True) == 1
+    assert np.asarray(source.pixels(0).whole()).max() == 0
