@@ -15,7 +15,6 @@ from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 from lightkit import config, runs
-from lightkit.cli.choices import Choices
 from lightkit.cli.context import RunContext
 from lightkit.cli.model_loading import add_export_method, drop_training_hardware
 from lightkit.cli.parser import parse_config
@@ -23,7 +22,6 @@ from lightkit.cli.resume import RunSettings
 from lightkit.cli.script_session import EXPORT, asks_for_export, open_script_context
 from lightkit.cli.scripted import Checked, ConfigPrinted, exit_on_error
 from lightkit.cli.validation import validate_signatures
-from lightkit.config.accelerator.choosing import chosen_config
 from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.config.loader import collect_errors
 from lightkit.errors import ConfigError
@@ -66,7 +64,6 @@ class LayeredCLI(LightningCLI):
         self._is_script = session is None
         self._own_sessions = ExitStack()
         self.saved_config: dict[str, Any] = {}
-        self._chosen: config.Resolved | None = None
         stages = list(self.subcommands())
         given: dict[str, Any] = parser_kwargs or {}
         to_parsers = {**given, "exit_on_error": False}
@@ -174,20 +171,6 @@ class LayeredCLI(LightningCLI):
         except ArgumentError as error:
             raise ConfigError(str(error)) from error
 
-    def settle(self, choices: Choices) -> dict[str, Any]:
-        """Put what was chosen in the place of the config's `auto`s, and give the config as it is saved."""
-        assert self.session is not None
-        command, resolved = [str(self.subcommand)], self.session.resolved
-        self._chosen = chosen_config(resolved, choices.values)
-        before, now = (self._parsed(self.parser, command, each) for each in (resolved, self._chosen))
-        section = self.config[self.subcommand]  # in which a subclass's hooks may have changed anything else
-        for key, value in now[self.subcommand].items():
-            if key not in before[self.subcommand] or before[self.subcommand][key] != value:
-                section[key] = value
-        vars(self).pop("config_dump", None)  # LightningCLI 2.6 keeps the model's hyper-parameters there
-        self.saved_config = self._config_to_save()
-        return self.saved_config
-
     def _trainer_arguments(self) -> set[str]:
         """Name what the trainer takes: a script may have a function for it that takes little."""
         known = (str(action.dest) for action in self._parser(self.subcommand)._actions)
@@ -208,6 +191,6 @@ class LayeredCLI(LightningCLI):
             skip_default="skip_default" in flags,
         )
         dumped = json.loads(text)
-        resolved = self._chosen or self.session.resolved
+        resolved = self.session.resolved
         named = resolved.named({key: value for key, value in dumped.items() if key not in _NOT_SAVED})
         return resolved.with_references(named)

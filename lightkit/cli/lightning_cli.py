@@ -21,9 +21,14 @@ from lightkit.cli.resume import RunSettings
 from lightkit.cli.scripted import Checked, ConfigPrinted, DataChanged, keeps_own_file, with_file_name
 from lightkit.cli.stage import Stage
 from lightkit.cli.starting import begin
-from lightkit.cli.trainer_components import TrainerComponents, computation_unrecorded, list_callbacks, share_devices
+from lightkit.cli.trainer_components import (
+    TrainerComponents,
+    computation_unrecorded,
+    list_callbacks,
+    share_devices,
+    take_threads,
+)
 from lightkit.cli.trust import restrict_loading
-from lightkit.cli.tuned import autos_of, take_threads
 from lightkit.export.bare_trainer import bare_trainer
 
 __all__ = ["Checked", "ConfigPrinted", "DataChanged", "LightkitCLI"]
@@ -85,9 +90,8 @@ class LightkitCLI(LayeredCLI):
             saved=self.saved_config,
             seed=None if section["seed_everything"] is False else section["seed_everything"],
             fresh=bool(section["trainer"].get("fast_dev_run")),
-            autos=autos_of(self, self.session),
         )
-        start, section = self.stage.start, self.config[self.subcommand]
+        start = self.stage.start
         take_threads(self.session, section)
         share_devices(section["trainer"], self.session)
         if "ckpt_path" in self._subcommand_method_arguments[self.subcommand]:

@@ -8,7 +8,7 @@ from lightkit.cli.answers import Found
 from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.cli.workbench import Workbench
-from lightkit.config.accelerator.settings import AcceleratorSettings
+from lightkit.tuning.settings import TuneSettings
 
 __all__ = ["MeasuredConfig"]
 
@@ -28,7 +28,7 @@ class MeasuredConfig(LightkitCLI):
         self,
         session: RunContext,
         *,
-        settings_of: Callable[[AcceleratorSettings], AcceleratorSettings],
+        settings_of: Callable[[TuneSettings], TuneSettings],
         budget_s: float | None,
     ) -> None:
         self._settings_of = settings_of
@@ -39,7 +39,7 @@ class MeasuredConfig(LightkitCLI):
         """Measure, which builds what it needs as often as it needs it."""
         assert self.session is not None
         section = self.config[self.subcommand]
-        settings = self._settings_of(AcceleratorSettings(**section["accelerator"].as_dict()))
+        settings = self._settings_of(TuneSettings(**section["accelerator"].as_dict()))
         self.found = Workbench(self, self.session, settings, budget_s=self._budget_s, is_hurried=False).found()
 
     def _run_subcommand(self, subcommand: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from lightkit import runs
-from lightkit.cli.choices import explained
 from lightkit.config import Resolved
 from lightkit.config.tree import Leaf, Table
 from lightkit.errors import ConfigError
@@ -80,6 +79,7 @@ def choose_start(
     ckpt_path: str | None,
     fresh: bool,
     environment: Callable[[str], str] | None = None,
+    by_rule: Collection[str] = (),
 ) -> RunStart:
     """Choose the run and the checkpoint of a fit. The caller holds the job's lock.
 
@@ -89,6 +89,7 @@ def choose_start(
         ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or nothing.
         fresh: Begin a new run unless the user names one, as a `fast_dev_run` does.
         environment: Gives the digest of the values that came from the environment, for the id of a run.
+        by_rule: Dotted keys that `auto` has chosen by the hardware: on other hardware the run goes on all the same.
 
     Raises:
         ConfigError: If the user names something to resume from that is not there.
@@ -99,8 +100,7 @@ def choose_start(
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
     if found is None:
         return _new(settings, ckpt_path)
-    by_choice = explained(found, config)
-    changed = [key for key in compare_configs(_saved(found), config) if key not in by_choice]
+    changed = [key for key in compare_configs(_saved(found), config) if key not in by_rule]
     changed += _changed_beside(found, ckpt_path, environment)
     if not changed:
         start = _resumed(found, required=False)

@@ -10,7 +10,7 @@ from lightkit import runs
 from lightkit.callbacks import PredictionTable, last_block
 from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.context import RunContext
-from lightkit.config import shown_path
+from lightkit.config import Hardware, shown_path
 
 __all__ = ["RunHeader", "print_run_end"]
 
@@ -21,11 +21,13 @@ class RunHeader(Callback):
     Args:
         mode: What the screen shows.
         run: The run.
+        hardware: What `auto` has come to.
     """
 
-    def __init__(self, mode: OutputMode, run: runs.Run) -> None:
+    def __init__(self, mode: OutputMode, run: runs.Run, hardware: Hardware) -> None:
         self._mode = mode
         self._run = run
+        self._hardware = hardware
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say it before the first epoch."""
@@ -36,6 +38,9 @@ class RunHeader(Callback):
             print_line(f"data  {described}", self._mode)
         print_line(f"model {_described_model(pl_module)}", self._mode)
         print_line(f"on    {_described_hardware(trainer)}", self._mode)
+        if chosen := self._hardware.chosen:
+            values = ", ".join(f"{key.rpartition('.')[2]} {_shown(value)}" for key, value in chosen.items())
+            print_line(f"auto  {values} ({self._hardware.chosen_by})", self._mode)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what the number of ranks makes of batch and learning rate, once they are known."""
@@ -118,6 +123,10 @@ def _described_steps(trainer: Trainer) -> str:
         scaled = next((said for c in trainer.callbacks if (said := getattr(c, "described", ""))), "")  # type: ignore[attr-defined]
         parts.append(f"learning rate {', '.join(rates)}{f' ({scaled})' if scaled else ''}")
     return ", ".join(parts)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _batch_size(trainer: Trainer) -> int | None:

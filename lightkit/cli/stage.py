@@ -1,16 +1,15 @@
-"""A stage that has begun, and what answers the `auto`s of its config."""
+"""A stage that has begun."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any, Protocol
+from typing import Any
 
 from lightkit.callbacks import RunRecorder
-from lightkit.cli.choices import Choices
 from lightkit.cli.resume import RunStart
 
-__all__ = ["Autos", "Stage"]
+__all__ = ["Stage"]
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,3 @@ class Stage:
     worth_keeping: Event = field(default_factory=Event)
     data_before: dict[str, Any] | None = None
     resumes_by_itself: bool = False
-    choices: Choices | None = None
-
-
-class Autos(Protocol):
-    """Answers the `auto`s of a config."""
-
-    def recalled(self, start: RunStart) -> Choices | None:
-        """Give what is known without measuring; None where there is something to measure."""
-
-    def found(self, stage: Stage) -> Choices:
-        """Measure, or read what has been measured."""
-
-    def settled(self, choices: Choices) -> dict[str, Any]:
-        """Put choices in the place of the `auto`s, and give the config as the run folder keeps it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import sys
@@ -19,7 +18,7 @@ from lightkit.cli.stage import Stage
 from lightkit.errors import Stalled
 from lightkit.launch import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat
 
-__all__ = ["measuring_watched", "watched"]
+__all__ = ["watched"]
 
 _CUT_S = 5.0
 _RECORD_S = 2.0  # for a record of the end that is being written, out of the same time
@@ -35,48 +34,15 @@ def watched(session: RunContext, stage: Stage, settings: WatchdogSettings) -> Wa
         settings: The config's `watchdog` block.
     """
     teller = _Teller(session, stage)
-    watchdog = _watchdog(session, settings, teller)
-    session.stack.enter_context(teller.told(watchdog))
-    return watchdog
-
-
-@contextmanager
-def measuring_watched(session: RunContext, stage: Stage, settings: WatchdogSettings, *, phase: str) -> Iterator[None]:
-    """Watch what is measured before a training, but not what lies between: data may be downloaded then.
-
-    Args:
-        session: The invocation.
-        stage: The stage that has begun.
-        settings: The config's `watchdog` block.
-        phase: Of the heartbeat, in which steps are computed or batches loaded.
-
-    Raises:
-        Stalled: If a stall is ended gently.
-    """
-    teller = _Teller(session, stage)
-    watchdog = _watchdog(session, settings, teller, only_in=phase)
-    before = heartbeat().phase
-    with teller.told(watchdog):
-        heartbeat().enter(phase)
-        watchdog.prepare(gently=session.seat is None)
-        watchdog.start()
-        heartbeat().enter(before)
-        yield
-    heartbeat().enter(before)
-
-
-def _watchdog(
-    session: RunContext, settings: WatchdogSettings, teller: _Teller, *, only_in: str | None = None
-) -> Watchdog:
     most_s = None if session.seat is None else session.launch.stall_timeout_s
 
     def limit_s() -> float:
-        if only_in not in (None, heartbeat().phase):
-            return math.inf
         own_s = settings.limit_s(heartbeat())
         return own_s if most_s is None else min(own_s, most_s)
 
-    return Watchdog(heartbeat(), limit_s=limit_s, report=teller.report, end=teller.end)
+    watchdog = Watchdog(heartbeat(), limit_s=limit_s, report=teller.report, end=teller.end)
+    session.stack.enter_context(teller.told(watchdog))
+    return watchdog
 
 
 class _Teller:

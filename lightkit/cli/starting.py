@@ -12,7 +12,6 @@ from typing import Any
 
 from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
-from lightkit.cli.choices import Choices
 from lightkit.cli.ci_report import add_fit_page
 from lightkit.cli.context import RunContext
 from lightkit.cli.ending import close, dropped_on_mistake, ended_by_force, release, resumable
@@ -20,14 +19,12 @@ from lightkit.cli.input_digests import record_inputs
 from lightkit.cli.job_lock import create_job_lock
 from lightkit.cli.joining import INHERITED
 from lightkit.cli.redaction import RedactedEventStream, redact_words
-from lightkit.cli.resume import RunSettings, RunStart, choose_start, compare_configs, restart_run
-from lightkit.cli.stage import Autos, Stage
+from lightkit.cli.resume import RunSettings, RunStart, choose_start, restart_run
+from lightkit.cli.stage import Stage
 from lightkit.runs.pipeline import TELLS_RUN
 from lightkit.version import __version__
 
 __all__ = ["begin"]
-
-_MEASURING_S = 900.0  # rank 0 alone prepares data, and may look for a batch size, before it tells the others anything
 
 
 def begin(
@@ -37,7 +34,6 @@ def begin(
     saved: dict[str, Any],
     seed: int | None,
     fresh: bool,
-    autos: Autos | None = None,
 ) -> Stage:
     """Choose the run of a stage and write down how it begins.
 
@@ -47,29 +43,25 @@ def begin(
         saved: The config as the run folder keeps it.
         seed: What `seed_everything` came to.
         fresh: Begin a new run unless the user names one, as a `fast_dev_run` does.
-        autos: Answers the config's `auto`s; None where it has none.
 
     Raises:
         ConfigError: If what the user names is not there, or the run root cannot be written.
         RunLocked: If another process runs this job.
     """
-    if (told := _told(session, later_s=0.0 if autos is None else _MEASURING_S)) is not None:
+    if (told := _told(session)) is not None:
         session.watch.look()
         start = _inherited(told)
-        if autos is not None and told.get("tuned"):
-            autos.settled(Choices.of(told["tuned"]))
         if session.seat is not None:
             session.seat.keep_log(start.run.folder)
         events = RedactedEventStream(start.run.events_path, session.resolved)
         return Stage(start, RunRecorder(start.run, events=events))
     if session.base is not None:
         start = RunStart(session.base, checkpoint=Path(session.ckpt_path) if session.ckpt_path else None, is_old=True)
-        choices, _ = _recalled(autos, start, saved)
-        stage = replace(_stage(session, start, manifest=None), choices=choices)
+        stage = _stage(session, start, manifest=None)
     elif session.command == "fit":
-        stage = _begin_fit(session, settings, saved=saved, seed=seed, fresh=fresh, autos=autos)
+        stage = _begin_fit(session, settings, saved=saved, seed=seed, fresh=fresh)
     else:
-        stage = _begin_alone(session, settings, saved=saved, seed=seed, autos=autos)
+        stage = _begin_alone(session, settings, saved=saved, seed=seed)
     if session.command == "fit":
         session.stack.callback(add_fit_page, stage.start.run)  # last of all, when the summary is written
     session.stack.enter_context(dropped_on_mistake(stage))
@@ -77,46 +69,18 @@ def begin(
     session.stack.push(lambda _kind, error, _trace: close(stage, error, session))
     session.stack.enter_context(resumable(session, stage))
     session.stack.enter_context(ended_by_force(session, stage))
-    if autos is not None and stage.choices is None:
-        stage = _chosen(stage, autos, saved)
     _bequeath(session, stage)
     return stage
 
 
-def _recalled(autos: Autos | None, start: RunStart, saved: dict[str, Any]) -> tuple[Choices | None, dict[str, Any]]:
-    """Give what is known of the config's `auto`s without measuring, and the config to save."""
-    choices = None if autos is None else autos.recalled(start)
-    return (None, saved) if autos is None or choices is None else _settled(autos, choices, saved)
-
-
-def _settled(autos: Autos, choices: Choices, saved: dict[str, Any]) -> tuple[Choices, dict[str, Any]]:
-    now = autos.settled(choices)
-    return replace(choices, keys=tuple(compare_configs(saved, now))), now
-
-
-def _chosen(stage: Stage, autos: Autos, saved: dict[str, Any]) -> Stage:
-    """Answer the `auto`s, and write the answers into the config and the manifest of the run that has begun."""
-    run, manifest = stage.start.run, stage.recorder.manifest
-    choices, saved = _settled(autos, autos.found(stage), saved)
-    if manifest is not None:  # first: a config without `auto`s is another one, unless the manifest explains it
-        runs.write_json(run.manifest_path, choices.noted(manifest))
-    runs.write_text(run.config_path, config.dump_yaml(saved))
-    return replace(stage, choices=choices)
-
-
-def _told(session: RunContext, *, later_s: float) -> dict[str, Any] | None:
-    """What rank 0 tells a rank of its run; None in the process that begins it.
-
-    Args:
-        session: The invocation.
-        later_s: Seconds that rank 0 may take longer than to arrive.
-    """
+def _told(session: RunContext) -> dict[str, Any] | None:
+    """What rank 0 tells a rank of its run; None in the process that begins it."""
     if told := os.environ.get(INHERITED):
         inherited: dict[str, Any] = json.loads(told)
         return inherited
     if session.seat is None or session.seat.rank.rank == 0:
         return None
-    return session.seat.wait_for_run(session.launch.timeout_s + later_s)
+    return session.seat.wait_for_run(session.launch.timeout_s)
 
 
 def _begin_fit(
@@ -126,7 +90,6 @@ def _begin_fit(
     saved: dict[str, Any],
     seed: int | None,
     fresh: bool,
-    autos: Autos | None,
 ) -> Stage:
     assert settings.name is not None
     lock = create_job_lock(session, settings)
@@ -135,15 +98,19 @@ def _begin_fit(
     session.stack.push(lambda *_: release(lock, session))
     start = (
         choose_start(
-            settings, config=saved, ckpt_path=session.ckpt_path, fresh=fresh, environment=session.environment_digest
+            settings,
+            config=saved,
+            ckpt_path=session.ckpt_path,
+            fresh=fresh,
+            environment=session.environment_digest,
+            by_rule=session.hardware.chosen,
         )
         if earlier is None
         else restart_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
     )
     lock.note_folder(start.run.folder)
     runs.remove_leftovers(start.run.checkpoints)
-    choices, saved = _recalled(autos, start, saved)
-    stage = _written(session, start, saved=saved, seed=seed, fresh=fresh, choices=choices)
+    stage = _written(session, start, saved=saved, seed=seed, fresh=fresh)
     if told := os.environ.get(TELLS_RUN):
         runs.write_json(told, {"folder": str(start.run.folder)})
     _note_passed_over(stage)
@@ -162,15 +129,12 @@ def _note_passed_over(stage: Stage) -> None:
         )
 
 
-def _begin_alone(
-    session: RunContext, settings: RunSettings, *, saved: dict[str, Any], seed: int | None, autos: Autos | None
-) -> Stage:
+def _begin_alone(session: RunContext, settings: RunSettings, *, saved: dict[str, Any], seed: int | None) -> Stage:
     """A stage of no run: with a checkpoint that is named, or an untrained model."""
     start = choose_start(settings, config=saved, ckpt_path=session.ckpt_path, fresh=True)
     if start.checkpoint is None and session.weights is None:
         session.tell("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
-    choices, saved = _recalled(autos, start, saved)
-    return _written(session, start, saved=saved, seed=seed, choices=choices)
+    return _written(session, start, saved=saved, seed=seed)
 
 
 def _written(
@@ -180,7 +144,6 @@ def _written(
     saved: dict[str, Any],
     seed: int | None,
     fresh: bool = False,
-    choices: Choices | None,
 ) -> Stage:
     if start.notice:
         session.tell(start.notice)
@@ -200,11 +163,9 @@ def _written(
     manifest["fast_dev_run"] = fresh
     if session.command == "fit" and not fresh:
         manifest["inputs"] = record_inputs(session, start.run, previous)
-    if choices is not None:
-        choices.noted(manifest)
     runs.write_json(start.run.manifest_path, manifest)
     stage = _stage(session, start, manifest=manifest)
-    return replace(stage, data_before=(previous or {}).get("data"), choices=choices)
+    return replace(stage, data_before=(previous or {}).get("data"))
 
 
 def _stage(session: RunContext, start: RunStart, *, manifest: Mapping[str, Any] | None) -> Stage:
@@ -222,7 +183,6 @@ def _bequeath(session: RunContext, stage: Stage) -> None:
         "resumed": start.run.resumed,
         "checkpoint": checkpoint,
         "first_checkpoint": checkpoint if earlier is None else earlier["first_checkpoint"],
-        "tuned": None if stage.choices is None else stage.choices.described(),
     }
     if session.seat is not None:
         session.seat.tell_run(told)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightkit.cli.argument_lookup import Argument, find_argument, list_keys
-from lightkit.cli.tracing import Traced, shown_key
+from lightkit.cli.tracing import Traced, node_at, shown_key
 from lightkit.config import KeyPath, dotted, near
 from lightkit.config.display import format_annotated, format_inline, format_origin, origin_fields
-from lightkit.config.tree import Items, Node, Table, walk
+from lightkit.config.tree import Items, Node, Table, plain, walk
 from lightkit.errors import ConfigError
 
 __all__ = ["Telling", "all_tellings", "telling_of"]
@@ -160,9 +160,22 @@ def _notes(traced: Traced, path: KeyPath, node: Node) -> list[tuple[str, str]]:
         found = [(now, value) for now, value in traced.became(node) if now != path]
         told = [f"{dotted(now)}: {format_inline(presented.value(value, now))}" for now, value in found]
         notes += [("became", ", ".join(told))] if told else []
+        notes += _notes_of_auto(traced, path, node)
         if (over := traced.overruling(path, node)) is not None:
             place = presented.masked(format_origin(over[1].origin))
             notes.append(("note", f"{dotted(over[0])}: {_said(traced, *over)} counts in its place ({place})"))
+    return notes
+
+
+def _notes_of_auto(traced: Traced, path: KeyPath, node: Node) -> list[tuple[str, str]]:
+    """Say what the rule for ``auto`` gives on this machine."""
+    if path[0] != "accelerator" or plain(node) != "auto" or not traced.chosen_by:
+        return []
+    now = node_at(traced.after.tree, path)
+    notes = [] if now is None else [("became", f"{dotted(path)}: {format_inline(plain(now))}")]
+    notes.append(("auto", f"the rule for {traced.chosen_by}"))
+    if path[-1] == "memory_format":
+        notes.append(("note", "decided when the model is built: only weights of convolutions have a memory format"))
     return notes
 
 

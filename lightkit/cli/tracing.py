@@ -52,11 +52,13 @@ class Traced:
         before: As the layers say it.
         after: As a run has it.
         problems: What is wrong with it.
+        chosen_by: The hardware that has decided what ``auto`` comes to, in words.
     """
 
     before: Resolved
     after: Resolved
     problems: Problems
+    chosen_by: str = ""
 
     def presented(self, path: KeyPath = ()) -> RedactedConfig:
         """Give what shows the value at a path: that of the run, or of the layers where the run has another key."""
@@ -149,7 +151,8 @@ def traced(laid: LoadedConfig, problems: Problems) -> Traced:
         )
         resolved = alone or resolved
     try:
-        after = config.resolve_hardware(resolved, this_machine(), environ=os.environ).resolved
+        found = config.resolve_hardware(resolved, this_machine(), environ=os.environ)
+        return Traced(laid.resolved, found.resolved, problems, found.chosen_by)
     except LightkitError as error:
         problems.add(error)
         hardware, resolved = collect_errors(resolved, partial(config.resolve_hardware, environ={}), problems)

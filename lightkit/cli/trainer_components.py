@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
+import os
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
@@ -42,12 +43,12 @@ from lightkit.cli.timing import deadline_of
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import ConfigError
 from lightkit.launch import heartbeat, read_watchdog
+from lightkit.launch.plan import THREADS
 from lightkit.launch.watchdog_settings import WatchdogSettings
 from lightkit.tuning.computation import Computation
 
-__all__ = ["TrainerComponents", "computation_unrecorded", "list_callbacks", "share_devices"]
+__all__ = ["TrainerComponents", "computation_unrecorded", "list_callbacks", "share_devices", "take_threads"]
 
-_log = logging.getLogger("lightkit")
 _OF_ALL_STAGES = ("memory_format", "tf32")
 _OF_TRAINING = (*_OF_ALL_STAGES, "compile", "fused")
 
@@ -65,6 +66,28 @@ def share_devices(trainer: Any, session: RunContext) -> None:
         trainer["strategy"] = "ddp"
 
 
+def take_threads(session: RunContext, section: Any) -> None:
+    """Compute with the threads of the config: torch has made its pool by now. Processes started later are told.
+
+    Args:
+        session: The invocation, at whose end all is as before.
+        section: The config of the command.
+    """
+    threads = section["launch"]["threads"]
+    if threads is None:
+        return
+    before, told = torch.get_num_threads(), os.environ.get(THREADS)
+
+    def take_back() -> None:
+        torch.set_num_threads(before)
+        os.environ.pop(THREADS, None)
+        os.environ.update({} if told is None else {THREADS: told})
+
+    session.stack.callback(take_back)
+    torch.set_num_threads(threads)
+    os.environ[THREADS] = str(threads)
+
+
 def list_callbacks(given: Mapping[str, Any]) -> list[Callback]:
     """Give the callbacks among a trainer's arguments, where one alone may stand."""
     own = given.get("callbacks") or []
@@ -72,18 +95,12 @@ def list_callbacks(given: Mapping[str, Any]) -> list[Callback]:
 
 
 def computation_unrecorded(section: Any) -> Computation | None:
-    """Give what computes as the section `accelerator` says where no run is recorded: nothing is measured there.
+    """Give what computes as the section `accelerator` says where no run is recorded.
 
     Args:
         section: Of a config without a session, or without a command; None where the parser has no such section.
     """
-    said: dict[str, Any] = {} if section is None else dict(vars(section))
-    passed_over = [key for key, value in said.items() if value == "auto"]
-    passed_over += ["threads"] * isinstance(said.get("threads"), int)
-    if passed_over:
-        says = "accelerator.%s: passed over, for nothing is measured, nor are threads set, where no run is recorded"
-        _log.warning(says, ", ".join(passed_over))
-    return _computation(said, [key for key in _OF_TRAINING if key not in passed_over])
+    return _computation({} if section is None else dict(vars(section)), _OF_TRAINING)
 
 
 def _computation(said: Mapping[str, Any], keys: Collection[str]) -> Computation | None:
@@ -137,7 +154,7 @@ class TrainerComponents:
         if given.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
             own = [callback for callback in own if not isinstance(callback, Checkpoint)]
         run, seat = self._stage.start.run, self._session.seat
-        shown: list[Callback] = [RunHeader(self._session.mode, run)]
+        shown: list[Callback] = [RunHeader(self._session.mode, run, self._session.hardware)]
         if given.get("enable_progress_bar") is not False and not any(
             isinstance(callback, ProgressBar) for callback in own
         ):

@@ -17,13 +17,13 @@ from lightkit.cli.explaining import located
 from lightkit.cli.full_validation import open_context
 from lightkit.cli.tables import print_table
 from lightkit.config import dump_yaml
-from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import this_machine
 from lightkit.hardware.allocator import keep_memory
 from lightkit.launch.plan import THREADS
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
+from lightkit.tuning.settings import TuneSettings
 from lightkit.tuning.variant import Findings, Measurement, rate_words
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def tuned_config(words: Sequence[str], *, budget_s: float | None, is_json: bool)
     return 0
 
 
-def _asked(said: AcceleratorSettings, session: RunContext) -> AcceleratorSettings:
+def _asked(said: TuneSettings, session: RunContext) -> TuneSettings:
     """Give the settings with all that is to be measured as `auto`, and say so where that is more than the config has.
 
     Raises:
@@ -84,12 +84,13 @@ def _asked(said: AcceleratorSettings, session: RunContext) -> AcceleratorSetting
     block, trainer, launch = (values.get(name) or {} for name in ("accelerator", "trainer", "launch"))
     data = values.get("data")
     arguments = (data.get("init_args", data) or {}) if isinstance(data, dict) else {}
+    chosen = {key.rpartition(".")[2] for key in session.hardware.chosen}
     fixed = {key for key in (*_SPEED, *_OF_CUDA) if block.get(key) is not None}
     fixed |= {"precision"} if trainer.get("precision") is not None else set()
     fixed |= {"threads"} if launch.get("threads") is not None else set()
     fixed |= {"num_workers"} if arguments.get("num_workers", "auto") != "auto" or not data else set()
     keys = [*_SPEED, *(_OF_CUDA if session.hardware.kind in (None, "gpu") and this_machine().gpus else ())]
-    open_keys = [key for key in keys if key not in fixed]
+    open_keys = [key for key in keys if key not in fixed - chosen]
     if not open_keys:
         raise ConfigError(
             f"tune: the config fixes all of {', '.join(keys)}; say accelerator.precision: auto, or others"

@@ -16,8 +16,10 @@ from lightkit.cli.kept_findings import Shelf
 from lightkit.cli.length import Length
 from lightkit.cli.real_batches import taken_batches
 from lightkit.cli.twin import Twin
-from lightkit.config.accelerator.choosing import place_of
-from lightkit.config.accelerator.settings import AcceleratorSettings
+from lightkit.config import Origin, dotted
+from lightkit.config.accelerator.homes import home_of
+from lightkit.config.accelerator.said import Said
+from lightkit.config.tree import Leaf
 from lightkit.errors import ConfigError
 from lightkit.hardware import this_machine
 from lightkit.tuning.allowance import Allowance
@@ -26,6 +28,7 @@ from lightkit.tuning.computation import Computation
 from lightkit.tuning.concluding import narrowed
 from lightkit.tuning.learning_rate import FoundRate, find_learning_rate
 from lightkit.tuning.measuring import measure
+from lightkit.tuning.settings import TuneSettings
 from lightkit.tuning.short_fits import precision_plugin, without_trace
 from lightkit.tuning.variant import Findings, Variant
 
@@ -57,7 +60,7 @@ class Workbench:
         self,
         cli: LightkitCLI,
         session: RunContext,
-        settings: AcceleratorSettings,
+        settings: TuneSettings,
         *,
         budget_s: float | None,
         is_hurried: bool,
@@ -81,7 +84,7 @@ class Workbench:
             waits = {"num_steps": self._length.num_steps, "most_s": self._length.most_s}
         self._allowance = Allowance(budget_s, num_searches=num_searches, **waits)
         self._shelf = Shelf(Path(self._section["run"]["root"]), is_read=is_hurried)
-        self._chosen: dict[str, Any] = {key: getattr(AcceleratorSettings(), key) for key in settings.autos()}
+        self._chosen: dict[str, Any] = {key: getattr(TuneSettings(), key) for key in settings.autos()}
         self._shown: dict[str, Any] = {}
 
     @property
@@ -219,11 +222,11 @@ class Workbench:
         """Name what a plugin of the trainer's decides, beside which Lightning takes no such value."""
         return set() if precision_plugin(self._values) is None else {"precision"}
 
-    def _with_homes(self, settings: AcceleratorSettings) -> AcceleratorSettings:
+    def _with_homes(self, settings: TuneSettings) -> TuneSettings:
         """Leave out what nothing in the config takes, and tell of it where the user has asked for it."""
         missing = {key: why for key in settings.autos() if (why := self._why_not(key)) is not None}
         for key, why in missing.items():
-            if self._section["accelerator"][key] == "auto":
+            if self._section["accelerator"].get(key) == "auto":
                 _log.warning("accelerator.%s: auto chooses nothing, for nothing takes it: %s", key, why)
         nothing: dict[str, Any] = dict.fromkeys(missing)
         return replace(settings, **nothing)
@@ -233,7 +236,10 @@ class Workbench:
         if key not in ("num_workers", "batch_size", "learning_rate"):
             return None
         try:
-            place = place_of(key, self._session.resolved)
+            home = home_of(
+                key, Said(("accelerator", key), Leaf("auto", Origin("default")), "auto"), self._session.resolved
+            )
+            place = None if home is None else dotted(home)
         except ConfigError as error:
             return str(error).splitlines()[0]
         if place is None:
@@ -256,4 +262,4 @@ class Workbench:
 
     def _said(self, key: str) -> Any:
         value = getattr(self._settings, key)
-        return getattr(AcceleratorSettings(), key) if value == "auto" else value
+        return getattr(TuneSettings(), key) if value == "auto" else value

@@ -23,7 +23,8 @@ _REFERENCE = {"$ref": "#/$defs/reference"}
 _NUMBER_TEXT = {"type": "string", "pattern": r"^[-+]?\.?[0-9][0-9_.eE+-]*$"}
 _SWITCH_OR_AUTO = {"anyOf": [{"type": ["boolean", "null"]}, {"enum": ["auto", "true", "false"]}, _REFERENCE]}
 _COUNT_OR_AUTO = {"anyOf": [{"type": ["integer", "null"]}, {"enum": ["auto"]}, _NUMBER_TEXT, _REFERENCE]}
-_RATE_OR_AUTO = {"anyOf": [{"type": ["number", "null"]}, {"enum": ["auto"]}, _NUMBER_TEXT, _REFERENCE]}
+_SIZE = {"anyOf": [{"type": ["integer", "null"]}, _NUMBER_TEXT, _REFERENCE]}
+_RATE = {"anyOf": [{"type": ["number", "null"]}, _NUMBER_TEXT, _REFERENCE]}
 _FORMAT = {"anyOf": [{"enum": ["auto", "contiguous", "channels_last", None]}, _REFERENCE]}
 _KIND = {"anyOf": [{"enum": list(KINDS)}, {"type": ["string", "null"]}]}
 _KEYS: dict[str, tuple[Schema, str]] = {
@@ -35,24 +36,15 @@ _KEYS: dict[str, tuple[Schema, str]] = {
     "num_processes": (_NUMBER, "Number of processes on CPUs, with ddp unless a strategy is given"),
     "strategy": (_STRATEGY, "How processes train together: ddp, fsdp, horovod, ..., or a class"),
     "num_nodes": (_NUMBER, "Number of machines"),
-    "precision": (_PRECISION_OR_AUTO, "Numbers to compute in, such as bf16-mixed; auto: the fastest of those measured"),
-    "memory_format": (_FORMAT, "Of weights and images; auto: the faster one"),
-    "compile": (_SWITCH_OR_AUTO, "Whether the model's layers go through torch.compile; auto: if that is faster"),
-    "tf32": (_SWITCH_OR_AUTO, "Whether CUDA rounds float32 to TensorFloat-32 in matrix products; auto: if faster"),
-    "fused": (_SWITCH_OR_AUTO, "Whether the optimizer updates all parameters in one kernel; auto: if faster"),
-    "threads": (
-        _COUNT_OR_AUTO,
-        "Threads of each process; auto: as many as are fastest, and fit the cores beside workers and ranks",
-    ),
-    "num_workers": (_COUNT_OR_AUTO, "Processes that load the data; auto: as many as training waits for, if they fit"),
-    "batch_size": (
-        _COUNT_OR_AUTO,
-        "Samples of a batch; auto: the least that fits into memory and is within 5 % of the best rate",
-    ),
-    "learning_rate": (
-        _RATE_OR_AUTO,
-        "Of the optimizer or the model; auto: a tenth of where the loss of a range test is least",
-    ),
+    "precision": (_PRECISION_OR_AUTO, "Numbers to compute in, such as bf16-mixed; auto: by the hardware"),
+    "memory_format": (_FORMAT, "Of weights and images; auto: by the hardware"),
+    "compile": (_SWITCH_OR_AUTO, "Whether the model's layers go through torch.compile; auto: false"),
+    "tf32": (_SWITCH_OR_AUTO, "Whether CUDA rounds float32 to TensorFloat-32 in matrix products"),
+    "fused": (_SWITCH_OR_AUTO, "Whether the optimizer updates all parameters in one kernel"),
+    "threads": (_COUNT_OR_AUTO, "Threads of each process; auto: the cores, shared by the processes"),
+    "num_workers": (_COUNT_OR_AUTO, "Processes that load the data; auto: by cores and device"),
+    "batch_size": (_SIZE, "Samples of a batch"),
+    "learning_rate": (_RATE, "Of the optimizer or the model"),
     "scale_lr": (_SWITCH, "Multiply the learning rate by the number of ranks"),
     "warmup_epochs": (
         {"type": ["integer", "number", "string", "null"]},

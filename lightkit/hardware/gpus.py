@@ -22,12 +22,14 @@ class Gpu:
         name: Its model.
         memory_bytes: All of its memory.
         uuid: Its name that does not depend on the order.
+        capability: CUDA's compute capability, such as ``(8, 0)``.
     """
 
     index: int
     name: str
     memory_bytes: int
     uuid: str
+    capability: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,17 @@ def _gpu(index: int, handle: Any, nvml: Any) -> Gpu:
         _text(nvml.nvmlDeviceGetName(handle)),
         int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         _text(nvml.nvmlDeviceGetUUID(handle)),
+        _capability(handle, nvml),
     )
+
+
+def _capability(handle: Any, nvml: Any) -> tuple[int, int]:
+    """Give the compute capability; NVML may not tell that of a MIG slice, which is 8.0 at least."""
+    try:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    except nvml.NVMLError:
+        return 8, 0
+    return major, minor
 
 
 def _text(value: str | bytes) -> str:

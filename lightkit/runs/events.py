@@ -54,7 +54,6 @@ _NUMBER = (int, float)
 FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "start": {"run": (str,), "stage": (str,)},
     "resume": {"run": (str,), "stage": (str,), "checkpoint": (str, type(None)), "epoch": (int,), "step": (int,)},
-    "tune": {"chosen": (dict,), "source": (str,), "seconds": _NUMBER, "gain": (*_NUMBER, type(None))},
     "epoch": {"epoch": (int,), "step": (int,), "metrics": (dict,), "seconds": _NUMBER},
     "checkpoint": {"path": (str,), "epoch": (int,), "step": (int,), "kind": (str,)},
     "result": {"stage": (str,), "metrics": (dict,)},

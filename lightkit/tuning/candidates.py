@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import torch
 
-from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.hardware.processor import instruction_sets
 from lightkit.tuning.compiling import missing_for_compiling
+from lightkit.tuning.settings import TuneSettings
 from lightkit.tuning.variant import Variant
 
 __all__ = ["candidates", "lower_precision"]
@@ -32,7 +32,7 @@ def lower_precision(device: str) -> Literal["bf16-mixed", "16-mixed"] | None:
 
 
 def candidates(
-    settings: AcceleratorSettings,
+    settings: TuneSettings,
     base: Variant,
     best: Callable[[], Variant],
     *,

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.hardware.cores import Share, share_of_cores, threads_to_try
 from lightkit.tuning.candidates import candidates
 from lightkit.tuning.choosing import choose
+from lightkit.tuning.settings import TuneSettings
 from lightkit.tuning.variant import Findings, Measurement, Variant
 
 __all__ = ["concluded", "narrowed", "precision_of"]
@@ -24,7 +24,7 @@ def precision_of(base: Variant) -> str:
     return _PRECISIONS.get(base.precision, base.precision)
 
 
-def concluded(found: Findings, settings: AcceleratorSettings, *, configured: str, cores: int, ranks: int) -> Findings:
+def concluded(found: Findings, settings: TuneSettings, *, configured: str, cores: int, ranks: int) -> Findings:
     """Give findings with what is not measured but follows: threads, processes that load, a precision nobody has tried.
 
     Args:
@@ -43,7 +43,7 @@ def concluded(found: Findings, settings: AcceleratorSettings, *, configured: str
     return replace(found, chosen=chosen, num_workers=share.num_workers if settings.num_workers == "auto" else None)
 
 
-def _share(found: Findings, settings: AcceleratorSettings, *, cores: int, ranks: int) -> Share:
+def _share(found: Findings, settings: TuneSettings, *, cores: int, ranks: int) -> Share:
     """Choose threads and loading processes together, as far as they are open; without measurements by rule."""
     threads, load_s = found.chosen.threads, found.load_s
     if found.device != "cpu":
@@ -68,7 +68,7 @@ def _step_s_by_threads(found: Findings) -> dict[int, float]:
 
 def narrowed(
     found: Findings,
-    settings: AcceleratorSettings,
+    settings: TuneSettings,
     base: Variant,
     *,
     cores: int,

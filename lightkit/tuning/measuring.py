@@ -12,13 +12,13 @@ from unittest.mock import patch
 
 from pytorch_lightning import LightningDataModule, LightningModule
 
-from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.hardware.cores import threads_to_try
 from lightkit.hardware.processor import num_cores
 from lightkit.tuning.allowance import Allowance, Part
 from lightkit.tuning.candidates import candidates
 from lightkit.tuning.concluding import concluded, precision_of
 from lightkit.tuning.search import Search
+from lightkit.tuning.settings import TuneSettings
 from lightkit.tuning.short_fits import precision_plugin, short_trainer, without_trace
 from lightkit.tuning.sitting import Subject
 from lightkit.tuning.tf32 import set_tf32, tf32_of_process
@@ -31,7 +31,7 @@ def measure(
     build: Callable[[], LightningModule],
     batches: Sequence[Any],
     *,
-    settings: AcceleratorSettings,
+    settings: TuneSettings,
     base: Variant,
     trainer_values: Mapping[str, Any],
     datamodule: LightningDataModule | None = None,

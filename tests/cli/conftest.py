@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 import yaml
 
-from lightkit.runs import read_events
-
 MY_MODELS = '''\
 """Models and data that somebody wrote beside their configs."""
 
@@ -260,9 +258,3 @@ def _state_of(log: logging.Logger) -> tuple[int, bool, list[logging.Handler]]:
 def read_json(path: Path) -> Any:
     """Content of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def tune_event(run: Path) -> dict[str, Any]:
-    """The one event `tune` of a run."""
-    (event,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "tune"]
-    return event

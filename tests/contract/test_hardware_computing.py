@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.contract.conftest import Once
 from tests.contract.examples import PICTURES, write_pictures
-from tests.contract.workspace import Workspace, load_checkpoint, read_json
+from tests.contract.workspace import Workspace, load_checkpoint, read_events, read_json
 from tests.gpu.gpu_jobs import MY_GPU
 
 LOOK = "callbacks.look.class_path=my_gpu.WriteComputation"
@@ -56,6 +57,37 @@ def test_an_optimizer_that_cannot_be_fused_is_named(workspace: Workspace) -> Non
     assert result.code == 2, result.err
     assert re.search(r"accelerator\.fused.*Adadelta", result.err, re.DOTALL)
     assert "Traceback" not in result.err
+
+
+def test_auto_is_a_rule_and_nothing_is_measured(workspace: Workspace) -> None:
+    block = {"kind": "cpu", **dict.fromkeys(("precision", "memory_format", "compile", "threads"), "auto")}
+    workspace.write("auto.yaml", {"accelerator": block})
+    result = workspace.run("fit", "-c", "small.yaml", "-c", "auto.yaml").ok()
+    (line,) = [line for line in result.out.splitlines() if line.startswith("auto ")]
+    saved = yaml.safe_load((workspace.only_run / "config.yaml").read_text(encoding="utf-8"))
+    assert f"precision {saved['trainer']['precision']}" in line
+    assert f"memory_format {saved['accelerator']['memory_format']}" in line
+    assert "auto" not in saved["accelerator"].values()
+    assert {event["event"] for event in read_events(workspace.only_run)} <= {"start", "epoch", "checkpoint", "end"}
+    assert not (workspace.folder / "runs" / ".tuning").exists()
+
+
+def test_explain_says_what_auto_comes_to_here(workspace: Workspace) -> None:
+    words = ("-c", "small.yaml", "--accelerator.precision=auto", "--accelerator.memory_format=auto")
+    result = workspace.run("explain", *words, "accelerator.precision", "accelerator.memory_format").ok()
+    assert re.search(r"became +trainer\.precision: \S+-(true|mixed)", result.out)
+    assert "the rule for" in result.out
+    assert re.search(r"became +accelerator\.memory_format: c", result.out)
+    assert "when the model is built" in result.out
+
+
+@pytest.mark.parametrize("key", ["batch_size", "learning_rate"])
+def test_a_size_or_rate_that_is_auto_is_an_error_that_names_tune(workspace: Workspace, key: str) -> None:
+    workspace.write("auto.yaml", {"accelerator": {key: "auto"}})
+    result = workspace.run("fit", "-c", "small.yaml", "-c", "auto.yaml")
+    assert result.code == 2
+    assert f"lightkit tune --{key.replace('_', '-')}" in result.err
+    assert "auto.yaml:2:" in result.err
 
 
 def test_tf32_on_a_cpu_warns_that_it_has_no_effect(workspace: Workspace) -> None:

@@ -83,6 +83,9 @@ class FakeNVML:
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
         return SimpleNamespace(total=len(handle) << 30)
 
+    def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> list[int]:  # noqa: N802
+        return [8, 0]
+
     def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
         return "570.1"
 
@@ -121,7 +124,7 @@ def test_cudas_rules_choose_among_the_gpus(variable: str | None, shown: list[str
 
 def test_a_gpu_has_name_memory_and_uuid() -> None:
     found = visible_gpus({}, FakeNVML(1))
-    assert found == Gpus((Gpu(0, "NVIDIA a", 11 << 30, "GPU-a0-1234"),), "570.1")
+    assert found == Gpus((Gpu(0, "NVIDIA a", 11 << 30, "GPU-a0-1234", (8, 0)),), "570.1")
 
 
 def test_without_a_driver_there_are_none(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "resume": {"run": "flowers/1", "stage": "fit", "checkpoint": None, "epoch": 2, "step": 30},
     "epoch": {"epoch": 0, "step": 10, "metrics": {"val/loss": 0.5}, "seconds": 1.5},
     "checkpoint": {"path": "checkpoints/last.ckpt", "epoch": 0, "step": 10, "kind": "last"},
-    "tune": {"chosen": {"compile": False}, "source": "cache", "seconds": 9.8, "gain": None},
     "result": {"stage": "test", "metrics": {}},
     "bad_images": {"count": 2, "reasons": {"Truncated File Read": 2}, "found": "scan", "path": "bad_images.csv"},
     "stall": {"phase": "train", "seconds": 300.5, "path": "stalls/1.txt", "at": None},

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.tuning import candidates as module
 from lightkit.tuning.candidates import candidates, lower_precision
+from lightkit.tuning.settings import TuneSettings
 from lightkit.tuning.variant import Variant
 
-ALL = AcceleratorSettings("auto", "auto", "auto", "auto", "auto", "auto")
+ALL = TuneSettings("auto", "auto", "auto", "auto", "auto", "auto")
 
 
-def tried(settings: AcceleratorSettings, base: Variant, best: Variant, **values: Any) -> list[str]:
+def tried(settings: TuneSettings, base: Variant, best: Variant, **values: Any) -> list[str]:
     facts = {"device": "cpu", "has_convolutions": True, "threads": [1], **values}
     return [each.words for each in candidates(settings, base, lambda: best, **facts)]
 
@@ -38,7 +38,7 @@ def test_formats_and_precisions_come_first_and_the_rest_is_tried_on_the_best() -
 
 
 def test_tf32_is_tried_on_cuda_where_products_are_of_float32() -> None:
-    settings = AcceleratorSettings(tf32="auto")
+    settings = TuneSettings(tf32="auto")
     assert tried(settings, Variant(), Variant(), device="cuda") == ["32-true, contiguous, TF32"]
     assert tried(settings, Variant(), Variant("bf16-mixed"), device="cuda") == []
     assert tried(settings, Variant(), Variant()) == []
@@ -46,12 +46,12 @@ def test_tf32_is_tried_on_cuda_where_products_are_of_float32() -> None:
 
 def test_what_is_fixed_is_in_all_of_them() -> None:
     base = Variant("64-true", "channels_last")
-    assert tried(AcceleratorSettings(fused="auto"), base, base) == ["64-true, channels_last, fused"]
-    assert tried(AcceleratorSettings(memory_format="auto"), Variant(), Variant(), has_convolutions=False) == []
+    assert tried(TuneSettings(fused="auto"), base, base) == ["64-true, channels_last, fused"]
+    assert tried(TuneSettings(memory_format="auto"), Variant(), Variant(), has_convolutions=False) == []
 
 
 def test_the_configs_precision_is_tried_before_the_devices() -> None:
-    settings = AcceleratorSettings(precision="auto")
+    settings = TuneSettings(precision="auto")
     assert tried(settings, Variant(), Variant(), configured="16-mixed", threads=[]) == [
         "16-mixed, contiguous",
         "bf16-mixed, contiguous",

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.tuning import candidates
 from lightkit.tuning.choosing import choose
 from lightkit.tuning.concluding import narrowed
+from lightkit.tuning.settings import TuneSettings
 from lightkit.tuning.variant import Findings, Measurement, Variant
 
 ALL = ("precision", "memory_format", "fused", "threads", "num_workers")
@@ -47,7 +47,7 @@ FOUND = Findings(
 
 
 def _less(base: Variant | None = None, *, is_deterministic: bool = False, **settings: Any) -> Findings | None:
-    asked = AcceleratorSettings(**settings)
+    asked = TuneSettings(**settings)
     return narrowed(FOUND, asked, base or Variant(), cores=2, ranks=1, is_deterministic=is_deterministic)
 
 
@@ -117,7 +117,7 @@ def test_what_was_compiled_beside_a_fused_optimizer_loses_no_other_gain(
         autos=("memory_format", "compile", "fused"),
         has_convolutions=True,
     )
-    asked = AcceleratorSettings(memory_format="auto", compile="auto")
+    asked = TuneSettings(memory_format="auto", compile="auto")
     less = narrowed(found, asked, Variant(), cores=2, ranks=1, has_time=lambda: has_time)
     assert (None if less is None else less.gain) == gain
     assert less is None or less.chosen == Variant(memory_format="channels_last")

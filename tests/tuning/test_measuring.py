@@ -20,12 +20,12 @@ from pytorch_lightning.plugins.precision import DoublePrecision, MixedPrecision
 from torch import Tensor, nn
 from torch.utils.data import random_split
 
-from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.errors import ConfigError
 from lightkit.tuning import allowance, candidates, measuring, search, sitting
 from lightkit.tuning.allowance import Allowance
 from lightkit.tuning.measuring import measure
 from lightkit.tuning.search import Search
+from lightkit.tuning.settings import TuneSettings
 from lightkit.tuning.short_fits import precision_plugin
 from lightkit.tuning.variant import Findings, Measurement, Variant
 from tests.tuning.conftest import Pictures, Small
@@ -81,7 +81,7 @@ def _bf16_is_tried_by_a_clock_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 def measured(
     build: Callable[[], LightningModule], *, budget_s: float | None = None, num_steps: int | None = None, **values: Any
 ) -> Findings:
-    settings = values.pop("settings", None) or AcceleratorSettings(precision="auto", memory_format="auto")
+    settings = values.pop("settings", None) or TuneSettings(precision="auto", memory_format="auto")
     data = Pictures()
     return measure(
         build,
@@ -137,7 +137,7 @@ def test_what_is_wrong_is_refused_in_a_line(fault: str, fields: dict[str, Any], 
 
 
 def test_what_is_slower_is_left_after_a_step() -> None:
-    settings = AcceleratorSettings(precision="auto")
+    settings = TuneSettings(precision="auto")
     findings = measured(lambda: Planted(slow_in="bf16-mixed"), settings=settings)
     lower = of(findings, precision="bf16-mixed")
     assert findings.chosen.precision == "32-true"
@@ -147,12 +147,10 @@ def test_what_is_slower_is_left_after_a_step() -> None:
 
 
 def test_float32_is_the_reference_of_a_precision_that_the_config_says() -> None:
-    findings = measured(Planted, base=Variant("bf16-mixed"), settings=AcceleratorSettings(precision="auto"))
+    findings = measured(Planted, base=Variant("bf16-mixed"), settings=TuneSettings(precision="auto"))
     assert [one.variant.precision for one in findings.measurements] == ["32-true", "bf16-mixed"]
     assert findings.chosen.precision == "bf16-mixed"
-    off = measured(
-        lambda: Planted(fault="off in bf16"), base=Variant("bf16"), settings=AcceleratorSettings(precision="auto")
-    )
+    off = measured(lambda: Planted(fault="off in bf16"), base=Variant("bf16"), settings=TuneSettings(precision="auto"))
     assert off.chosen.precision == "32-true"
     hurried = measured(Planted, base=Variant("bf16-mixed"), budget_s=30, num_steps=10)
     assert hurried.chosen.precision == "bf16-mixed"  # there was no time to try it: it stays what the config says
@@ -165,7 +163,7 @@ def test_a_plugin_fixes_the_precision() -> None:
 
     findings = measured(
         Planted,
-        settings=AcceleratorSettings(precision="auto", fused="auto"),
+        settings=TuneSettings(precision="auto", fused="auto"),
         trainer_values={"plugins": [Halved()], "precision": None},
     )
     assert [one.variant.precision for one in findings.measurements] == ["32-true", "32-true"]
@@ -229,7 +227,7 @@ def test_models_that_log_by_themselves_bring_callbacks_and_clean_up_are_measured
         def teardown(self, stage: str) -> None:
             ended.append(stage)
 
-    findings = measured(Own, settings=AcceleratorSettings(precision="auto"))
+    findings = measured(Own, settings=TuneSettings(precision="auto"))
     assert [one.refused for one in findings.measurements] == [None, None]
     assert len({*folders}) == 1
     assert not Path(folders[0][0]).exists()
@@ -243,7 +241,7 @@ def test_on_a_gpu_the_rule_gives_threads_and_the_gain_is_that_of_what_was_measur
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(measuring, "_device_type", lambda *_: "cuda")
-    settings = AcceleratorSettings(precision="auto", threads="auto", num_workers="auto")
+    settings = TuneSettings(precision="auto", threads="auto", num_workers="auto")
     findings = measured(Planted, settings=settings, cores=8, ranks=2)
     assert [one.variant.words for one in findings.measurements] == ["32-true, contiguous", "bf16-mixed, contiguous"]
     assert (findings.chosen, findings.num_workers) == (Variant("bf16-mixed", threads=1), 3)
@@ -261,7 +259,7 @@ def test_threads_that_were_measured_are_kept_where_nobody_knows_how_long_loading
             CLOCK.now += FAST_S if torch.get_num_threads() == 1 else SLOW_S
             return super().training_step(batch)
 
-    findings = measured(Alone, settings=AcceleratorSettings(threads="auto", num_workers="auto"), cores=2)
+    findings = measured(Alone, settings=TuneSettings(threads="auto", num_workers="auto"), cores=2)
     assert (findings.chosen.threads, findings.num_workers) == (1, 1)
     assert (findings.gain or 0) > 1.5
 
@@ -269,7 +267,7 @@ def test_threads_that_were_measured_are_kept_where_nobody_knows_how_long_loading
 def test_what_does_not_repeat_is_refused_where_training_is_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = measured(
         lambda: Planted(fault="never repeats"),
-        settings=AcceleratorSettings(precision="auto"),
+        settings=TuneSettings(precision="auto"),
         trainer_values={"deterministic": True},
     )
     assert findings.chosen.precision == "32-true"
@@ -279,7 +277,7 @@ def test_what_does_not_repeat_is_refused_where_training_is_deterministic(monkeyp
         patched.setattr(Search, "_needed_s", lambda *_: next(needed))
         hurried = measured(
             Planted,
-            settings=AcceleratorSettings(precision="auto"),
+            settings=TuneSettings(precision="auto"),
             trainer_values={"deterministic": True},
             budget_s=30,
         )
@@ -311,7 +309,7 @@ def test_what_there_is_no_time_for_is_told() -> None:
 def test_threads_and_loading_are_chosen_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
-    settings = AcceleratorSettings(threads="auto", num_workers="auto")
+    settings = TuneSettings(threads="auto", num_workers="auto")
     findings = measured(Planted, settings=settings, cores=2, load_s=0.4)
     assert [one.variant.threads for one in findings.measurements] == [2, 1]
     assert findings.chosen.threads == findings.num_workers == 1  # loading hides behind 0.6 s that need no second core
@@ -321,7 +319,7 @@ def test_threads_and_loading_are_chosen_together(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_fused_optimizer_is_tried_and_one_that_has_none_is_refused() -> None:
-    settings = AcceleratorSettings(fused="auto")
+    settings = TuneSettings(fused="auto")
     assert of(measured(Small, settings=settings), fused=True).refused is None
     refused = of(measured(lambda: Small("RMSprop"), settings=settings), fused=True).refused
     assert "RMSprop has no fused kernel" in (refused or "")

@@ -15,12 +15,12 @@ ACCELERATOR = {
     "precision": "32-true, 16-mixed, bf16-mixed, bf16-true, 64-true, ..., or auto; default: 32-true",
     "memory_format": "contiguous, channels_last or auto: of images in memory; default: contiguous",
     "compile": "true, false or auto: the model goes through torch.compile; default: false",
-    "tf32": "true, false or auto: TensorFloat-32 on CUDA; default: null, as torch has it",
-    "fused": "true, false or auto: the optimizer in one kernel; default: null, as it has it",
+    "tf32": "true or false: TensorFloat-32 on CUDA; default: null, as torch has it",
+    "fused": "true or false: the optimizer in one kernel; default: null, as it has it",
     "threads": "number of each process, which is launch.threads, or auto; default: null, shared out",
     "num_workers": "processes that load, or auto; the data's argument; default: the data's",
-    "batch_size": "samples of a batch, or auto; the data's argument; default: the data's",
-    "learning_rate": "a number or auto; the optimizer's argument, else the model's; default: theirs",
+    "batch_size": "samples of a batch; the data's argument; default: the data's",
+    "learning_rate": "a number; the optimizer's argument, else the model's; default: theirs",
     "scale_lr": "true: multiply the learning rate by the number of ranks; default: false",
     "warmup_epochs": "epochs in which the rate grows to that; default: 0",
     "ipus": "refused unless 0: Lightning dropped IPUs",
@@ -28,9 +28,7 @@ ACCELERATOR = {
 }
 """What each key takes, in the words of the README."""
 AUTO = """\
-auto measures a few steps of the real model on real batches before training, for at most 5 % of
-its expected time or 30 s. It takes the fastest setting whose first losses stay within a tolerance
-of float32's, says so in one line, and writes it into the run's config: a replay measures nothing.
-batch_size and learning_rate are found by Lightning's finders. configs/accelerator/auto.yaml has
-the others; lightkit tune shows all measurements.
+auto takes the value of a table by hardware (README, "How to compute"): nothing is measured. The
+run's header and lightkit explain say what it came to. lightkit tune measures what is fastest on
+this machine, and finds a batch_size and a learning_rate.
 """

@@ -3,7 +3,7 @@
 - `said` collects what a config says, `words` knows the vocabulary of Lightning 1 and 2.
 - `counts`, `devices`, `strategy`, `rules` and `machine` decide what it comes to, or why it cannot.
 - `computing` parts what is fixed, which goes to the key that `homes` knows, from the section that stays: `settings`.
-- `choosing` puts what was chosen in the place of each ``auto``.
+- `auto` is the rule for ``auto``: values from the hardware.
 - `writing`, `scaling` and `notices` put the decision into the config, and tell today's words.
 
 Apart from LightningCLI, which never sees the old words, and without torch, so that a wrong one is told at once.

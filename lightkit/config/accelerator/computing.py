@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightkit.config.accelerator.homes import home_of
+from lightkit.config.accelerator.homes import home_of, takes_auto
 from lightkit.config.accelerator.said import Said, contradiction
 from lightkit.config.accelerator.writing import valued
 from lightkit.config.loader import Consequence, Resolved
-from lightkit.config.origins import KeyPath, near
+from lightkit.config.origins import KeyPath, dotted, mistake, near
 from lightkit.config.tree import Node, Table, plain
 from lightkit.config.yaml_reader import read_scalar
 
-__all__ = ["AUTO", "COMPUTING_KEYS", "Settings", "computing_settings", "unheeded"]
+__all__ = ["AUTO", "COMPUTING_KEYS", "Settings", "choose_automatic", "computing_settings", "unheeded"]
 
 Settings = dict[KeyPath, tuple[Node, Said]]
 
@@ -24,9 +24,11 @@ _SWITCHES = ("compile", "tf32", "fused")
 _NUMBERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "threads": (lambda value: _is_int(value) and value >= 1, "auto, or a number of threads from 1"),
     "num_workers": (lambda value: _is_int(value) and value >= 0, "auto, or a number of processes from 0"),
-    "batch_size": (lambda value: _is_int(value) and value >= 1, "auto, or a number of samples from 1"),
-    "learning_rate": (lambda value: _is_number(value) and 0 < value < math.inf, "auto, or a number above 0"),
+    "batch_size": (lambda value: _is_int(value) and value >= 1, "a number of samples from 1"),
+    "learning_rate": (lambda value: _is_number(value) and 0 < value < math.inf, "a number above 0"),
 }
+_MEASURED = ("batch_size", "learning_rate")
+"""Keys for which no rule is any good: `lightkit tune` measures them."""
 COMPUTING_KEYS = ("precision", "memory_format", *_SWITCHES, *_NUMBERS)
 """Keys of the block that say how to compute, not on what."""
 _UNHEEDED = {
@@ -44,8 +46,8 @@ def computing_settings(
 ) -> tuple[Settings, dict[str, list[Said]]]:
     """Give what the block's keys for computing become, and what is said of devices and of a fixed precision.
 
-    A number goes to the key that it is for. ``auto`` stays, and starts from what that key says; where a higher layer
-    sets that key, this counts, and nothing is chosen.
+    A number goes to the key that it is for. ``auto`` stays, for `choose_automatic`; where a higher layer sets the key
+    that it is for, this counts, and nothing is chosen.
 
     Raises:
         ConfigError: If a value is wrong, two of one layer contradict each other, or nothing takes the value.
@@ -81,6 +83,35 @@ def unheeded(settings: Settings, kind: str | None) -> tuple[Settings, tuple[str,
     return kept, tuple(notices)
 
 
+def choose_automatic(
+    settings: Settings, resolved: Resolved, values: Mapping[str, Any]
+) -> tuple[Settings, dict[str, Any]]:
+    """Put values in the place of each ``auto``, at the key that it is for.
+
+    Args:
+        settings: What `computing_settings` gave.
+        resolved: The config.
+        values: By key of the section, as `choose_settings` gives them; None, or none at all, leaves what is said
+            elsewhere.
+
+    Returns:
+        The settings; and what was chosen, by the dotted key that takes it.
+    """
+    kept: Settings = {}
+    chosen: dict[str, Any] = {}
+    for path, (node, said) in settings.items():
+        if path[0] != "accelerator" or said.value != AUTO:
+            kept[path] = node, said
+            continue
+        home, value = home_of(path[-1], said, resolved), values.get(path[-1])
+        if path[-1] == "num_workers" and takes_auto(resolved):  # the data knows more, such as what it has cached
+            value = AUTO
+        if home is not None and value is not None:
+            kept[home] = valued(value, said), said
+            chosen[dotted(home)] = value
+    return kept, chosen
+
+
 def _settings(one: Said, key: str, said: Mapping[str, Sequence[Said]], resolved: Resolved) -> Iterator[Any]:
     if key in ("memory_format", *_SWITCHES):
         yield ("accelerator", key), (valued(one.value, one), one)
@@ -109,10 +140,17 @@ def _checked(one: Said, key: str) -> Said:
         raise one.wrong("auto, contiguous or channels_last", near(str(value).lower(), _FORMATS))
     if key in _SWITCHES and not isinstance(value, bool) and value != AUTO:
         raise one.wrong("auto, true or false", near(str(value).lower(), (AUTO, "true", "false")))
+    if key in _MEASURED and value == AUTO:
+        option = key.replace("_", "-")
+        raise mistake(
+            f"accelerator.{key}: auto: no training measures; `lightkit tune --{option}` finds a number, and writes it "
+            "into a layer",
+            one.origin,
+        )
     if key in _NUMBERS and value != AUTO:
         holds, expects = _NUMBERS[key]
         if not holds(value):
-            raise one.wrong(expects, near(str(value).lower(), (AUTO,)))
+            raise one.wrong(expects, near(str(value).lower(), (AUTO,)) if key not in _MEASURED else "")
     return one
 
 

@@ -15,7 +15,7 @@ from lightkit.config.origins import KeyPath, mistake
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import Node, Table, plain
 
-__all__ = ["home_of"]
+__all__ = ["home_of", "takes_auto"]
 
 _RATES = ("learning_rate", "lr")
 _FIXED: Mapping[str, KeyPath] = {"precision": ("trainer", "precision"), "threads": ("launch", "threads")}
@@ -50,6 +50,14 @@ def home_of(key: str, said: Said, resolved: Resolved) -> KeyPath | None:
     inside = node.entries.get("init_args") if isinstance(node, Table) else None
     name = _said_name(inside, names) or _known_name(str(class_of(node)), section, names, said)
     return section, "init_args", name
+
+
+def takes_auto(resolved: Resolved) -> bool:
+    """Tell whether the config's data chooses its number of loading processes itself."""
+    node = resolved.tree.entries.get("data")
+    described = None if node is None or plain(node) is None else _described(str(class_of(node)), "data")
+    arguments = {} if described is None else described["arguments"]
+    return isinstance(arguments, Mapping) and "auto" in str(arguments.get("num_workers", {}).get("schema"))
 
 
 def _section_of(key: str, tree: Table) -> tuple[str, Sequence[str]]:

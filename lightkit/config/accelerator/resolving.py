@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightkit.config.accelerator.computing import computing_settings, unheeded
+from lightkit.config.accelerator.auto import choose_settings
+from lightkit.config.accelerator.computing import choose_automatic, computing_settings, unheeded
 from lightkit.config.accelerator.counts import ALL, read_processes, read_tpu_cores
 from lightkit.config.accelerator.devices import Devices, decide_devices
 from lightkit.config.accelerator.layers import is_remote, outspoken
@@ -55,6 +56,8 @@ class Hardware:
             number, -1 for all, a tuple with the numbers of those meant, or ``auto``; None: nothing is said.
         notices: For each old spelling, today's; what has no effect on this kind of device; more threads than cores.
         environment: Variables to set before torch-xla is imported.
+        chosen: What ``auto`` has come to, by the dotted key that takes it.
+        chosen_by: The hardware that has decided it, in words.
     """
 
     resolved: Resolved
@@ -65,6 +68,8 @@ class Hardware:
     devices: int | str | tuple[int, ...] | None = None
     notices: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    chosen: dict[str, Any] = field(default_factory=dict)
+    chosen_by: str = ""
 
 
 def resolve_hardware(
@@ -85,7 +90,7 @@ def resolve_hardware(
     computing, said_of_devices = computing_settings(read_said(resolved.tree), resolved)
     said, gone = outspoken(said_of_devices, resolved.ranks)
     strategy = decide_strategy(said)
-    machine = None if _is_elsewhere(said) else machine
+    here, machine = machine, None if _is_elsewhere(said) else machine
     cores = machine.xla.tpu_cores or None if machine is not None else None
     devices = decide_devices(said, strategy, num_tpu_cores=cores)
     strategy = _alone(strategy, devices) or _ddp(devices, said)
@@ -111,6 +116,12 @@ def resolve_hardware(
         settings["launch", "processes"] = valued(ranks, devices.count_by), devices.count_by
     settings.update(scaling_entry(said, resolved))
     computing, without_effect = unheeded(computing, kind)
+    words, values = "", dict[str, Any]()
+    if here is not None:
+        words, values = choose_settings(
+            kind or found_by_lightning(here), here, processes=_num_local(found, here, environ), environ=environ
+        )
+    computing, chosen = choose_automatic(computing, resolved, values)
     result = rewritten(resolved, {**computing, **settings})
     cores = None if machine is None else machine.cores
     crowded = oversubscription(result, processes=_num_here(devices, environ), cores=cores)
@@ -123,6 +134,8 @@ def resolve_hardware(
         devices=1 if strategy and strategy.name == "horovod" else devices.count,
         notices=(*notices_of(said, settings), *without_effect, *crowded),
         environment=environment,
+        chosen=chosen,
+        chosen_by=words if chosen else "",
     )
 
 
@@ -192,6 +205,13 @@ def _num_here(devices: Devices, environ: Mapping[str, str]) -> int:
     """Count the processes that share this one's cores, as the config says; a launcher may bind each to its own."""
     is_launched = any(name in environ for name in _LAUNCHED)
     return 1 if is_launched else _length(devices.count) or 1
+
+
+def _num_local(devices: Devices, machine: Machine, environ: Mapping[str, str]) -> int:
+    """Count the processes that train on this machine, as its launcher or the config says."""
+    if environ.get("LOCAL_WORLD_SIZE", "").isdigit():
+        return max(1, int(environ["LOCAL_WORLD_SIZE"]))
+    return _length(devices.count) or (num_visible(devices, machine) if devices.kind == "gpu" else None) or 1
 
 
 def _own(said: Mapping[str, Sequence[Said]], path: KeyPath) -> Node | None:

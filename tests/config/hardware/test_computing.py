@@ -1,8 +1,9 @@
-"""How to compute: fixed values go to the keys that they are for, `auto` stays, and a higher layer wins."""
+"""How to compute: values go to the keys that they are for, `auto` follows the hardware, and a higher layer wins."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 
 from lightkit.config import Hardware, resolve, resolve_hardware
 from lightkit.config.accelerator.computing import COMPUTING_KEYS
-from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.errors import ConfigError
+from lightkit.hardware import Gpu, Machine
 from tests.config.hardware.test_layers import layered
 from tests.config.hardware.test_resolving import NOTHING, TPU
 
 CLASSES = "model: {class_path: ImageClassifier}\ndata: {class_path: Flowers, init_args: {batch_size: 16}}\n"
 ADAM = "optimizer: {class_path: Adam}\n"
-AUTOS = f"accelerator: {{{', '.join(f'{key}: auto' for key in COMPUTING_KEYS)}}}\n"
+BF16 = replace(NOTHING, cores=4, instruction_sets=("avx512f", "avx512_bf16"))
+AUTO = f"accelerator: {{{', '.join(f'{key}: auto' for key in COMPUTING_KEYS[:-2])}}}"
+OWN_DATA = "data: {class_path: my_data.Own}"
 
 
 def said_by(hardware: Hardware) -> dict[str, Any]:
@@ -41,24 +44,23 @@ BECOMES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("accelerator: {memory_format: channels_last, compile: true}",),
      {"accelerator.memory_format": "channels_last", "accelerator.compile": True}),
     (("--accelerator.threads=2", "--accelerator.compile=auto", "--accelerator.fused=false"),
-     {"launch.threads": 2, "accelerator.compile": "auto", "accelerator.fused": False}),
+     {"launch.threads": 2, "accelerator.compile": False, "accelerator.fused": False}),
     (("accelerator: {threads: null, compile: null, precision: null}",), {}),
     (("accelerator: cpu", "accelerator: {precision: auto}"),
-     {"trainer.accelerator": "cpu", "accelerator.precision": "auto"}),
+     {"trainer.accelerator": "cpu", "trainer.precision": "bf16-mixed"}),
     (("accelerator: {precision: auto}", "accelerator: null"), {}),
     (("accelerator: {precision: auto}", "accelerator: cpu"),
-     {"trainer.accelerator": "cpu", "accelerator.precision": "auto"}),
-    # a higher layer wins in whatever words, and a lower one is where `auto` starts
+     {"trainer.accelerator": "cpu", "trainer.precision": "bf16-mixed"}),
+    # a higher layer wins in whatever words
     (("accelerator: {precision: auto}", "--trainer.precision=32"), {"trainer.precision": "32"}),
-    (("trainer: {precision: 16-mixed}", "accelerator: {precision: auto}"),
-     {"trainer.precision": "16-mixed", "accelerator.precision": "auto"}),
-    (("accelerator: {precision: auto}", "accelerator: {precision: bf16-mixed}"), {"trainer.precision": "bf16-mixed"}),
-    (("accelerator: {precision: bf16-mixed}", "accelerator: {precision: auto}"), {"accelerator.precision": "auto"}),
-    (("accelerator: {batch_size: auto}", "--data.init_args.batch_size=64"), {"data.batch_size": "64"}),
-    (("accelerator: {batch_size: auto}",), {"accelerator.batch_size": "auto"}),
+    (("trainer: {precision: 16-mixed}", "accelerator: {precision: auto}"), {"trainer.precision": "bf16-mixed"}),
+    (("accelerator: {precision: auto}", "accelerator: {precision: 16-mixed}"), {"trainer.precision": "16-mixed"}),
+    (("accelerator: {precision: 16-mixed}", "accelerator: {precision: auto}"), {"trainer.precision": "bf16-mixed"}),
+    (("accelerator: {num_workers: auto}",), {"data.num_workers": "auto"}),
+    (("accelerator: {tf32: auto, fused: auto}",), {}),
     (("accelerator: {batch_size: 8}", "--data.batch_size=64"), {"data.batch_size": "64"}),
     (("accelerator: {threads: 4}", "launch: {threads: 1}"), {"launch.threads": 1}),
-    (("launch: {threads: 1}", "accelerator: {threads: auto}"), {"launch.threads": 1, "accelerator.threads": "auto"}),
+    (("launch: {threads: 1}", "accelerator: {threads: auto}"), {"launch.threads": 4}),
     (("launch: {threads: 2}\naccelerator: {threads: 2}",), {"launch.threads": 2}),
     (("data: {num_workers: auto}\naccelerator: {num_workers: 2}",), {"data.num_workers": 2}),
     (("model: {init_args: {learning_rate: 0.1}}", "accelerator: {learning_rate: 0.5}"), {"model.learning_rate": 0.5}),
@@ -69,7 +71,7 @@ BECOMES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 def test_a_value_goes_where_it_is_for_and_the_higher_layer_wins(
     layers: tuple[str, ...], becomes: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert said_by(layered(tmp_path, CLASSES, *layers)) == {"data.batch_size": 16} | becomes
+    assert said_by(layered(tmp_path, CLASSES, *layers, machine=BF16)) == {"data.batch_size": 16} | becomes
 
 
 WRONG = [
@@ -77,15 +79,17 @@ WRONG = [
     ("compile: 3", r"compile: expected auto, true or false, got 3"),
     ("threads: 0", r"threads: expected auto, or a number of threads from 1, got 0"),
     ("num_workers: -1", r"num_workers: expected auto, or a number of processes from 0"),
-    ("batch_size: 2.5", r"batch_size: expected auto, or a number of samples from 1"),
-    ("batch_size: atuo", r"got 'atuo'; did you mean 'auto'"),
+    ("batch_size: 2.5", r"batch_size: expected a number of samples from 1"),
+    ("threads: atuo", r"got 'atuo'; did you mean 'auto'"),
+    ("batch_size: auto", r"batch_size: auto: no training measures; `lightkit tune --batch-size` finds a number"),
+    ("learning_rate: auto", r"learning_rate: auto: no training measures; `lightkit tune --learning-rate` finds"),
     ("threads: AUTO", r"got 'AUTO'; did you mean 'auto'"),
     ("compile: AUTO", r"got 'AUTO'; did you mean 'auto'"),
     ("memory_format: AUTO", r"got 'AUTO'; did you mean 'auto'"),
     ("precision: AUTO", r"got 'AUTO'; did you mean 'auto'"),
     ("precision: BF16-MIXED", r"got 'BF16-MIXED'; did you mean 'bf16-mixed'"),
-    ("learning_rate: 0", r"learning_rate: expected auto, or a number above 0"),
-    ("learning_rate: .inf", r"learning_rate: expected auto, or a number above 0"),
+    ("learning_rate: 0", r"learning_rate: expected a number above 0"),
+    ("learning_rate: .inf", r"learning_rate: expected a number above 0"),
     ("batch_size: 8", r"batch_size: 8 contradicts data.init_args.batch_size: 16; say one of them"),
     ("memory_fromat: auto", r"memory_fromat: there is no such key; did you mean 'memory_format'"),
 ]
@@ -110,23 +114,49 @@ def test_a_class_without_such_an_argument_is_told_with_those_that_it_has(value: 
 def test_a_number_needs_what_takes_it_and_auto_waits_for_a_layer_above(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"num_workers: 2: nothing takes it, because data is not set"):
         layered(tmp_path, "accelerator: {num_workers: 2}")
-    assert said_by(layered(tmp_path, "accelerator: {num_workers: auto}")) == {"accelerator.num_workers": "auto"}
+    assert said_by(layered(tmp_path, "accelerator: {num_workers: auto}", machine=BF16)) == {}
 
 
-@pytest.mark.parametrize(
-    ("machine", "left"),
-    [(None, set(COMPUTING_KEYS)), (NOTHING, {*COMPUTING_KEYS} - {"tf32"}),
-     (TPU, {"threads", "num_workers", "batch_size", "learning_rate"})],
-    ids=["unknown", "cpu", "tpu"],
-)  # fmt: skip
-def test_auto_is_left_out_where_it_chooses_nothing(machine: Any, left: set[str], tmp_path: Path) -> None:
-    kind = "accelerator: {tpu_cores: 1}" if machine is TPU else "accelerator: {kind: auto}"
-    hardware = layered(tmp_path, CLASSES, AUTOS, kind, machine=machine)
-    assert set(hardware.resolved.values["accelerator"]) == left
-    assert AcceleratorSettings(**hardware.resolved.values["accelerator"]).autos() == tuple(
-        key for key in COMPUTING_KEYS if key in left
-    )
+def gpus(*capabilities: tuple[int, int]) -> Machine:
+    return replace(NOTHING, cores=8, gpus=tuple(Gpu(at, "", 1 << 30, "", each) for at, each in enumerate(capabilities)))
+
+
+RULE: list[tuple[str, str, Machine | None, dict[str, Any]]] = [
+    ("CPU with bf16", "cpu", BF16,
+     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "threads": 4, "num_workers": 1}),
+    ("CPU", "cpu", replace(NOTHING, cores=4),
+     {"precision": "32-true", "memory_format": "contiguous", "compile": False, "threads": 4, "num_workers": 1}),
+    ("CPU, two processes", "{kind: cpu, num_processes: 2}", BF16,
+     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "threads": 2, "num_workers": 1}),
+    ("CUDA with bf16", "gpu", gpus((9, 0)),
+     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "num_workers": 7}),
+    ("CUDA with bf16, two of them", "{gpus: 2}", gpus((8, 0), (9, 0)),
+     {"precision": "bf16-mixed", "memory_format": "channels_last", "compile": False, "num_workers": 3}),
+    ("CUDA without", "gpu", gpus((8, 0), (7, 5)),
+     {"precision": "16-mixed", "memory_format": "channels_last", "compile": False, "num_workers": 3}),
+    ("MPS", "mps", replace(NOTHING, cores=8, mps=True),
+     {"precision": "32-true", "memory_format": "contiguous", "compile": False, "num_workers": 7}),
+    ("XLA", "{tpu_cores: 1}", replace(TPU, cores=8), {"num_workers": 7}),
+    ("another machine", "cpu", None, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "machine", "chosen"), [row[1:] for row in RULE], ids=[row[0] for row in RULE])
+def test_auto_is_a_rule_on_the_hardware(
+    kind: str, machine: Machine | None, chosen: dict[str, Any], tmp_path: Path
+) -> None:
+    hardware = layered(tmp_path, OWN_DATA, AUTO, f"accelerator: {kind}", machine=machine)
+    assert {key.rpartition(".")[2]: value for key, value in hardware.chosen.items()} == chosen
+    said = said_by(hardware)
+    assert {key: said[key.replace(".init_args", "")] for key in hardware.chosen} == hardware.chosen
+    assert "auto" not in said.values()
     assert hardware.notices == ()
+
+
+def test_threads_that_the_user_has_set_in_the_environment_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("accelerator: {kind: cpu, threads: auto}")
+    hardware = resolve_hardware(resolve([tmp_path / "a.yaml"], environ={}), BF16, environ={"OMP_NUM_THREADS": "3"})
+    assert hardware.chosen == {}
 
 
 def test_a_fixed_value_without_effect_is_told_once(tmp_path: Path) -> None:
@@ -142,9 +172,13 @@ def test_a_fixed_value_without_effect_is_told_once(tmp_path: Path) -> None:
 
 def test_what_the_environment_gave_is_a_reference_where_it_went(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
-    file.write_text(f"{CLASSES}accelerator: {{threads: '${{oc.env:CORES}}', batch_size: auto}}\n")
+    file.write_text(f"{CLASSES}accelerator: {{threads: '${{oc.env:CORES}}', batch_size: 4}}\n")
     environ = {"CORES": "2", "LIGHTKIT_ACCELERATOR__PRECISION": "auto", "LIGHTKIT_ACCELERATOR__BATCH_SIZE": "8"}
-    hardware = resolve_hardware(resolve([file], environ=environ), None, environ={})
-    assert said_by(hardware) == {"data.batch_size": 8, "launch.threads": 2, "accelerator.precision": "auto"}
+    hardware = resolve_hardware(resolve([file], environ=environ), BF16, environ={})
+    assert said_by(hardware) == {
+        "data.batch_size": 8,
+        "launch.threads": 2,
+        "trainer.precision": "bf16-mixed",
+    }
     saved = hardware.resolved.with_references(hardware.resolved.values)
     assert saved["launch"] == {"threads": "${oc.env:CORES}"}

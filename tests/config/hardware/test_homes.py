@@ -64,10 +64,9 @@ def test_the_models_signature_says_what_it_calls_its_learning_rate(
 
 
 @pytest.mark.usefixtures("own_models")
-@pytest.mark.parametrize("value", ["0.5", "auto"])
-def test_a_model_without_a_learning_rate_is_told(value: str) -> None:
+def test_a_model_without_a_learning_rate_is_told() -> None:
     with pytest.raises(ConfigError, match=r"Neither has no argument learning_rate or lr, so that nothing takes it"):
-        model_of("Neither", value=value)
+        model_of("Neither", value="0.5")
 
 
 def test_a_class_that_is_fixed_in_python_takes_it_directly() -> None:
