@@ -39,7 +39,7 @@ from lightkit.config.schema import PACKAGES, describe_type
 from lightkit.launch import LaunchSettings
 from lightkit.launch.settings import ENGINES
 from lightkit.launch.watchdog_settings import WatchdogSettings
-from lightkit.registry.gate_settings import GateSettings
+from lightkit.registry.gate import GateSettings
 
 __all__ = ["build_catalogue", "build_parsers"]
 

@@ -8,9 +8,8 @@ from typing import Any
 from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.runs.ci_report import Case, add_step_summary, markdown_table
 from lightkit.runs.deadlines import shown_duration
-from lightkit.runs.junit import Case
-from lightkit.runs.step_summary import add_step_summary, markdown_table
 
 __all__ = ["add_fit_page", "check_cases", "check_page"]
 

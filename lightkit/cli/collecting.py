@@ -13,13 +13,13 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.listing import line_of
-from lightkit.cli.registry_address import address_of_root
 from lightkit.config import read_scalar
 from lightkit.config.tree import plain
 from lightkit.config.yaml_reader import read_file
 from lightkit.errors import ConfigError
 from lightkit.loggers.mlflow_address import Address, mask_password
-from lightkit.registry.lineage import training_of
+from lightkit.registry.promotion import needed_runs
+from lightkit.registry.store import address_of_root, open_store, tracked_run
 from lightkit.runs.fingerprints import shown_size
 from lightkit.runs.listing import PROMOTED, Listed, list_all
 from lightkit.runs.retention import Plan, Rules, finish_deletions, plan_deletions, set_aside
@@ -135,10 +135,7 @@ def _needed(asked: Collection, deleted: Sequence[Listed]) -> set[str]:
     for address in _addresses(asked, deleted):
         if address.database is not None and not address.database.is_file():
             continue  # nothing was ever registered there
-        from lightkit.registry.needed import needed_runs  # here, for mlflow takes 2 s to import
-        from lightkit.registry.store import open_store
-
-        with open_store(address, makes=False) as store:
+        with open_store(address, creates=False) as store:
             needed |= needed_runs(store)
             answered.add(mask_password(store.registry_uri))
     for each in deleted:
@@ -173,7 +170,7 @@ def _uris_of(run: runs.Run) -> list[str]:
     """
     noted = str((runs.read_json(run.folder / "mlflow.json") or {}).get("tracking_uri") or "")
     marked = [uri for uri in _marked(run) if "***" not in uri]
-    uris = {uri for uri in (training_of(run).get("tracking_uri"), _configured(run), *marked) if uri}
+    uris = {uri for uri in (tracked_run(run).get("tracking_uri"), _configured(run), *marked) if uri}
     if "***@" in noted and not (uris or os.environ.get("MLFLOW_TRACKING_URI")):
         raise ConfigError(
             f"gc: {run.folder} was tracked by {noted}, whose password no run keeps, so that it is not known which runs "

@@ -11,7 +11,8 @@ from lightkit.errors import ConfigError
 
 __all__ = ["RUN_OPTIONS", "CommandLine", "Takes", "get_run_argument", "parse_command_line"]
 
-Takes = Literal["value", "switch"]
+Takes = Literal["value", "values", "switch"]
+"""Whether an option takes a value; with `values` it may be given again, and its values are joined with commas."""
 RUN_OPTIONS: Mapping[str, Takes] = {
     "-c": "value",
     "--config": "value",
@@ -92,15 +93,15 @@ def parse_command_line(
         if not word.startswith("-") or word == "-":
             (config_words if equals and config is not None else positionals).append(word)
         elif option in own:
-            if option in options:
+            if option in options and own[option] != "values":
                 raise ConfigError(f"{command}: {option} is said twice\n{usage}")
             if own[option] == "switch" and equals:
                 raise ConfigError(f"{command}: {option} takes no value\n{usage}")
-            if own[option] == "value" and not equals:
+            if own[option] != "switch" and not equals:
                 if not left or left[0].startswith("--"):
                     raise ConfigError(f"{command}: {option}: expected a word after it\n{usage}")
                 value = left.pop(0)
-            options[option] = value
+            options[option] = f"{options[option]},{value}" if option in options else value
         elif config is not None and (
             option in config or option.lstrip("-").partition(".")[0].rstrip("+") in _TOP_LEVEL_KEYS
         ):

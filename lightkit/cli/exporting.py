@@ -65,7 +65,7 @@ def export_logged(options: ExportOptions, arguments: Arguments) -> int:
         ExportError: If a file cannot be made, or is no match.
     """
     _refuse_what_has_no_effect(arguments)
-    from lightkit.registry.logged import load_logged  # here: it loads MLflow
+    from lightkit.registry.logged_model import load_logged_model  # here: it loads MLflow
 
     said = arguments.options
     mode = choose_output_mode(
@@ -77,7 +77,7 @@ def export_logged(options: ExportOptions, arguments: Arguments) -> int:
     _check_early(options, folder)
     uri = str(options.logged)
     root = next((flag.value for flag in reversed(arguments.flags) if flag.key == "run.root"), "runs")
-    logged = load_logged(uri, trust=bool(said.get("trust")), root=root, num_samples=options.num_samples)
+    logged = load_logged_model(uri, trust=bool(said.get("trust")), root=root, num_samples=options.num_samples)
     subject = Subject(logged.model, logged.example, logged.metadata, plain=logged.model)
     drawn = Drawn(logged.samples, "input example that is logged with it, and inputs like it")
     _export_ready(Exportable(subject, drawn, write_options(options), uri), folder, options, mode)

@@ -12,7 +12,7 @@ from lightkit.cli.validation import validate_signatures
 from lightkit.errors import LightkitError
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["open_context", "validate_with_imports"]
+__all__ = ["open_context", "open_run_context", "validate_with_imports"]
 
 
 def open_context(
@@ -34,6 +34,22 @@ def open_context(
     if context.problems:
         validate_with_imports(context)
     context.raise_problems()
+    return context
+
+
+def open_run_context(words: Sequence[str], *, is_quiet: bool = False) -> RunContext:
+    """Open a context on a finished run, for one process, wherever it was trained.
+
+    Args:
+        words: Command line, with ``--run`` or ``--ckpt_path``.
+        is_quiet: Whether only warnings and errors are printed.
+
+    Raises:
+        ConfigError: If anything in it is wrong.
+    """
+    context = open_context("export", words, SignalWatch())
+    context.seat = None
+    context.mode = "quiet" if is_quiet else context.mode
     return context
 
 

@@ -27,7 +27,7 @@ from lightkit.config.loader import collect_errors
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings
 from lightkit.launch.watchdog_settings import WatchdogSettings
-from lightkit.registry.gate_settings import GateSettings
+from lightkit.registry.gate import GateSettings
 
 __all__ = ["LayeredCLI"]
 

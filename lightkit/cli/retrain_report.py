@@ -8,13 +8,12 @@ from pathlib import Path
 
 from lightkit.cli.console import OutputMode, print_line
 from lightkit.config import shown_path
+from lightkit.runs.ci_report import Case, add_step_summary, markdown_table, write_junit
 from lightkit.runs.deadlines import shown_duration
 from lightkit.runs.events import read_events
 from lightkit.runs.files import read_json
-from lightkit.runs.junit import Case, write_junit
 from lightkit.runs.pipeline import Pipeline, StageState
 from lightkit.runs.run import Run
-from lightkit.runs.step_summary import add_step_summary, markdown_table
 
 __all__ = ["print_events", "report"]
 

@@ -18,7 +18,7 @@ from lightkit.cli.stage_process import Ended, Relay, run_command
 from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import shown_path
 from lightkit.errors import OutOfTime
-from lightkit.registry.gate_settings import read_gate
+from lightkit.registry.gate import read_gate
 from lightkit.runs.deadlines import shown_duration
 from lightkit.runs.listing import PROMOTED
 from lightkit.runs.pipeline import TELLS_RUN, Pipeline, newest_unfinished, usual_seconds

@@ -13,7 +13,7 @@ from lightkit.cli.context import RunContext
 from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import Problems
 from lightkit.errors import ConfigError
-from lightkit.registry.gate_settings import GateSettings, read_gate
+from lightkit.registry.gate import GateSettings, read_gate
 
 __all__ = ["config_digest", "words_of"]
 

@@ -17,7 +17,7 @@ from lightkit.cli.stage_process import Relay
 from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import mistake, read_scalar
 from lightkit.errors import ConfigError
-from lightkit.registry.gate_settings import read_gate
+from lightkit.registry.gate import read_gate
 from lightkit.runs.deadlines import parse_deadline
 from lightkit.runs.signals import SignalWatch
 

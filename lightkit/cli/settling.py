@@ -13,7 +13,7 @@ from lightkit.config import Hardware
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.hardware import this_machine
 from lightkit.launch import LaunchSettings, check_engine, read_settings, read_watchdog, this_rank
-from lightkit.registry.gate_settings import read_gate
+from lightkit.registry.gate import read_gate
 
 __all__ = ["ResolvedSettings", "resolve_settings"]
 

@@ -20,9 +20,8 @@ from lightkit.cli.launching import plan_of
 from lightkit.cli.light_imports import import_lightning
 from lightkit.config import Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
-from lightkit.runs.junit import write_junit
+from lightkit.runs.ci_report import add_step_summary, write_junit
 from lightkit.runs.signals import SignalWatch
-from lightkit.runs.step_summary import add_step_summary
 
 if TYPE_CHECKING:
     from lightkit.cli.smoke_check import SmokeReport

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
+from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext
-from lightkit.cli.full_validation import open_context
-from lightkit.runs.junit import failure_told
-from lightkit.runs.signals import SignalWatch
+from lightkit.cli.full_validation import open_run_context
+from lightkit.cli.tables import print_table
+from lightkit.errors import GateFailed
+from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
+from lightkit.runs.files import finite
 
-__all__ = ["GateOptions", "gate", "session_of"]
+if TYPE_CHECKING:
+    from lightkit.registry.gate import Decision
+
+__all__ = ["gate"]
 
 _USAGE = "usage: lightkit gate RUN [--baseline MODEL] [-c FILE]... [--gate.KEY=value]..."
 _HELP = f"""\
@@ -56,19 +65,7 @@ _OWN: dict[str, Takes] = {
 }
 
 
-@dataclass(frozen=True)
-class GateOptions:
-    """How a run is judged.
-
-    Args:
-        tracking_uri: Where MLflow is, if said.
-        junit: File for JUnit, if any.
-        is_json: Whether the decision is printed for programs.
-    """
-
-    tracking_uri: str | None = None
-    junit: Path | None = None
-    is_json: bool = False
+_COLUMNS = ("metric", "challenger", "baseline", "expected", "verdict")
 
 
 def gate(words: list[str]) -> int:
@@ -83,21 +80,55 @@ def gate(words: list[str]) -> int:
         print(_HELP, end="")
         return 0
     line = parse_command_line("gate", words, usage=_USAGE, own=_OWN, config=RUN_OPTIONS)
-    said, run = line.options, get_run_argument("gate", line, _USAGE)
-    baseline = [f"--gate.baseline={said['--baseline']}"] if "--baseline" in said else []
-    junit = said.get("--junit")
-    options = GateOptions(said.get("--tracking-uri"), Path(junit) if junit else None, "--json" in said)
-    with failure_told(options.junit, "lightkit gate", "gate"):
-        session = session_of(run, [*line.config_words, *baseline], is_json=options.is_json)
-        from lightkit.cli.gating import gate_run  # here: it loads torch
+    run, options = get_run_argument("gate", line, _USAGE), line.options
+    baseline = [f"--gate.baseline={options['--baseline']}"] if "--baseline" in options else []
+    junit = Path(options["--junit"]) if options.get("--junit") else None
+    with junit_on_failure(junit, "lightkit gate", "gate"):
+        context = open_run_context(["--run", run, *line.config_words, *baseline], is_quiet="--json" in options)
+        from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
-        return gate_run(session, options)
+        began = time.monotonic()
+        decision = evaluate_gate(context, tracking_uri=options.get("--tracking-uri"))
+        cases = _report(decision, context, seconds=time.monotonic() - began, is_json="--json" in options)
+        if junit is not None:
+            write_junit(junit, "lightkit gate", cases)
+        if not decision.passed:
+            raise GateFailed(context.resolved.masked("the gate says no: " + "; ".join(decision.reasons)))
+    return 0
 
 
-def session_of(run: str, words: list[str], *, is_json: bool) -> RunContext:
-    """Open a session on a run, as `lightkit export` does: on one process, wherever it was trained."""
-    session = open_context("export", ["--run", run, *words], SignalWatch())
-    session.seat = None
+def _report(decision: Decision, context: RunContext, *, seconds: float, is_json: bool) -> list[Case]:
+    """Print the decision and add it to the step summary; return the cases for JUnit."""
+    mask, mode = context.resolved.masked, context.mode
+    rows, cases = [], []
+    for condition in decision.checks:
+        value = _format(condition.challenger)
+        baseline = "" if condition.baseline is None else _format(condition.baseline)
+        verdict = "passed" if condition.passed else "FAILED"
+        rows.append([mask(cell) for cell in (condition.name, value, baseline, condition.asks, verdict)])
+        failure = None if condition.passed else f"{condition.name} is {value}, expected {condition.asks}"
+        cases.append(Case(f"{condition.name}: {condition.asks}", seconds / len(decision.checks), failure=failure))
+    notices = [mask(str(notice)) for notice in decision.about.get("notices", ())]
+    verdict = "nothing is judged" if decision.metric is None else "passed" if decision.passed else "not good enough"
+    data: Mapping[str, Any] = decision.about.get("data") or {}
+    samples = "no data"
+    if data:
+        samples = f"{decision.num_samples} samples ({data['split']}, fingerprint {data['fingerprint'][:12]})"
     if is_json:
-        session.mode = "quiet"
-    return session
+        print(mask(json.dumps(finite(decision.as_dict()), ensure_ascii=False, default=str)))
+    elif mode in ("terminal", "plain"):
+        for notice in notices:
+            print_line(f"note  {notice}", mode)
+        if rows:
+            style = {"FAILED": "red"}
+            print_table(_COLUMNS, rows, is_terminal=mode == "terminal", style=lambda row: style.get(row[-1]))
+            print_line(f"on    {mask(samples)}", mode)
+        print_line(f"gate  {verdict}", mode)
+    title = f"### Gate: {verdict}\n\n{decision.run}, {samples}"
+    table = markdown_table(_COLUMNS, rows) if rows else ""
+    add_step_summary(mask("\n\n".join([title, table, *(f"- {notice}" for notice in notices)])))
+    return cases or [Case("gate", seconds, skipped="nothing is judged: gate.metric is not set")]
+
+
+def _format(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}" if abs(value) < 1000 else f"{value:.6g}"

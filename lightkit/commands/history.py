@@ -8,11 +8,9 @@ from pathlib import Path
 
 from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.console import quiet_libraries
-from lightkit.cli.registry_address import address_of_root
 from lightkit.cli.tables import print_table
-from lightkit.registry.champion import check_registered
-from lightkit.registry.promotion import Move, PromotionLog
-from lightkit.registry.store import open_store
+from lightkit.registry.promotion import Move, read_moves
+from lightkit.registry.store import address_of_root, check_model, open_store
 
 __all__ = ["history"]
 
@@ -52,10 +50,10 @@ def history(words: list[str]) -> int:
     name = line.get_positional("history", "the name of a registered model", _USAGE)
     address = address_of_root(line.options.get("--tracking-uri"), Path(line.options.get("--root", "runs")))
     quiet_libraries()
-    with open_store(address, makes=False) as store:
-        check_registered(store, name)
-        with store.busy(f"read the promotions of {name!r}"):
-            moves = PromotionLog(store, name).moves()
+    with open_store(address, creates=False) as store:
+        check_model(store, name)
+        with store.attempt(f"read the promotions of {name!r}"):
+            moves = read_moves(store, name)
     if "--json" in line.options:
         for move in moves:
             print(json.dumps(move.as_dict(), ensure_ascii=False))

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
-from lightkit.commands.gate import session_of
-from lightkit.registry.names import check_alias, check_name
-from lightkit.runs.junit import failure_told
+from lightkit import runs
+from lightkit.cli.command_line import RUN_OPTIONS, CommandLine, Takes, get_run_argument, parse_command_line
+from lightkit.cli.console import configure_console, print_line, quiet_libraries
+from lightkit.cli.context import RunContext
+from lightkit.cli.full_validation import open_run_context
+from lightkit.config import shown_path
+from lightkit.errors import ConfigError, GateFailed, LightkitError
+from lightkit.loggers.mlflow_address import mask_password
+from lightkit.registry.gate import RECORD, GateSettings, read_gate
+from lightkit.registry.promotion import Move, alias_version, move_alias
+from lightkit.registry.store import (
+    KEPT,
+    Store,
+    address_of_run,
+    check_alias,
+    check_name,
+    find_version,
+    list_versions,
+    open_store,
+)
+from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, write_junit
+from lightkit.runs.listing import PROMOTED
 
-__all__ = ["PromoteOptions", "promote"]
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+__all__ = ["explain_stale_decision", "promote"]
 
 _USAGE = "usage: lightkit promote RUN [--name NAME] [--alias champion] [--reason TEXT] [--force]"
 _HELP = f"""\
@@ -53,27 +80,7 @@ _OWN: dict[str, Takes] = {
 }
 
 
-@dataclass(frozen=True)
-class PromoteOptions:
-    """What is promoted, and how.
-
-    Args:
-        name: Registered model, if said.
-        alias: The alias that moves.
-        reason: For the log.
-        is_forced: Whether the gate is passed over.
-        tracking_uri: Where MLflow is, if said.
-        is_json: Whether what was done is printed for programs.
-        junit: File for JUnit, if any.
-    """
-
-    name: str | None = None
-    alias: str = "champion"
-    reason: str = ""
-    is_forced: bool = False
-    tracking_uri: str | None = None
-    is_json: bool = False
-    junit: Path | None = None
+_MAX_DECISION_AGE_S = 24 * 3600.0  # the data may have changed
 
 
 def promote(words: list[str]) -> int:
@@ -90,18 +97,166 @@ def promote(words: list[str]) -> int:
         print(_HELP, end="")
         return 0
     line = parse_command_line("promote", words, usage=_USAGE, own=_OWN, config=RUN_OPTIONS)
-    said, run = line.options, get_run_argument("promote", line, _USAGE)
-    options = PromoteOptions(
-        name=check_name(said["--name"]) if "--name" in said else None,
-        alias=check_alias(said.get("--alias", "champion")),
-        reason=said.get("--reason", ""),
-        is_forced="--force" in said,
-        tracking_uri=said.get("--tracking-uri"),
-        is_json="--json" in said,
-        junit=Path(said["--junit"]) if said.get("--junit") else None,
-    )
-    with failure_told(options.junit, "lightkit promote", "promote"):
-        session = session_of(run, list(line.config_words), is_json=options.is_json)
-        from lightkit.cli.promoting import promote_run  # here: it may load torch
+    junit = Path(line.options["--junit"]) if line.options.get("--junit") else None
+    began = time.monotonic()
+    with junit_on_failure(junit, "lightkit promote", "promote"):
+        if "--name" in line.options:
+            check_name(line.options["--name"])
+        check_alias(line.options.get("--alias", "champion"))
+        run = get_run_argument("promote", line, _USAGE)
+        context = open_run_context(["--run", run, *line.config_words], is_quiet="--json" in line.options)
+        try:
+            text = _promote(context, line)
+        except LightkitError as error:
+            raise error.reworded(context.resolved.masked) from error
+        if junit is not None:
+            write_junit(junit, "lightkit promote", [Case("promote", time.monotonic() - began, output=text)])
+    add_step_summary(f"### Promotion\n\n{context.resolved.masked(text)}")
+    return 0
 
-        return promote_run(session, options)
+
+def _promote(context: RunContext, line: CommandLine) -> str:
+    """Evaluate the gate, register, keep the checkpoint, and move the alias, as far as needed; return what was done."""
+    run, resolved, options = context.base, context.resolved, line.options
+    assert run is not None  # the command asks for a run, which names both
+    assert context.ckpt_path is not None
+    checkpoint = Path(context.ckpt_path)
+    configure_console(context.mode, resolved.masked)
+    quiet_libraries()
+    settings = read_gate(resolved)
+    name = check_name(options.get("--name") or settings.name or run.name)
+    alias, tracking_uri = options.get("--alias", "champion"), options.get("--tracking-uri")
+    sha256 = runs.digest(checkpoint)
+    with open_store(address_of_run(tracking_uri, run, resolved)) as store:
+        decision = runs.read_json(run.folder / RECORD) or {}
+        stale = explain_stale_decision(decision, settings, name=name, sha256=sha256)
+        stale = stale or _explain_other_baseline(decision, store, name)
+        if "--force" in options:
+            decision = {} if stale else decision
+        else:
+            if stale:
+                print_line(f"gate  is asked: {stale}", context.mode)
+                from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
+
+                evaluate_gate(_reopen(context), tracking_uri=tracking_uri, name=name)
+                decision = runs.read_json(run.folder / RECORD) or {}
+            if not decision.get("passed"):
+                reasons = "; ".join(map(str, decision.get("reasons") or ["there is no decision"]))
+                raise GateFailed(f"the gate says no: {reasons}. Nothing was promoted; --force promotes all the same.")
+        version = _find_version_of(store, name, sha256)
+        if version is None:
+            print_line(f"makes a version of {name} (challenger)", context.mode)
+            from lightkit.cli.registration import register_run  # it loads torch
+
+            register_run(
+                _reopen(context, is_quiet=True), name, ["challenger"], form="torch_export", tracking_uri=tracking_uri
+            )
+            version = _find_version_of(store, name, sha256)
+        if version is None:
+            raise ConfigError(f"promote: {name} has no version of {shown_path(checkpoint)}. Try again.")
+        print_line(f"model {name} version {version.version}", context.mode)
+        _keep_checkpoint(store, version, run, checkpoint)
+        with store.attempt(f"move {name}@{alias}"):
+            before = alias_version(store, name, alias)
+            move = _create_move(decision, alias=alias, before=before, to=str(version.version), run=run)
+            reason = resolved.masked(options.get("--reason", ""))
+            move = move_alias(store, name, replace(move, reason=reason, forced="--force" in options))
+        registry = resolved.masked(mask_password(store.registry_uri))
+    return _note(context, run, name, move, before=before, registry=registry, is_json="--json" in options)
+
+
+def explain_stale_decision(
+    decision: Mapping[str, Any], settings: GateSettings, *, name: str, sha256: str
+) -> str | None:
+    """Explain why a decision is not on this checkpoint with these settings; None where it is."""
+    if not decision:
+        return f"there is no {RECORD} yet"
+    if (decision.get("checkpoint") or {}).get("sha256") != sha256:
+        return f"{RECORD} is of another checkpoint"
+    try:
+        age_s = (datetime.now(timezone.utc) - datetime.fromisoformat(str(decision.get("time")))).total_seconds()
+    except (ValueError, TypeError):  # TypeError: without a time zone
+        age_s = math.inf
+    if age_s > _MAX_DECISION_AGE_S:
+        return f"{RECORD} is older than a day, and the data may have changed"
+    now = json.loads(json.dumps({**settings.__dict__, "name": name}))
+    return None if decision.get("settings") == now else f"{RECORD} is of other settings"
+
+
+def _explain_other_baseline(decision: Mapping[str, Any], store: Store, name: str) -> str | None:
+    """Explain that the baseline of a decision is no longer today's; None where it is."""
+    reference = (decision.get("settings") or {}).get("baseline")
+    if reference is None or "/" in reference or reference == "latest":
+        return None
+    version = find_version(store, name, reference)
+    now = None if version is None else str(version.version)
+    before = (decision.get("against") or {}).get("version")
+    if now == before:
+        return None
+    return f"the {reference} was version {before or 'none'} then, and is version {now or 'none'} now"
+
+
+def _reopen(context: RunContext, *, is_quiet: bool = False) -> RunContext:
+    """Open the same context once more: one builds its model once."""
+    assert context.base is not None
+    again = open_run_context(["--run", str(context.base.folder), *context.words[2:]])
+    again.mode = "quiet" if is_quiet else context.mode
+    return again
+
+
+def _find_version_of(store: Store, name: str, sha256: str) -> ModelVersion | None:
+    """Find the newest version that was made of a checkpoint."""
+    versions = [each for each in list_versions(store, name) if each.tags.get("checkpoint_sha256") == sha256]
+    return versions[-1] if versions else None
+
+
+def _keep_checkpoint(store: Store, version: ModelVersion, run: runs.Run, checkpoint: Path) -> None:
+    """Send checkpoint and config to MLflow, so that the model can be scored where its run folder is not."""
+    if version.tags.get(KEPT) or not version.run_id:
+        return
+    folder = f"promoted/{version.name}-{version.version}"
+    with store.attempt("take the checkpoint"):
+        for file in (run.config_path, checkpoint):
+            store.client.log_artifact(version.run_id, str(file), folder)
+        store.client.set_model_version_tag(version.name, version.version, KEPT, f"runs:/{version.run_id}/{folder}")
+
+
+def _create_move(decision: Mapping[str, Any], *, alias: str, before: str | None, to: str, run: runs.Run) -> Move:
+    metric, scores = decision.get("metric"), decision.get("scores") or {}
+    return Move(
+        "promote",
+        alias,
+        before,
+        to,
+        run=f"{run.name}/{run.id}",
+        metric=metric,
+        scores={which: (scores.get(which) or {}).get(metric) for which in ("challenger", "baseline")} if metric else {},
+        data=(decision.get("data") or {}).get("fingerprint"),
+        num_samples=decision.get("num_samples"),
+    )
+
+
+def _note(
+    context: RunContext, run: runs.Run, name: str, move: Move, *, before: str | None, registry: str, is_json: bool
+) -> str:
+    """Write promoted.json and the event, and print the move. `lightkit gc` keeps a run while its registries need it."""
+    noted = runs.read_json(run.folder / PROMOTED) or {}
+    is_noted = (noted.get("name"), noted.get("number")) == (name, move.number)
+    has_moved = before != move.to
+    is_new = has_moved or (move.kind == "promote" and not is_noted)  # the latter after a kill
+    text = f"{name}@{move.alias} is version {move.to} {'now' if has_moved else 'already'}"
+    if has_moved and before:
+        text += f"; it was version {before}"
+    if is_new:
+        from lightkit.cli.redaction import RedactedEventStream  # it loads torch
+
+        registries = sorted({*(noted.get("registries") or []), registry})
+        runs.write_json(run.folder / PROMOTED, {"schema": 1, "name": name, "registries": registries, **move.as_dict()})
+        fields = {"alias": move.alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
+        RedactedEventStream(run.events_path, context.resolved).write("promotion", name=name, **fields)
+    if is_json:
+        done = move.as_dict() if is_new else {}
+        print(json.dumps({"name": name, "says": text, **done}, ensure_ascii=False, default=str))
+    else:
+        print_line(f"moved {text}" if is_new else f"note  {text}", context.mode)
+    return text

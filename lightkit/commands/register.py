@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
-from lightkit.cli.full_validation import open_context
+from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
+from lightkit.cli.full_validation import open_run_context
 from lightkit.config import near
 from lightkit.errors import ConfigError
-from lightkit.registry.names import check_alias, check_name
-from lightkit.runs.signals import SignalWatch
+from lightkit.registry.store import check_alias, check_name
 
-__all__ = ["RegisterOptions", "register"]
+if TYPE_CHECKING:
+    from lightkit.registry.package import PackageFormat
+
+__all__ = ["register"]
 
 _USAGE = "usage: lightkit register --run RUN|latest --name NAME [--alias ALIAS]... [--key=value]..."
 _HELP = f"""\
@@ -44,28 +46,13 @@ _NEXT = (
     "mlflow models serve -m models:/flowers@challenger --env-manager local\n"  # not lightkit's options: see completing
 )
 _FORMATS = ("torch_export", "torchscript")
-_OWN = ("--name", "--alias", "--format", "--tracking-uri")
-_SHARED = ("--run", "--ckpt_path", "--input-shape", "--trust", "--quiet", "-c", "--config")
-_NOT_HERE = ("--output", "--print_config", "--with-preprocessing", "--opset", "--half", "--int8", "--num-samples",
-             "--rtol", "--atol")  # fmt: skip
-_DEFAULT_ALIAS, _NO_ALIAS = "challenger", "none"
-
-
-@dataclass(frozen=True)
-class RegisterOptions:
-    """What is registered, and where.
-
-    Args:
-        name: Of the registered model.
-        aliases: For the new version.
-        format: How the model is written.
-        tracking_uri: Where MLflow is, if said.
-    """
-
-    name: str
-    aliases: tuple[str, ...]
-    format: str
-    tracking_uri: str | None
+_OWN: dict[str, Takes] = {
+    "--run": "value",
+    "--name": "value",
+    "--alias": "values",
+    "--format": "value",
+    "--tracking-uri": "value",
+}
 
 
 def register(words: list[str]) -> int:
@@ -79,49 +66,25 @@ def register(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP + _NEXT, end="")
         return 0
-    options, rest = _parted(words)
-    session = open_context("export", rest, SignalWatch())
-    session.seat = None
-    from lightkit.cli.registering import register_run  # here: it loads torch
+    line = parse_command_line(
+        "register", words, usage=_USAGE, own=_OWN, config={**RUN_OPTIONS, "--input-shape": "value"}
+    )
+    options = line.options
+    if not line.positionals and "--run" not in options:
+        raise ConfigError(f"register: which run? Give --run latest, or the folder of one.\n{_USAGE}")
+    run = get_run_argument("register", line, _USAGE)
+    if "--name" not in options:
+        raise ConfigError(f"register: under which name? Give --name, such as --name flowers.\n{_USAGE}")
+    name = check_name(options["--name"])
+    form = options.get("--format", _FORMATS[0])
+    if form not in _FORMATS:
+        raise ConfigError(f"--format: expected {' or '.join(_FORMATS)}, got {form!r}{near(form, _FORMATS)}")
+    aliases = list(dict.fromkeys(options.get("--alias", "challenger").split(",")))
+    if "none" in aliases and len(aliases) > 1:
+        raise ConfigError(f"--alias: none stands alone, got {', '.join(aliases)}")
+    aliases = [check_alias(alias) for alias in aliases if alias != "none"]
+    context = open_run_context(["--run", run, *line.config_words])
+    from lightkit.cli.registration import register_run  # it loads torch
 
-    return register_run(session, options)
-
-
-def _parted(words: Sequence[str]) -> tuple[RegisterOptions, list[str]]:
-    """Take this command's own options out of the words.
-
-    Raises:
-        ConfigError: If one is wrong, or one that is needed is missing.
-    """
-    rest, others = list(words), []
-    said: dict[str, list[str]] = {option: [] for option in _OWN}
-    while rest:
-        word = rest.pop(0)
-        option, equals, value = word.partition("=")
-        if option in _NOT_HERE:
-            raise ConfigError(f"register: unexpected argument {word!r}{near(option, (*_OWN, *_SHARED))}\n{_USAGE}")
-        if option not in _OWN:
-            others.append(word)
-            continue
-        if not equals and (not rest or rest[0].startswith("-")):
-            raise ConfigError(f"register: {option}: expected a word after it\n{_USAGE}")
-        said[option].append(value if equals else rest.pop(0))
-    if not any(word.partition("=")[0] == "--run" for word in others):
-        raise ConfigError(f"register: which run? Say --run latest, or the folder of one.\n{_USAGE}")
-    return _checked(said), others
-
-
-def _checked(said: dict[str, list[str]]) -> RegisterOptions:
-    for option in ("--name", "--format", "--tracking-uri"):
-        if len(said[option]) > 1:
-            raise ConfigError(f"register: {option} is said twice: {' and '.join(map(repr, said[option]))}")
-    if not said["--name"]:
-        raise ConfigError(f"register: under which name? Say --name, such as --name flowers.\n{_USAGE}")
-    format_ = (said["--format"] or [_FORMATS[0]])[0]
-    if format_ not in _FORMATS:
-        raise ConfigError(f"--format: expected {' or '.join(_FORMATS)}, got {format_!r}{near(format_, _FORMATS)}")
-    aliases = dict.fromkeys(said["--alias"] or [_DEFAULT_ALIAS])
-    if _NO_ALIAS in aliases and len(aliases) > 1:
-        raise ConfigError(f"--alias: {_NO_ALIAS} stands alone, got {', '.join(aliases)}")
-    kept = tuple(check_alias(alias) for alias in aliases if alias != _NO_ALIAS)
-    return RegisterOptions(check_name(said["--name"][0]), kept, format_, next(iter(said["--tracking-uri"]), None))
+    register_run(context, name, aliases, form=cast("PackageFormat", form), tracking_uri=options.get("--tracking-uri"))
+    return 0

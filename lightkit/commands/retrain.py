@@ -9,8 +9,8 @@ from pathlib import Path
 from lightkit.cli.export_options import ExportOptions
 from lightkit.config import near
 from lightkit.errors import ConfigError
+from lightkit.runs.ci_report import junit_on_failure
 from lightkit.runs.deadlines import duration_s
-from lightkit.runs.junit import failure_told
 
 __all__ = ["RetrainOptions", "retrain"]
 
@@ -95,7 +95,7 @@ def retrain(words: list[str]) -> int:
     options, rest = _parted(words)
     from lightkit.cli.retraining import retrain_job  # here: help and mistakes need no config
 
-    with failure_told(options.junit, "lightkit retrain", "retrain"):
+    with junit_on_failure(options.junit, "lightkit retrain", "retrain"):
         return retrain_job(rest, options)
 
 

@@ -1,4 +1,4 @@
-"""`lightkit rollback`: the champion is the one before again."""
+"""`lightkit rollback`: the previous champion is the champion again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from pathlib import Path
 
 from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.console import quiet_libraries
-from lightkit.cli.registry_address import address_of_root
 from lightkit.errors import ConfigError
-from lightkit.registry.champion import check_registered, versions_of
-from lightkit.registry.names import check_alias
-from lightkit.registry.promoted import last_scored
-from lightkit.registry.promotion import Move, PromotionLog, champions
-from lightkit.registry.store import Store, open_store
+from lightkit.registry.promotion import Move, alias_version, champions, last_scored, move_alias, read_moves
+from lightkit.registry.store import Store, address_of_root, check_alias, check_model, list_versions, open_store
 
 __all__ = ["rollback"]
 
@@ -63,59 +59,47 @@ def rollback(words: list[str]) -> int:
         return 0
     line = parse_command_line("rollback", words, usage=_USAGE, own=_OWN)
     name = line.get_positional("rollback", "the name of a registered model", _USAGE)
-    said = line.options
-    alias = check_alias(said.get("--alias", "champion"))
-    address = address_of_root(said.get("--tracking-uri"), Path(said.get("--root", "runs")))
+    options = line.options
+    alias = check_alias(options.get("--alias", "champion"))
+    address = address_of_root(options.get("--tracking-uri"), Path(options.get("--root", "runs")))
     quiet_libraries()
-    with open_store(address, makes=False) as store:
-        check_registered(store, name)
-        moved, passed_over = _moved(store, name, alias, said.get("--to"), said.get("--reason", ""))
-    if "--json" in said:
-        print(json.dumps({"name": name, "passed_over": passed_over, **moved.as_dict()}, ensure_ascii=False))
-    elif "--quiet" not in said:
-        for version in passed_over:
-            print(f"note  version {version} was deleted, and is passed over")
-        print(f"moved {name}@{alias} from version {moved.before} back to version {moved.to}")
+    with open_store(address, creates=False) as store:
+        check_model(store, name)
+        move, skipped = _move_back(store, name, alias, options.get("--to"), reason=options.get("--reason", ""))
+    if "--json" in options:
+        print(json.dumps({"name": name, "passed_over": skipped, **move.as_dict()}, ensure_ascii=False))
+    elif "--quiet" not in options:
+        for version in skipped:
+            print(f"note  version {version} was deleted, and is skipped")
+        print(f"moved {name}@{alias} from version {move.before} back to version {move.to}")
     return 0
 
 
-def _moved(store: Store, name: str, alias: str, to: str | None, reason: str) -> tuple[Move, list[str]]:
-    there = {str(version.version): version for version in versions_of(store, name)}
-    with store.busy(f"move {name}@{alias}"):
-        log = PromotionLog(store, name)
-        current = log.current(alias)
+def _move_back(store: Store, name: str, alias: str, to: str | None, *, reason: str) -> tuple[Move, list[str]]:
+    """Move an alias back; return the move, and deleted versions that were skipped."""
+    versions = {str(version.version): version for version in list_versions(store, name)}
+    with store.attempt(f"move {name}@{alias}"):
+        current, moves, skipped = alias_version(store, name, alias), read_moves(store, name), []
         if current is None:
             raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")
-        target, passed_over = (to, []) if to is not None else _before(log, alias, current, there.keys())
-        if target is None:
-            raise ConfigError(
-                f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; there "
-                f"are {', '.join(there)}."
-            )
-        if target not in there:
-            raise ConfigError(f"rollback: --to: {name} has no version {target}. Its versions: {', '.join(there)}.")
-        if target == current:
+        if to is None:
+            earlier = champions(moves, alias)
+            if current in earlier:  # else the alias was moved by another program
+                earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(current)]
+            while earlier and earlier[-1] not in versions:
+                skipped.append(earlier.pop())
+            if not earlier:
+                raise ConfigError(
+                    f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; there "
+                    f"are {', '.join(versions)}."
+                )
+            to = earlier[-1]
+        if to not in versions:
+            raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
+        if to == current:
             raise ConfigError(f"rollback: --to: {name}@{alias} is version {current} already.")
-        run = there[target].tags.get("run")
-        return log.move(_back(log, Move("rollback", alias, current, target, reason=reason, run=run))), passed_over
-
-
-def _back(log: PromotionLog, move: Move) -> Move:
-    """Add the score that its version had when it was promoted."""
-    if (promoted := last_scored(log.moves(), move.to)) is None:
-        return move
-    scores = {which: score for which, score in promoted.scores.items() if which == "challenger"}
-    return replace(move, metric=promoted.metric, scores=scores, data=promoted.data, num_samples=promoted.num_samples)
-
-
-def _before(log: PromotionLog, alias: str, current: str, there: object) -> tuple[str | None, list[str]]:
-    """Find the newest version before the current one that is there, and those that are not."""
-    stack = champions(log.moves(), alias)
-    if current in stack:  # else somebody has moved the alias by other means
-        stack = stack[: len(stack) - 1 - stack[::-1].index(current)]
-    passed_over: list[str] = []
-    for version in reversed(stack):
-        if version in there:  # type: ignore[operator]
-            return version, passed_over
-        passed_over.append(version)
-    return None, passed_over
+        move = Move("rollback", alias, current, to, reason=reason, run=versions[to].tags.get("run"))
+        if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
+            scores = {which: score for which, score in scored.scores.items() if which == "challenger"}
+            move = replace(move, metric=scored.metric, scores=scores, data=scored.data, num_samples=scored.num_samples)
+        return move_alias(store, name, move), skipped

@@ -44,12 +44,15 @@ class Address:
         return mask_password(self.uri)
 
 
-def find_address(tracking_uri: str | None, *, origin: str = "tracking_uri of the logger MLflow") -> Address:
+def find_address(
+    tracking_uri: str | None, *, origin: str = "tracking_uri of the logger MLflow", root: Path | None = None
+) -> Address:
     """Decide where to track: the argument, else ``MLFLOW_TRACKING_URI``, else SQLite in the run root.
 
     Args:
         tracking_uri: The user's address; None for the default.
         origin: Key that has it.
+        root: The run root; that of the current run if None.
 
     Raises:
         ConfigError: If the URI names a folder.
@@ -60,7 +63,7 @@ def find_address(tracking_uri: str | None, *, origin: str = "tracking_uri of the
     elif from_environment := os.environ.get("MLFLOW_TRACKING_URI"):
         uri, origin = from_environment, "the environment variable MLFLOW_TRACKING_URI"
     else:
-        path = (run.root if run else Path()) / "mlflow.db"
+        path = (root or (run.root if run else Path())) / "mlflow.db"
         uri, origin = f"sqlite:///{path}", "the default, mlflow.db in the run root"
     scheme = uri if uri in _BARE else urlsplit(uri).scheme
     if scheme in ("", "file") or len(scheme) == 1:  # one letter is a drive

@@ -1,15 +1,15 @@
-"""Whether a model is good enough: scores against thresholds, the baseline, and the best of late. No torch."""
+"""The config's `gate` block, and the decision by it: scores against thresholds and the promoted models. No torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeGuard
 
-from lightkit.registry.gate_settings import GateSettings
+from lightkit.config import Origin, Resolved, mistake, near, read_scalar
 
-__all__ = ["RECORD", "Check", "Decision", "Drift", "Scored", "decide"]
+__all__ = ["RECORD", "Condition", "Decision", "Drift", "GateSettings", "Scores", "decide", "read_gate", "split_of"]
 
 RECORD = "gate.json"
 """Name of the file in the run folder that holds the decision."""
@@ -17,13 +17,154 @@ _ROUNDING = 2e-7  # relative: scores are float32, so that 0.7 may arrive as 0.69
 
 
 @dataclass(frozen=True)
-class Scored:
+class GateSettings:
+    """Conditions that a model must meet before an alias of MLflow's registry moves to it.
+
+    Args:
+        metric: Logged metric that is judged, such as `test/accuracy`; its first part names the split. `null`: nothing
+            is judged.
+        mode: Whether large (`max`) or small (`min`) values are good.
+        min: Smallest value that passes.
+        max: Largest value that passes.
+        max_drop: How much worse than the baseline the model may be, in the metric's unit; `null`: any amount.
+        baseline: Model to compare with: an alias or a version of the registered model, or a run. Where the alias
+            points to nothing yet, nothing is compared. `null`: nothing.
+        slices: The smallest value (the largest with `mode: min`) of the metric on the samples of a class, by its name.
+        drift: `{window: 5, max_drop: 0.03}`: how much worse than the best of the last `window` promoted models it may
+            be.
+        name: Registered model. `null`: the name of the run.
+    """
+
+    metric: str | None = None
+    mode: Literal["max", "min"] = "max"
+    min: float | None = None
+    max: float | None = None
+    max_drop: float | None = None
+    baseline: str | None = "champion"
+    slices: dict[str, float] | None = None
+    drift: dict[str, float] | None = None
+    name: str | None = None
+
+    def is_better(self, score: float, other: float) -> bool:
+        """Return whether a score is better than another."""
+        return score > other if self.mode == "max" else score < other
+
+
+def split_of(metric: str) -> str:
+    """Return the split on which a metric is taken, `val` or `test`, by its first part; `test` where that is neither."""
+    return "val" if _first_part(metric) in ("val", "valid", "validation") else "test"
+
+
+def _first_part(metric: str) -> str:
+    return metric.replace("_", "/").partition("/")[0]
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+_DROP = (lambda value: _is_number(value) and value >= 0, "a number of at least 0")
+_RULES: Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
+    ("metric",): (
+        lambda value: _is_name(value) and _first_part(value) != "train",
+        "a metric of the test or the validation split, such as test/accuracy",
+    ),
+    ("mode",): (lambda value: value in ("max", "min"), "max or min"),
+    ("min",): (_is_number, "a number"),
+    ("max",): (_is_number, "a number"),
+    ("max_drop",): _DROP,
+    ("baseline",): (_is_name, "an alias such as champion, a version, a run, or null"),
+    ("slices",): (
+        lambda value: isinstance(value, Mapping) and all(map(_is_number, value.values())),
+        "numbers by class, such as {roses: 0.7}",
+    ),
+    ("drift",): (lambda value: isinstance(value, Mapping), "a window and a drop, such as {window: 5, max_drop: 0.03}"),
+    ("drift", "window"): (
+        lambda value: _is_number(value) and value >= 1 and value == int(value),
+        "a number of promoted models, at least 1",
+    ),
+    ("drift", "max_drop"): _DROP,
+    ("name",): (_is_name, "the name of a registered model"),
+}
+"""Key -> test of its value, and what is expected there; null is allowed for all but `mode` and the parts of `drift`."""
+
+
+def read_gate(resolved: Resolved) -> GateSettings:
+    """Check the `gate` block of a config.
+
+    Raises:
+        ConfigError: If a key or a value in it is wrong, or two of them contradict each other.
+    """
+    block = resolved.values.get("gate")
+    if block is None:
+        return GateSettings()
+
+    def origin(*path: str) -> Origin | None:
+        return resolved.origin_of(("gate", *path))
+
+    def check(values: Mapping[str, Any], *parents: str) -> None:
+        names = [path[-1] for path in _RULES if path[:-1] == parents]
+        for key, value in values.items():
+            path = (*parents, key)
+            dotted = ".".join(("gate", *path))
+            if path not in _RULES:
+                says = f"{dotted}: there is no such key{near(str(key), names)}\nkeys: {', '.join(names)}"
+                raise mistake(says, origin(*path))
+            holds, expected = _RULES[path]
+            is_optional = not parents and key != "mode"
+            if not (holds(value) or (is_optional and value is None)):
+                raise mistake(f"{dotted}: expected {expected}, got {value!r}", origin(*path))
+
+    if not isinstance(block, dict):
+        raise mistake(f"gate: expected a mapping such as {{metric: test/accuracy, min: 0.8}}, got {block!r}", origin())
+    given = {key: _typed(key, value) for key, value in block.items()}
+    check(given)
+    settings = GateSettings(**given)
+    if settings.drift is not None:
+        check(settings.drift, "drift")
+        if missing := [key for key in ("window", "max_drop") if key not in settings.drift]:
+            says = f"gate.drift: {missing[0]} is missing; expected both, such as {{window: 5, max_drop: 0.03}}"
+            raise mistake(says, origin("drift"))
+    if settings.min is not None and settings.max is not None and settings.min > settings.max:
+        says = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
+        raise mistake(says, origin("min"), origin("max"))
+    if settings.max_drop is not None and settings.baseline is None:
+        raise mistake(
+            "gate.max_drop: there is nothing that the model could be worse than: gate.baseline is null. Name a "
+            "baseline, such as champion, or leave max_drop out",
+            origin("max_drop"),
+            origin("baseline"),
+        )
+    conditions = [key for key in ("min", "max", "max_drop", "slices", "drift") if getattr(settings, key) is not None]
+    if settings.metric is None and conditions:
+        raise mistake(
+            f"gate.{conditions[0]}: of which metric? gate.metric is not set; say one such as test/accuracy",
+            origin(conditions[0]),
+        )
+    return settings
+
+
+def _typed(key: str, value: Any) -> Any:
+    """Convert a value to its type: the value of a flag is text, and a version or a name may be written as a number."""
+    if isinstance(value, Mapping):
+        return {str(name): read_scalar(child) if isinstance(child, str) else child for name, child in value.items()}
+    value = read_scalar(value) if isinstance(value, str) else value
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if key in ("baseline", "name", "metric") and is_count else value
+
+
+@dataclass(frozen=True)
+class Scores:
     """A model's scores on the data of the gate.
 
     Args:
         name: The model, in words.
         metrics: Logged metrics by name.
-        slices: The judged metric on the samples of each class; None where there is no sample, or no such value.
+        slices: The judged metric on the samples of each class; None without samples, or without a finite value.
     """
 
     name: str
@@ -33,11 +174,11 @@ class Scored:
 
 @dataclass(frozen=True)
 class Drift:
-    """The best of the models that were promoted of late.
+    """The best of the recently promoted models.
 
     Args:
-        window: Number of them that were asked for.
-        best: Its score; None where nothing was promoted yet.
+        window: Number of models to look back.
+        best: The best score; None where nothing was promoted yet.
         version: Its version.
         unknown: Versions that could not be scored on this data, each with the reason.
     """
@@ -49,13 +190,13 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class Check:
-    """One condition and how it came out.
+class Condition:
+    """One condition and its result.
 
     Args:
-        name: What is judged: the metric, or the metric on a class.
-        challenger: The model's value.
-        baseline: That of the model it is compared with; None where there is none.
+        name: The metric, or the metric on a class.
+        challenger: The candidate's value.
+        baseline: Value of the model to compare with; None without one.
         asks: The condition in words.
         passed: Whether it holds.
     """
@@ -69,20 +210,20 @@ class Check:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the gate has decided, and by what.
+    """The gate's decision; its fields, with those of `about`, are those of ``gate.json``.
 
     Args:
         passed: Whether the model may be promoted.
         metric: The judged metric; None where nothing is judged.
-        scores: Metrics of the ``challenger`` and of the ``baseline`` on the same samples; None where there is none.
+        scores: Metrics of the ``challenger`` and of the ``baseline`` on the same samples; None without a baseline.
         slices: By class the values of ``challenger`` and ``baseline``.
-        drift: What is known of the models promoted of late; None where it does not count.
-        reasons: What failed, in words; empty where it passed.
-        baseline: The model that it was compared with, in words.
-        num_samples: Number of samples that both were scored on.
+        drift: The recently promoted models; None without `gate.drift`.
+        reasons: Failed conditions, in words; empty where it passed.
+        baseline: The model to compare with, in words.
+        num_samples: Number of samples of both scores.
         run: The run, as ``name/id``.
         checks: Every condition.
-        about: What else a reader of the file needs: checkpoint, settings, data, baseline, notices, time.
+        about: Further fields: checkpoint, settings, data, baseline, notices, time.
     """
 
     passed: bool
@@ -94,11 +235,11 @@ class Decision:
     baseline: str | None
     num_samples: int
     run: str
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Condition, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as ``gate.json`` holds it, with ``about`` among its fields."""
+        """Return the content of ``gate.json``."""
         record = asdict(self)
         about = record.pop("about")
         return {"schema": 1, **record, "reasons": list(self.reasons), "checks": list(record["checks"]), **about}
@@ -106,8 +247,8 @@ class Decision:
 
 def decide(
     settings: GateSettings,
-    challenger: Scored,
-    baseline: Scored | None,
+    candidate: Scores,
+    baseline: Scores | None,
     *,
     drift: Drift | None = None,
     num_samples: int,
@@ -116,108 +257,89 @@ def decide(
 ) -> Decision:
     """Judge a model by its scores.
 
-    A value that is missing or not finite fails every condition on it. A drop of exactly what is allowed passes. From
-    a baseline that is not finite nothing drops; where no threshold judges the model, it fails then.
+    A value that is missing or not finite fails every condition on it. A drop of exactly the allowed size passes. A
+    baseline that is not finite bounds nothing; where no threshold judges the model, it fails then.
 
     Args:
         settings: The conditions.
-        challenger: The model; its metrics have the judged one.
-        baseline: What it is compared with.
-        drift: The best of late, where that counts.
+        candidate: Scores of the model; its metrics have the judged one.
+        baseline: Scores of the model to compare with.
+        drift: The best of the recently promoted models.
         num_samples: Number of samples of the scores.
         run: The run, as ``name/id``.
         about: Further fields of the decision.
     """
-    checks: list[Check] = []
-    if settings.metric is not None:
-        checks = [*_of_metric(settings, challenger, baseline), *_of_slices(settings, challenger, baseline)]
-        checks += _of_drift(settings, challenger, drift)
-    reasons = tuple(_reason(check) for check in checks if not check.passed)
-    slices = {
-        name: {"challenger": value, "baseline": None if baseline is None else baseline.slices.get(name)}
-        for name, value in challenger.slices.items()
-    }
+    conditions = [] if settings.metric is None else _conditions(settings, candidate, baseline, drift)
+    reasons = tuple(_failure(condition) for condition in conditions if not condition.passed)
     return Decision(
         passed=not reasons,
         metric=settings.metric,
         scores={
-            "challenger": dict(challenger.metrics),
+            "challenger": dict(candidate.metrics),
             "baseline": None if baseline is None else dict(baseline.metrics),
         },
-        slices=slices,
+        slices={
+            name: {"challenger": value, "baseline": None if baseline is None else baseline.slices.get(name)}
+            for name, value in candidate.slices.items()
+        },
         drift=None if drift is None else asdict(drift),
         reasons=reasons,
         baseline=None if baseline is None else baseline.name,
         num_samples=num_samples,
         run=run,
-        checks=tuple(checks),
+        checks=tuple(conditions),
         about=dict(about or {}),
     )
 
 
-def worse_by(settings: GateSettings, score: float, than: float) -> float:
-    """Tell how much worse a score is than another, in the metric's unit; below 0 where it is better."""
-    return than - score if settings.mode == "max" else score - than
+def _conditions(
+    settings: GateSettings, candidate: Scores, baseline: Scores | None, drift: Drift | None
+) -> list[Condition]:
+    metric = str(settings.metric)
+    value = candidate.metrics.get(metric)
+    other = None if baseline is None else baseline.metrics.get(metric)
 
+    def at_least(value: float | None, bound: float) -> bool:
+        return _is_number(value) and value >= bound - _ROUNDING * max(abs(value), abs(bound))
 
-def _of_metric(settings: GateSettings, challenger: Scored, baseline: Scored | None) -> list[Check]:
-    assert settings.metric is not None
-    value = challenger.metrics.get(settings.metric)
-    other = None if baseline is None else baseline.metrics.get(settings.metric)
+    def at_most(value: float | None, bound: float) -> bool:
+        return _is_number(value) and value <= bound + _ROUNDING * max(abs(value), abs(bound))
 
-    def check(asks: str, passed: bool) -> Check:
-        return Check(settings.metric or "", value, other, asks, passed)
+    def drops_at_most(reference: float | None, allowed: float) -> bool:
+        if not _is_number(value):
+            return False
+        if not _is_number(reference):  # a baseline that gives NaN is no measure; the thresholds are
+            return reference is not None and (settings.min is not None or settings.max is not None)
+        drop = reference - value if settings.mode == "max" else value - reference
+        return drop <= allowed + _ROUNDING * max(abs(value), abs(reference), abs(allowed))
 
-    checks = []
+    found = []
     if settings.min is not None:
-        checks.append(check(f"at least {settings.min:g}", _is_at_least(value, settings.min)))
+        found.append(Condition(metric, value, other, f"at least {settings.min:g}", at_least(value, settings.min)))
     if settings.max is not None:
-        checks.append(check(f"at most {settings.max:g}", _is_at_most(value, settings.max)))
+        found.append(Condition(metric, value, other, f"at most {settings.max:g}", at_most(value, settings.max)))
     if settings.max_drop is not None and baseline is not None:
-        words = f"at most {settings.max_drop:g} worse than {baseline.name}"
-        checks.append(check(words, _drops_at_most(settings, value, other, settings.max_drop)))
-    return checks or [check("a finite number", value is not None and math.isfinite(value))]
-
-
-def _of_slices(settings: GateSettings, challenger: Scored, baseline: Scored | None) -> list[Check]:
-    checks = []
+        asks = f"at most {settings.max_drop:g} worse than {baseline.name}"
+        found.append(Condition(metric, value, other, asks, drops_at_most(other, settings.max_drop)))
+    if not found:
+        found.append(Condition(metric, value, other, "a finite number", _is_number(value)))
+    holds, word = (at_least, "at least") if settings.mode == "max" else (at_most, "at most")
     for name, bound in (settings.slices or {}).items():
-        value = challenger.slices.get(name)
-        holds, words = (_is_at_least, "at least") if settings.mode == "max" else (_is_at_most, "at most")
-        other = None if baseline is None else baseline.slices.get(name)
-        label = f"{settings.metric} of {name}"
-        checks.append(Check(label, value, other, f"{words} {bound:g}", holds(value, bound)))
-    return checks
+        score = candidate.slices.get(name)
+        of_baseline = None if baseline is None else baseline.slices.get(name)
+        found.append(Condition(f"{metric} of {name}", score, of_baseline, f"{word} {bound:g}", holds(score, bound)))
+    if settings.drift is not None and drift is not None and drift.best is not None:
+        last = (
+            "the last promoted model" if drift.window == 1 else f"the best of the last {drift.window} promoted models"
+        )
+        allowed = settings.drift["max_drop"]
+        asks = f"at most {allowed:g} worse than {last} (version {drift.version}: {drift.best:.6g})"
+        found.append(Condition(f"{metric} of late", value, drift.best, asks, drops_at_most(drift.best, allowed)))
+    return found
 
 
-def _of_drift(settings: GateSettings, challenger: Scored, drift: Drift | None) -> Sequence[Check]:
-    if drift is None or drift.best is None or settings.drift is None or settings.metric is None:
-        return []
-    value, allowed = challenger.metrics.get(settings.metric), settings.drift["max_drop"]
-    of_late = "the last promoted model" if drift.window == 1 else f"the best of the last {drift.window} promoted models"
-    asks = f"at most {allowed:g} worse than {of_late} (version {drift.version}: {drift.best:.6g})"
-    passed = _drops_at_most(settings, value, drift.best, allowed)
-    return [Check(f"{settings.metric} of late", value, drift.best, asks, passed)]
-
-
-def _drops_at_most(settings: GateSettings, value: float | None, other: float | None, allowed: float) -> bool:
-    if value is None or not math.isfinite(value):
-        return False
-    if other is None or not math.isfinite(other):  # a baseline that gives NaN is no measure; the thresholds are
-        return other is not None and (settings.min is not None or settings.max is not None)
-    return worse_by(settings, value, other) <= allowed + _ROUNDING * max(abs(value), abs(other), abs(allowed))
-
-
-def _is_at_least(value: float | None, bound: float) -> bool:
-    return value is not None and math.isfinite(value) and value >= bound - _ROUNDING * max(abs(value), abs(bound))
-
-
-def _is_at_most(value: float | None, bound: float) -> bool:
-    return value is not None and math.isfinite(value) and value <= bound + _ROUNDING * max(abs(value), abs(bound))
-
-
-def _reason(check: Check) -> str:
-    got = "has no value" if check.challenger is None else f"is {check.challenger:.6g}"
-    against = "" if check.baseline is None or " worse than " not in check.asks else f" (that has {check.baseline:.6g})"
-    against = "" if check.name.endswith(" of late") else against
-    return f"{check.name} {got}, expected {check.asks}{against}"
+def _failure(condition: Condition) -> str:
+    value = "has no value" if condition.challenger is None else f"is {condition.challenger:.6g}"
+    is_compared = " worse than " in condition.asks and not condition.name.endswith(" of late")
+    against = f" (that has {condition.baseline:.6g})" if is_compared and condition.baseline is not None else ""
+    return f"{condition.name} {value}, expected {condition.asks}{against}"

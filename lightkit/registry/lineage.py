@@ -1,43 +1,128 @@
-"""What leads from a model version back to the run that it came from. No torch."""
+"""A new version of a registered model: its files, the MLflow run of its training, and tags that lead back to both."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
+from lightkit.artefacts.digests import RECORD
 from lightkit.artefacts.metadata import Metadata
-from lightkit.errors import RunLocked
+from lightkit.errors import ConfigError
 from lightkit.export.publishing import held
-from lightkit.loggers.mlflow_address import manifest_tags
+from lightkit.export.subject import Subject
+from lightkit.loggers.mlflow_address import find_address, manifest_tags
+from lightkit.registry.package import PackageFormat, write_package
+from lightkit.registry.store import Store, tracked_run
 from lightkit.runs.files import write_json
 from lightkit.version import __version__
 
-__all__ = ["RECORD", "best_metrics", "gather_exports", "origin_tags", "training_of"]
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
-RECORD = "export.json"
-"""Name of the file that tells what exports there are."""
-_LONGEST_NAMES = 5000  # characters: the smallest limit of a tag among MLflow's stores
+__all__ = ["RegisteredVersion", "collect_exports", "origin_tags", "register"]
+
+_MAX_TAG_CHARS = 5000  # the smallest limit of a tag among MLflow's stores
+
+
+@dataclass(frozen=True)
+class RegisteredVersion:
+    """A new version of a registered model.
+
+    Args:
+        name: The model's name.
+        version: Its number.
+        aliases: Aliases that point to it now.
+        run_id: MLflow run that it belongs to.
+        exports: Folder of the exports among that run's artifacts; None without any.
+    """
+
+    name: str
+    version: str
+    aliases: Sequence[str]
+    run_id: str
+    exports: str | None
+
+
+def register(
+    subject: Subject,
+    store: Store,
+    *,
+    name: str,
+    aliases: Sequence[str],
+    form: PackageFormat,
+    run: runs.Run,
+    checkpoint: Path,
+    on_step: Callable[[str], None],
+) -> RegisteredVersion:
+    """Log a model with its exports under the MLflow run of its training, and register it as a new version.
+
+    The aliases move last: until everything is there they point to where they did.
+
+    Args:
+        subject: The model.
+        store: The registry.
+        name: Name of the registered model; created if new.
+        aliases: Aliases for the new version.
+        form: File format of the model; see `write_package`.
+        run: The run that trained it.
+        checkpoint: File of the weights.
+        on_step: Gets a few words as each part begins.
+
+    Raises:
+        ExportError: If the model cannot be written so that it gives the same answers.
+        ConfigError: If MLflow refuses it.
+        RunLocked: If an export of the run is being written.
+        ServerAway: If MLflow does not answer.
+    """
+    tags = origin_tags(run, checkpoint, subject.metadata)
+    client = store.client
+    with tempfile.TemporaryDirectory(prefix="lightkit-register-") as temporary:
+        folder, exports = Path(temporary) / "model", Path(temporary) / "exports"
+        for left_out in collect_exports(run, tags["checkpoint_sha256"], exports):
+            on_step(left_out)
+        on_step(f"writing the model for MLflow ({form})")
+        write_package(subject, folder, form=form)
+        with store.attempt("take the model"):
+            run_id, experiment_id = _find_or_create_run(client, run, tags)
+            on_step(f"sending it to MLflow at {store.address.shown}")
+            plain_name = "".join("-" if character in "/:.%\"'" else character for character in name)
+            model_id = _log_model(client, folder, name=plain_name, run_id=run_id, experiment_id=experiment_id)
+        with store.attempt(f"register a version of {name!r}"):
+            version = _create_version(client, name, model_id=model_id, run_id=run_id, tags=tags)
+            where = None
+            if (exports / RECORD).is_file():
+                where = f"export/{name}-{version}"  # so that a later version's exports do not replace them
+                for file in sorted(exports.iterdir()):
+                    client.log_artifact(run_id, str(file), where)
+                client.set_model_version_tag(name, version, "exports", f"runs:/{run_id}/{where}")
+            for alias in aliases:
+                client.set_registered_model_alias(name, alias, version)
+    return RegisteredVersion(name, version, tuple(aliases), run_id, where)
 
 
 def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str, str]:
-    """Give the tags of a model version: its run, code, data, checkpoint and best score, as far as they are known.
+    """Make the tags of a version: its run, code, data, checkpoint and best score, as far as they are known.
 
     Args:
         run: The run.
-        checkpoint: File of the weights, with its digest beside it or not.
-        metadata: What the model says of itself; class names that are too long for a tag stand in it alone.
+        checkpoint: File of the weights.
+        metadata: Metadata of the model; class names that are too long for a tag stand in it alone.
     """
     manifest = runs.read_json(run.manifest_path) or {}
+    path = checkpoint.resolve()
     tags = {name: value for name, value in manifest_tags(manifest).items() if not name.startswith("mlflow.")}
     tags |= {
         "run": f"{run.name}/{run.id}",
         "run_folder": str(run.folder),
-        "checkpoint": _shown(checkpoint, run),
+        "checkpoint": str(path.relative_to(run.folder) if path.is_relative_to(run.folder) else path),
         "checkpoint_sha256": metadata.source.get("sha256") or runs.digest(checkpoint),
         "lightkit": __version__,
         "output_kind": metadata.output_kind,
@@ -45,38 +130,21 @@ def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str
     best = (runs.read_json(run.summary_path) or {}).get("best") or {}
     if best.get("monitor") and best.get("value") is not None and checkpoint.name == "best.ckpt":
         tags[f"best.{best['monitor']}"] = f"{best['value']:.6g}"
-    if metadata.class_names is not None and len(names := json.dumps(metadata.class_names)) <= _LONGEST_NAMES:
+    if metadata.class_names is not None and len(names := json.dumps(metadata.class_names)) <= _MAX_TAG_CHARS:
         tags["class_names"] = names
     return tags
 
 
-def training_of(run: runs.Run) -> Mapping[str, str]:
-    """Give the MLflow run of the training, as the logger MLflow noted it: ``tracking_uri`` and ``run_id``, or nothing.
-
-    A URI that lost its password when it was noted is left out.
-    """
-    noted = runs.read_json(run.folder / "mlflow.json") or {}
-    if "***@" in str(noted.get("tracking_uri")):
-        noted.pop("tracking_uri")
-    return {name: str(noted[name]) for name in ("tracking_uri", "run_id") if noted.get(name)}
-
-
-def best_metrics(run: runs.Run) -> dict[str, float]:
-    """Give the metrics of the best epoch, as the run's summary has them."""
-    metrics = ((runs.read_json(run.summary_path) or {}).get("metrics") or {}).get("best") or {}
-    return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
-
-
-def gather_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list[str]:
-    """Copy the exports of some weights, with an ``export.json`` that tells of these alone.
+def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list[str]:
+    """Copy the exports of a checkpoint, with an ``export.json`` of these alone.
 
     Args:
         run: The run.
-        checkpoint_digest: Of the weights.
-        target: Folder for the copies; made if there are any.
+        checkpoint_digest: Digest of the checkpoint.
+        target: Folder for the copies; created if there are any.
 
     Returns:
-        What of the run's ``export.json`` was left out, and why, in words.
+        Entries of the run's ``export.json`` that were left out, each with the reason, in words.
 
     Raises:
         RunLocked: If an export is writing there.
@@ -84,47 +152,118 @@ def gather_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list[
     folder = run.folder / "export"
     if not (folder / RECORD).is_file():
         return []
-    with _unchanged(folder):
-        entries = (runs.read_json(folder / RECORD) or {}).get("artefacts") or {}
-        taken, left = {}, []
-        for name, entry in entries.items():
-            if (fault := _copied(folder, name, entry, checkpoint_digest, target)) is None:
+    taken, left_out = {}, []
+    with held(folder):
+        for name, entry in ((runs.read_json(folder / RECORD) or {}).get("artefacts") or {}).items():
+            if (fault := _copy_export(folder, name, entry, checkpoint_digest, target)) is None:
                 taken[name] = entry
             else:
-                left.append(f"{folder / name} {fault}, and is left out; `lightkit export` renews it")
+                left_out.append(f"{folder / name} {fault}, and is left out; `lightkit export` renews it")
     if taken:
         write_json(target / RECORD, {"schema": 1, "artefacts": taken})
-    return left
+    return left_out
 
 
-@contextmanager
-def _unchanged(folder: Path) -> Iterator[None]:
-    """Keep exports out of a folder."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(held(folder))
-        except RunLocked as error:
-            raise RunLocked(f"An export is writing to {folder}. Try again when it has ended.") from error
-        yield
-
-
-def _copied(folder: Path, name: str, entry: Mapping[str, Any], checkpoint_digest: str, target: Path) -> str | None:
-    """Copy a file and its external data; say what is wrong with them where they are not what their entry says."""
+def _copy_export(folder: Path, name: str, entry: Mapping[str, Any], checkpoint_digest: str, target: Path) -> str | None:
+    """Copy a file and its external data; return the fault of files that are not as their entry says."""
     if (entry.get("source") or {}).get("sha256") != checkpoint_digest:
         return "is of another checkpoint"
-    parts = {name: entry.get("sha256"), **({data["file"]: data["sha256"]} if (data := entry.get("data")) else {})}
+    expected = {name: entry.get("sha256"), **({data["file"]: data["sha256"]} if (data := entry.get("data")) else {})}
     target.mkdir(exist_ok=True)
-    for part, promised in parts.items():
+    for part, sha256 in expected.items():
         copy = target / Path(part).name
         if (folder / copy.name).is_file():
             shutil.copyfile(folder / copy.name, copy)
-        if not copy.is_file() or runs.digest(copy) != promised:
-            for one in parts:
-                (target / Path(one).name).unlink(missing_ok=True)
+        if not copy.is_file() or runs.digest(copy) != sha256:
+            for each in expected:
+                (target / Path(each).name).unlink(missing_ok=True)
             return "is not the file that was proved"
     return None
 
 
-def _shown(checkpoint: Path, run: runs.Run) -> str:
-    path = checkpoint.resolve()
-    return str(path.relative_to(run.folder)) if path.is_relative_to(run.folder) else str(path)
+def _find_or_create_run(client: MlflowClient, run: runs.Run, tags: Mapping[str, str]) -> tuple[str, str]:
+    """Find the MLflow run of the training, or of an earlier registration, or create one.
+
+    Returns:
+        Its id, and that of its experiment.
+
+    Raises:
+        ConfigError: If its experiment was deleted.
+    """
+    from mlflow.entities import Metric, RunTag  # 2 s
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking.context.registry import resolve_tags
+
+    if noted := tracked_run(run).get("run_id"):
+        try:
+            tracked = client.get_run(noted)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # of another store
+                raise
+        else:
+            if tracked.info.lifecycle_stage == "active":
+                return tracked.info.run_id, tracked.info.experiment_id
+    experiment_id = _find_or_create_experiment(client, os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.name)
+    earlier = client.search_runs([experiment_id], f"tags.`lightkit.run` = '{run.id}'", max_results=1)
+    if earlier:
+        return earlier[0].info.run_id, experiment_id
+    own = {name: value for name, value in tags.items() if name != "class_names"} | {"lightkit.run": run.id}
+    run_id = client.create_run(experiment_id, run_name=run.id, tags={**resolve_tags({}), **own}).info.run_id
+    now = int(time.time() * 1000)
+    best = ((runs.read_json(run.summary_path) or {}).get("metrics") or {}).get("best") or {}
+    metrics = [Metric(key, float(value), now, 0) for key, value in best.items() if isinstance(value, (int, float))]
+    client.log_batch(run_id, metrics=metrics, tags=[RunTag("Mode", "registered after training")])
+    if run.config_path.is_file():
+        client.log_artifact(run_id, str(run.config_path))
+    client.set_terminated(run_id, "FINISHED")
+    return str(run_id), experiment_id
+
+
+def _find_or_create_experiment(client: MlflowClient, name: str) -> str:
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        artifacts = find_address(client.tracking_uri).artifacts
+        return str(client.create_experiment(name, artifact_location=None if artifacts is None else str(artifacts)))
+    if found.lifecycle_stage == "deleted":
+        raise ConfigError(
+            f"register: the experiment {name!r} was deleted in MLflow. Restore it with: mlflow experiments restore "
+            f"-x {found.experiment_id}; or name another with MLFLOW_EXPERIMENT_NAME."
+        )
+    return str(found.experiment_id)
+
+
+def _log_model(client: MlflowClient, folder: Path, *, name: str, run_id: str, experiment_id: str) -> str:
+    """Send a model's folder, as ``mlflow.pytorch.log_model`` does, without opening its run again.
+
+    `log_model` in MLflow 3.17 needs an active run, which it sets to running and then to finished, with a new end.
+    """
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus  # 2 s
+    from mlflow.models import Model
+
+    params = client.get_run(run_id).data.params
+    logged = client.create_logged_model(experiment_id, name, run_id, params=params)
+    description = Model.load(str(folder))
+    description.run_id, description.model_id, description.model_uuid = run_id, logged.model_id, logged.model_id
+    description.artifact_path = logged.artifact_location
+    description.save(str(folder / "MLmodel"))
+    client.log_model_artifacts(logged.model_id, str(folder))
+    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
+    client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+    return str(logged.model_id)
+
+
+def _create_version(client: MlflowClient, name: str, *, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
+    from mlflow.exceptions import MlflowException  # 2 s
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):
+            raise
+    created: Any = client.create_model_version(
+        name, f"models:/{model_id}", run_id, tags=dict(tags), description=f"Run {tags['run']}", model_id=model_id
+    )
+    # As mlflow.register_model notes it, for the model's page.
+    versions = json.dumps([{"name": created.name, "version": created.version}])
+    client.set_logged_model_tags(model_id, {"mlflow.modelVersions": versions})
+    return str(created.version)

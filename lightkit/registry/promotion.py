@@ -1,9 +1,9 @@
-"""Moving an alias of the registry, and the log of these moves. No torch.
+"""Moves of an alias of the registry, and the log of these moves. No torch.
 
-The log is in the registry, as tags of the registered model, so that all who share the registry share it. A move has one
-tag, ``lightkit.promotion.NUMBER.TOKEN``, which is written after the alias has moved and never again: what the log says
-was done. A move that the log lacks, of a process that was killed or of another program, shows in that the alias, or the
-version before the next move, is not where the log has left it.
+The log is in the registry, as tags of the registered model, so that all users of the registry share it. A move has one
+tag, ``lightkit.promotion.NUMBER.TOKEN``, which is written after the alias has moved and never again. A move without a
+record, of a process that was killed or of another program, shows in that the alias, or the version before the next
+move, is not where the log has left it: `read_moves` reports it as a move from outside.
 """
 
 from __future__ import annotations
@@ -20,16 +20,28 @@ from datetime import datetime, timezone
 from typing import Any
 
 from lightkit.errors import ConfigError, RunLocked
-from lightkit.registry.store import Store
+from lightkit.registry.store import Store, list_versions
 from lightkit.runs.files import finite
 
-__all__ = ["OUTSIDE", "Move", "PromotionLog", "champions", "who"]
+__all__ = [
+    "OUTSIDE",
+    "Move",
+    "alias_version",
+    "champions",
+    "describe_actor",
+    "last_scored",
+    "move_alias",
+    "needed_runs",
+    "read_moves",
+    "recent_champions",
+]
 
 OUTSIDE = "outside"
-"""Kind of a move that the log has no record of."""
+"""Kind of a move without a record."""
 _KEY = re.compile(r"lightkit\.promotion\.(\d+)\.[0-9a-f]+")
-_LONGEST_VALUE = 5000  # characters: the smallest limit of a tag among MLflow's stores
-_LONGEST_REASON = 1000
+_MAX_TAG_CHARS = 5000  # the smallest limit of a tag among MLflow's stores
+_MAX_REASON_CHARS = 1000
+_NUM_ROLLBACK = 2  # versions to keep: the one that an alias points to, and the one before
 
 
 @dataclass(frozen=True)
@@ -41,14 +53,14 @@ class Move:
         alias: The alias.
         before: Version that it pointed to; None for none.
         to: Version that it points to since then.
-        by: Who moved it.
-        reason: Why, as whoever moved it said.
+        by: User and host, or the actor of a CI job.
+        reason: The user's reason.
         run: Run of the new version, as ``name/id``.
         metric: Metric that was judged.
         scores: Its value for ``challenger`` and ``baseline``.
         data: Fingerprint of the samples of the scores.
         num_samples: Number of these.
-        forced: Whether the gate was passed over.
+        forced: Whether the gate was bypassed.
         time: ISO 8601, UTC.
         number: Its place in the log, from 1; 0 without a record.
     """
@@ -69,89 +81,97 @@ class Move:
     number: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it for programs; the version before is called ``from``."""
+        """Return its fields for programs; the version before is called ``from``."""
         return {"from" if name == "before" else name: value for name, value in asdict(self).items()}
 
 
-class PromotionLog:
-    """The moves of the aliases of a registered model.
+def alias_version(store: Store, name: str, alias: str) -> str | None:
+    """Return the version that an alias points to; None for none."""
+    aliases: Mapping[str, Any] = store.client.get_registered_model(name).aliases
+    return str(aliases[alias]) if alias in aliases else None
+
+
+def read_moves(store: Store, name: str) -> list[Move]:
+    """Read all moves of a registered model's aliases, oldest first, with those of the kind `OUTSIDE`.
+
+    Aliases that were never promoted are left out: `lightkit register` sets such aliases without a record.
+    """
+    model = store.client.get_registered_model(name)
+    found: list[Move] = []
+    last: dict[str, Move] = {}
+
+    def add_unrecorded(alias: str, version: str | None) -> None:
+        if alias in last and version is not None and last[alias].to != version:
+            reason = "moved outside lightkit, or by a process that was killed"
+            found.append(Move(OUTSIDE, alias, last[alias].to, version, reason=reason))
+
+    for key in sorted(model.tags):
+        if (matched := _KEY.fullmatch(key)) is None:
+            continue
+        try:
+            record = json.loads(model.tags[key])
+            known = {field: record[field] for field in Move.__dataclass_fields__ if field in record}
+            move = Move(**{**known, "number": int(matched[1])})
+        except (ValueError, TypeError):  # written by another program
+            continue
+        add_unrecorded(move.alias, move.before)
+        found.append(move)
+        last[move.alias] = move
+    for alias, version in model.aliases.items():
+        add_unrecorded(alias, str(version))
+    return found
+
+
+def move_alias(store: Store, name: str, move: Move) -> Move:
+    """Move an alias, and record it. Where the alias is there already, write the record if it is missing.
+
+    Of several processes that move it at once, one does. Processes that share a local database take turns. A server of
+    MLflow has no lock, so there the alias is also read again before the move is recorded.
 
     Args:
         store: The registry.
         name: The registered model.
+        move: The move; its version before is the one that the alias must point to now.
+
+    Returns:
+        The move as the log has it.
+
+    Raises:
+        ConfigError: If it is too long for a tag.
+        RunLocked: If another process has moved the alias.
     """
+    if len(move.reason) > _MAX_REASON_CHARS:
+        raise ConfigError(f"--reason: {len(move.reason)} characters are too many; {_MAX_REASON_CHARS} are the most.")
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._store = store
-        self.name = name
-
-    def moves(self) -> list[Move]:
-        """Give all moves, oldest first; those without a record are of the kind `OUTSIDE`.
-
-        Aliases that were never promoted are left out: `lightkit register` sets such ones without a record.
-        """
-        model = self._store.client.get_registered_model(self.name)
-        found: list[Move] = []
-        last: dict[str, Move] = {}
-        for move in _records(model.tags):
-            found += [*_unrecorded(last.get(move.alias), move.before), move]
-            last[move.alias] = move
-        for alias, version in model.aliases.items():
-            found += _unrecorded(last.get(alias), str(version))
-        return found
-
-    def current(self, alias: str) -> str | None:
-        """Give the version that an alias points to; None for none."""
-        aliases: Mapping[str, Any] = self._store.client.get_registered_model(self.name).aliases
-        return str(aliases[alias]) if alias in aliases else None
-
-    def move(self, move: Move) -> Move:
-        """Move an alias, and record it. Where the alias is there already, write the record if it is missing.
-
-        Of several processes that move it at once, one does. Those that share a local database take turns. A server of
-        MLflow has no lock, so there the alias is also looked at again before the move is recorded.
-
-        Args:
-            move: What to do. Its version before is what the alias must point to now.
-
-        Returns:
-            The move as the log has it.
-
-        Raises:
-            ConfigError: If it says more than a tag can hold.
-            RunLocked: If another process has moved the alias.
-        """
-        if len(move.reason) > _LONGEST_REASON:
-            raise ConfigError(f"--reason: {len(move.reason)} characters are too many; {_LONGEST_REASON} are the most.")
-        with self._store.alone():
-            self._expect(move.alias, move.before)
-            moves = self.moves()
-            if move.before == move.to:  # moved before, perhaps by a process that was killed, or outside lightkit
-                last = next((other for other in reversed(moves) if other.alias == move.alias), None)
-                if last is not None and last.kind != OUTSIDE:
-                    return last
-                move = replace(move, before=None if last is None else last.before)
-            number = max((other.number for other in moves), default=0) + 1
-            now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            move = replace(move, by=move.by or who(), time=now, number=number)
-            text = json.dumps(finite(asdict(move)), ensure_ascii=False)
-            if len(text) > _LONGEST_VALUE:
-                raise ConfigError(f"--reason: the entry of the log has {len(text)} characters; say less.")
-            self._store.client.set_registered_model_alias(self.name, move.alias, move.to)
-            self._expect(move.alias, move.to)
-            key = f"lightkit.promotion.{number:06d}.{secrets.token_hex(4)}"
-            self._store.client.set_registered_model_tag(self.name, key, text)
-        return move
-
-    def _expect(self, alias: str, version: str | None) -> None:
-        if (now := self.current(alias)) != version:
+    def expect(version: str | None) -> None:
+        if (now := alias_version(store, name, move.alias)) != version:
             raise RunLocked(
-                f"another process has moved {self.name}@{alias} meanwhile: it is version {now or 'none'}. Try again."
+                f"another process has moved {name}@{move.alias} meanwhile: it is version {now or 'none'}. Try again."
             )
+
+    with store.exclusive():
+        expect(move.before)
+        moves = read_moves(store, name)
+        if move.before == move.to:  # moved before, perhaps by a process that was killed, or outside lightkit
+            last = next((other for other in reversed(moves) if other.alias == move.alias), None)
+            if last is not None and last.kind != OUTSIDE:
+                return last
+            move = replace(move, before=None if last is None else last.before)
+        number = max((other.number for other in moves), default=0) + 1
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        move = replace(move, by=move.by or describe_actor(), time=now, number=number)
+        text = json.dumps(finite(asdict(move)), ensure_ascii=False)
+        if len(text) > _MAX_TAG_CHARS:
+            raise ConfigError(f"--reason: the entry of the log has {len(text)} characters; shorten the reason.")
+        store.client.set_registered_model_alias(name, move.alias, move.to)
+        expect(move.to)
+        key = f"lightkit.promotion.{number:06d}.{secrets.token_hex(4)}"
+        store.client.set_registered_model_tag(name, key, text)
+    return move
 
 
 def champions(moves: Sequence[Move], alias: str) -> list[str]:
-    """Give the versions that an alias has pointed to and was not rolled back from, the newest last."""
+    """List the versions that an alias has pointed to and was not rolled back from, the newest last."""
     stack: list[str] = []
     for move in moves:
         if move.alias != alias:
@@ -166,8 +186,45 @@ def champions(moves: Sequence[Move], alias: str) -> list[str]:
     return stack
 
 
-def who(environ: Mapping[str, str] = os.environ) -> str:
-    """Say who runs this process: the actor of a CI job, else the user and the host."""
+def recent_champions(moves: Sequence[Move], alias: str, window: int) -> list[Move]:
+    """Return a move to each of the last ``window`` champions of an alias, newest last, with its scores if known."""
+    newest_first = list(dict.fromkeys(reversed(champions(moves, alias))))
+    recent = newest_first[:window][::-1]
+    return [last_scored(moves, version) or Move("promote", alias, None, version) for version in recent]
+
+
+def last_scored(moves: Sequence[Move], version: str) -> Move | None:
+    """Return the last move to a version that has scores; None without one."""
+    return next((move for move in reversed(moves) if move.to == version and move.scores), None)
+
+
+def needed_runs(store: Store) -> set[str]:
+    """List the runs, as ``NAME/ID``, of versions that an alias points to or can be rolled back to.
+
+    Raises:
+        ConfigError: If the registry refuses.
+        ServerAway: If it does not answer.
+    """
+    found: set[str] = set()
+    token = None
+    while True:
+        with store.attempt("list its registered models"):
+            page = store.client.search_registered_models(max_results=1000, page_token=token)
+        for model in page:
+            with store.attempt(f"read the versions of {model.name!r}"):
+                moves = read_moves(store, model.name)
+                aliases = store.client.get_registered_model(model.name).aliases
+            needed = {str(version) for version in aliases.values()}
+            for alias in {*aliases, *(move.alias for move in moves)}:
+                needed |= {*champions(moves, alias)[-_NUM_ROLLBACK:]}
+            versions = [each for each in list_versions(store, model.name) if str(each.version) in needed]
+            found |= {each.tags["run"] for each in versions if each.tags.get("run")}
+        if not (token := page.token):
+            return found
+
+
+def describe_actor(environ: Mapping[str, str] = os.environ) -> str:
+    """Name the actor of a CI job, else the user and the host."""
     if actor := environ.get("GITHUB_ACTOR"):
         job = "/".join(environ[name] for name in ("GITHUB_REPOSITORY", "GITHUB_RUN_ID") if environ.get(name))
         return f"{actor} (CI{f' {job}' if job else ''})"
@@ -176,26 +233,3 @@ def who(environ: Mapping[str, str] = os.environ) -> str:
     except (KeyError, OSError, ImportError):  # a user without a name, as in containers
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-def _records(tags: Mapping[str, str]) -> list[Move]:
-    """Read the tags of the log, in the order of their numbers; those that somebody else has written are left out."""
-    found = []
-    for key in sorted(tags):
-        if (matched := _KEY.fullmatch(key)) is None:
-            continue
-        try:
-            record = json.loads(tags[key])
-            known = {name: record[name] for name in Move.__dataclass_fields__ if name in record}
-            found.append(Move(**{**known, "number": int(matched[1])}))
-        except (ValueError, TypeError):
-            continue
-    return found
-
-
-def _unrecorded(last: Move | None, version: str | None) -> list[Move]:
-    """Give the move that led from the last one to a version, where there must have been one."""
-    if last is None or version is None or last.to == version:
-        return []
-    reason = "moved outside lightkit, or by a process that was killed"
-    return [Move(OUTSIDE, last.alias, last.to, version, reason=reason)]

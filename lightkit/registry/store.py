@@ -1,4 +1,4 @@
-"""MLflow as the place where models are registered: the connection, and its failures in words."""
+"""MLflow's model registry: its address, names, the connection with its errors in words, and versions. No torch."""
 
 from __future__ import annotations
 
@@ -7,38 +7,135 @@ import fcntl
 import logging
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from lightkit import runs
+from lightkit.config import Resolved, near, shown_path
 from lightkit.errors import ConfigError, ServerAway
-from lightkit.loggers.mlflow_address import Address, mask_password
+from lightkit.loggers.mlflow_address import Address, find_address, mask_password
 
 if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
     from mlflow.tracking import MlflowClient
 
-__all__ = ["Store", "is_catalog", "open_store", "telling"]
+__all__ = [
+    "KEPT",
+    "Store",
+    "address_of_root",
+    "address_of_run",
+    "check_alias",
+    "check_model",
+    "check_name",
+    "find_version",
+    "list_versions",
+    "open_store",
+    "tracked_run",
+    "translate_errors",
+]
 
-# MLflow's own patience is seven tries over two minutes. The first answer should come soon; an upload is answered
-# when the whole file is stored.
-_FIRST = {
+KEPT = "checkpoint_artifact"
+"""Tag of a version: address of its checkpoint and its config in MLflow."""
+_MAX_NAME, _MAX_ALIAS = 256, 255  # mlflow.utils.validation of MLflow 3.17, and its tables
+_MAX_CHARS = 300  # of an error of MLflow's
+_OPTION = "--tracking-uri"
+
+# MLflow tries seven times over two minutes. The first answer should come soon; an upload is answered when the whole
+# file is stored.
+_CONNECTING = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-_LATER = {
+_UPLOADING = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "600",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-_LONGEST = 300  # characters of what MLflow says
-_SERVER_ERRORS = 500
-_MAKING_S = 30.0  # while another process makes the tables of a new database, which takes a second or two
-_PAUSE_S = 0.3
-_HALF_MADE = re.compile(r"table \S+ already exists|duplicate column|no such table|alembic_version")
-_OPTION = "--tracking-uri"
+
+
+def address_of_run(tracking_uri: str | None, run: runs.Run, resolved: Resolved) -> Address:
+    """Find MLflow: by the option, else the run's config, else the environment, else where the training was tracked.
+
+    Args:
+        tracking_uri: Value of ``--tracking-uri``.
+        run: The run.
+        resolved: Its config.
+    """
+    named, origin = tracking_uri, _OPTION
+    loggers = resolved.values.get("logger")
+    for entry in loggers.values() if isinstance(loggers, Mapping) and not named else []:
+        if isinstance(entry, Mapping) and str(entry.get("class_path", "")).endswith(("loggers.MLflow", "MLFlowLogger")):
+            uri = (entry.get("init_args") or {}).get("tracking_uri")
+            if uri and not str(uri).startswith("file:"):  # which MLflow 3.13 and later refuse
+                named, origin = str(uri), "the logger MLflow of the run's config"
+                break
+    if not named and not os.environ.get("MLFLOW_TRACKING_URI") and (named := tracked_run(run).get("tracking_uri")):
+        origin = shown_path(run.folder / "mlflow.json")
+    return find_address(named, origin=origin, root=run.root)
+
+
+def address_of_root(tracking_uri: str | None, root: Path) -> Address:
+    """Find MLflow without a run: by the option, else the environment, else ``mlflow.db`` in the run root."""
+    return find_address(tracking_uri, origin=_OPTION, root=root.absolute())
+
+
+def tracked_run(run: runs.Run) -> Mapping[str, str]:
+    """Return ``tracking_uri`` and ``run_id`` of the MLflow run of a training, as its logger has noted them.
+
+    A URI that lost its password when it was noted is left out.
+    """
+    noted = runs.read_json(run.folder / "mlflow.json") or {}
+    if "***@" in str(noted.get("tracking_uri")):
+        noted.pop("tracking_uri")
+    return {name: str(noted[name]) for name in ("tracking_uri", "run_id") if noted.get(name)}
+
+
+def check_name(name: str, *, in_catalog: bool = False) -> str:
+    """Return the name of a registered model, if MLflow takes it.
+
+    Args:
+        name: The name.
+        in_catalog: Whether the registry is Databricks' Unity Catalog, where a name has three levels.
+
+    Raises:
+        ConfigError: If it does not, with the rule that is broken.
+    """
+    fault = None
+    if not name.strip():
+        fault = "is empty"
+    elif any(character in "/:" or not character.isprintable() for character in name):
+        fault = "has a slash, a colon or a control character"
+    elif name != name.strip() or name in (".", ".."):
+        fault = "has space around it, or is a dot"
+    elif len(name) > _MAX_NAME:
+        fault = f"has {len(name)} characters; {_MAX_NAME} are the most"
+    elif in_catalog and (name.count(".") != 2 or not all(name.split("."))):
+        fault = "has not the three levels of Unity Catalog, such as 'main.vision.flowers'"
+    if fault:
+        raise ConfigError(f"--name: {name!r} {fault}. Give a name such as --name flowers.")
+    return name
+
+
+def check_alias(alias: str) -> str:
+    """Return an alias, if MLflow takes it.
+
+    Raises:
+        ConfigError: If it does not, with the rule that is broken.
+    """
+    fault = None
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", alias):
+        fault = "is more than letters, digits, hyphens and underscores" if alias else "is empty"
+    elif alias.lower() == "latest" or re.fullmatch(r"[vV]\d+", alias):
+        fault = "is reserved by MLflow, as are latest, v1, v2 and so on"
+    elif len(alias) > _MAX_ALIAS:
+        fault = f"has {len(alias)} characters; {_MAX_ALIAS} are the most"
+    if fault:
+        raise ConfigError(f"--alias: {alias!r} {fault}. Give one such as --alias challenger.")
+    return alias
 
 
 @dataclass(frozen=True)
@@ -46,78 +143,124 @@ class Store:
     """MLflow's tracking store and its registry.
 
     Args:
-        address: Of the tracking store.
-        client: Talks to both. The registry is where ``MLFLOW_REGISTRY_URI`` says, else at the same address; of
-            Databricks it is Unity Catalog.
-        patience: MLflow's variables for uploads, but for those that the user has set.
-        naming: What names another address, for errors.
+        address: Address of the tracking store.
+        client: Client of both. The registry is at ``MLFLOW_REGISTRY_URI``, else at the same address; that of
+            Databricks is Unity Catalog.
+        registry_uri: Address of the registry; may hold a password.
+        timeouts: MLflow's variables for uploads, without those that the user has set.
+        option: Setting that names another address, for errors.
     """
 
     address: Address
     client: MlflowClient
-    patience: Mapping[str, str] = field(default_factory=dict)
-    naming: str = _OPTION
+    registry_uri: str = ""
+    timeouts: Mapping[str, str] = field(default_factory=dict)
+    option: str = _OPTION
 
     @property
-    def registry_uri(self) -> str:
-        """Address of the registry; may hold a password."""
-        return str(self.client._registry_uri)
+    def in_catalog(self) -> bool:
+        """Whether the registry is Databricks' Unity Catalog, where names have three levels."""
+        return self.registry_uri.startswith(("databricks-uc", "uc:"))
 
     @contextmanager
-    def busy(self, doing: str) -> Iterator[None]:
-        """Within it, give uploads their time, and tell failures in words: see `telling`."""
-        with telling(self.address, doing, naming=self.naming), _set(self.patience):
+    def attempt(self, action: str) -> Iterator[None]:
+        """Within it, uploads have their time, and failures are one line: see `translate_errors`."""
+        with translate_errors(self.address, action, option=self.option), _environment(self.timeouts):
             yield
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Within it, no other process is within it with the same local database; a server has no such lock."""
-        with _alone(self.address):
+        with _exclusive(self.address):
             yield
-
-
-def is_catalog(uri: str) -> bool:
-    """Tell whether a registry is Databricks' Unity Catalog, where names have three levels."""
-    return uri.startswith(("databricks-uc", "uc:"))
 
 
 @contextmanager
-def open_store(address: Address, *, naming: str = _OPTION, makes: bool = True) -> Iterator[Store]:
-    """Connect, and ask for something, so that a server that is away is told before anything is built.
+def open_store(address: Address, *, option: str = _OPTION, creates: bool = True) -> Iterator[Store]:
+    """Connect, and send a first request, so that a server that is away is found before anything is built.
 
     Args:
-        address: Where MLflow is.
-        naming: What names another address, for errors.
-        makes: Whether a local database is made where there is none; to read from one that is new is of no use.
+        address: Address of MLflow.
+        option: Setting that names another address, for errors.
+        creates: Whether a local database is created if missing; reading needs none.
 
     Raises:
-        ConfigError: If it refuses, or is a database that cannot be opened or, without ``makes``, is not there.
+        ConfigError: If it refuses, or is a database that cannot be opened or, without ``creates``, does not exist.
         ServerAway: If it does not answer.
     """
-    if not makes and address.database is not None and not address.database.is_file():
+    if not creates and address.database is not None and not address.database.is_file():
         raise ConfigError(
             f"There is no database of MLflow at {address.database}; its place comes from {address.origin}. Name "
-            f"another with {naming}."
+            f"another with {option}."
         )
-    from mlflow.tracking import MlflowClient  # mlflow takes 2 s to import
+    import mlflow  # 2 s
+    from mlflow.tracking import MlflowClient
 
-    # A page of lines about tables that are made, and the tracebacks of errors that are told in words below.
+    # A page of lines about tables that are made, and the tracebacks of errors that are translated below.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-    patience = {name: value for name, value in _LATER.items() if name not in os.environ}
-    with _set({name: value for name, value in _FIRST.items() if name not in os.environ}):
-        with telling(address, "open the registry", naming=naming):
-            if address.artifacts is not None:
-                address.artifacts.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(address):
-                client = _answering(lambda: MlflowClient(address.uri))
-        with _everywhere(address.uri):
-            yield Store(address, client, patience, naming)
+    timeouts = {name: value for name, value in _UPLOADING.items() if name not in os.environ}
+    connecting = {name: value for name, value in _CONNECTING.items() if name not in os.environ}
+    with translate_errors(address, "open the registry", option=option), _environment(connecting):
+        if address.artifacts is not None:
+            address.artifacts.parent.mkdir(parents=True, exist_ok=True)
+        with _exclusive(address):
+            client = MlflowClient(address.uri)
+            client.search_experiments(max_results=1)
+    # MLflow's own functions must use this address too: a client of 3.17 looks up ``models:/`` through them.
+    before = mlflow.get_tracking_uri() if mlflow.tracking.is_tracking_uri_set() else ""  # type: ignore[no-untyped-call]
+    with _environment({"MLFLOW_TRACKING_URI": address.uri}):
+        mlflow.set_tracking_uri(address.uri)
+        try:
+            yield Store(address, client, mlflow.get_registry_uri(), timeouts, option)
+        finally:
+            mlflow.set_tracking_uri(before)
 
 
 @contextmanager
-def _alone(address: Address) -> Iterator[None]:
-    """Let one process at a time work on a local database: of two that make its tables at once both fail, or worse.
+def translate_errors(address: Address, action: str, *, option: str = _OPTION) -> Iterator[None]:
+    """Turn errors of MLflow and its connection into one line without secrets.
+
+    Args:
+        address: Address of MLflow.
+        action: The attempt, as in "MLflow at … cannot …".
+        option: Setting that names another address.
+
+    Raises:
+        ConfigError: If MLflow refuses, for instance an unknown name, or its database is none.
+        ServerAway: If it does not answer, fails itself, or its disk is full.
+    """
+    from mlflow.exceptions import MlflowException  # 2 s
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+        text = mask_password(" ".join(str(error).split())).rstrip(".") or type(error).__name__
+        text = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
+        says = f"MLflow at {address.shown} cannot {action}: {text}."
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
+            raise ServerAway(
+                f"MLflow at {address.shown} cannot {action}: the disk is full. Free space, and try again; "
+                f"its place comes from {address.origin}."
+            ) from error
+        is_refusal = isinstance(error, FileNotFoundError) or (
+            isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500  # type: ignore[no-untyped-call]
+        )
+        if is_refusal:
+            raise ConfigError(says) from error
+        if address.database is not None and "locked" not in says:
+            raise ConfigError(f"{says} Its place comes from {address.origin}; name another with {option}.") from error
+        advice = "try again" if address.database is not None else "start the server"
+        raise ServerAway(
+            f"{says} The address comes from {address.origin}; {advice}, or name another with {option}."
+        ) from error
+
+
+@contextmanager
+def _exclusive(address: Address) -> Iterator[None]:
+    """Lock the folder of a local database: two processes that create its tables at once both fail, or worse.
 
     A lock of the folder leaves no file behind, and ends with its process. Some network drives have none.
     """
@@ -133,94 +276,8 @@ def _alone(address: Address) -> Iterator[None]:
         os.close(folder)
 
 
-def _answering(connect: Callable[[], MlflowClient]) -> MlflowClient:
-    """Connect and ask for something; of several processes that make the tables of a new database, let one be first."""
-    from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
-    from sqlalchemy.exc import SQLAlchemyError
-
-    give_up_s = time.monotonic() + _MAKING_S
-    while True:
-        try:
-            client = connect()
-            client.search_experiments(max_results=1)
-        except (MlflowException, SQLAlchemyError) as error:  # noqa: PERF203 (trying again is what the loop is for)
-            if time.monotonic() >= give_up_s or _HALF_MADE.search(str(error)) is None:
-                raise
-            time.sleep(_PAUSE_S)
-        else:
-            return client
-
-
 @contextmanager
-def telling(address: Address, doing: str, *, naming: str = _OPTION) -> Iterator[None]:
-    """Turn what MLflow and its connection raise into one line without secrets.
-
-    Args:
-        address: Where MLflow is.
-        doing: What is tried, as in "MLflow at … cannot …".
-        naming: What names another address.
-
-    Raises:
-        ConfigError: If MLflow refuses, as it does a name that it has not, or its database is none.
-        ServerAway: If it does not answer, fails itself, or its disk is full.
-    """
-    from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
-    from requests import RequestException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
-        says = f"MLflow at {address.shown} cannot {doing}: {_words(error)}."
-        if _is_full(error):
-            raise ServerAway(
-                f"MLflow at {address.shown} cannot {doing}: the disk is full. Free space, and try again; "
-                f"its place comes from {address.origin}."
-            ) from error
-        if _is_refusal(error):
-            raise ConfigError(says) from error
-        if address.database is not None and "locked" not in says:
-            raise ConfigError(f"{says} Its place comes from {address.origin}; name another with {naming}.") from error
-        advice = "try again" if address.database is not None else "start the server"
-        raise ServerAway(
-            f"{says} The address comes from {address.origin}; {advice}, or name another with {naming}."
-        ) from error
-
-
-def _is_full(error: Exception) -> bool:
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error)
-
-
-def _is_refusal(error: Exception) -> bool:
-    from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
-
-    if isinstance(error, MlflowException):
-        return int(error.get_http_status_code()) < _SERVER_ERRORS  # type: ignore[no-untyped-call]
-    return isinstance(error, FileNotFoundError)
-
-
-def _words(error: Exception) -> str:
-    words = mask_password(" ".join(str(error).split())).rstrip(".") or type(error).__name__
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}…"
-
-
-@contextmanager
-def _everywhere(uri: str) -> Iterator[None]:
-    """Within it, MLflow's own functions speak to this address: a client of 3.17 looks up ``models:/`` through them."""
-    import mlflow  # mlflow takes 2 s to import
-
-    before = mlflow.get_tracking_uri() if mlflow.tracking.is_tracking_uri_set() else ""  # type: ignore[no-untyped-call]
-    with _set({"MLFLOW_TRACKING_URI": uri}):
-        mlflow.set_tracking_uri(uri)
-        try:
-            yield
-        finally:
-            mlflow.set_tracking_uri(before)
-
-
-@contextmanager
-def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Within it, environment variables have these values."""
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -231,3 +288,66 @@ def _set(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def list_versions(store: Store, name: str) -> list[ModelVersion]:
+    """List the versions of a registered model with their tags, oldest first; none where there is no such model."""
+    quoted = name.replace("'", "''")
+    with store.attempt(f"list the versions of {name!r}"):
+        found = list(store.client.search_model_versions(f"name='{quoted}'", max_results=1000))
+    return sorted(found, key=lambda version: int(version.version))
+
+
+def find_version(store: Store, name: str, reference: str) -> ModelVersion | None:
+    """Find a version by its number or by an alias.
+
+    Returns:
+        The version; None where the alias points to none, or there is no such registered model yet.
+
+    Raises:
+        ConfigError: If there is no version of that number, or an alias of a similar name exists.
+    """
+    aliases = _aliases(store, name)
+    if aliases is None and not reference.isdecimal():
+        return None
+    number = reference if reference.isdecimal() else (aliases or {}).get(reference)
+    if number is None:
+        if hint := near(reference, aliases or {}):  # a misspelt alias would pass for the first promotion
+            known = ", ".join(aliases or {})
+            raise ConfigError(f"gate.baseline: {name} has no alias {reference!r}{hint}\naliases: {known}")
+        return None
+    versions = {str(version.version): version for version in list_versions(store, name)}
+    if number not in versions:
+        known = ", ".join(versions) or "none"
+        raise ConfigError(f"gate.baseline: {name} has no version {number}. Its versions: {known}.")
+    return versions[number]
+
+
+def check_model(store: Store, name: str) -> None:
+    """Check that a registered model exists.
+
+    Raises:
+        ConfigError: If it does not, with those of similar names.
+    """
+    if _aliases(store, name) is not None:
+        return
+    with store.attempt("list its registered models"):
+        names = [model.name for model in store.client.search_registered_models(max_results=1000)]
+    known = (
+        f"registered models: {', '.join(names[:10])}" if names else "there is none yet; `lightkit register` makes one"
+    )
+    raise ConfigError(f"There is no registered model {name!r} at {store.address.shown}{near(name, names)}\n{known}")
+
+
+def _aliases(store: Store, name: str) -> Mapping[str, str] | None:
+    """Return the aliases of a registered model; None where there is no such model."""
+    from mlflow.exceptions import MlflowException  # 2 s
+
+    with store.attempt(f"find the model {name!r}"):
+        try:
+            model: Any = store.client.get_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+    return {alias: str(version) for alias, version in model.aliases.items()}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lightkit.cli.promoting import _stale
-from lightkit.registry.gate_settings import GateSettings
+from lightkit.commands.promote import explain_stale_decision
+from lightkit.registry.gate import GateSettings
 
 SETTINGS = GateSettings("test/accuracy", min=0.8, name="net")
 
@@ -28,5 +28,5 @@ SETTINGS = GateSettings("test/accuracy", min=0.8, name="net")
 def test_a_decision_holds_for_its_checkpoint_its_settings_and_a_day(changed: dict[str, Any], says: str | None) -> None:
     moment = datetime.now(timezone.utc) - changed.pop("age", timedelta(hours=1))
     record = {"checkpoint": {"sha256": "a"}, "settings": {**SETTINGS.__dict__}, "time": moment.isoformat(), **changed}
-    assert _stale(record, SETTINGS, name="net", sha256="a") == says
-    assert _stale({}, SETTINGS, name="net", sha256="a") == "there is no gate.json yet"
+    assert explain_stale_decision(record, SETTINGS, name="net", sha256="a") == says
+    assert explain_stale_decision({}, SETTINGS, name="net", sha256="a") == "there is no gate.json yet"

@@ -21,7 +21,7 @@ from lightkit.cli.stage_process import Ended, Relay
 from lightkit.commands.retrain import RetrainOptions
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime
-from lightkit.registry.gate_settings import GateSettings, read_gate
+from lightkit.registry.gate import GateSettings, read_gate
 from lightkit.runs.pipeline import TELLS_RUN
 from lightkit.runs.signals import SignalWatch
 from tests.cli.conftest import House, read_json

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from lightkit.registry.gate import Decision, Drift, Scored, decide
-from lightkit.registry.gate_settings import GateSettings
+from lightkit.registry.gate import Decision, Drift, GateSettings, Scores, decide
 
 METRIC = "test/accuracy"
 
@@ -23,8 +22,8 @@ def judged(
     drift: Drift | None = None,
 ) -> Decision:
     """The decision on a model of one score."""
-    other = None if baseline is None else Scored("flowers version 1 (champion)", {METRIC: baseline})
-    return decide(settings, Scored("run", {METRIC: value}, slices or {}), other, drift=drift, num_samples=9, run="a/b")
+    other = None if baseline is None else Scores("flowers version 1 (champion)", {METRIC: baseline})
+    return decide(settings, Scores("run", {METRIC: value}, slices or {}), other, drift=drift, num_samples=9, run="a/b")
 
 
 def single(value: float) -> float:
@@ -114,5 +113,5 @@ def test_the_record_holds_every_field_and_is_json() -> None:
 
 
 def test_without_a_metric_nothing_is_judged() -> None:
-    decision = decide(GateSettings(), Scored("run", {}), None, num_samples=0, run="a/b")
+    decision = decide(GateSettings(), Scores("run", {}), None, num_samples=0, run="a/b")
     assert (decision.passed, decision.checks, decision.metric) == (True, (), None)

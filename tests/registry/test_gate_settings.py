@@ -9,7 +9,7 @@ import pytest
 from lightkit.config import resolve, split_arguments
 from lightkit.config.loader import Resolved
 from lightkit.errors import ConfigError
-from lightkit.registry.gate_settings import GateSettings, read_gate, split_of
+from lightkit.registry.gate import GateSettings, read_gate, split_of
 
 
 def resolved(folder: Path, gate: str, *flags: str) -> Resolved:

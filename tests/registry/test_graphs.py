@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from lightkit.registry.graphs import plain_graph
+from lightkit.registry.logged_model import scriptable_graph
 
 
 class Squares(nn.Module):
@@ -33,7 +33,7 @@ def exported(module: nn.Module, example: Tensor) -> torch.fx.GraphModule:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 def test_a_plain_graph_is_scripted_and_exported_again_with_sizes_of_any_length() -> None:
-    graph = plain_graph(exported(Squares(), torch.rand(2, 5, 7)))
+    graph = scriptable_graph(exported(Squares(), torch.rand(2, 5, 7)))
     again = exported(graph, torch.rand(2, 5, 7))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # 2026-11: torch 2.15 on TorchScript
@@ -46,4 +46,4 @@ def test_a_plain_graph_is_scripted_and_exported_again_with_sizes_of_any_length()
 
 def test_a_graph_of_several_outputs_stays_as_it_is() -> None:
     graph = exported(Pair(), torch.rand(2, 5))
-    assert plain_graph(graph) is graph
+    assert scriptable_graph(graph) is graph

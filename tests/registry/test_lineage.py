@@ -10,7 +10,8 @@ from lightkit import __version__, runs
 from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import RunLocked
 from lightkit.export.publishing import held
-from lightkit.registry.lineage import best_metrics, gather_exports, origin_tags, training_of
+from lightkit.registry.lineage import collect_exports, origin_tags
+from lightkit.registry.store import tracked_run
 
 METADATA = Metadata("torch_export", "Net", (), (), "probabilities", ("daisy", "roses"))
 
@@ -58,10 +59,6 @@ def test_class_names_that_are_too_long_for_a_tag_are_left_to_the_metadata(run: r
     assert "class_names" not in origin_tags(run, run.checkpoints / "best.ckpt", many)
 
 
-def test_metrics_are_the_numbers_of_the_best_epoch(run: runs.Run) -> None:
-    assert best_metrics(run) == {"val/loss": 0.25}
-
-
 @pytest.fixture
 def exports(run: runs.Run) -> Path:
     """Exports of the weights ``abc``, with what has come beside them since."""
@@ -85,7 +82,7 @@ def exports(run: runs.Run) -> Path:
 
 
 def test_exports_of_the_weights_alone_are_gathered(run: runs.Run, exports: Path, tmp_path: Path) -> None:
-    left = gather_exports(run, "abc", tmp_path / "to")
+    left = collect_exports(run, "abc", tmp_path / "to")
     assert {file.name for file in (tmp_path / "to").iterdir()} == {"model.onnx", "model.onnx.data", "export.json"}
     assert list(json.loads((tmp_path / "to" / "export.json").read_text())["artefacts"]) == ["model.onnx"]
     assert left == [f"{exports / 'model.pt2'} is of another checkpoint, and is left out; `lightkit export` renews it"]
@@ -97,21 +94,21 @@ def test_a_file_that_is_not_what_was_proved_is_left_out(
     run: runs.Run, exports: Path, tmp_path: Path, name: str, change: str
 ) -> None:
     (exports / name).unlink() if change == "removed" else (exports / name).write_text("others")
-    left = gather_exports(run, "abc", tmp_path / "to")
+    left = collect_exports(run, "abc", tmp_path / "to")
     assert "model.onnx is not the file that was proved" in left[0]
     assert list((tmp_path / "to").iterdir()) == []
 
 
 def test_a_run_without_exports_gives_none(run: runs.Run, tmp_path: Path) -> None:
-    assert gather_exports(run, "abc", tmp_path / "to") == []
+    assert collect_exports(run, "abc", tmp_path / "to") == []
     assert not (tmp_path / "to").exists()
     assert not (run.folder / "export").exists()
 
 
 @pytest.mark.usefixtures("exports")
 def test_a_running_export_is_not_gathered_from(run: runs.Run, tmp_path: Path) -> None:
-    with held(run.folder / "export"), pytest.raises(RunLocked, match=r"An export is writing to .*/export\. Try again"):
-        gather_exports(run, "abc", tmp_path / "to")
+    with held(run.folder / "export"), pytest.raises(RunLocked, match=r"export is writing to .*/export\. Try again"):
+        collect_exports(run, "abc", tmp_path / "to")
 
 
 @pytest.mark.parametrize(
@@ -128,4 +125,4 @@ def test_the_mlflow_run_of_the_training_is_found(
 ) -> None:
     if noted is not None:
         (run.folder / "mlflow.json").write_text(json.dumps(noted))
-    assert training_of(run) == known
+    assert tracked_run(run) == known

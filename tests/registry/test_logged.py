@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from lightkit.errors import ConfigError
-from lightkit.registry.logged import load_logged
+from lightkit.registry.logged_model import load_logged_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),  # 2026-11: of mlflow 3.17 to itself
@@ -44,14 +44,14 @@ def test_an_address_that_mlflow_cannot_have_is_told_before_it_is_asked(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"--run: expected models:/NAME@ALIAS, .* got ") as raised:
-        load_logged(address, trust=False)
+        load_logged_model(address, trust=False)
     assert raised.value.exit_code == 2
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_a_loaded_graph_can_be_scripted_for_every_batch_size(resnet: Callable[[int], nn.Module]) -> None:
-    logged = load_logged(log(resnet(1), pictures(1), serialization_format="pt2"), trust=True)
+    logged = load_logged_model(log(resnet(1), pictures(1), serialization_format="pt2"), trust=True)
     with warnings.catch_warnings():  # 2026-11: torch 2.15 on its own modules, and on TorchScript itself
         warnings.simplefilter("ignore")
         scripted = torch.jit.script(logged.model)
@@ -65,7 +65,7 @@ def test_a_loaded_graph_can_be_scripted_for_every_batch_size(resnet: Callable[[i
 def test_a_signature_alone_gives_an_example(resnet: Callable[[int], nn.Module]) -> None:
     signature = mlflow.models.infer_signature(pictures(1), resnet(1)(torch.from_numpy(pictures(1))).detach().numpy())
     uri = log(resnet(1), signature=signature, serialization_format="pickle")
-    assert load_logged(uri, trust=True).example[0].shape == (2, 1, 28, 28)
+    assert load_logged_model(uri, trust=True).example[0].shape == (2, 1, 28, 28)
 
 
 @pytest.mark.slow
@@ -73,4 +73,4 @@ def test_a_signature_alone_gives_an_example(resnet: Callable[[int], nn.Module]) 
 def test_a_model_that_says_nothing_of_its_inputs_is_refused_with_what_to_do(resnet: Callable[[int], nn.Module]) -> None:
     uri = log(resnet(1), serialization_format="pickle")
     with pytest.raises(ConfigError, match=r"without input example and signature.*input_example="):
-        load_logged(uri, trust=True)
+        load_logged_model(uri, trust=True)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lightkit.errors import CheckpointError, ConfigError
-from lightkit.registry.modules import load_module
+from lightkit.registry.logged_model import load_module
 from lightkit.runs.integrity import digest
 
 pytestmark = [
@@ -61,7 +61,7 @@ def test_a_graph_without_a_record_is_refused_wherever_it_is_loaded(
     if variable is not None:
         monkeypatch.setenv(variable, "true")
     (graph / "data" / "export.json").unlink()
-    with pytest.raises(ConfigError, match=r"^models:/net@best holds a graph that .* Say --trust") as raised:
+    with pytest.raises(ConfigError, match=r"^models:/net@best holds a graph that .* Give --trust") as raised:
         load(graph)
     assert raised.value.exit_code == 2
 
@@ -84,7 +84,7 @@ def test_a_folder_with_two_models_is_refused_before_any_is_read(graph: Path) -> 
     ("flavors", "says"),
     [
         ({"sklearn": {}}, "is no PyTorch model: it has the flavours sklearn"),
-        ({"pytorch": {"model_data": "data", "code": "code"}}, "holds code of its own, .* Say --trust"),
+        ({"pytorch": {"model_data": "data", "code": "code"}}, "holds code of its own, .* Give --trust"),
     ],
     ids=["another flavour", "code"],
 )
@@ -96,7 +96,7 @@ def test_what_is_not_loaded_is_told(graph: Path, flavors: dict[str, Any], says: 
 def test_a_pickled_module_is_refused_unread(graph: Path) -> None:
     (graph / "data" / "model.pt2").unlink()
     torch.save(Touches(graph / "sprung"), graph / "data" / "model.pth")
-    with pytest.raises(ConfigError, match=r"holds a pickled module, .* Say --trust"):
+    with pytest.raises(ConfigError, match=r"holds a pickled module, .* Give --trust"):
         load(graph)
     assert not (graph / "sprung").exists()
 

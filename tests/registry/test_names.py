@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.registry.names import check_alias, check_name
+from lightkit.registry.store import check_alias, check_name
 
 
 @pytest.mark.parametrize("name", ["flowers", "my flowers", "main.vision.flowers", "Blüten-2"])
@@ -49,9 +49,9 @@ def test_an_alias_that_mlflow_takes_comes_back(alias: str) -> None:
     [
         ("", "is empty"),
         ("two words", "more than letters"),
-        ("latest", "keeps for itself"),
-        ("Latest", "keeps for itself"),
-        ("v3", "keeps for itself"),
+        ("latest", "reserved by MLflow"),
+        ("Latest", "reserved by MLflow"),
+        ("v3", "reserved by MLflow"),
         ("a" * 256, "has 256 characters"),
     ],
     ids=["empty", "space", "latest", "capital", "version", "long"],

@@ -11,8 +11,7 @@ from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import ExportError
 from lightkit.export.describing import plain_subject
 from lightkit.images.preprocessing import Preprocessing
-from lightkit.registry.packaging import package, servable
-from lightkit.registry.served import as_served
+from lightkit.registry.package import add_preprocessing, is_servable, write_package
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,24 +51,24 @@ def described(module: nn.Module, *example: Tensor) -> Any:
 
 def test_a_model_with_two_inputs_and_a_dictionary_is_written_but_cannot_be_served(tmp_path: Path) -> None:
     subject = described(TwoIn(), torch.rand(2, 3), torch.rand(2, 3))
-    package(subject, tmp_path / "model", way="torch_export")
+    write_package(subject, tmp_path / "model", form="torch_export")
     import mlflow.pytorch  # late: 2 s
 
     loaded = mlflow.pytorch.load_model(str(tmp_path / "model"))
     inputs = torch.rand(5, 3), torch.rand(5, 3)
     torch.testing.assert_close(loaded(*inputs)["gap"], inputs[0] - inputs[1])
-    assert not servable(subject)
+    assert not is_servable(subject)
 
 
 def test_a_model_that_depends_on_the_batch_size_is_refused_in_one_line(tmp_path: Path) -> None:
     subject = described(ByLength(), torch.rand(2, 3))
     with pytest.raises(ExportError, match=r"^register: .*ByLength.*--format torchscript\.$") as raised:
-        package(subject, tmp_path / "model", way="torch_export")
+        write_package(subject, tmp_path / "model", form="torch_export")
     assert "\n" not in str(raised.value)
 
 
 def test_a_regressor_is_served_as_it_is() -> None:
     subject = described(nn.Linear(3, 1), torch.rand(2, 3))
-    assert as_served(subject) is subject
+    assert add_preprocessing(subject) is subject
     assert isinstance(subject.metadata, Metadata)
-    assert servable(subject)
+    assert is_servable(subject)

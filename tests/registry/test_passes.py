@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightkit.registry.passes import Passes, class_labels
+from lightkit.registry.evaluation import ReplayLoader, class_labels
 
 
 def loader(count: int = 10, **more: Any) -> DataLoader[Any]:
@@ -19,16 +19,16 @@ def loader(count: int = 10, **more: Any) -> DataLoader[Any]:
     return DataLoader(TensorDataset(numbers.float(), numbers % 3), batch_size=4, **more)
 
 
-def numbers_of(passes: Passes) -> list[float]:
+def numbers_of(passes: ReplayLoader) -> list[float]:
     """The inputs of a pass."""
     return [number for batch in passes for number in batch[0].tolist()]
 
 
-@pytest.mark.parametrize("most_kept", [1 << 20, 0], ids=["kept", "read again"])
+@pytest.mark.parametrize("max_kept", [1 << 20, 0], ids=["kept", "read again"])
 @pytest.mark.parametrize("more", [{}, {"shuffle": True}, {"drop_last": True}, {"shuffle": True, "drop_last": True}],
                          ids=["plain", "shuffled", "dropping", "both"])  # fmt: skip
-def test_no_sample_is_lost_and_the_order_stays(more: dict[str, Any], most_kept: int) -> None:
-    passes = Passes(loader(**more), most_kept=most_kept)
+def test_no_sample_is_lost_and_the_order_stays(more: dict[str, Any], max_kept: int) -> None:
+    passes = ReplayLoader(loader(**more), max_kept_bytes=max_kept)
     first, second = numbers_of(passes), numbers_of(passes)
     assert first == second == [float(number) for number in range(10)]
     assert passes.num_samples == 10
@@ -42,17 +42,17 @@ def test_small_splits_are_read_once() -> None:
             reads.append(1)
             return iter(loader())
 
-    passes = Passes(Counted())
+    passes = ReplayLoader(Counted())
     assert numbers_of(passes) == numbers_of(passes)
     assert len(reads) == 1
 
 
-@pytest.mark.parametrize("most_kept", [1 << 20, 0], ids=["kept", "read again"])
+@pytest.mark.parametrize("max_kept", [1 << 20, 0], ids=["kept", "read again"])
 @pytest.mark.parametrize("form", ["pair", "mapping", "nested", "array"])
-def test_a_step_that_works_in_place_does_not_change_what_the_next_model_gets(form: str, most_kept: int) -> None:
+def test_a_step_that_works_in_place_does_not_change_what_the_next_model_gets(form: str, max_kept: int) -> None:
     x, y = torch.arange(4.0), torch.arange(4)
     batch = {"pair": [x, y], "mapping": {"x": x}, "nested": [[x, (y,)], "text"], "array": [y, x.numpy()]}[form]
-    passes = Passes([batch], most_kept=most_kept)
+    passes = ReplayLoader([batch], max_kept_bytes=max_kept)
 
     def spoiled() -> list[str]:
         seen = []
@@ -70,7 +70,7 @@ def test_a_step_that_works_in_place_does_not_change_what_the_next_model_gets(for
 
 def test_the_digest_is_of_the_samples_and_not_of_the_batches() -> None:
     def digest(batches: list[Any]) -> tuple[str, str]:
-        passes = Passes(batches)
+        passes = ReplayLoader(batches)
         assert len(list(passes)) == len(batches)
         return passes.digest, passes.labels_digest
 
@@ -93,7 +93,7 @@ def test_the_digest_is_of_the_samples_and_not_of_the_batches() -> None:
     ids=["pair", "stand-ins", "alone", "mapping", "nested"],
 )
 def test_samples_are_counted_in_any_form(batch: Any, count: int) -> None:
-    passes = Passes([batch])
+    passes = ReplayLoader([batch])
     assert len(list(passes)) == 1
     assert passes.num_samples == count
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.registry.promoted import champions_of_late, last_scored
-from lightkit.registry.promotion import Move
+from lightkit.registry.promotion import Move, last_scored, recent_champions
 
 
 def done(kind: str, version: str, before: str | None = None, alias: str = "champion", **more: Any) -> Move:
@@ -28,11 +27,11 @@ def done(kind: str, version: str, before: str | None = None, alias: str = "champ
     ids=["the last", "of another alias", "rolled back", "moved by other means", "twice", "none"],
 )
 def test_only_champions_of_the_alias_count(moves: list[Move], expected: list[str]) -> None:
-    assert [move.to for move in champions_of_late(moves, "champion", 2)] == expected
+    assert [move.to for move in recent_champions(moves, "champion", 2)] == expected
 
 
 def test_a_version_comes_with_its_scores_whatever_moved_last() -> None:
     moves = [done("promote", "1"), done("promote", "2", "1"), done("rollback", "1", "2")]
-    assert champions_of_late(moves, "champion", 5)[0].scores == {"challenger": 1.0}
+    assert recent_champions(moves, "champion", 5)[0].scores == {"challenger": 1.0}
     assert last_scored(moves, "3") is None
-    assert champions_of_late([done("promote", "2", "1")], "champion", 5)[0].scores == {}
+    assert recent_champions([done("promote", "2", "1")], "champion", 5)[0].scores == {}

@@ -12,7 +12,7 @@ from lightkit.artefacts.metadata import OutputKind
 from lightkit.export.describing import plain_subject
 from lightkit.export.subject import Subject
 from lightkit.images.preprocessing import Preprocessing
-from lightkit.registry.served import as_served
+from lightkit.registry.package import add_preprocessing
 
 PREPROCESSING = Preprocessing(resize=8, crop=(8, 8), mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
 
@@ -37,7 +37,7 @@ def subject(output_kind: OutputKind = "logits", preprocessing: Preprocessing | N
 
 
 def test_a_classifier_takes_images_of_any_size_and_gives_probabilities() -> None:
-    served = as_served(subject())
+    served = add_preprocessing(subject())
     (spec,) = served.metadata.inputs
     assert (spec.dtype, spec.shape) == ("uint8", (None, None, None, 3))
     assert served.example[0].shape == (2, 48, 64, 3)
@@ -50,9 +50,9 @@ def test_a_classifier_takes_images_of_any_size_and_gives_probabilities() -> None
     "plain", [subject("other"), subject(preprocessing=None)], ids=["no classifier", "no preprocessing"]
 )
 def test_what_is_not_known_to_classify_images_is_served_as_it_is(plain: Subject) -> None:
-    assert as_served(plain) is plain
+    assert add_preprocessing(plain) is plain
 
 
 def test_what_takes_images_already_is_served_as_it_is() -> None:
     ready = replace(subject(), metadata=replace(subject().metadata, in_graph=True))
-    assert as_served(ready) is ready
+    assert add_preprocessing(ready) is ready

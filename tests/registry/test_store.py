@@ -13,8 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from lightkit.errors import ConfigError, LightkitError, ServerAway
 from lightkit.loggers.mlflow_address import find_address
-from lightkit.registry import store
-from lightkit.registry.store import is_catalog, open_store, telling
+from lightkit.registry.store import Store, open_store, translate_errors
 
 pytestmark = [
     # 2026-11: mlflow 3.17 leaves connections to the garbage collector.
@@ -22,40 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),
 ]
-
-
-def _half_made() -> OperationalError:
-    return OperationalError("CREATE", {}, Exception("table trace_metrics already exists"))
-
-
-class Database:
-    """A connection to a database whose tables another process is making.
-
-    Args:
-        failures: What it says first.
-    """
-
-    def __init__(self, *failures: Exception) -> None:
-        self.failures = list(failures)
-
-    def search_experiments(self, max_results: int) -> list[str]:
-        """Answer once the tables are there."""
-        if self.failures:
-            raise self.failures.pop(0)
-        return ["Default"][:max_results]
-
-
-def test_a_database_that_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_PAUSE_S", 0.0)
-    client: Any = Database(_half_made(), _half_made())
-    assert store._answering(lambda: client) is client
-    locked: Any = Database(OperationalError("x", {}, Exception("is locked")))
-    with pytest.raises(OperationalError, match="is locked"):
-        store._answering(lambda: locked)
-    monkeypatch.setattr(store, "_MAKING_S", -1.0)
-    for_ever: Any = Database(_half_made())
-    with pytest.raises(OperationalError, match="already exists"):
-        store._answering(lambda: for_ever)
 
 
 @pytest.mark.slow
@@ -76,7 +41,7 @@ def test_what_mlflow_refuses_is_told_in_its_words_and_without_secrets(database: 
     with (
         open_store(find_address(database)) as store,
         pytest.raises(ConfigError, match=says),
-        store.busy("find it"),
+        store.attempt("find it"),
     ):
         store.client.get_registered_model("http://me:sesame@host")
 
@@ -100,7 +65,8 @@ def test_what_mlflow_refuses_is_told_in_its_words_and_without_secrets(database: 
 def test_a_server_that_is_away_is_told_from_a_wrong_name(
     uri: str, error: Exception, kind: type[LightkitError], says: str
 ) -> None:
-    with pytest.raises(kind, match=says) as raised, telling(find_address(uri, origin="here"), "open", naming="THAT"):
+    address = find_address(uri, origin="here")
+    with pytest.raises(kind, match=says) as raised, translate_errors(address, "open", option="THAT"):
         raise error
     assert raised.value.exit_code == (75 if kind is ServerAway else 2)
 
@@ -110,4 +76,5 @@ def test_a_server_that_is_away_is_told_from_a_wrong_name(
     [("databricks-uc", True), ("databricks-uc://work", True), ("databricks", False), ("sqlite:///x.db", False)],
 )
 def test_unity_catalog_is_told_from_other_registries(uri: str, answer: bool) -> None:
-    assert is_catalog(uri) is answer
+    client: Any = None
+    assert Store(find_address("http://host"), client, uri).in_catalog is answer

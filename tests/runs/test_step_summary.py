@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.runs.step_summary import add_step_summary, markdown_table
+from lightkit.runs.ci_report import add_step_summary, markdown_table
 
 
 def test_each_summary_is_a_paragraph_of_its_own(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.runs.junit import Case, failure_told, write_junit
+from lightkit.runs.ci_report import Case, junit_on_failure, write_junit
 
 CASES = (
     Case("test/accuracy at least 0.8", 1.25, output="0.91"),
@@ -46,7 +46,7 @@ def test_the_green_file_of_yesterday_does_not_stay(tmp_path: Path, error: Except
     write_junit(path, "lightkit gate", [CASES[0]])
 
     def work() -> None:
-        with failure_told(path, "lightkit gate", "gate"):
+        with junit_on_failure(path, "lightkit gate", "gate"):
             assert not path.exists()
             raise error
 
@@ -61,7 +61,7 @@ def test_what_the_command_has_written_itself_stays(tmp_path: Path) -> None:
     path = tmp_path / "gate.xml"
 
     def work() -> None:
-        with failure_told(path, "lightkit gate", "gate"):
+        with junit_on_failure(path, "lightkit gate", "gate"):
             write_junit(path, "lightkit gate", CASES)
             raise ConfigError
 
@@ -69,7 +69,7 @@ def test_what_the_command_has_written_itself_stays(tmp_path: Path) -> None:
         work()
     assert suite_of(path).get("tests") == "3"
     (tmp_path / "link.xml").symlink_to(path)
-    with failure_told(tmp_path / "link.xml", "a", "b"), failure_told(None, "a", "b"):
+    with junit_on_failure(tmp_path / "link.xml", "a", "b"), junit_on_failure(None, "a", "b"):
         assert (tmp_path / "link.xml").exists()  # a link, as /dev/stdout is one
 
 
@@ -83,5 +83,5 @@ def test_what_no_xml_can_hold_is_escaped(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"--junit: .*a\.xml cannot be written: .*\. Say another file\."):
+    with pytest.raises(ConfigError, match=r"--junit: .*a\.xml cannot be written: .*\. Choose another file\."):
         write_junit(tmp_path / "file" / "a.xml", "a", [])

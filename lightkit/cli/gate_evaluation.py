@@ -1,0 +1,310 @@
+"""From a run to the gate's decision: the run and its baseline are built and scored on the same samples."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from lightkit import runs
+from lightkit.cli.console import configure_console, print_line, quiet_libraries
+from lightkit.cli.context import RunContext
+from lightkit.cli.full_validation import open_run_context
+from lightkit.cli.model_building import build_model, translate_model_errors
+from lightkit.cli.notifications import build_notifiers
+from lightkit.cli.redaction import RedactedEventStream, redact
+from lightkit.config import dump_yaml, read_file, read_scalar
+from lightkit.config.interpolation import escaped
+from lightkit.config.tree import plain
+from lightkit.errors import ConfigError, LightkitError
+from lightkit.registry.evaluation import (
+    BaselineModel,
+    Candidate,
+    EvaluationData,
+    evaluation_data,
+    fetch_baseline,
+    run_as_baseline,
+    score,
+)
+from lightkit.registry.gate import RECORD, Decision, Drift, GateSettings, Scores, decide, read_gate, split_of
+from lightkit.registry.promotion import read_moves, recent_champions
+from lightkit.registry.store import Store, address_of_run, find_version, list_versions, open_store
+from lightkit.version import __version__
+
+if TYPE_CHECKING:
+    from pytorch_lightning import LightningModule
+
+__all__ = ["evaluate_gate"]
+
+_THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
+
+
+def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | None = None) -> Decision:
+    """Score a run and its baseline, write gate.json and the event, and notify.
+
+    Args:
+        context: Context of the run, as of `open_run_context`.
+        tracking_uri: Value of ``--tracking-uri``.
+        name: Registered model; that of the settings if None.
+
+    Raises:
+        ConfigError: If the config is wrong, or the baseline cannot be scored.
+        ServerAway: If MLflow does not answer.
+    """
+    run, checkpoint, resolved = context.base, context.ckpt_path, context.resolved
+    assert run is not None  # the command asks for a run, which names both
+    assert checkpoint is not None
+    configure_console(context.mode, resolved.masked)
+    quiet_libraries()
+    settings = read_gate(resolved)
+    settings = replace(settings, name=name or settings.name or run.name)
+    with translate_model_errors(context):
+        decision = _Evaluation(context, settings, run, Path(checkpoint), tracking_uri).decide()
+    record = redact(resolved, decision.as_dict())
+    runs.write_json(run.folder / RECORD, record)
+    fields = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
+    RedactedEventStream(run.events_path, resolved).write("gate", **{key: record[key] for key in fields})
+    with runs.activate(run):
+        try:
+            notifiers = [notifier for _, notifier in build_notifiers(resolved)]
+        except LightkitError as error:  # the decision stands
+            logging.getLogger("lightkit").warning("no notification of the gate is sent: %s", error)
+            notifiers = []
+        for notifier in notifiers:
+            notifier.gate_decided(record)
+        for notifier in notifiers:
+            notifier.begin_close()
+        for notifier in notifiers:
+            notifier.close()
+    return decision
+
+
+@dataclass
+class _Evaluation:
+    """The scores that a decision needs.
+
+    Args:
+        context: Context of the run.
+        settings: The conditions, with the registered model's name.
+        run: The run.
+        checkpoint: Its weights.
+        tracking_uri: Value of ``--tracking-uri``.
+        notices: Remarks on the decision.
+    """
+
+    context: RunContext
+    settings: GateSettings
+    run: runs.Run
+    checkpoint: Path
+    tracking_uri: str | None
+    notices: list[str] = field(default_factory=list)
+
+    def decide(self) -> Decision:
+        """Score the models, and decide."""
+        sha256 = runs.digest(self.checkpoint)
+        run_name, metric, name = f"{self.run.name}/{self.run.id}", self.settings.metric, str(self.settings.name)
+        about: dict[str, Any] = {
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "lightkit": __version__,
+            "checkpoint": {"path": runs.relative(self.checkpoint, self.run.folder), "sha256": sha256},
+            "settings": {**self.settings.__dict__},
+            "against": None,
+            "notices": self.notices,
+        }
+        if metric is None:
+            self.notices.append("nothing is judged: gate.metric is not set, such as --gate.metric=test/accuracy")
+            return decide(self.settings, Scores("the run", {}), None, num_samples=0, run=run_name, about=about)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="lightkit-gate-")))
+            store = self._open_store(stack)
+            baseline = self._find_baseline(store, name, folder)
+            module, own_data = build_model(self.context)
+            if own_data is None:
+                raise ConfigError(
+                    "gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null."
+                )
+            data = evaluation_data(own_data, split_of(metric))
+            candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
+            baseline_scores = None
+            if baseline is not None:
+                if baseline.sha256 == sha256:
+                    self.notices.append(f"{baseline.name} is the run itself")
+                    baseline_scores = replace(candidate, name=baseline.name)
+                else:
+                    baseline_scores = self._score_baseline(baseline, data)
+                about["against"] = {key: getattr(baseline, key) for key in ("version", "sha256", "run")}
+                value = baseline_scores.metrics[metric]
+                if not math.isfinite(value):
+                    self.notices.append(
+                        f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it"
+                    )
+            drift = self._find_drift(store, name, data, folder)
+        describe = getattr(data.data, "describe", None)
+        described = describe() if callable(describe) else None
+        about["data"] = {
+            "fingerprint": data.fingerprint,
+            "split": data.split,
+            "described": {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
+            if isinstance(described, Mapping)
+            else None,
+        }
+        return decide(
+            self.settings,
+            candidate,
+            baseline_scores,
+            drift=drift,
+            num_samples=data.num_samples,
+            run=run_name,
+            about=about,
+        )
+
+    def _open_store(self, stack: ExitStack) -> Store | None:
+        """Open the registry; None where the settings need none, or nothing was registered yet."""
+        if self.settings.baseline is None and self.settings.drift is None:
+            return None
+        address = address_of_run(self.tracking_uri, self.run, self.context.resolved)
+        if address.database is not None and not address.database.is_file():
+            return None
+        return stack.enter_context(open_store(address, creates=False))
+
+    def _find_baseline(self, store: Store | None, name: str, folder: Path) -> BaselineModel | None:
+        reference = self.settings.baseline
+        if reference is None:
+            return None
+        if "/" in reference or reference == "latest":
+            return run_as_baseline(reference, self.run.root)
+        version = None if store is None else find_version(store, name, reference)
+        if store is None or version is None:
+            if reference.isdecimal():
+                raise ConfigError(f"gate.baseline: there is no registered model {name!r}, and no version {reference}.")
+            self.notices.append(f"{name} has no {reference} yet: the thresholds decide alone")
+            return None
+        return fetch_baseline(store, version, folder / "baseline", alias=None if reference.isdecimal() else reference)
+
+    def _find_drift(self, store: Store | None, name: str, data: EvaluationData, folder: Path) -> Drift | None:
+        """Find the best of the recently promoted models: by the log, or scored again where the data has changed."""
+        if self.settings.drift is None:
+            return None
+        window, baseline, metric = int(self.settings.drift["window"]), self.settings.baseline, str(self.settings.metric)
+        versions = {} if store is None else {str(version.version): version for version in list_versions(store, name)}
+        if store is None or not versions:
+            return Drift(window, None, None)
+        with store.attempt(f"read the promotions of {name!r}"):
+            moves = read_moves(store, name)
+        is_alias = baseline is not None and not baseline.isdecimal() and "/" not in baseline and baseline != "latest"
+        scores: dict[str, float] = {}
+        unknown: list[str] = []
+        for move in recent_champions(moves, str(baseline) if is_alias else "champion", window):
+            value: float | None
+            if move.data == data.fingerprint and move.metric == metric and "challenger" in move.scores:
+                value = move.scores["challenger"]
+            elif move.to not in versions:
+                unknown.append(f"version {move.to}, which was deleted")
+                continue
+            else:
+                try:
+                    model = fetch_baseline(store, versions[move.to], folder / f"version-{move.to}")
+                    value = self._score_baseline(model, data).metrics[metric]
+                except ConfigError as error:
+                    unknown.append(f"version {move.to}: {error}")
+                    continue
+            if value is not None and math.isfinite(value):
+                scores[move.to] = value
+        self.notices.extend(f"gate.drift leaves out {each}" for each in unknown)
+        best = None
+        for version, value in scores.items():
+            if best is None or self.settings.is_better(value, scores[best]):
+                best = version
+        return Drift(window, None if best is None else scores[best], best, tuple(unknown))
+
+    def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> Scores:
+        """Score another model, built by its own config, on the samples of this run's data."""
+        context, prepares_differently, notice = _open_baseline(model, self.context)
+        with context.stack:
+            module, own_data = build_model(context)
+            samples = data
+            if prepares_differently or data.is_stateful:
+                assert own_data is not None
+                samples = evaluation_data(own_data, data.split)
+            if notice is not None and notice not in self.notices:
+                self.notices.append(notice)
+            scores = self._score(model.name, module, model.checkpoint, samples)
+        if samples.num_samples != data.num_samples or samples.labels_digest != data.labels_digest:
+            raise ConfigError(
+                f"gate.baseline: {model.name} would be scored on other samples ({samples.num_samples} against "
+                f"{data.num_samples}); {_THRESHOLDS_ALONE}"
+            )
+        return scores
+
+    def _score(self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData) -> Scores:
+        print_line(f"scores {name}", self.context.mode)
+        values = self.context.resolved.values
+        hardware, trainer = values.get("accelerator"), values.get("trainer")
+        kind = hardware.get("kind") if isinstance(hardware, Mapping) else hardware
+        kind = kind or (trainer.get("accelerator") if isinstance(trainer, Mapping) else None)
+        return score(
+            Candidate(name, module, checkpoint, data),
+            metric=str(self.settings.metric),
+            slices=list(self.settings.slices or {}),
+            accelerator=str(read_scalar(kind)) if isinstance(kind, str) else None,
+        )
+
+
+def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext, bool, str | None]:
+    """Open a context with the config of a model, but with the data of the run that is judged.
+
+    Images are resized to the model's own `image_size`.
+
+    Returns:
+        The context, whether the model takes the same samples in another size, and a remark on the comparison.
+
+    Raises:
+        ConfigError: If its config cannot be used here.
+    """
+    config = plain(read_file(model.config))
+    data, own = judged.resolved.values.get("data"), config.get("data")
+
+    def arguments_of(section: Any) -> Mapping[str, Any]:
+        arguments = section.get("init_args") if isinstance(section, Mapping) else None
+        return arguments if isinstance(arguments, Mapping) else {}
+
+    def class_of(section: Any) -> str:
+        return str(section.get("class_path") if isinstance(section, Mapping) else section).rpartition(".")[2]
+
+    def escape(value: Any) -> Any:
+        """Escape resolved values so that reading the file returns them."""
+        if isinstance(value, str):
+            return escaped(value)
+        if isinstance(value, Mapping):
+            return {key: escape(child) for key, child in value.items()}
+        return [escape(child) for child in value] if isinstance(value, list) else value
+
+    arguments, size = arguments_of(data), arguments_of(own).get("image_size")
+    prepares_differently = None not in (arguments.get("image_size"), size) and str(arguments["image_size"]) != str(size)
+    if isinstance(data, Mapping) and prepares_differently:
+        data = {**data, "init_args": {**arguments, "image_size": size}}
+    notice = None
+    if class_of(data) != class_of(own):
+        notice = f"{model.name} was trained on {class_of(own)}, and gets its inputs as {class_of(data)} prepares them"
+    with TemporaryDirectory(prefix="lightkit-baseline-") as folder:  # readable by this user only
+        file = Path(folder) / "config.yaml"
+        file.write_text(
+            dump_yaml({"seed_everything": 0, "model": config.get("model"), "data": escape(data)}), encoding="utf-8"
+        )
+        trust = ["--trust"] if runs.is_trusting() else []
+        try:
+            context = open_run_context(["-c", str(file), "--ckpt_path", str(model.checkpoint), *trust])
+        except LightkitError as error:
+            first = str(error).split("\n", 1)[0]
+            raise ConfigError(
+                f"gate.baseline: {model.name} cannot be built from its config: {first}. Name another with "
+                f"--gate.baseline, or {_THRESHOLDS_ALONE}"
+            ) from error
+    context.mode = judged.mode
+    return context, prepares_differently, notice

@@ -1,0 +1,46 @@
+"""The model and the data of a run's config, built without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lightkit.cli.explaining import located
+from lightkit.cli.lightning_cli import LightkitCLI
+from lightkit.cli.refusals import refusals_told
+from lightkit.distributed.process_group import process_group_left
+from lightkit.errors import LightkitError
+
+if TYPE_CHECKING:
+    from pytorch_lightning import LightningDataModule, LightningModule
+
+    from lightkit.cli.context import RunContext
+
+__all__ = ["build_model", "translate_model_errors"]
+
+
+class _Builder(LightkitCLI):
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Do nothing."""
+
+
+def build_model(context: RunContext) -> tuple[LightningModule, LightningDataModule | None]:
+    """Build the model, without its weights, and the data, as `lightkit export` does."""
+    built = _Builder(session=context)
+    return built.model, built.datamodule
+
+
+@contextmanager
+def translate_model_errors(context: RunContext) -> Iterator[None]:
+    """Turn errors of Lightning and of the config into one with the place of the key; close the context at the end.
+
+    Raises:
+        LightkitError: In their place.
+    """
+    with context.stack, process_group_left():
+        try:
+            with refusals_told(context.resolved):
+                yield
+        except LightkitError as error:
+            raise located(error, context.resolved) from error

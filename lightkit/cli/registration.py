@@ -1,0 +1,91 @@
+"""Register a run's model in MLflow: for `lightkit register`, and for `lightkit promote` where it is not registered."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightkit import runs
+from lightkit.cli.console import OutputMode, configure_console, print_line, quiet_libraries
+from lightkit.cli.context import RunContext
+from lightkit.cli.export_options import ExportOptions
+from lightkit.cli.export_screen import steps
+from lightkit.cli.export_subject import subject_of
+from lightkit.cli.model_building import build_model, translate_model_errors
+from lightkit.config import shown_path
+from lightkit.export.subject import Subject
+from lightkit.registry.lineage import RegisteredVersion, register
+from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable
+from lightkit.registry.store import Store, address_of_run, check_name, open_store
+
+__all__ = ["register_run"]
+
+_NUM_SAMPLES = 2  # for an example; an export proves itself on many
+
+
+def register_run(
+    context: RunContext, name: str, aliases: Sequence[str], *, form: PackageFormat, tracking_uri: str | None
+) -> None:
+    """Build a run's model, register it as a new version, and print the version.
+
+    Args:
+        context: Context of the run, as of `open_run_context`.
+        name: Name of the registered model.
+        aliases: Aliases for the new version.
+        form: File format of the model.
+        tracking_uri: Value of ``--tracking-uri``.
+
+    Raises:
+        ConfigError: If the config is wrong, the run has no checkpoint, or MLflow refuses.
+        ExportError: If the model cannot be written so that it gives the same answers.
+        ServerAway: If MLflow does not answer.
+    """
+    run, mode = context.base, context.mode
+    assert run is not None  # the command asks for a run, which names both
+    assert context.ckpt_path is not None
+    checkpoint = Path(context.ckpt_path)
+    configure_console(mode, context.resolved.masked)
+    quiet_libraries()
+    with open_store(address_of_run(tracking_uri, run, context.resolved)) as store:
+        check_name(name, in_catalog=store.in_catalog)
+        with translate_model_errors(context):
+            module, data = build_model(context)
+            options = ExportOptions.of({**context.options, "num-samples": str(_NUM_SAMPLES)})
+            subject = add_preprocessing(subject_of(context, module, data, options).subject)
+        print_line(f"model {subject.metadata.model}", mode)
+        print_line(f"from  {shown_path(checkpoint)}", mode)
+        with steps(mode) as on_step:
+            version = register(
+                subject,
+                store,
+                name=name,
+                aliases=aliases,
+                form=form,
+                run=run,
+                checkpoint=checkpoint,
+                on_step=on_step,
+            )
+        _print_version(version, store, subject, run, mode)
+
+
+def _print_version(version: RegisteredVersion, store: Store, subject: Subject, run: runs.Run, mode: OutputMode) -> None:
+    """Print the version, its inputs and outputs, and the command to serve it."""
+    aliases = f" ({', '.join(version.aliases)})" if version.aliases else ""
+    print_line(f"made  version {version.version} of {version.name}{aliases} in MLflow at {store.address.shown}", mode)
+    for word, specs in (("takes", subject.metadata.inputs), ("gives", subject.metadata.outputs)):
+        for spec in specs:
+            sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
+            print_line(f"{word} {spec.name}: {spec.dtype} ({sizes})", mode)
+    if version.exports is not None:
+        print_line(f"files {version.exports} in the artifacts of MLflow's run {version.run_id}", mode)
+    else:
+        export = f"lightkit export --run {shlex.quote(shown_path(run.folder))}"
+        print_line(f"      without exports; {export} makes them", mode)
+    if not is_servable(subject):
+        print_line("      MLflow's server takes models of one tensor in and one out; this one is for load_model", mode)
+        return
+    reference = f"@{version.aliases[0]}" if version.aliases else f"/{version.version}"
+    serve = ["mlflow", "models", "serve", "-m", f"models:/{version.name}{reference}", "--env-manager", "local"]
+    where = "" if "***@" in store.address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(store.address.uri)} "
+    print_line(f"next  {where}{shlex.join(serve)}", mode)

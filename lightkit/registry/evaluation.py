@@ -1,0 +1,458 @@
+"""Scores of a gate: its samples in one fixed order, the models, and their own test or validation steps on them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning_utilities.core.apply_func import apply_to_collection
+from numpy import ndarray
+from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+from lightkit import runs
+from lightkit.callbacks import VerifiedCheckpointIO
+from lightkit.callbacks.checkpoint_reading import read_checkpoint
+from lightkit.config import near, shown_path
+from lightkit.errors import ConfigError, DataError
+from lightkit.export.bare_trainer import bare_trainer
+from lightkit.registry.gate import Scores
+from lightkit.registry.store import KEPT, Store
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+__all__ = [
+    "BaselineModel",
+    "Candidate",
+    "EvaluationData",
+    "ReplayLoader",
+    "class_labels",
+    "evaluation_data",
+    "fetch_baseline",
+    "run_as_baseline",
+    "score",
+]
+
+_MAX_KEPT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class BaselineModel:
+    """A model to compare with.
+
+    Args:
+        name: Its name in messages.
+        version: Of the registered model; None for a run.
+        config: File of its config.
+        checkpoint: File of its weights.
+        sha256: Digest of the weights.
+        run: Run that trained it, as ``name/id``.
+    """
+
+    name: str
+    version: str | None
+    config: Path
+    checkpoint: Path
+    sha256: str
+    run: str | None
+
+
+def fetch_baseline(store: Store, version: ModelVersion, folder: Path, *, alias: str | None = None) -> BaselineModel:
+    """Find config and checkpoint of a version: in its run folder, else as `lightkit promote` has kept them in MLflow.
+
+    Args:
+        store: MLflow.
+        version: The version.
+        folder: Folder for downloads.
+        alias: Alias by which it was found.
+
+    Raises:
+        ConfigError: If neither has the checkpoint that was registered.
+    """
+    from mlflow.artifacts import download_artifacts  # 2 s
+
+    tags = version.tags
+    name = f"{version.name} version {version.version}{f' ({alias})' if alias else ''}"
+    advice = "name another with --gate.baseline, or give --gate.baseline=null to judge by the thresholds alone."
+    sha256, run_folder = tags.get("checkpoint_sha256"), tags.get("run_folder")
+    if not sha256 or not run_folder:
+        raise ConfigError(
+            f"gate.baseline: {name} was not registered by lightkit, and cannot be scored. {advice.capitalize()}"
+        )
+
+    def fault(checkpoint: Path, config: Path) -> str | None:
+        for path in (checkpoint, config):
+            if not path.is_file():
+                return f"there is no {shown_path(path)}"
+        return None if runs.digest(checkpoint) == sha256 else f"{shown_path(checkpoint)} is not what was registered"
+
+    checkpoint, config = Path(run_folder) / tags.get("checkpoint", ""), Path(run_folder) / "config.yaml"
+    found = fault(checkpoint, config)
+    if found is not None and (kept := tags.get(KEPT)):
+        with store.attempt(f"download {kept}"):
+            copy = Path(download_artifacts(kept, dst_path=str(folder), tracking_uri=store.client.tracking_uri))
+        checkpoint, config = next(copy.glob("*.ckpt"), copy / "best.ckpt"), copy / "config.yaml"
+        found = fault(checkpoint, config)
+    if found is not None:
+        raise ConfigError(f"gate.baseline: {name} cannot be scored: {found}. Put its run folder back, {advice}")
+    return BaselineModel(name, str(version.version), config, checkpoint, sha256, tags.get("run"))
+
+
+def run_as_baseline(reference: str, root: Path) -> BaselineModel:
+    """Find the best checkpoint of a run.
+
+    Raises:
+        ConfigError: If there is no such run, or it has none.
+    """
+    run = runs.find(reference, root)
+    checkpoint = run.checkpoints / "best.ckpt"
+    if not checkpoint.is_file():
+        raise ConfigError(f"gate.baseline: {run.folder} has no best checkpoint.")
+    name = f"{run.name}/{run.id}"
+    return BaselineModel(f"run {name}", None, run.config_path, checkpoint, runs.digest(checkpoint), name)
+
+
+class ReplayLoader:
+    """A loader to go over several times: all samples in one order, with their number and digests.
+
+    Small splits are kept from the first pass; large ones are read again. Each pass gives copies: steps and hooks that
+    work in place change neither the kept batches nor the data set.
+
+    Args:
+        loader: A data loader, or any iterable of batches. A data loader neither shuffles nor drops a batch any more.
+        select: Returns the part of a batch to give; None to leave it out.
+        max_kept_bytes: Bytes of batches that are kept.
+    """
+
+    def __init__(
+        self, loader: Any, *, select: Callable[[Any], Any] = lambda batch: batch, max_kept_bytes: int = _MAX_KEPT_BYTES
+    ) -> None:
+        sampler = getattr(loader, "batch_sampler", None)
+        if isinstance(loader, DataLoader) and type(sampler) is BatchSampler:
+            sampler.drop_last = False
+            if isinstance(sampler.sampler, RandomSampler):
+                sampler.sampler = SequentialSampler(loader.dataset)  # type: ignore[arg-type]  # it had a sampler
+        self._loader, self._select, self._max_kept_bytes = loader, select, max_kept_bytes
+        self._kept: list[Any] | None = None
+        self.digest = ""
+        self.labels_digest = ""
+        self.num_samples = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._kept is not None:
+            batches: Any = self._kept
+        else:
+            batches = self._loader if self.digest else self._first_pass()
+        for batch in batches:
+            copy = apply_to_collection(
+                batch, (Tensor, ndarray), lambda part: part.clone() if isinstance(part, Tensor) else part.copy()
+            )
+            if (selected := self._select(copy)) is not None:
+                yield selected
+
+    def _first_pass(self) -> Iterator[Any]:
+        samples, labels = hashlib.sha256(), hashlib.sha256()
+        kept: list[Any] = []
+        num_samples = size_bytes = 0
+        for batch in self._loader:
+            for tensor in _tensors(batch):
+                samples.update(_memory(tensor))
+                size_bytes += tensor.nbytes
+            if (its_labels := _labels(batch)) is not None:
+                labels.update(_memory(its_labels))
+            num_samples += _count(batch)
+            if size_bytes <= self._max_kept_bytes:
+                kept.append(batch)
+            else:
+                kept.clear()
+            yield batch
+        self.digest, self.labels_digest, self.num_samples = samples.hexdigest(), labels.hexdigest(), num_samples
+        self._kept = kept if size_bytes <= self._max_kept_bytes else None
+
+
+def class_labels(batch: Any) -> Tensor | None:
+    """Return the labels ``(batch,)`` of ``(inputs, labels, ...)``; None unless they are whole numbers."""
+    labels = _labels(batch)
+    is_whole = labels is not None and not labels.is_floating_point() and not labels.is_complex() and labels.ndim == 1
+    return labels if is_whole else None
+
+
+def _labels(batch: Any) -> Tensor | None:
+    is_pair = isinstance(batch, (tuple, list)) and len(batch) >= 2
+    return batch[1] if is_pair and isinstance(batch[1], Tensor) else None
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for name in sorted(batch, key=str):
+            yield from _tensors(batch[name])
+    elif isinstance(batch, (tuple, list)):
+        for part in batch:
+            yield from _tensors(part)
+
+
+def _count(batch: Any) -> int:
+    """Count the samples of a batch, without those of weight 0, which replace images that cannot be read."""
+    if isinstance(batch, (tuple, list)) and len(batch) > 2:
+        weights = batch[2]
+        if isinstance(weights, Tensor) and weights.ndim == 1 and weights.is_floating_point():
+            return int((weights > 0).sum())
+    first = next(_tensors(batch), None)
+    return 0 if first is None else len(first) if first.ndim else 1
+
+
+def _memory(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() if tensor.numel() else b""
+
+
+class EvaluationData(LightningDataModule):
+    """One split of a data module, for evaluation: every sample once, always in the same order.
+
+    Args:
+        data: The data module; its hooks process each batch as in any evaluation.
+        split: ``test`` or ``val``.
+    """
+
+    def __init__(self, data: LightningDataModule, split: str) -> None:
+        super().__init__()
+        self.data = data
+        self.split = split
+        self.class_names: list[str] | None = None
+        self._new_labels: Tensor | None = None
+        self._chosen: int | None = None
+        self._loaders: list[ReplayLoader] = []
+
+    def prepare_data(self) -> None:
+        """Let the data module prepare."""
+        self.data.trainer = self.trainer
+        self.data.prepare_data()
+
+    def setup(self, stage: str) -> None:
+        """Set the data module up, once, and take its class names.
+
+        Raises:
+            DataError: If there is no such split.
+        """
+        self.data.trainer = self.trainer
+        if self._loaders:
+            return
+        self.data.setup(stage)
+        if self.class_names is None:
+            self.class_names = self._own_class_names()
+        made: Any = self.data.test_dataloader() if self.split == "test" else self.data.val_dataloader()
+        loaders = list(made) if isinstance(made, (list, tuple)) else [made]
+        if not loaders:
+            raise DataError(f"gate.metric: {type(self.data).__name__} has no {self.split} split.")
+        self._loaders = [ReplayLoader(loader, select=self._select) for loader in loaders]
+
+    def test_dataloader(self) -> Any:
+        """Return the loader of the split, or the loaders where it has several."""
+        return self._loaders[0] if len(self._loaders) == 1 else self._loaders
+
+    val_dataloader = test_dataloader
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Call the hook of the data module, or else of the model."""
+        return self._hook("on_before_batch_transfer")(batch, dataloader_idx)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Call the hook of the data module, or else of the model."""
+        return self._hook("transfer_batch_to_device")(batch, device, dataloader_idx)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Call the hook of the data module, or else of the model."""
+        return self._hook("on_after_batch_transfer")(batch, dataloader_idx)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give the data module its state from a checkpoint."""
+        self.data.load_state_dict(state_dict)
+
+    def teardown(self, stage: str) -> None:
+        """Tear the data module down."""
+        self.data.teardown(stage)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return other attributes of the data module that a model may read, such as the image size."""
+        if name.startswith("__") or "data" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.data, name)
+
+    def _hook(self, name: str) -> Any:
+        assert self.trainer is not None
+        return getattr(self.data if is_overridden(name, self.data) else self.trainer.lightning_module, name)
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether a checkpoint changes the data, so that each model needs data of its own."""
+        return is_overridden("load_state_dict", self.data)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the split, once a pass is complete."""
+        return sum(loader.num_samples for loader in self._loaders)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the samples as they are before the device takes them, once a pass is complete."""
+        return "-".join(loader.digest[:32] for loader in self._loaders)
+
+    @property
+    def labels_digest(self) -> str:
+        """Digest of the labels alone: the same samples at another size have the same."""
+        return "-".join(loader.labels_digest[:32] for loader in self._loaders)
+
+    def map_classes(self, names: Sequence[str] | None) -> None:
+        """Number the labels as a model does that has the classes in another order, or more of them.
+
+        Args:
+            names: Its class names; None for the data's own.
+
+        Raises:
+            ConfigError: If it does not know a class of the data.
+        """
+        own = self._own_class_names()
+        self._new_labels, self.class_names = None, own
+        if own is None or names is None or list(names) == own:
+            return
+        numbers = [str(number) for number in range(len(names))]
+        if len(names) == len(own) and numbers in (list(names), own):  # one of the two only numbers the other's classes
+            return
+        if unknown := [name for name in own if name not in names]:
+            raise ConfigError(
+                f"gate.baseline: it does not know {_join(unknown)}, which the data has; it knows {_join(names)}. "
+                f"Give --gate.baseline=null to judge by the thresholds alone."
+            )
+        self.class_names = list(names)
+        self._new_labels = torch.tensor([self.class_names.index(name) for name in own])
+
+    def choose_class(self, name: str | None) -> None:
+        """Give only the samples of a class from now on; None gives all.
+
+        Raises:
+            ConfigError: If there is no such class.
+        """
+        own = self._own_class_names() or []
+        if name is None:
+            self._chosen = None
+        elif name in own:
+            self._chosen = own.index(name)
+        elif name.isdecimal() and (not own or int(name) < len(own)):
+            self._chosen = int(name)
+        else:
+            known = f"classes: {_join(own)}" if own else "the data names no classes; give their numbers"
+            raise ConfigError(f"gate.slices.{name}: there is no such class{near(name, own)}\n{known}")
+
+    def _own_class_names(self) -> list[str] | None:
+        """Return the class names in the order of the labels; None where the data has none."""
+        names = getattr(self.data, "class_names", None)
+        return [str(name) for name in names] if isinstance(names, Sequence) and not isinstance(names, str) else None
+
+    def _select(self, batch: Any) -> Any:
+        """Leave out samples of other classes, and number the labels as the model does; None where nothing is left."""
+        labels = class_labels(batch)
+        if self._chosen is not None:
+            if labels is None:
+                raise ConfigError(
+                    "gate.slices: the batches have no labels of classes: expected (inputs, labels, ...) with whole "
+                    "numbers as labels. Leave gate.slices out."
+                )
+            chosen = labels == self._chosen
+            if not bool(chosen.any()):
+                return None
+            batch = [
+                part[chosen] if isinstance(part, Tensor) and part.ndim > 0 and len(part) == len(chosen) else part
+                for part in batch
+            ]
+            labels = batch[1]
+        if self._new_labels is None or labels is None:
+            return batch
+        return [batch[0], self._new_labels[labels], *batch[2:]]
+
+
+def evaluation_data(data: LightningDataModule, split: str) -> EvaluationData:
+    """Wrap a split of a data module in a class of its name, under which a checkpoint keeps that data module's state."""
+    name = type(data).__qualname__
+    made: EvaluationData = type(name, (EvaluationData,), {"__qualname__": name})(data, split)
+    return made
+
+
+def _join(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model to score.
+
+    Args:
+        name: Its name in messages.
+        module: The module, which gets its weights here.
+        checkpoint: File of its weights.
+        data: The samples, prepared as this model takes them.
+    """
+
+    name: str
+    module: LightningModule
+    checkpoint: Path
+    data: EvaluationData
+
+
+def score(candidate: Candidate, *, metric: str, slices: Sequence[str] = (), accelerator: str | None = "cpu") -> Scores:
+    """Run a model's own test or validation steps over all samples, and again over those of each class.
+
+    Args:
+        candidate: The model.
+        metric: The metric that is judged.
+        slices: Classes, by name or number.
+        accelerator: Configured accelerator: on the CPU for ``cpu`` or without CUDA, else on one GPU.
+
+    Raises:
+        ConfigError: If the checkpoint does not fit, the model logs no such metric, or there is no such class.
+    """
+    data = candidate.data
+    names = read_checkpoint(candidate.checkpoint, mmap=True).get("class_names")
+    data.map_classes(names if isinstance(names, (list, tuple)) else None)
+    data.choose_class(None)
+    device = "gpu" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+    trainer = bare_trainer(VerifiedCheckpointIO(), accelerator=device)
+
+    def evaluate(checkpoint: str | None) -> Mapping[str, float]:
+        run_split = trainer.test if data.split == "test" else trainer.validate
+        with warnings.catch_warnings():  # Lightning 2.6.6, of a trainer without the callbacks of the training
+            warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`, callbacks")
+            run_split(
+                candidate.module,
+                datamodule=data,
+                ckpt_path=checkpoint,
+                verbose=False,
+                weights_only=not runs.is_trusting(),
+            )
+        return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+    metrics = evaluate(str(candidate.checkpoint))
+    if metric not in metrics:
+        logged = ", ".join(sorted(metrics)) or "none"
+        raise ConfigError(
+            f"gate.metric: {candidate.name} logs no {metric!r} on the {data.split} split"
+            f"{near(metric, metrics)}\nlogged: {logged}"
+        )
+    by_class: dict[str, float | None] = {}
+    try:
+        for name in slices:
+            data.choose_class(name)
+            value = evaluate(None).get(metric)
+            by_class[name] = value if value is not None and math.isfinite(value) else None
+    finally:
+        data.choose_class(None)
+    return Scores(candidate.name, metrics, by_class)

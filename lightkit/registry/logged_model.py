@@ -1,0 +1,312 @@
+"""A model that was logged to MLflow, by lightkit, autolog or anybody, as something to export."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.graph import CodeGen
+
+from lightkit.artefacts.digests import is_recorded
+from lightkit.artefacts.metadata import Metadata, TensorSpec
+from lightkit.errors import CheckpointError, ConfigError
+from lightkit.export.describing import given_by
+from lightkit.export.inputs import arguments_of
+from lightkit.export.subject import Samples
+from lightkit.registry.store import address_of_root, open_store
+
+if TYPE_CHECKING:
+    from mlflow.models import Model
+
+__all__ = ["LoggedModel", "draw_samples", "load_logged_model", "load_module", "scriptable_graph"]
+
+_ADDRESS = re.compile(r"models:/[^/@]+([@/][^/@]+)?|runs:/[^/]+/.*[^/]")
+_EXPECTED = "models:/NAME@ALIAS, models:/NAME/VERSION, models:/m-ID or runs:/ID/model"
+_ALLOW_PICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
+
+
+@dataclass(frozen=True)
+class LoggedModel:
+    """A model from MLflow.
+
+    Args:
+        model: On the CPU, in eval mode.
+        example: Inputs of a batch of at least two.
+        metadata: Its metadata, as far as they are known.
+        samples: Its input example, and generated samples like it.
+    """
+
+    model: nn.Module
+    example: tuple[Tensor, ...]
+    metadata: Metadata
+    samples: Samples
+
+
+def load_logged_model(uri: str, *, trust: bool, root: Path | str = "runs", num_samples: int = 32) -> LoggedModel:
+    """Download a model that was logged with MLflow's PyTorch flavour.
+
+    Args:
+        uri: ``models:/flowers@champion``, ``models:/flowers/3``, ``models:/m-…`` or ``runs:/ID/model``.
+        trust: Whether code that comes with it may run: loading a pickled module runs code from its file.
+        root: The run root. MLflow is at ``MLFLOW_TRACKING_URI``, else its database is there, in ``mlflow.db``.
+        num_samples: Number of samples.
+
+    Raises:
+        ConfigError: If there is none, it is no model of PyTorch, needs trust, or its inputs are unknown.
+        ExportError: If it fails on its own inputs.
+        ServerAway: If MLflow does not answer.
+    """
+    if not _ADDRESS.fullmatch(uri):
+        raise ConfigError(f"--run: expected {_EXPECTED}, got {uri!r}.")
+    option = "--run.root or the environment variable MLFLOW_TRACKING_URI"
+    with (
+        open_store(address_of_root(None, Path(root)), option=option, creates=False) as store,
+        tempfile.TemporaryDirectory(prefix="lightkit-logged-") as temporary,
+    ):
+        from mlflow.artifacts import download_artifacts  # 2 s
+        from mlflow.exceptions import MlflowException
+        from mlflow.models import Model
+
+        uris = {"tracking_uri": store.client.tracking_uri, "registry_uri": store.registry_uri}
+        with store.attempt(f"download {uri}"):
+            folder = Path(download_artifacts(uri, dst_path=temporary, **uris))
+        try:
+            description = Model.load(str(folder))
+        except (MlflowException, OSError, KeyError) as error:
+            raise ConfigError(
+                f"{uri} holds no model of MLflow: there is no file MLmodel in it. Expected {_EXPECTED}."
+            ) from error
+        module = load_module(uri, folder, description.flavors, trust=trust)
+        example = _find_example(uri, module, description, folder)
+    metadata = _describe(uri, module, example, description)
+    inputs = tuple(draw_samples(tensor, num_samples) for tensor in example)
+    names = [f"{'example' if index < len(example[0]) else 'drawn'} {index}" for index in range(num_samples)]
+    images = [image.numpy() for image in inputs[0]] if metadata.in_graph else None
+    at_least_two = tuple(draw_samples(tensor, max(2, len(tensor))) for tensor in example)
+    return LoggedModel(module, at_least_two, metadata, Samples(inputs, names, images=images))
+
+
+def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bool) -> nn.Module:
+    """Load the module of a model in MLflow's PyTorch flavour, in eval mode, on the CPU.
+
+    Args:
+        uri: Its address, for errors.
+        folder: Its files.
+        flavors: Flavours in its ``MLmodel``.
+        trust: Whether code that comes with it may run. TorchScript, and a graph (``pt2``) with the digest that
+            `lightkit register` wrote beside it, need none; other graphs, pickled modules and models with code do.
+
+    Raises:
+        ConfigError: If it has no PyTorch flavour, two files of which either could be meant, or needs trust.
+        CheckpointError: If its file is damaged, or of a class that cannot be found here.
+    """
+    flavor = flavors.get("pytorch")
+    if flavor is None:
+        raise ConfigError(f"{uri} is no PyTorch model: it has the flavours {', '.join(sorted(flavors))}.")
+    data = folder / str(flavor.get("model_data", "data"))
+    graph, program = data / "model.pt2", data / "model.pth"
+    if graph.exists() and program.exists():  # MLflow loads one of them, and other tools the other
+        raise ConfigError(f"{uri} holds both model.pt2 and model.pth, so that it is ambiguous. Log it anew.")
+    is_torchscript = not graph.exists() and _is_torchscript(program)
+    code = None
+    if flavor.get("code"):
+        code = "code of its own"
+    elif graph.exists() and not is_recorded(graph, data):
+        code = "a graph that lightkit has not recorded"
+    elif not graph.exists() and not is_torchscript:
+        code = "a pickled module"
+    if code and not trust:
+        raise ConfigError(
+            f"{uri} holds {code}, and loading it runs code from its files. Give --trust if you know who logged it; "
+            f"lightkit register writes models that need no trust."
+        )
+    try:
+        if is_torchscript:
+            scripted: nn.Module = torch.jit.load(program, map_location="cpu")  # type: ignore[no-untyped-call]
+            return scripted.eval()
+        loaded = _load_by_mlflow(folder, is_graph=graph.exists()) if trust else torch.export.load(graph).module()
+        return scriptable_graph(loaded) if isinstance(loaded, fx.GraphModule) else loaded.eval()
+    except (ImportError, AttributeError) as error:
+        raise CheckpointError(
+            f"{uri} cannot be loaded: {error}. Its class must be where it was when the model was logged: run in that "
+            f"folder, or install its package."
+        ) from error
+    except Exception as error:  # torch raises many classes for a damaged file
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise CheckpointError(f"{uri} cannot be loaded: {reason[:300]}. Log it again.") from error
+
+
+def _is_torchscript(file: Path) -> bool:
+    """Return whether a file is an archive of TorchScript, whose reader makes no objects but its own."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def _load_by_mlflow(folder: Path, *, is_graph: bool) -> nn.Module:
+    import mlflow.pytorch  # 2 s
+
+    before = os.environ.get(_ALLOW_PICKLE)
+    os.environ[_ALLOW_PICKLE] = "true"
+    log = logging.getLogger("mlflow.pytorch")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        loaded: nn.Module = mlflow.pytorch.load_model(str(folder), **({} if is_graph else {"map_location": "cpu"}))
+    finally:
+        log.setLevel(level)
+        if before is None:
+            del os.environ[_ALLOW_PICKLE]
+        else:
+            os.environ[_ALLOW_PICKLE] = before
+    return loaded
+
+
+def _find_example(uri: str, module: nn.Module, description: Model, folder: Path) -> tuple[Tensor, ...]:
+    """Return the model's own input example, else ``example_input_array``, else one generated from the signature.
+
+    Raises:
+        ConfigError: If there is none of them.
+    """
+    if description.saved_input_example_info is not None:
+        kept: Any = description.load_input_example(str(folder))
+        parts = kept.values() if isinstance(kept, dict) else kept if isinstance(kept, (list, tuple)) else [kept]
+        arrays = [part.to_numpy() if hasattr(part, "to_numpy") else np.asarray(part) for part in parts]
+        tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+        weights = next((parameter.dtype for parameter in module.parameters()), torch.float32)
+        # numbers of a table are float64, whatever the precision of the weights
+        return tuple(tensor.to(weights) if tensor.dtype == torch.float64 else tensor for tensor in tensors)
+    own = getattr(module, "example_input_array", None)
+    if own is not None:
+        return tuple(tensor.detach().cpu() for tensor in (own if isinstance(own, (tuple, list)) else [own]))
+    signature = description.signature
+    if signature is None or signature.inputs is None or not signature.inputs.is_tensor_spec():
+        raise ConfigError(
+            f"{uri} was logged without input example and signature, so that its inputs are not known; log it with "
+            f"input_example=."
+        )
+    shapes = [[0, *(1 if size == -1 else size for size in spec.shape[1:])] for spec in signature.inputs.inputs]
+    dtypes = [torch.from_numpy(np.zeros(1, spec.type)).dtype for spec in signature.inputs.inputs]
+    return tuple(draw_samples(torch.zeros(shape, dtype=dtype), 2) for shape, dtype in zip(shapes, dtypes, strict=True))
+
+
+def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], description: Model) -> Metadata:
+    source = {"model": uri, **({"mlflow_run": description.run_id} if description.run_id else {})}
+    outputs = given_by(module, example)
+    own = (description.metadata or {}).get("lightkit")
+    if isinstance(own, Mapping):
+        noted = Metadata.of(json.loads(json.dumps(own)))
+        return replace(noted, source={**noted.source, **source})
+
+    def spec(name: str, tensor: Tensor, signed: Sequence[int] = ()) -> TensorSpec:
+        """Leave the batch open, and the axes that the signature leaves open."""
+        open_axes = {0} | {axis for axis, size in enumerate(signed) if size == -1}
+        shape = tuple(None if axis in open_axes else size for axis, size in enumerate(tensor.shape))
+        return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape)
+
+    try:
+        names = arguments_of(module).named(len(example))
+    except (TypeError, ValueError, AttributeError):  # TorchScript's methods have no signature
+        names = tuple(f"input_{index}" for index in range(len(example)))
+    given = description.signature.inputs.inputs if description.signature and description.signature.inputs else []
+    signed = [getattr(each, "shape", ()) for each in given] + [()] * len(example)
+    inputs = tuple(map(spec, names, example, signed))
+    outputs_given = tuple(spec(name, tensor) for name, tensor in outputs.items())
+    return Metadata("torch_export", type(module).__name__, inputs, outputs_given, source=source)
+
+
+def draw_samples(example: Tensor, num: int) -> Tensor:
+    """Return the samples of an example, and more of the same kind after them, the same ones each time.
+
+    Args:
+        example: ``(batch, ...)``; an empty batch gives dtype and shape alone.
+        num: Number of samples.
+
+    Returns:
+        ``(num, ...)`` of the same dtype: floats are normal with the example's mean and deviation, bytes are uniform,
+        other whole numbers and booleans are drawn from the example's own.
+    """
+    missing = num - len(example)
+    if missing <= 0:
+        return example[:num]
+    generator = torch.Generator().manual_seed(0)
+    shape = (missing, *example.shape[1:])
+    if example.dtype.is_floating_point:
+        mean, deviation = (example.mean(), example.std(correction=0)) if example.numel() else (0.0, 1.0)
+        more = (torch.randn(shape, generator=generator) * deviation + mean).to(example.dtype)
+    elif example.dtype == torch.uint8:
+        more = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+    elif not example.numel():
+        more = torch.zeros(shape, dtype=example.dtype)
+    else:
+        more = example.flatten()[torch.randint(example.numel(), shape, generator=generator)]
+    return torch.cat([example, more])
+
+
+def smaller(one: int, other: int) -> int:
+    """Return the smaller of two sizes, numbers or symbols."""
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
+        return min(one, other)
+    return torch.sym_min(one, other)  # type: ignore[return-value]
+
+
+def larger(one: int, other: int) -> int:
+    """Return the larger of two sizes, numbers or symbols."""
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
+        return max(one, other)
+    return torch.sym_max(one, other)  # type: ignore[return-value]
+
+
+_SCRIPTABLE = {torch.sym_min: smaller, torch.sym_max: larger}
+_CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range")
+_MEMORY_ARGUMENTS = ("device", "pin_memory")  # written as they were: on the CPU
+
+
+def scriptable_graph(module: fx.GraphModule) -> fx.GraphModule:
+    """Rewrite an exported graph so that it can be scripted.
+
+    As it is loaded, `torch.jit.script` refuses its wrapping, and `torch.jit.trace` keeps the sizes that it saw as
+    numbers. Its checks of inputs are left out: an export of the module makes its own.
+
+    Args:
+        module: As ``torch.export.load(file).module()`` gives it; it is not changed. One that takes anything else than
+            tensors by position, or gives more than one tensor, is returned: it can be exported, not scripted.
+    """
+    in_spec, out_spec = module._in_spec, module._out_spec
+    arguments, keywords = in_spec.children()
+    is_flat = all(each.is_leaf() for each in arguments.children()) and not keywords.num_leaves
+    if out_spec is None or not out_spec.is_leaf() or not is_flat:
+        return module
+    graph = fx.Graph()
+    outputs = graph.graph_copy(module.graph, {})
+    graph.output(outputs[0])  # type: ignore[index]
+    for node in list(graph.nodes):
+        target: Any = node.target
+        if node.op == "call_module" and str(target).startswith("_guards"):
+            graph.erase_node(node)
+        elif node.op == "call_function" and target is torch.ops.aten.sym_size.int:
+            node.op, node.target = "call_method", "size"
+        elif node.op == "call_function" and target in _SCRIPTABLE:
+            node.target = _SCRIPTABLE[target]
+        elif isinstance(target, torch._ops.OpOverload):
+            if target.overloadpacket.__name__.startswith(_CHECKS):
+                graph.erase_node(node)
+                continue
+            node.target = target.overloadpacket
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name not in _MEMORY_ARGUMENTS}
+    graph.set_codegen(CodeGen())
+    graph.lint()
+    return fx.GraphModule(module, graph)

@@ -1,0 +1,137 @@
+"""Reports for CI systems: JUnit XML, and the Markdown summary of a step that GitHub and others show."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from lightkit.errors import ConfigError, LightkitError, visible
+from lightkit.runs.files import write_text
+
+__all__ = ["STEP_SUMMARY", "Case", "add_step_summary", "junit_on_failure", "markdown_table", "write_junit"]
+
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+"""Variable with the path of the file that the CI system reads."""
+_NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test case.
+
+    Args:
+        name: Unique in its file.
+        seconds: Its duration.
+        failure: Why it failed, the first line being the shortest account; None where it passed.
+        output: Further text about it.
+        skipped: Why it was not checked; None where it was.
+    """
+
+    name: str
+    seconds: float
+    failure: str | None = None
+    output: str = ""
+    skipped: str | None = None
+
+
+@contextmanager
+def junit_on_failure(path: Path | None, suite: str, case: str) -> Iterator[None]:
+    """Remove the file of an earlier command, and write an error of this one as a failed case.
+
+    Args:
+        path: The file; None for none.
+        suite: Name of the suite.
+        case: Name of the case.
+    """
+    if path is not None and path.is_file() and not path.is_symlink():  # and no device
+        with suppress(OSError):  # writing it reports the error
+            path.unlink()
+    began_s = time.monotonic()
+    try:
+        yield
+    except BaseException as error:
+        if path is not None and not path.exists():
+            failure = str(error) if isinstance(error, LightkitError) else f"ended by {type(error).__name__}"
+            with suppress(ConfigError):  # the error that is raised matters more
+                write_junit(path, suite, [Case(case, time.monotonic() - began_s, failure=failure)])
+        raise
+
+
+def write_junit(path: Path | str, name: str, cases: Sequence[Case]) -> None:
+    """Write one test suite, replacing the file as a whole.
+
+    Args:
+        path: The file; its folder is made.
+        name: Name of the suite, such as ``lightkit check``. A case's class is this name with dots for spaces.
+        cases: In the order in which they were checked.
+
+    Raises:
+        ConfigError: If the file cannot be written.
+    """
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(sum(case.failure is not None for case in cases)),
+        "errors": "0",
+        "skipped": str(sum(case.skipped is not None for case in cases)),
+        "time": f"{sum(case.seconds for case in cases):.3f}",
+    }
+    suites = ET.Element("testsuites", counts)
+    suite = ET.SubElement(suites, "testsuite", {"name": _escape(name), **counts})
+    for case in cases:
+        attributes = {"name": _escape(case.name), "time": f"{case.seconds:.3f}"}
+        element = ET.SubElement(suite, "testcase", {"classname": _escape(name).replace(" ", "."), **attributes})
+        if case.failure is not None:
+            message = case.failure.strip().split("\n", 1)[0]
+            ET.SubElement(element, "failure", {"message": _escape(message)}).text = _escape(case.failure)
+        if case.skipped is not None:
+            ET.SubElement(element, "skipped", {"message": _escape(case.skipped)})
+        if case.output:
+            ET.SubElement(element, "system-out").text = _escape(case.output)
+    ET.indent(suites)
+    document = ET.tostring(suites, encoding="unicode")
+    try:
+        write_text(Path(path), f'<?xml version="1.0" encoding="utf-8"?>\n{document}\n', durable=False)
+    except OSError as error:
+        raise ConfigError(
+            f"--junit: {path} cannot be written: {error.strerror or error}. Choose another file."
+        ) from error
+
+
+def _escape(text: str) -> str:
+    """Escape characters that XML cannot hold, or a terminal would obey."""
+    return _NO_XML.sub("?", visible(text))
+
+
+def add_step_summary(markdown: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Append a paragraph to the file of ``GITHUB_STEP_SUMMARY``, if set; warn if it cannot be written.
+
+    Args:
+        markdown: Text without secrets.
+        environ: Environment variables.
+    """
+    if not (name := environ.get(STEP_SUMMARY)):
+        return
+    try:
+        with Path(name).open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{markdown.strip()}\n\n")
+    except OSError as error:
+        says = f"{STEP_SUMMARY}: {name} cannot be written ({error.strerror or error}); the step has no summary"
+        logging.getLogger("lightkit").warning(says)
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Format a table in Markdown; characters that would end a cell are escaped."""
+
+    def cell(value: object) -> str:
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
