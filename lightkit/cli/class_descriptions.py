@@ -114,6 +114,17 @@ def describe_class(cls: type) -> dict[str, Any]:
         "arguments": describe_arguments(parser, ""),
         **({"abstract": True} if inspect.isabstract(cls) else {}),
         **({"open": True} if _takes_anything(cls) else {}),
+        **_describe_inputs(cls),
+    }
+
+
+def _describe_inputs(cls: type) -> dict[str, Any]:
+    """Describe what a data module needs before it can be built: paths that must exist, and whether it checks more."""
+    paths = dict.fromkeys(getattr(cls, "input_folders", ()), "folder")
+    paths |= dict.fromkeys(getattr(cls, "input_paths", ()), "any")
+    return {
+        **({"paths": paths} if paths else {}),
+        **{name: True for name in ("fetch", "check_installed") if callable(getattr(cls, name, None))},
     }
 
 

@@ -47,6 +47,7 @@ class RunContext:
         print_config: What to leave out of the config that is printed instead of a run: `skip_default`, `skip_unset`
             or `skip_null`, the first two as in LightningCLI; None runs the stage.
         has_own_parser: Whether a script's own parser decides which keys there are.
+        needs_imports: Whether classes must be imported for a complete verdict on the config.
         only_checks: Whether the invocation ends once its config is known to be right, before anything is built.
         hardware: What the hardware keys came to.
         launch: The config's `launch` block.
@@ -71,6 +72,7 @@ class RunContext:
     passthrough: list[str]
     print_config: tuple[str, ...] | None = None
     has_own_parser: bool = False
+    needs_imports: bool = True
     only_checks: bool = False
     hardware: Hardware = field(kw_only=True)
     launch: LaunchSettings = field(default_factory=LaunchSettings)
@@ -141,6 +143,7 @@ def load_context(
     subcommands: Sequence[str] = STAGES,
     default_entries: Sequence[str] = ("callbacks", "logger"),
     has_own_parser: bool = False,
+    full: bool = False,
 ) -> RunContext:
     """Read the arguments, merge the layers, resolve them for this machine, and check what can be checked without torch.
 
@@ -155,6 +158,7 @@ def load_context(
         subcommands: All commands.
         default_entries: Sections that get an entry of lightkit's own: the checkpoint, and a logger where there is none.
         has_own_parser: Whether a script's own parser decides which keys there are.
+        full: Whether jsonargparse is asked for more mistakes also where the schema describes every class.
 
     Raises:
         ConfigError: If anything in them is wrong.
@@ -179,9 +183,10 @@ def load_context(
     session = _session(command, words, watch, laid, problems)
     session.has_own_parser = has_own_parser
     if not has_own_parser and not session.passthrough:
-        session.resolved, session.unchecked_classes = validate(command, laid, session.resolved, problems)
+        session.resolved, result = validate(command, laid, session.resolved, problems)
+        session.unchecked_classes, session.needs_imports = result.unjudged, not result.is_final
     session.problems, session.mask = problems, laid.resolved.masked
-    if not (problems and session.unchecked_classes):
+    if not (problems and (session.unchecked_classes or full)):
         session.raise_problems()
     return session
 

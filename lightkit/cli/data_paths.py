@@ -1,76 +1,80 @@
-"""What a data module needs: packages, folders and files that are there, before anything is built."""
+"""What a data module needs before anything is built: its packages, and folders and files that must exist. No torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
-from jsonargparse._util import import_object
-
 from lightkit.config import Problems, Resolved
 from lightkit.config.origins import near_files
+from lightkit.config.schema import load_schema
 from lightkit.errors import ConfigError, DataError
 
-__all__ = ["check_input_folders", "check_packages"]
 
-
-def check_packages(data: Any, resolved: Resolved) -> None:
-    """Call a data module's class method ``check_installed``, if it has one.
+def check_data(data: Any, resolved: Resolved) -> None:
+    """Call a data module's class method ``check_installed`` and check the paths that its class names.
 
     Args:
-        data: The config's ``data`` section as it was parsed.
+        data: The config's ``data`` section as jsonargparse parsed it.
         resolved: The config.
 
     Raises:
-        ConfigError: As the method does, with the place that names the class.
+        ConfigError: As ``check_installed`` does, with the place that names the class.
+        DataError: If a path in ``input_folders`` or ``input_paths`` does not exist, or is a file in place of a folder.
     """
-    if not isinstance(data, Namespace) or not isinstance(data.get("class_path"), str):
+    class_path = data.get("class_path") if hasattr(data, "get") else None
+    if not isinstance(class_path, str):
         return
-    check = getattr(import_object(data["class_path"]), "check_installed", None)
-    if not callable(check):
-        return
-    try:
-        check()
-    except ConfigError as error:
-        origin = resolved.origin_of(("data", "class_path"))
-        places = [] if origin is None or origin.kind == "default" else [origin]
-        raise ConfigError("\n".join([str(error), *(place.render() for place in places)]), places=places) from error
+    module, _, name = class_path.rpartition(".")
+    cls = getattr(import_module(module), name)
+    if callable(check := getattr(cls, "check_installed", None)):
+        try:
+            check()
+        except ConfigError as error:
+            origin = resolved.origin_of(("data", "class_path"))
+            places = [] if origin is None or origin.kind == "default" else [origin]
+            raise ConfigError("\n".join([str(error), *(place.render() for place in places)]), places=places) from error
+    paths = dict.fromkeys(getattr(cls, "input_folders", ()), "folder")
+    paths |= dict.fromkeys(getattr(cls, "input_paths", ()), "any")
+    _check_paths(paths, data.get("init_args") or {}, resolved, can_fetch=callable(getattr(cls, "fetch", None)))
 
 
-def check_input_folders(data: Any, resolved: Resolved) -> None:
-    """Check what a data module's class names in ``input_folders`` and ``input_paths``, where the config gives them.
-
-    A path may be a folder or a file; an address, such as ``s3://bucket/table``, is not asked for.
-
-    Args:
-        data: The config's ``data`` section as it was parsed.
-        resolved: The config.
+def check_known_data(resolved: Resolved) -> None:
+    """Check the paths of a data module that the schema describes, without importing it.
 
     Raises:
-        DataError: If one is not there, or is a file in place of a folder.
+        DataError: If one does not exist, or is a file in place of a folder.
     """
-    if not isinstance(data, Namespace) or not isinstance(data.get("class_path"), str):
+    section = resolved.values.get("data")
+    named = section.get("class_path") if isinstance(section, dict) else section
+    schema = load_schema()
+    path = schema.path_of(str(named), schema.data["bases"]["data"])
+    if not isinstance(section, dict) or path is None:
         return
-    cls, given = import_object(data["class_path"]), data.get("init_args") or {}
+    described = schema.classes[path]
+    defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
+    given = {**defaults, **(section.get("init_args") or {})}
+    _check_paths(described.get("paths", {}), given, resolved, can_fetch=bool(described.get("fetch")))
+
+
+def _check_paths(paths: Mapping[str, str], given: Mapping[str, Any], resolved: Resolved, *, can_fetch: bool) -> None:
+    """Check the arguments that name files; an address, such as ``s3://bucket/table``, is not asked for."""
     problems = Problems()
-    paths = tuple(getattr(cls, "input_paths", ()))
-    for name in (*getattr(cls, "input_folders", ()), *paths):
+    for name, kind in paths.items():
         value = given.get(name)
-        if value and (missing := _missing(str(value), may_be_file=name in paths)):
+        if value and (missing := _describe_missing(str(value), may_be_file=kind == "any")):
             origin = resolved.origin_of(("data", "init_args", name))
-            fetch = "; `lightkit fetch` with the same -c FILE puts the data there" if _can_fetch(cls, missing) else ""
-            said = [] if origin is None or origin.kind == "default" else [origin]
+            fetch = "; `lightkit fetch` with the same -c FILE puts the data there" if can_fetch else ""
+            fetch = "" if missing.startswith("expected") else fetch
+            places = [] if origin is None or origin.kind == "default" else [origin]
             says = f"data.init_args.{name}: {missing}{fetch}"
-            problems.add(DataError("\n".join([says, *(place.render() for place in said)]), places=said))
+            problems.add(DataError("\n".join([says, *(place.render() for place in places)]), places=places))
     problems.raise_any()
 
 
-def _can_fetch(cls: type, missing: str) -> bool:
-    return callable(getattr(cls, "fetch", None)) and not missing.startswith("expected")
-
-
-def _missing(value: str, *, may_be_file: bool) -> str | None:
+def _describe_missing(value: str, *, may_be_file: bool) -> str | None:
     """Say what is missing; None where nothing is."""
     if may_be_file and "://" in value:
         return None

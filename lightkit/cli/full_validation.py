@@ -16,7 +16,12 @@ __all__ = ["open_context", "open_run_context", "validate_with_imports"]
 
 
 def open_context(
-    command: str, words: Sequence[str], watch: SignalWatch, *, subcommands: Sequence[str] = STAGES
+    command: str,
+    words: Sequence[str],
+    watch: SignalWatch,
+    *,
+    subcommands: Sequence[str] = STAGES,
+    full: bool = False,
 ) -> RunContext:
     """Load the config of a command and raise every mistake in it.
 
@@ -25,12 +30,13 @@ def open_context(
         words: The command line after the command.
         watch: Handler of SIGINT and SIGTERM.
         subcommands: All commands whose blocks a file may have.
+        full: Whether jsonargparse is asked for more mistakes also where the schema describes every class.
 
     Raises:
         ConfigError: If anything in them is wrong.
         DataError: If data is missing and nothing else is wrong.
     """
-    context = load_context(command, words, watch, subcommands=subcommands)
+    context = load_context(command, words, watch, subcommands=subcommands, full=full)
     if context.problems:
         validate_with_imports(context)
     context.raise_problems()
@@ -60,7 +66,7 @@ def validate_with_imports(context: RunContext) -> None:
 
     quiet_libraries()
     remaining = replace(context, resolved=validate_signatures(context.resolved, context.problems), only_checks=True)
-    if context.command not in WITH_MODEL:  # it builds none
+    if context.command not in WITH_MODEL or context.resolved.values.get("model") is None:  # there is none to build
         return
     with context.stack:
         try:

@@ -11,7 +11,7 @@ from pytorch_lightning.accelerators import XLAAccelerator
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from lightkit import runs
-from lightkit.cli.data_paths import check_input_folders, check_packages
+from lightkit.cli.data_paths import check_data
 from lightkit.cli.labelling import images_of, lift_limits
 from lightkit.cli.layered import LayeredCLI
 from lightkit.cli.parser import build_each_logger
@@ -77,8 +77,7 @@ class LightkitCLI(LayeredCLI):
         section["run"]["name"] = section["run"]["name"] or self.session.default_name
         self.saved_config = self._config_to_save()
         if self.session.print_config is None and not self.session.inputs:  # which need none of the data
-            check_packages(section.get("data"), self.session.resolved)
-            check_input_folders(section.get("data"), self.session.resolved)
+            check_data(section.get("data"), self.session.resolved)
         if self.session.only_checks:
             raise Checked
         self._print_config()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ __all__ = ["validate", "validate_signatures"]
 
 def validate(
     command: str, laid: LoadedConfig, resolved: Resolved, problems: Problems
-) -> tuple[Resolved, Sequence[KeyPath]]:
+) -> tuple[Resolved, ValidationResult]:
     """Find what is wrong with keys, values, files and folders.
 
     Args:
@@ -32,7 +32,7 @@ def validate(
         problems: Takes the mistakes.
 
     Returns:
-        The config without what is wrong; and the places of classes that must be imported before they can be judged.
+        The config without what is wrong; and what was found, with the places that only an import can judge.
     """
     check_paths(command, resolved, laid.arguments.options.get("ckpt_path"), problems)
     catalogue = load_schema().with_apart()
@@ -41,7 +41,7 @@ def validate(
         problems.add(problem)
     if command in WITH_MODEL and not problems.is_incomplete and laid.resolved.values.get("model") is None:
         problems.add(_missing_model(laid, command))
-    return drop_paths(resolved, {path for path, _ in findings.problems}), findings.unjudged
+    return drop_paths(resolved, {path for path, _ in findings.problems}), findings
 
 
 def _missing_model(laid: LoadedConfig, command: str) -> ConfigError:

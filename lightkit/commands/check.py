@@ -15,6 +15,7 @@ from lightkit.cli.ci_report import check_cases, check_page
 from lightkit.cli.config_loader import STAGES, options_of
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext
+from lightkit.cli.data_paths import check_known_data
 from lightkit.cli.full_validation import open_context
 from lightkit.cli.launching import plan_of
 from lightkit.cli.light_imports import import_lightning
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 __all__ = ["check"]
 
 _HELP = """\
-usage: lightkit check [STAGE] -c FILE... [--deep] [--junit FILE] [--key=value]... [key=value]...
+usage: lightkit check [STAGE] -c FILE... [--full | --deep] [--junit FILE] [--key=value]... [key=value]...
 
 Tell everything that is wrong with a config, each mistake with its place, and build and write nothing. Every other
-command does the same before it begins. Mistakes in what lightkit's catalogue knows are told without torch; for other
-classes, and where no mistake is found, torch and the classes are imported, which takes seconds.
+command does the same before it begins. Where lightkit's schema describes every class that the config names, nothing is
+imported and the answer comes at once. Other classes, such as your own, are imported, and torch with them: seconds.
 
   STAGE          the stage that the config is for: fit (the default), validate, test, predict; with --run RUN too
+  --full         import all classes and let jsonargparse parse the config, whatever the schema describes
   --deep         also build everything on one CPU and run the first batch of training and of validation (of the stage,
                  where it is another) from the config's data; find metrics that are monitored and never logged; and
                  compare what checkpoints and the batch take with the disk and the memory that are free
@@ -66,14 +68,14 @@ def check(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    is_deep = "--deep" in words
-    junit, words = _junit_in([word for word in words if word != "--deep"])
+    is_deep, is_full = "--deep" in words, "--full" in words
+    junit, words = _junit_in([word for word in words if word not in ("--deep", "--full")])
     stage = words.pop(0) if words and words[0] in STAGES else "fit"
     began = time.monotonic()
     found = None
     try:
-        session = open_context(stage, words, SignalWatch())
-        _check_session(session)
+        session = open_context(stage, words, SignalWatch(), full=is_full)
+        _check_session(session, imports=is_deep or is_full or session.needs_imports)
         _tell(session, _check_deeply(session) if is_deep else None)
     except LightkitError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -116,13 +118,18 @@ def _tell(session: RunContext, report: SmokeReport | None) -> None:
         print(session.resolved.masked("\n".join([*lines, f"no mistakes found{hint}"])))
 
 
-def _check_session(session: RunContext) -> None:
+def _check_session(session: RunContext, *, imports: bool) -> None:
     configure_console(session.mode, session.resolved.masked)
     for notice in session.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
     problems = Problems()
     with problems.noted():
         plan_of(session)
+    if not imports:
+        with problems.noted():
+            check_known_data(session.resolved)
+        problems.raise_any()
+        return
     # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
     import_lightning()
     from lightkit.cli.lightning_cli import Checked, LightkitCLI

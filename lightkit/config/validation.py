@@ -55,15 +55,22 @@ class ValidationResult:
         problems: All mistakes, each with its place in the config, in the order of the files.
         unjudged: Places of classes that the catalogue does not know: the user's own, those of other packages, and those
             of another version.
+        unverified: Places of values that only jsonargparse can judge, such as functions.
         unresolved: Places whose interpolation failed, of which nothing is said.
         removed: Places that were left out because they were wrong, as they were written.
     """
 
     problems: list[tuple[KeyPath, ConfigError]] = field(default_factory=list)
     unjudged: list[KeyPath] = field(default_factory=list)
+    unverified: list[KeyPath] = field(default_factory=list)
     unresolved: set[KeyPath] = field(default_factory=set, repr=False)
     removed: Collection[KeyPath] = field(default=(), repr=False)
     _places: list[Origin] = field(default_factory=list, repr=False)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether jsonargparse would find no more: everything in the config is known."""
+        return not self.unjudged and not self.unverified
 
     def report(self, path: KeyPath, says: str, node: Node, *others: Origin) -> None:
         """Note a mistake in a value."""
@@ -162,6 +169,8 @@ class ClassJudge:
         if type(value) is type(argument.get("default")) and value == argument.get("default"):
             return  # jsonargparse takes a default's text, whatever the type says
         branches = list_branches(argument["schema"])
+        if any(not branch or branch.get("callable") for branch in branches):
+            self._findings.unverified.append(path)
         if is_append(path[-1]) and not isinstance(node, Items):  # one element, or a class that becomes one
             branches = [item for branch in branches for item in list_branches(branch.get("items", branch))]
         if any(_takes_whole(branch, value) for branch in branches):
@@ -205,14 +214,18 @@ class ClassJudge:
             self._findings.report(place, f"expected the name of a class, got {_found(name)}", named)
             return
         if read_scalar(name) is None:
+            self._findings.unverified.append(place)
             return
         self._spec(path, entry, name)
         found = self._class(path, place, named, name, bases)
         if found is not None:
+            if self._catalogue.classes[found].get("check_installed"):
+                self._findings.unverified.append(path)
             self._arguments(path, entry, found, named)
 
     def _classless(self, path: KeyPath, node: Table, bases: Sequence[Schema]) -> None:
         """Judge a mapping that names no class, which jsonargparse takes for the arguments of the base class."""
+        self._findings.unverified.append(path)
         given = [key for key, child in node.entries.items() if not is_hollow(child)]
         for base in bases:
             described = self._catalogue.classes.get(base["class"])
@@ -355,6 +368,7 @@ class ClassJudge:
         """Judge a class that text names, as in ``callbacks: [RichProgressBar]``; a function may stand there too."""
         name = str(plain(node))
         if _may_be_file(name) or any(branch.get("callable") for branch in classes):
+            self._findings.unverified.append(path)
             return
         entry = Table({"class_path": node}, node.origin)
         wanted = [branch["class"] for branch in classes]
@@ -501,6 +515,8 @@ def validate_values(
         check.top_level(key, node)
     if all_known and "pytorch_lightning" in catalogue.trusted:
         judge_trainer_words(tree, catalogue, findings, is_loaded)
+    if not are_all_known or any("." in str(key) for path, _ in walk(tree) for key in path):
+        findings.unverified.append(())
     check.findings.put_in_order(tree)
     return check.findings
 
@@ -581,6 +597,8 @@ class _Check:
         known = {**section["arguments"], **(dict.fromkeys(OLD_TRAINER_KEYS) if key == "trainer" else {})}
         for name, child in node.entries.items():
             if key == "trainer" and name in _HARDWARE:
+                if not isinstance(child, Leaf) or "." in str(child.value):  # a class, or settings of one
+                    self.findings.unverified.append((key, name))
                 continue
             base = name.removesuffix("+") if is_append(name) else name
             if base in known and not (is_append(name) and not _takes_lists(known[base])):

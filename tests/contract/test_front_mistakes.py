@@ -14,7 +14,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -178,6 +178,19 @@ def test_each_mistake_is_told_with_its_place_and_leaves_nothing(case: str, told:
     assert (found.code, found.out) == (2, ""), found.err
     assert found.err == golden(case)
     assert found.is_as_before
+
+
+@pytest.fixture(scope="module")
+def parsed(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """What `check --full` says of each case: classes are imported and jsonargparse parses what is left."""
+    base = tmp_path_factory.mktemp("parsed")
+    commands = {case: case_command(case, base / case) for case in CASES if words_of(case)[0] == "check"}
+    return bench({case: replace(command, words=(*command.words, "--full")) for case, command in commands.items()})
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if words_of(case)[0] == "check"])
+def test_jsonargparse_finds_no_other_mistake_than_the_schema(case: str, parsed: dict[str, Told]) -> None:
+    assert (parsed[case].code, parsed[case].err) == (2, golden(case))
 
 
 # -- several mistakes -------------------------------------------------------------------------------------------------
@@ -383,6 +396,8 @@ def test_a_thousand_files_that_extend_one_another_are_an_error(told_oddly: dict[
 
 LAYERS = [CONFIGS / "base.yaml", *sorted(CONFIGS.glob("*/*.yaml"))]
 RUNNABLE = sorted({*CONFIGS.glob("*.yaml")} - {*LAYERS})
+KNOWN = [*RUNNABLE, *LAYERS]
+"""Configs that name classes of lightkit's and Lightning's alone."""
 NEEDS = {
     "accelerator/gpu": "accelerator.gpus",
     "accelerator/horovod": "horovod",
@@ -453,7 +468,12 @@ def told_of_right(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dic
         config = {"model": {"class_path": "own.Own", "init_args": arguments}}
         (folder / f"{number}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
         files[name] = ("-c", f"{number}.yaml")
-    return bench({name: Command(("check", *words), folder, hooks) for name, words in files.items()})
+    commands = {name: Command(("check", *words), folder, hooks) for name, words in files.items()}
+    full = {
+        f"full {file}": replace(commands[str(file)], words=(*commands[str(file)].words, "--full")) for file in KNOWN
+    }
+    cold = {f"cold {file}": commands[str(file)] for file in KNOWN}
+    return bench(commands) | bench(full) | bench(cold, cold=True)
 
 
 @pytest.mark.parametrize("file", RUNNABLE, ids=lambda file: file.stem)
@@ -461,6 +481,13 @@ def test_no_shipped_config_has_a_mistake(file: Path, told_of_right: dict[str, To
     found = told_of_right[str(file)]
     assert (found.code, found.err, found.is_as_before) == (0, "", True)
     assert found.out.startswith("no mistakes found")
+
+
+@pytest.mark.parametrize("file", KNOWN, ids=lambda file: f"{file.parent.name}_{file.stem}")
+def test_the_schema_and_jsonargparse_agree_on_a_shipped_config(file: Path, told_of_right: dict[str, Told]) -> None:
+    """The first answer is that of a process that cannot import torch."""
+    cold, full = told_of_right[f"cold {file}"], told_of_right[f"full {file}"]
+    assert (cold.code, cold.out, cold.err) == (full.code, full.out, full.err)
 
 
 @pytest.mark.parametrize("file", RUNNABLE, ids=lambda file: file.stem)
