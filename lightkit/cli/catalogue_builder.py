@@ -38,7 +38,7 @@ from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.config.schema import PACKAGES, describe_type
 from lightkit.launch import LaunchSettings
 from lightkit.launch.settings import ENGINES
-from lightkit.launch.watchdog_settings import WatchdogSettings
+from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
 
 __all__ = ["build_catalogue", "build_parsers"]

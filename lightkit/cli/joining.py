@@ -160,7 +160,7 @@ class Seat:
 
     def tell_stall(self, stall: Stall) -> None:
         """Say that this rank makes no progress and is being ended."""
-        self.board.stall(self.rank, code=STALLED, words=stall.stacks, waits_for=stall.waits_for, at=stall.at)
+        self.board.stall(self.rank, code=STALLED, words=stall.stacks, waits_for=stall.waits_for, at=stall.line)
         if not self.supervised or self.rank.rank != 0:
             waits = "" if stall.waits_for is None else f"; it waits in {stall.waits_for}"
             says = f"error: rank {self.rank.rank} has hung for {stall.limit_s:g} s{waits}\n{stall.stacks}"

@@ -26,7 +26,7 @@ from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.config.loader import collect_errors
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings
-from lightkit.launch.watchdog_settings import WatchdogSettings
+from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
 
 __all__ = ["LayeredCLI"]

@@ -38,13 +38,12 @@ from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.cli.run_header import RunHeader
 from lightkit.cli.scripted import DataChanged
 from lightkit.cli.stage import Stage
-from lightkit.cli.stalling import watched
+from lightkit.cli.stall_report import make_watchdog
 from lightkit.cli.timing import deadline_of
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import ConfigError
-from lightkit.launch import heartbeat, read_watchdog
+from lightkit.launch import WatchdogSettings, heartbeat, read_watchdog
 from lightkit.launch.plan import THREADS
-from lightkit.launch.watchdog_settings import WatchdogSettings
 from lightkit.tuning.computation import Computation
 
 __all__ = ["TrainerComponents", "computation_unrecorded", "list_callbacks", "share_devices", "take_threads"]
@@ -164,7 +163,7 @@ class TrainerComponents:
         stop = StopOnSignal(self._session.watch, last_good=self._last_good)
         unchanged = LambdaCallback(setup=self._refuse_other_data)
         began = LambdaCallback(on_fit_start=self._log_config, on_train_start=self._note_beginning)
-        watchdog = watched(self._session, self._stage, read_watchdog(self._session.resolved))
+        watchdog = make_watchdog(self._session, self._stage, read_watchdog(self._session.resolved))
         watch = StallWatch(watchdog, gently=seat is None)
         recorder = self._stage.recorder
         bad_images = BadImages(run, events=recorder.events)

@@ -23,8 +23,7 @@ from lightkit.launch.plan import Plan, plan_launch
 from lightkit.launch.ranks import ATTEMPT, ENGINE, LAUNCH, PREEMPTED, Rank, this_rank
 from lightkit.launch.settings import ENGINES, LaunchSettings, check_engine, read_settings
 from lightkit.launch.supervisor import Supervisor
-from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog
-from lightkit.launch.watchdog_settings import WatchdogSettings, read_watchdog
+from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, read_watchdog
 
 __all__ = [
     "ATTEMPT",

@@ -1,31 +1,35 @@
-"""Ends a process that makes no progress, and says where it stands."""
+"""The `watchdog` block of a config, and the thread that ends a process which makes no progress."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from types import FrameType
+from typing import Literal
 
-from lightkit.launch.effort import Effort
+from lightkit.config import Resolved, mistake, read_scalar
 from lightkit.launch.heartbeat import Heartbeat
-from lightkit.launch.stacks import Samples, Stack, own_stacks, show_forks, stacks_of_children
+from lightkit.launch.stacks import Stack, capture_children, capture_threads, register_in_forks
 
-__all__ = ["STALLED", "Hung", "Stall", "Watchdog"]
+__all__ = ["STALLED", "Hung", "Stall", "Watchdog", "WatchdogSettings", "read_watchdog"]
 
 STALLED = 70
 """Exit code of a process that its watchdog has ended."""
-_GRACE_S = 5.0
+
+_UNTIMED_FACTOR = 4.0
+_COLLECTIVE_GRACE_S = 5.0  # a rank that waits for others is ended after the rank that hangs
 _UNWINDING_S = 20.0
-_MOST_UNWINDING_S = 600.0
-_MOST_SWALLOWED = 3
-_LOOK_S = 1.0
+_LONGEST_UNWINDING_S = 600.0
+_POLL_S = 1.0
+_IO_BYTES = 2**20  # less than that is a loop that asks a file again and again
 # A frame of one of these files that is innermost stands for a collective: native code waits there for other ranks.
 _COLLECTIVES = (
     "torch/autograd/graph.py",
@@ -34,68 +38,113 @@ _COLLECTIVES = (
     "horovod/torch/",
     "horovod/common/",
 )
-# Whose stack has one of these is being looked at by a person.
 _DEBUGGERS = ("/bdb.py", "/pdb.py", "/pydevd", "/debugpy/", "/pudb/", "/ipdb/")
 
 
 @dataclass(frozen=True)
-class Stall:
-    """What is known of a process that makes no progress.
+class WatchdogSettings:
+    """When training that goes wrong by itself is ended.
+
+    A step is a stall once nothing has been finished for longer than `factor` times the median of the last 50 steps of
+    its kind (training, validation, test, prediction), and for longer than `floor_s` seconds. Untimed work has
+    four times as long: the first two batches of a kind, the end of an epoch, a checkpoint; and longer as long as it
+    reads or writes files. Downloads and the preparation of data before the first batch are not watched, nor is a
+    debugger's prompt, and the time in which the whole process stood still does not count.
 
     Args:
-        phase: What it did last: train, validate, ...
+        factor: Times the median step.
+        floor_s: Seconds, however short the steps are; 0: nothing counts as a stall.
+        on_nonfinite: After a loss that is NaN or infinite: `stop` ends the run and names its last good checkpoint;
+            `skip` leaves the batch out.
+    """
+
+    factor: float = 20.0
+    floor_s: float = 300.0
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+
+    def limit_s(self, heartbeat: Heartbeat) -> float:
+        """Compute the seconds that the current step or work may take; infinite if nothing counts as a stall."""
+        if not self.floor_s:
+            return math.inf
+        step_s = heartbeat.step_s
+        if step_s is not None:
+            return max(self.factor * step_s, self.floor_s)
+        return _UNTIMED_FACTOR * max(self.factor * heartbeat.longest_step_s, self.floor_s)
+
+
+def read_watchdog(resolved: Resolved) -> WatchdogSettings:
+    """Read the `watchdog` block of a config, whose keys and types are checked with all others.
+
+    Raises:
+        ConfigError: If a number in it is out of range.
+    """
+    block = resolved.values.get("watchdog")
+    known = [field.name for field in fields(WatchdogSettings)]
+    values = {
+        key: read_scalar(value) if isinstance(value, str) else value
+        for key, value in (block if isinstance(block, dict) else {}).items()
+        if key in known
+    }
+    for key, least, expected in (
+        ("factor", 1e-300, "a number above 0"),
+        ("floor_s", 0, "seconds, or 0 to end nothing"),
+    ):
+        value = values.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value < math.inf:
+            raise mistake(f"watchdog.{key}: expected {expected}, got {value!r}", resolved.origin_of(("watchdog", key)))
+    return WatchdogSettings(**values)
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Description of a process that makes no progress.
+
+    Args:
+        phase: Its last work: train, validate, ...
         seconds: Since its last progress.
-        limit_s: Seconds that it had.
-        who: The thread or process that stands still.
-        at: The line at which it stands, if any is known that is not Python's, torch's or Lightning's own.
-        samples: What it was loading.
+        limit_s: Seconds that it may take.
+        culprit: Stack of the thread or process that hangs.
         waits_for: Collective in which it waits for other ranks.
-        stacks: The stacks of all threads and of all processes that were started here, the main thread's last.
+        stacks: Text of the stacks of all child processes and threads, the main thread last.
     """
 
     phase: str
     seconds: float
     limit_s: float
-    who: str
-    at: str | None
-    samples: Samples
+    culprit: Stack
     waits_for: str | None
     stacks: str
 
     @property
-    def told(self) -> str:
-        """Say what has happened, in one line."""
+    def line(self) -> str | None:
+        """Line of code at which it hangs, if any is known that is not Python's, torch's or Lightning's own."""
+        return None if self.culprit.own_line is None else str(self.culprit.own_line)
+
+    def __str__(self) -> str:
+        """Format it as one line."""
+        line = f" at {self.line}" if self.line else ""
+        sample = f", loading sample {self.culprit.sample}" if self.culprit.sample is not None else ""
         return (
             f"nothing was finished for {self.seconds:.0f} s in phase {self.phase}, which may take {self.limit_s:.0f} s "
-            f"(watchdog.factor, watchdog.floor_s): {self.where}"
+            f"(watchdog.factor, watchdog.floor_s): {self.culprit.name} hangs{line}{sample}"
         )
-
-    @property
-    def where(self) -> str:
-        """Say where it stands."""
-        line = f" at {self.at}" if self.at else ""
-        sample = f", loading sample {self.samples.sample}" if self.samples.sample is not None else ""
-        return f"{self.who} stands still{line}{sample}"
 
 
 class Hung(BaseException):
-    """Raised in the main thread where it hangs. No `Exception`: a data set that passes over what fails must not."""
+    """Raised in the main thread where it hangs; no `Exception`, since a data set may skip samples that raise one."""
 
     def __init__(self, stall: Stall) -> None:
-        super().__init__(stall.told)
+        super().__init__(str(stall))
         self.stall = stall
 
 
 class Watchdog:
     """A thread that ends this process once nothing has been finished for too long.
 
-    Whoever waits for other ranks in a collective waits a little longer than the rank that hangs, so that this one
-    is the first to say where it stands.
-
     Args:
         heartbeat: Progress of this process.
-        limit_s: Gives the seconds that what is under way may take; 0 or infinity: it is not watched.
-        report: Told of a stall.
+        limit_s: Returns the seconds that the current work may take; 0 or infinity: it is not watched.
+        report: Called with a stall.
         end: Ends the process with the exit code `STALLED`.
     """
 
@@ -109,163 +158,119 @@ class Watchdog:
     ) -> None:
         self.stall: Stall | None = None
         self._heartbeat = heartbeat
-        self._limit_s = limit_s
-        self._report = report
-        self._end = end
+        self._limit_s, self._report, self._end = limit_s, report, end
         self._stopped = threading.Event()
         self._main = threading.current_thread()
-        self._wakes = self.is_heard = False  # the latter once `Hung` has come to whoever records the end
-        self._raised: weakref.ref[Hung] | None = None
-        self._effort = Effort(self._main)
+        self._io_bytes = 0
+        self._raises = False
         self._thread: threading.Thread | None = None
 
     def prepare(self, *, gently: bool) -> None:
-        """Let loading processes that begin from now on show their stacks.
+        """Let data loader workers that begin from now on show their stacks.
 
         Args:
-            gently: Raise `Hung` in the main thread first, and end the process only where that does not end.
+            gently: Raise `Hung` in the main thread first, and end the process only if it does not end by itself.
         """
-        if not self._is_on:
+        if not 0 < self._limit_s() < math.inf:
             return
-        show_forks()
-        if gently and _can_handle(signal.SIGUSR2):
-            signal.signal(signal.SIGUSR2, self._wake)
-            self._wakes = True
+        register_in_forks()
+        is_main = threading.current_thread() is threading.main_thread()
+        if gently and is_main and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
+            signal.signal(signal.SIGUSR2, self._raise_hung)
+            self._raises = True
 
     def start(self) -> None:
-        """Begin to watch; a second call, and no limit, change nothing."""
-        if self._is_on and self._thread is None and not self._stopped.is_set():
+        """Begin to watch; without a limit, or after the first call, do nothing."""
+        if 0 < self._limit_s() < math.inf and self._thread is None and not self._stopped.is_set():
             self._heartbeat.beat()
-            self._main = threading.current_thread()  # under Spark and Ray no rank's is the process's own
-            self._effort = Effort(self._main)
+            self._main = threading.current_thread()  # under Ray no rank's is the process's own
+            self._io_bytes = _count_io_bytes(self._main)
             self._thread = threading.Thread(target=self._watch, name="lightkit-watchdog", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._stopped.set()
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
-        if self._wakes and threading.current_thread() is threading.main_thread():
+        if self._raises and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR2, signal.SIG_DFL)
-            self._wakes = False
+            self._raises = False
 
-    @property
-    def _is_on(self) -> bool:
-        return 0 < self._limit_s() < float("inf")
-
-    def _wake(self, _signum: int, _frame: FrameType | None) -> None:
-        if self.stall is None or self.is_heard or not (self._raised is None or self._is_swallowed):
-            return
-        hung = Hung(self.stall)
-        self._raised = weakref.ref(hung)
-        try:
-            raise hung
-        finally:
-            del hung  # of which this frame, kept by its traceback, would be the last owner
-
-    @property
-    def _is_swallowed(self) -> bool:
-        """Whether nobody has the exception any more, as after `except BaseException: pass` in the code that hung."""
-        return self._raised is not None and self._raised() is None and not self.is_heard
+    def _raise_hung(self, _signum: int, _frame: FrameType | None) -> None:
+        if self.stall is not None:
+            raise Hung(self.stall)
 
     def _watch(self) -> None:
-        looked_s = time.monotonic()
-        while not self._stopped.wait(wait_s := min(_LOOK_S, self._limit_s() / 4)):
-            late_s = time.monotonic() - looked_s - wait_s
-            if late_s > _LOOK_S:  # this thread stood still too: a machine that slept, a process that was stopped
+        woke_s = time.monotonic()
+        while not self._stopped.wait(wait_s := min(_POLL_S, self._limit_s() / 4)):
+            late_s = time.monotonic() - woke_s - wait_s
+            if late_s > _POLL_S:  # this thread stood still too: a machine that slept, a process that was stopped
                 self._heartbeat.postpone(late_s)
-            looked_s = time.monotonic()
-            if (stall := self._found()) is not None:
-                self._end_of(stall)
+            woke_s = time.monotonic()
+            if (stall := self._find_stall()) is not None:
+                self.stall = stall
+                try:
+                    self._report(stall)
+                finally:
+                    if not self._unwind():
+                        self._end(stall)
                 return
 
-    def _found(self) -> Stall | None:
-        limit_s, silent_s = self._limit_s(), self._heartbeat.silent_s
-        if self._effort.grew() and self._heartbeat.step_s is None:
-            self._heartbeat.beat()
-            return None
-        if silent_s <= limit_s:
-            return None
-        if _is_debugged(self._main.ident):
-            self._heartbeat.beat()
-            return None
-        waits_for = self._waits_for()
-        if waits_for is not None and silent_s <= limit_s + _GRACE_S:
-            return None
-        return self._described(silent_s, limit_s, waits_for)
-
-    def _described(self, silent_s: float, limit_s: float, waits_for: str | None) -> Stall | None:
-        before_s, phase = self._heartbeat.progress_at_s, self._heartbeat.phase
-        own, children = own_stacks(self._main.ident or 0), stacks_of_children()
-        if self._heartbeat.progress_at_s != before_s:  # at the last moment
-            return None
-        culprit = _culprit(own, children)
-        return Stall(
-            phase=phase,
-            seconds=round(silent_s, 3),
-            limit_s=limit_s,
-            who=culprit.who,
-            at=None if culprit.at is None else str(culprit.at),
-            samples=culprit.samples,
-            waits_for=waits_for,
-            stacks="\n".join(stack.text for stack in (*children, *own)),
+    def _find_stall(self) -> Stall | None:
+        limit_s, progress_at_s, phase = self._limit_s(), self._heartbeat.progress_at_s, self._heartbeat.phase
+        silent_s = self._heartbeat.silent_s
+        main = self._main.ident or 0
+        frame = sys._current_frames().get(main)
+        files = (
+            [each.f_code.co_filename.replace(os.sep, "/") for each, _ in traceback.walk_stack(frame)] if frame else []
         )
+        is_slow_io = self._does_io() and self._heartbeat.step_s is None
+        if is_slow_io or (silent_s > limit_s and any(part in file for file in files for part in _DEBUGGERS)):
+            self._heartbeat.beat()
+            return None
+        waits_for = self._heartbeat.waits_for
+        if waits_for is None and files and any(part in files[0] for part in _COLLECTIVES):
+            waits_for = "a collective"
+        if silent_s <= limit_s + (_COLLECTIVE_GRACE_S if waits_for else 0):
+            return None
+        threads, children = capture_threads(main), capture_children()
+        if self._heartbeat.progress_at_s != progress_at_s:  # at the last moment
+            return None
+        main_stack = replace(threads[-1], name="the main thread")
+        # Where it waits for a worker, a worker that shows what it loads is the one that hangs.
+        loading = [child for child in children if child.own_line is not None] if main_stack.waits_for_worker else []
+        culprit = max(loading, key=lambda child: child.batch is not None, default=main_stack)
+        stacks = "\n".join(stack.text for stack in (*children, *threads))
+        return Stall(phase, round(silent_s, 3), limit_s, culprit, waits_for, stacks)
 
-    def _end_of(self, stall: Stall) -> None:
-        self.stall = stall
-        try:
-            self._report(stall)
-        finally:
-            if not (self._wakes and self._has_ended()):
-                self._end(stall)
-
-    def _has_ended(self) -> bool:
-        """Wake the main thread and wait for it to save and to end, longer as long as it reads and writes.
-
-        Where its own code passes over that, it is woken again, and not waited for after the third time.
-        """
+    def _unwind(self) -> bool:
+        """Raise `Hung` in the main thread and wait for its end, longer as long as it reads or writes files."""
+        if not self._raises:
+            return False
         assert self._main.ident is not None
         signal.pthread_kill(self._main.ident, signal.SIGUSR2)
-        most_s = time.monotonic() + _MOST_UNWINDING_S
+        last_s = time.monotonic() + _LONGEST_UNWINDING_S
         deadline_s = time.monotonic() + _UNWINDING_S
-        num_swallowed = 0
-        while time.monotonic() < deadline_s:
-            if self._stopped.wait(_LOOK_S):
+        while time.monotonic() < min(deadline_s, last_s):
+            if self._stopped.wait(_POLL_S):
                 return True
-            if self._is_swallowed:
-                num_swallowed += 1
-                if num_swallowed == _MOST_SWALLOWED:
-                    return False
-                signal.pthread_kill(self._main.ident, signal.SIGUSR2)
-            if self._effort.grew():
-                deadline_s = min(time.monotonic() + _UNWINDING_S, most_s)
+            if self._does_io():
+                deadline_s = time.monotonic() + _UNWINDING_S
         return False
 
-    def _waits_for(self) -> str | None:
-        if self._heartbeat.waits_for is not None:
-            return self._heartbeat.waits_for
-        frame = sys._current_frames().get(self._main.ident or 0)
-        path = "" if frame is None else frame.f_code.co_filename.replace(os.sep, "/")
-        return "a collective" if any(part in path for part in _COLLECTIVES) else None
+    def _does_io(self) -> bool:
+        """Tell whether the main thread has read or written a good deal since this was last true."""
+        num_bytes = _count_io_bytes(self._main)
+        if num_bytes - self._io_bytes < _IO_BYTES:
+            return False
+        self._io_bytes = num_bytes
+        return True
 
 
-def _can_handle(signum: int) -> bool:
-    """Whether a handler can be set here, and nobody else has set one."""
-    is_main = threading.current_thread() is threading.main_thread()
-    return is_main and signal.getsignal(signum) == signal.SIG_DFL
-
-
-def _is_debugged(main: int | None) -> bool:
-    frame = sys._current_frames().get(main or 0)
-    files = (each.f_code.co_filename.replace(os.sep, "/") for each, _ in traceback.walk_stack(frame))
-    return any(part in file for file in files for part in _DEBUGGERS)
-
-
-def _culprit(own: list[Stack], children: list[Stack]) -> Stack:
-    """Choose who stands still: a process that loads where the main thread waits for it, else the main thread."""
-    main = own[-1] if own else Stack("this process", "")
-    loading = [stack for stack in children if stack.at is not None] if main.waits_for_loader else []
-    if loading:
-        return max(loading, key=lambda stack: stack.samples != Samples())
-    return Stack("the main thread", main.text, main.places, main.samples)
+def _count_io_bytes(thread: threading.Thread) -> int:
+    try:
+        lines = Path(f"/proc/self/task/{thread.native_id}/io").read_text(encoding="ascii").splitlines()
+    except OSError:  # no Linux, not allowed, or ended
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar:", "wchar:")))

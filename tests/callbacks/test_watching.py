@@ -161,7 +161,7 @@ class Watched:
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
     monkeypatch.setattr(sys.modules["lightkit.launch.heartbeat"], "_HEARTBEAT", Heartbeat())
-    monkeypatch.setattr("lightkit.launch.watchdog._LOOK_S", 0.05)
+    monkeypatch.setattr("lightkit.launch.watchdog._POLL_S", 0.05)
     return Watched(tmp_path)
 
 
@@ -181,11 +181,11 @@ def test_a_data_set_that_sleeps_is_named_and_the_training_goes_on_as_if_it_had_n
     pl.seed_everything(5)
     stall = hung(watched, ZeroesUnits(), Sleepy(24 + 14))  # the second epoch's fourth batch
     assert stall.phase == "train"
-    assert stall.who == "the main thread"
-    assert stall.at is not None
-    assert stall.at.startswith("tests/callbacks/test_watching.py:")
-    assert stall.at.endswith(" in __getitem__")
-    assert stall.samples.sample in (stall.samples.batch or ())
+    assert stall.culprit.name == "the main thread"
+    assert stall.line is not None
+    assert stall.line.startswith("tests/callbacks/test_watching.py:")
+    assert stall.line.endswith(" in __getitem__")
+    assert stall.culprit.sample in (stall.culprit.batch or ())
     saved = watched.saved()
     assert saved is not None
     assert (saved["epoch"], saved["global_step"]) == (1, 6 + 3)
@@ -234,8 +234,8 @@ def test_other_stages_are_watched_too(watched: Watched, stage: str) -> None:
         assert watched.watchdog is not None
         watched.watchdog.stop()
     assert caught.value.stall.phase == stage
-    assert caught.value.stall.at is not None
-    assert caught.value.stall.at.endswith(" in count")
+    assert caught.value.stall.line is not None
+    assert caught.value.stall.line.endswith(" in count")
 
 
 class Slow(pl.Callback):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -19,31 +18,29 @@ import pytest
 
 from lightkit.data.sampling import SampleKey
 from lightkit.launch.stacks import (
-    Place,
-    Samples,
+    SourceLine,
     Stack,
-    own_stacks,
-    place_of,
-    samples_of,
-    show_forks,
-    stacks_of_children,
+    capture_children,
+    capture_threads,
+    find_samples,
+    register_in_forks,
 )
 
 PACKAGES = sysconfig.get_paths()["purelib"]
 STANDARD = sysconfig.get_paths()["stdlib"]
-MINE = Place("/home/me/mine.py", 37, "__getitem__")
-MAIN = Place("/home/me/train.py", 5, "<module>")
-TRAINER = Place(f"{PACKAGES}/pytorch_lightning/trainer/trainer.py", 600, "fit")
-FETCHER = Place(f"{PACKAGES}/pytorch_lightning/loops/fetchers.py", 60, "__next__")
-WORKER = Place(f"{PACKAGES}/torch/utils/data/_utils/worker.py", 300, "_worker_loop")
-PIL = Place(f"{PACKAGES}/PIL/Image.py", 900, "load")
-JSON = Place(f"{STANDARD}/json/decoder.py", 337, "decode")
-OURS = Place(str(Path(__file__).parents[2] / "lightkit" / "data" / "photos.py"), 10, "read")
-TORCH = Place(f"{PACKAGES}/torch/nn/modules/linear.py", 120, "forward")
+MINE = SourceLine("/home/me/mine.py", 37, "__getitem__")
+MAIN = SourceLine("/home/me/train.py", 5, "<module>")
+TRAINER = SourceLine(f"{PACKAGES}/pytorch_lightning/trainer/trainer.py", 600, "fit")
+FETCHER = SourceLine(f"{PACKAGES}/pytorch_lightning/loops/fetchers.py", 60, "__next__")
+WORKER = SourceLine(f"{PACKAGES}/torch/utils/data/_utils/worker.py", 300, "_worker_loop")
+PIL = SourceLine(f"{PACKAGES}/PIL/Image.py", 900, "load")
+JSON = SourceLine(f"{STANDARD}/json/decoder.py", 337, "decode")
+OURS = SourceLine(str(Path(__file__).parents[2] / "lightkit" / "data" / "photos.py"), 10, "read")
+TORCH = SourceLine(f"{PACKAGES}/torch/nn/modules/linear.py", 120, "forward")
 
 
 @pytest.mark.parametrize(
-    ("places", "expected"),
+    ("lines", "expected"),
     [
         ([MAIN, TRAINER, FETCHER, MINE, PIL, JSON], MINE),
         ([MAIN, TRAINER, FETCHER, PIL, JSON], PIL),
@@ -52,38 +49,40 @@ TORCH = Place(f"{PACKAGES}/torch/nn/modules/linear.py", 120, "forward")
         ([MAIN, MINE, TRAINER, FETCHER, WORKER, JSON], None),
         ([MAIN, TRAINER, FETCHER, WORKER, MINE, TORCH], MINE),
         ([MAIN], MAIN),
-        ([Place("<frozen importlib._bootstrap>", 1, "_load")], None),
+        ([SourceLine("<frozen importlib._bootstrap>", 1, "_load")], None),
         ([], None),
     ],
     ids=["own", "package", "lightkit", "torch", "idle_worker", "worker", "no_trainer", "import", "none"],
 )
-def test_the_place_is_the_innermost_line_of_the_users_own_code(places: list[Place], expected: Place | None) -> None:
-    assert place_of(places) == expected
+def test_the_place_is_the_innermost_line_of_the_users_own_code(
+    lines: list[SourceLine], expected: SourceLine | None
+) -> None:
+    assert Stack("a thread", "", tuple(lines)).own_line == expected
 
 
 def test_a_place_is_told_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert str(Place(str(tmp_path / "src" / "mine.py"), 37, "__getitem__")) == "src/mine.py:37 in __getitem__"
+    assert str(SourceLine(str(tmp_path / "src" / "mine.py"), 37, "__getitem__")) == "src/mine.py:37 in __getitem__"
     assert str(MINE) == "/home/me/mine.py:37 in __getitem__"
 
 
 class Catalogue:
     """A data set that shows the stack on which it is asked for an item."""
 
-    def __getitem__(self, item: Any) -> Samples:
-        return samples_of(sys._getframe())
+    def __getitem__(self, item: Any) -> object:
+        return find_samples(sys._getframe())
 
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        ([4, 7], Samples((4, 7), 7)),
-        ([SampleKey(4, 0), SampleKey(7, 0)], Samples((4, 7), 7)),
-        (["a", "b"], Samples()),
+        ([4, 7], ((4, 7), 7)),
+        ([SampleKey(4, 0), SampleKey(7, 0)], ((4, 7), 7)),
+        (["a", "b"], (None, None)),
     ],
     ids=["numbers", "keys", "texts"],
 )
-def test_the_samples_are_those_of_the_batch_that_is_loaded(asked: list[Any], expected: Samples) -> None:
+def test_the_samples_are_those_of_the_batch_that_is_loaded(asked: list[Any], expected: object) -> None:
     from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
     fetcher = _MapDatasetFetcher(Catalogue(), auto_collation=True, collate_fn=lambda items: items[-1], drop_last=False)
@@ -91,7 +90,7 @@ def test_the_samples_are_those_of_the_batch_that_is_loaded(asked: list[Any], exp
 
 
 def test_an_item_that_no_loader_asks_for_is_no_sample() -> None:
-    assert Catalogue()[7] == Samples()
+    assert Catalogue()[7] == (None, None)
 
 
 def test_all_threads_are_shown_the_main_one_last() -> None:
@@ -99,11 +98,11 @@ def test_all_threads_are_shown_the_main_one_last() -> None:
     idler = threading.Thread(target=stop.wait, name="idler")
     idler.start()
     try:
-        stacks = own_stacks(idler.ident or 0)  # as if it were the main one
+        stacks = capture_threads(idler.ident or 0)  # as if it were the main one
     finally:
         stop.set()
         idler.join()
-    assert [stack.who for stack in stacks][-1] == "thread idler"
+    assert [stack.name for stack in stacks][-1] == "thread idler"
     assert "thread idler (most recent call last):" in stacks[-1].text
     assert "self._cond.wait" in stacks[-1].text or "wait" in stacks[-1].text
 
@@ -139,7 +138,7 @@ def forked(target: Any) -> Iterator[int]:
         process.join()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells which processes answer")
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are safe on Linux only")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.parametrize(
     ("target", "line"), [(sleeping, "time.sleep(3600)"), (stubborn, "lock.acquire()")], ids=["sleep", "lock"]
@@ -150,33 +149,34 @@ def test_a_forked_process_shows_where_it_stands_and_lives_on(
     longest_s = 60.0 if target is sleeping else 2.0  # the other's answer has no end
     monkeypatch.setattr("lightkit.launch.stacks._ANSWER_S", longest_s)
     monkeypatch.setattr("lightkit.launch.stacks._ANSWERS_S", longest_s)
-    show_forks()
+    register_in_forks()
     with forked(target) as pid:
-        (stack,) = (each for each in stacks_of_children() if each.who.endswith(str(pid)))
-        (again,) = (each for each in stacks_of_children() if each.who.endswith(str(pid)))
+        (stack,) = (each for each in capture_children() if each.name.endswith(str(pid)))
+        (again,) = (each for each in capture_children() if each.name.endswith(str(pid)))
     assert f"in {target.__name__}" in stack.text
-    assert stack.places == again.places
-    at = stack.places[-1]
+    assert stack.lines == again.lines
+    at = stack.lines[-1]
     source = Path(__file__).read_text(encoding="utf-8").splitlines()
     assert at.file == __file__
     assert line in source[at.line - 1]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells which processes answer")
-def test_another_program_is_named_and_lives_on() -> None:
-    show_forks()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as program:
-        try:
-            (stack,) = (each for each in stacks_of_children() if each.who == f"process {program.pid}")
-            assert program.poll() is None
-        finally:
-            program.communicate(b"\n")
-    assert program.returncode == 0
-    assert "shows no stack" in stack.text
-    assert stack.at is None
+def test_a_process_that_was_not_forked_is_named_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    register_in_forks()
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(3600,), daemon=True)
+    process.start()
+    try:
+        (stack,) = (each for each in capture_children() if each.name == f"process {process.pid}")
+        assert process.is_alive()
+    finally:
+        process.kill()
+        process.join()
+    assert "py-spy" in stack.text
+    assert stack.own_line is None
 
 
 def test_without_children_there_is_nothing_to_show() -> None:
     own = str(os.getpid())
-    assert not [stack for stack in stacks_of_children() if stack.who.endswith(f" {own}")]
-    assert Stack("nobody", "").at is None
+    assert not [stack for stack in capture_children() if stack.name.endswith(f" {own}")]
+    assert Stack("nobody", "").own_line is None

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.launch import STALLED, Heartbeat, Hung, Stall, Watchdog, WatchdogSettings
-from lightkit.launch.stacks import Place, Samples
+from lightkit.launch.stacks import SourceLine, Stack
 
 PATIENCE_S = 60.0
 LIMIT_S = 1000.0
@@ -71,7 +71,7 @@ class Kennel:
 
 @pytest.fixture
 def kennel(monkeypatch: pytest.MonkeyPatch) -> Kennel:
-    monkeypatch.setattr("lightkit.launch.watchdog._LOOK_S", 0.05)
+    monkeypatch.setattr("lightkit.launch.watchdog._POLL_S", 0.05)
     return Kennel()
 
 
@@ -84,9 +84,9 @@ def test_a_process_that_hangs_is_ended_with_its_stack(kennel: Kennel) -> None:
     assert stall.phase == "validate"
     assert stall.seconds >= stall.limit_s == kennel.limit_s
     assert stall.waits_for is None
-    assert stall.at is not None
-    assert "test_watchdog.py:" in stall.at
-    assert stall.at in stall.where
+    assert stall.line is not None
+    assert "test_watchdog.py:" in stall.line
+    assert stall.line in str(stall)
 
 
 def test_one_that_waits_for_others_is_ended_later(kennel: Kennel) -> None:
@@ -129,51 +129,6 @@ def test_a_main_thread_that_goes_on_hanging_is_ended(kennel: Kennel, monkeypatch
         with pytest.raises(Hung) as kept:  # as while it goes up
             time.sleep(kennel.time_is_over())
         assert kennel.ends.get(timeout=PATIENCE_S) is kept.value.stall
-
-
-def test_whoever_has_heard_of_it_is_not_woken_again(kennel: Kennel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightkit.launch.watchdog._UNWINDING_S", 0.5)
-    with kennel.watching(gently=True) as watchdog:
-        try:
-            time.sleep(kennel.time_is_over())
-        except Hung:
-            watchdog.is_heard = True
-        kennel.ends.get(timeout=PATIENCE_S)
-
-
-def test_who_passes_over_everything_is_woken_again(kennel: Kennel) -> None:
-    def hang() -> None:
-        with suppress(BaseException):
-            time.sleep(kennel.time_is_over())
-        time.sleep(PATIENCE_S)
-
-    with kennel.watching(gently=True), pytest.raises(Hung) as kept:  # or it would be woken once more
-        hang()
-    assert kept.value.stall is kennel.reports.get(timeout=PATIENCE_S)
-    assert kennel.reports.empty()
-    assert kennel.ends.empty()
-
-
-def test_who_passes_over_everything_again_and_again_is_not_waited_for(
-    kennel: Kennel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lightkit.launch.watchdog._UNWINDING_S", 2 * PATIENCE_S)
-    num_passed_over = 0
-
-    def hang(times: int) -> None:
-        nonlocal num_passed_over
-        if times:
-            try:
-                hang(times - 1)  # whatever comes between two of these, one further up is there to pass over it
-            except BaseException:  # noqa: BLE001 (as a data set may)
-                num_passed_over += 1
-        if kennel.ends.empty():
-            kennel.ends.put(kennel.ends.get(timeout=kennel.time_is_over()))
-
-    with kennel.watching(gently=True):
-        hang(6)
-    assert num_passed_over == 3
-    assert not kennel.ends.empty()
 
 
 def test_a_handler_of_the_users_own_for_the_signal_stays(kennel: Kennel) -> None:
@@ -294,7 +249,7 @@ def test_the_median_is_of_the_newest_steps_and_leaves_out_what_lies_between(monk
     assert at.heartbeat.silent_s == 1.0
 
 
-def test_the_words_name_who_where_and_what() -> None:
-    place = Place(str(Path.cwd() / "mine.py"), 37, "__getitem__")
-    stall = Stall("train", 2.0, 2.0, "data loader worker 7", str(place), Samples((36, 37), 37), None, "")
-    assert stall.where == "data loader worker 7 stands still at mine.py:37 in __getitem__, loading sample 37"
+def test_a_stall_names_process_line_and_sample() -> None:
+    line = SourceLine(str(Path.cwd() / "mine.py"), 37, "__getitem__")
+    stall = Stall("train", 2.0, 2.0, Stack("data loader worker 7", "", (line,), (36, 37), 37), None, "")
+    assert str(stall).endswith(": data loader worker 7 hangs at mine.py:37 in __getitem__, loading sample 37")
