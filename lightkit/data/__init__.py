@@ -19,9 +19,8 @@ class method ``check_installed()``, which raises a `lightkit.errors.ConfigError`
 there or of the wrong version, is called before anything is built.
 """
 
-from lightkit.data.drawn import DrawnFlowers
 from lightkit.data.fashion_mnist import FashionMNIST
-from lightkit.data.flowers import Flowers
+from lightkit.data.flowers import DrawnFlowers, Flowers
 from lightkit.data.image_folder import ImageFolder
 from lightkit.data.loaders import Transformed, eval_loader, predict_loader, train_loader
 from lightkit.data.sampling import ResumableSampler, SampleKey, sample_randomness

@@ -2,29 +2,71 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import logging
+import shutil
+import zlib
 from collections.abc import Sized
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torchvision
+from PIL import Image
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
 from lightkit.data.arguments import check_arguments, warn_unaugmented
 from lightkit.data.defects import Defects
-from lightkit.data.fashion_files import Pictures, fetch_files, read_pictures
+from lightkit.data.download import RemoteFile, download
 from lightkit.data.features import Features
 from lightkit.data.loaders import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
 from lightkit.data.loading import loading_of, seed_of, training_view_of
 from lightkit.data.on_device import after_transfer
+from lightkit.data.pixels import Decoded
 from lightkit.data.samples import ImageSamples
 from lightkit.data.splits import Split, check_fractions, split_of
 from lightkit.data.transforms import preprocessing_of
 from lightkit.data.views import EvalView, View
+from lightkit.errors import ConfigError, DataError
 from lightkit.images.preprocessing import Preprocessing
 
 __all__ = ["FashionMNIST"]
+
+log = logging.getLogger("lightkit.data")
+
+
+class GrayImages:
+    """Gray images with their labels, as sources of three equal channels.
+
+    Args:
+        arrays: ``(num, height, width)`` uint8.
+        labels: ``(num,)`` integers.
+    """
+
+    def __init__(
+        self, arrays: np.ndarray[Any, np.dtype[np.uint8]], labels: np.ndarray[Any, np.dtype[np.int64]]
+    ) -> None:
+        self.arrays, self.labels = arrays, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self.arrays[index]).convert("RGB"), int(self.labels[index])
+
+    def pixels(self, index: int) -> Decoded:
+        """Give an image in three equal channels."""
+        return Decoded(np.repeat(self.arrays[index][:, :, None], 3, axis=2))
+
+    def label(self, index: int) -> int:
+        """Give its label."""
+        return int(self.labels[index])
+
+    def name(self, index: int) -> str:
+        """Give its number, as it has no file of its own."""
+        return f"{index:05d}"
 
 
 class FashionMNIST(LightningDataModule):
@@ -96,7 +138,7 @@ class FashionMNIST(LightningDataModule):
         self.defects = Defects()
         self.class_names: list[str] = list(torchvision.datasets.FashionMNIST.classes)
         self.num_classes = len(self.class_names)
-        self._splits: dict[Split, Pictures] = {}
+        self._splits: dict[Split, GrayImages] = {}
         self._fingerprint = ""
         self._features = Features()
 
@@ -110,19 +152,70 @@ class FashionMNIST(LightningDataModule):
             warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment")
         if self._splits:
             return
-        training, test = (read_pictures(self.root, train=train) for train in (True, False))
+        training, test = (self._read(train=train) for train in (True, False))
         digests = [hashlib.sha256(pixels.tobytes()).hexdigest() for pixels in training.arrays]
         chosen: dict[Split, list[int]] = {"train": [], "val": []}
         for index, digest in enumerate(digests):
             chosen[split_of(digest, val_fraction=self.val_fraction, test_fraction=0)].append(index)
-        self._splits = {split: training.only(indices) for split, indices in chosen.items()}
+        self._splits = {
+            split: GrayImages(training.arrays[indices], training.labels[indices]) for split, indices in chosen.items()
+        }
         self._splits["test"] = test
         arrays = (training.arrays, training.labels, test.arrays, test.labels)
         self._fingerprint = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
     def fetch(self) -> None:
-        """Download the four files of torchvision's list, unless they are there."""
-        fetch_files(self.root, mirrors=self.mirrors or torchvision.datasets.FashionMNIST.mirrors)
+        """Download the four files of torchvision's list, unless they are there.
+
+        Raises:
+            DataError: If one of them cannot be downloaded or unpacked.
+        """
+        for name, md5 in torchvision.datasets.FashionMNIST.resources:
+            target = self._raw / name.removesuffix(".gz")
+            if target.is_file():
+                log.info("%s is there already", target)
+                continue
+            archive, aside = self._download(name, md5), target.with_name(f"{target.name}.part")
+            try:
+                with gzip.open(archive) as packed, aside.open("wb") as plain:
+                    shutil.copyfileobj(packed, plain)
+                aside.replace(target)
+            except (OSError, EOFError, zlib.error) as error:
+                raise DataError(f"{archive}: cannot unpack this file into {target.parent} ({error}).") from error
+            archive.unlink()
+
+    def _download(self, name: str, md5: str) -> Path:
+        mirrors = torchvision.datasets.FashionMNIST.mirrors if self.mirrors is None else self.mirrors
+        if not mirrors:
+            raise ConfigError("data.init_args.mirrors: expected at least one address, got an empty list")
+        for mirror in mirrors[:-1]:
+            try:
+                return download(RemoteFile(f"{mirror.rstrip('/')}/{name}", md5, algorithm="md5"), self._raw / name)
+            except DataError as error:  # noqa: PERF203 (of a few mirrors)
+                log.info("%s Trying the next mirror.", error)
+        return download(RemoteFile(f"{mirrors[-1].rstrip('/')}/{name}", md5, algorithm="md5"), self._raw / name)
+
+    @property
+    def _raw(self) -> Path:
+        return self.root / "FashionMNIST" / "raw"
+
+    def _read(self, *, train: bool) -> GrayImages:
+        """Read the images of training, or of the test."""
+        names = [name.removesuffix(".gz") for name, _ in torchvision.datasets.FashionMNIST.resources]
+        missing = [name for name in names if not (self._raw / name).is_file()]
+        if missing:
+            raise DataError(
+                f"{self._raw}: {', '.join(missing)} missing. Run `lightkit fetch` with the same -c FILE to download "
+                "them, or set data.init_args.root to the folder that holds FashionMNIST/raw."
+            )
+        try:
+            dataset = torchvision.datasets.FashionMNIST(str(self.root), train=train)
+        except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, KeyError) as error:
+            raise DataError(
+                f"{self._raw}: the {'training' if train else 'test'} files are not what torchvision expects "
+                f"({error or type(error).__name__}). Delete them and run `lightkit fetch` again."
+            ) from error
+        return GrayImages(dataset.data.numpy(), dataset.targets.numpy())
 
     @property
     def preprocessing(self) -> Preprocessing:

@@ -1,20 +1,26 @@
-"""The flower photos of TensorFlow's tutorials, with the drawn flowers in their place where nobody has fetched them."""
+"""Flowers: the photos of TensorFlow's tutorials, and drawn pictures that need no download."""
 
 from __future__ import annotations
 
+import colorsys
 import logging
 import os
+import shutil
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from lightkit.data.archives import unpack
-from lightkit.data.drawn import drawn_flowers
-from lightkit.data.fetch import Remote, download
+import numpy as np
+from PIL import Image, ImageDraw, ImageFilter
+
+from lightkit.data.download import RemoteFile, download, unpack
 from lightkit.data.image_folder import ImageFolder
-from lightkit.errors import DataError
-from lightkit.images.flower_photos import DEFAULT_ROOT, FOLDER, flower_photos, has_classes
+from lightkit.errors import ConfigError, DataError
+from lightkit.hardware.cache_folder import cache_folder, preferred_cache_folder
+from lightkit.images.flower_photos import CLASSES, DEFAULT_ROOT, FOLDER, flower_photos, has_classes
 
-__all__ = ["Flowers"]
+__all__ = ["DrawnFlowers", "Flowers", "draw_flower"]
 
 log = logging.getLogger("lightkit.data")
 
@@ -22,6 +28,7 @@ _URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/fl
 # TensorFlow Datasets, url_checksums/tf_flowers.txt
 _SHA256 = "4c54ace7911aaffe13a365c34f650e71dd5bf1be0a58b464e5a7183e3e595d9c"
 _SIZE_BYTES = 228_813_984
+_VERSION = 2  # raise it with every change of the drawing, so that nobody trains on another version's pictures
 
 
 class Flowers(ImageFolder):
@@ -45,17 +52,17 @@ class Flowers(ImageFolder):
         **kwargs: Any,
     ) -> None:
         super().__init__(root=root or "", **kwargs)
-        self.archive = Remote(url, digest=sha256, size_bytes=size_bytes)
+        self.archive = RemoteFile(url, digest=sha256, size_bytes=size_bytes)
         self._is_given = root is not None
 
     def prepare_data(self) -> None:
         """Draw the stand-in, on one process of each machine, where there are no photos."""
         if self._photos() is None:
-            drawn_flowers()
+            _drawn_folder()
         super().prepare_data()
 
     def setup(self, stage: str | None = None) -> None:
-        """Settle on the photos or the drawn flowers, say which, and read them.
+        """Choose the photos or the drawn flowers, log which, and read them.
 
         Raises:
             DataError: If a folder was named, by ``root`` or LIGHTKIT_DATA, that does not hold the photos.
@@ -63,9 +70,14 @@ class Flowers(ImageFolder):
         if self._catalogue is None:
             photos = self._photos()
             self.source = "drawn" if photos is None else "photos"
-            self.root = photos or drawn_flowers()
+            self.root = photos or _drawn_folder()
             if self.trainer is None or self.trainer.is_global_zero:
-                log.info(*self._notice(photos))
+                notice = (
+                    "data: drawn flowers (in %s), as there are no photos in data/flower_photos. `lightkit fetch` with "
+                    "the same -c FILE downloads them (229 MB); data.init_args.root or LIGHTKIT_DATA names a folder "
+                    "that has them."
+                )
+                log.info(notice if photos is None else "data: the flower photos in %s", self.root)
         try:
             super().setup(stage)
         except DataError as error:
@@ -81,14 +93,12 @@ class Flowers(ImageFolder):
             return
         archive = download(self.archive, target.parent / "flower_photos.tgz")
         unpack(archive, target, member=FOLDER)
-        archive.unlink()  # the folder is what is wanted, and 229 MB are worth having back
+        archive.unlink()
         log.info("the flower photos are in %s", target)
 
     def _photos(self) -> Path | None:
-        """Folder with the photos; None where there are none and nobody named a folder."""
-        if self._is_given:
-            return self.root  # what is wrong with it, if anything, ImageFolder tells
-        return flower_photos()
+        """Give the folder with the photos; None where there are none and no folder is named."""
+        return self.root if self._is_given else flower_photos()
 
     def _fetch_target(self) -> Path:
         if self._is_given:
@@ -98,11 +108,225 @@ class Flowers(ImageFolder):
             return folder if has_classes(folder) else folder / FOLDER
         return DEFAULT_ROOT
 
-    def _notice(self, photos: Path | None) -> tuple[str, Path]:
-        if photos is not None:
-            return "data: the flower photos in %s", photos
-        return (
-            "data: drawn flowers (in %s), as there are no photos in data/flower_photos. `lightkit fetch` with the same "
-            "-c FILE downloads them (229 MB); data.init_args.root or LIGHTKIT_DATA names a folder that has them.",
-            self.root,
+
+class DrawnFlowers(ImageFolder):
+    """Drawn pictures of five kinds of flowers that differ in shape and share their colours.
+
+    They are drawn on first use, in seconds, and kept in `$XDG_CACHE_HOME/lightkit` (default `~/.cache/lightkit`).
+
+    Args:
+        num_images: Number of pictures, over all five kinds.
+        drawn_size: Side of the square pictures, in pixels.
+        drawn_seed: Decides what is drawn.
+        kwargs: As for ImageFolder.
+    """
+
+    source = "drawn"
+    input_folders: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, num_images: int = 800, drawn_size: int = 160, drawn_seed: int = 0, **kwargs: Any) -> None:
+        super().__init__(root="", **kwargs)
+        if num_images < len(CLASSES) or drawn_size < 1:
+            raise ConfigError(
+                f"data.init_args: expected num_images of {len(CLASSES)} or more and drawn_size of 1 or more, got "
+                f"{num_images} and {drawn_size}"
+            )
+        self.num_images, self.drawn_size, self.drawn_seed = num_images, drawn_size, drawn_seed
+
+    def prepare_data(self) -> None:
+        """Draw the pictures, on one process of each machine, unless they are there."""
+        _drawn_folder(self.num_images, size=self.drawn_size, seed=self.drawn_seed)
+        super().prepare_data()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Find the pictures, and draw them where there are none yet."""
+        self.root = _drawn_folder(self.num_images, size=self.drawn_size, seed=self.drawn_seed)
+        super().setup(stage)
+
+
+def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:
+    """Give the folder with the drawn set, one folder a class, after drawing it where it is missing or incomplete.
+
+    It is drawn aside and renamed when complete: a kill leaves no half of it, and of two processes the first wins.
+
+    Raises:
+        DataError: If it can be written neither to the cache nor to the temporary folder.
+    """
+    preferred, cache = preferred_cache_folder(), cache_folder()
+    if cache is None:
+        raise DataError(
+            f"{preferred}: this cache folder cannot be written, and neither can one in {tempfile.gettempdir()}. Set "
+            "XDG_CACHE_HOME to a folder that can, or data.init_args.root to a folder with photos."
         )
+    target = cache / f"drawn-flowers-v{_VERSION}-n{num_images}-s{size}-seed{seed}"
+    if _is_complete(target, num_images):
+        return target
+    if cache != preferred:
+        log.warning("%s cannot be written; the drawn flowers are kept in %s instead", preferred, cache)
+    log.info("drawing %d pictures of flowers into %s (once; a few seconds)", num_images, target)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".drawing-", dir=cache) as aside:
+            folder = Path(aside, "flowers")
+            for label, kind in enumerate(CLASSES):
+                (folder / kind).mkdir(parents=True)
+                for number in range(label, num_images, len(CLASSES)):
+                    picture = draw_flower(kind, size=size, seed=(_VERSION, seed, label, number))
+                    picture.save(folder / kind / f"{number:05d}.png", compress_level=1)
+            if target.exists() and not _is_complete(target, num_images):  # a part of it was deleted
+                shutil.rmtree(target)
+            try:
+                folder.rename(target)
+            except OSError:
+                if not _is_complete(target, num_images):  # else another process was first, with the same pictures
+                    raise
+    except OSError as error:
+        raise DataError(
+            f"{target}: the drawn flowers cannot be written ({error.strerror or error}). They take about "
+            f"{num_images * size**2 * 2 / 1e6:.0f} MB. Make room, or set XDG_CACHE_HOME to a folder with some."
+        ) from error
+    return target
+
+
+def _is_complete(folder: Path, num_images: int) -> bool:
+    return folder.is_dir() and sum(1 for _ in folder.glob("*/*.png")) == num_images
+
+
+# -- drawing: kinds differ in the number, length, width and tip of their petals and in the size of their centre
+
+
+# kind: rings, petals a ring, width of a petal (share of its place), tip (0.4 round, 1.3 pointed), radius of the centre
+_SHAPES = {
+    "daisy": (1, (11, 18), 0.85, 0.4, (0.2, 0.3)),
+    "dandelion": (5, (34, 46), 0.6, 0.9, (0.0, 0.05)),
+    "roses": (6, (4, 6), 1.5, 0.4, (0.0, 0.06)),
+    "sunflowers": (2, (17, 26), 1.2, 1.3, (0.46, 0.58)),
+}
+_PETAL_HUES = (0, 335, 285, 50, 28, 45, 220)  # degrees; all kinds share them, so that no colour tells a kind
+_CENTRE_HUES = (48, 30, 20, 80)
+_GROUND_HUES = (105, 85, 205, 30, 150, 270)
+_SUPERSAMPLING = 2
+
+
+def draw_flower(kind: str, *, size: int, seed: Sequence[int]) -> Image.Image:
+    """Draw one picture.
+
+    Args:
+        kind: Name of a class.
+        size: Side of the square picture, in pixels.
+        seed: Decides everything about it.
+    """
+    rng = np.random.default_rng(seed)
+    side = size * _SUPERSAMPLING
+    canvas = _background(rng, side)
+    draw = ImageDraw.Draw(canvas)
+    leaf, petal = _color(rng, (105,), 0.35, 0.25), _color(rng, _PETAL_HUES, rng.choice([0.05, 0.5, 0.6, 0.7]), 0.6)
+    centre = _color(rng, _CENTRE_HUES, 0.5, 0.35)
+    for _ in range(int(rng.integers(2, 9))):  # leaves that come in from the lower edge
+        outline = _petal(side * rng.uniform(0.3, 0.9), side * rng.uniform(0.03, 0.1), tip=1.2)
+        foot = rng.uniform(0, side), side * rng.uniform(0.9, 1.05)
+        _polygon(draw, _turn(outline, rng.normal(-np.pi / 2, 0.5)) + foot, leaf, rng.uniform(0.6, 1.15))
+    small = [(rng.uniform(0.08, 0.92, 2) * side, rng.uniform(0.1, 0.18)) for _ in range(rng.choice([0, 0, 0, 1, 2, 3]))]
+    large = (side / 2 + rng.normal(0, 0.08 * side, 2), rng.uniform(0.24, 0.42))
+    for position, share in [*small, large]:  # the small ones are behind
+        radius = side * share
+        foot = (position[0] + rng.normal(0, 0.1 * side), side)
+        draw.line([tuple(position), foot], fill=_shade(leaf, 0.8), width=max(3, int(radius * 0.1)))
+        if kind == "tulips":
+            _draw_tulip(draw, rng, position, radius, petal)
+        else:
+            _draw_rings(draw, rng, kind, position, radius, petal, centre)
+    canvas = canvas.resize((size, size), Image.Resampling.LANCZOS)
+    pixels = np.asarray(canvas).astype(np.float32)  # light from one side, a colour cast, the grain of a sensor
+    angle = rng.uniform(0, 2 * np.pi)
+    ys, xs = np.mgrid[-0.5 : 0.5 : size * 1j, -0.5 : 0.5 : size * 1j]
+    light = rng.uniform(0.7, 1.2) + rng.uniform(0, 0.35) * (xs * np.cos(angle) + ys * np.sin(angle))
+    pixels *= light[..., None].astype(np.float32) * rng.normal(1, 0.05, 3).astype(np.float32)
+    pixels += rng.normal(0, rng.uniform(1, 8), pixels.shape).astype(np.float32)
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def _background(rng: np.random.Generator, side: int) -> Image.Image:
+    """Draw soft spots over a colour, as behind a lens with a wide aperture."""
+    small = max(1, side // 8)
+    image = Image.new("RGB", (small, small), _shade(_color(rng, _GROUND_HUES, 0.1, 0.1), 1.0))
+    draw = ImageDraw.Draw(image)
+    for _ in range(int(rng.integers(4, 26))):
+        (x, y), radius = rng.uniform(0, small, 2).tolist(), small * rng.uniform(0.03, 0.3)
+        color = _shade(_color(rng, _GROUND_HUES, 0.1, 0.15), rng.uniform(0.7, 1.2))
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
+    image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0.8, 3.0)))
+    return image.resize((side, side), Image.Resampling.BICUBIC)
+
+
+def _draw_rings(
+    draw: ImageDraw.ImageDraw,
+    rng: np.random.Generator,
+    kind: str,
+    position: np.ndarray[Any, Any],
+    radius: float,
+    petal: np.ndarray[Any, Any],
+    centre: np.ndarray[Any, Any],
+) -> None:
+    """Draw rings of petals, seen at an angle, from the outer one to the inner one, and the centre."""
+    num_rings, num_petals, width, tip, hearts = _SHAPES[kind]
+    turn, tilt = rng.uniform(0, 2 * np.pi), rng.uniform(0.68, 1.0)
+    heart = rng.uniform(*hearts)
+    for ring in range(num_rings):
+        reach = 1.0 - ring / num_rings * (1.0 if num_rings > 2 else 0.1)
+        num = max(3, int(rng.integers(*num_petals) * (reach if kind == "dandelion" else 1)))
+        for number in rng.permutation(num):
+            length = (reach - heart * 0.8) * rng.uniform(0.88, 1.06)
+            outline = _petal(length, width * 2 * np.pi * reach * 0.7 / num, tip=tip) + np.array([heart * 0.8, 0])
+            angle = 2 * np.pi * (number + ring / 2) / num + rng.normal(0, 0.25 / num)
+            light = rng.uniform(0.82, 1.12) * (1 - 0.08 * ring)
+            _polygon(draw, _turn(_turn(outline, angle) * [1, tilt], turn) * radius + position, petal, light)
+    angles = np.linspace(0, 2 * np.pi, 28)
+    disc = np.stack([np.cos(angles), np.sin(angles) * tilt], axis=1) * heart * radius
+    if heart > 0.1:
+        _polygon(draw, _turn(disc, turn) + position, centre, 0.5 if kind == "sunflowers" else 0.9)
+
+
+def _draw_tulip(
+    draw: ImageDraw.ImageDraw,
+    rng: np.random.Generator,
+    position: np.ndarray[Any, Any],
+    radius: float,
+    petal: np.ndarray[Any, Any],
+) -> None:
+    """Draw a cup of tall petals from the side; the cup opens upwards."""
+    openness, outline = rng.uniform(0.1, 0.32), _petal(rng.uniform(1.5, 1.8), rng.uniform(0.7, 0.9), tip=0.9)
+    for lean, light in ((-0.5, 0.72), (0.5, 0.72), (-1.0, 0.9), (1.0, 0.9), (rng.normal(0, 0.12), 1.05)):
+        points = _turn(outline, -np.pi / 2 + lean * openness) + np.array([lean * 0.24, 0.85])
+        _polygon(draw, points * radius + position, petal, light * rng.uniform(0.92, 1.06))
+
+
+def _petal(length: float, width: float, *, tip: float, num: int = 9) -> np.ndarray[Any, Any]:
+    """Give the outline of a petal or leaf from the origin along x; a ``tip`` of 0.4 is round, above 1 it is pointed."""
+    t = np.linspace(0, 1, num)
+    profile = np.sqrt(t * (1 - t**6)) if tip < 0.7 else np.sin(np.pi * t**0.7) * (1 - t) ** (tip * 0.3)
+    side = np.stack([t * length, width / 2 * np.maximum(profile / profile.max(), 0.2 * (1 - t))], axis=1)
+    return np.concatenate([side, side[::-1] * [1, -1]])
+
+
+def _turn(points: np.ndarray[Any, Any], angle: float) -> np.ndarray[Any, Any]:
+    cos, sin = np.cos(angle), np.sin(angle)
+    turned: np.ndarray[Any, Any] = points @ np.array([[cos, sin], [-sin, cos]])
+    return turned
+
+
+def _polygon(
+    draw: ImageDraw.ImageDraw, points: np.ndarray[Any, Any], color: np.ndarray[Any, Any], light: float
+) -> None:
+    draw.polygon([(x, y) for x, y in points.tolist()], fill=_shade(color, light), outline=_shade(color, light * 0.72))
+
+
+def _color(rng: np.random.Generator, hues: Sequence[int], saturation: float, value: float) -> np.ndarray[Any, Any]:
+    """Draw a color of at least this saturation and value; red, green and blue from 0 to 255."""
+    hue = (rng.choice(hues) + rng.normal(0, 12)) % 360 / 360
+    saturation = rng.uniform(saturation, min(1.0, saturation + 0.4))
+    return 255 * np.array(colorsys.hsv_to_rgb(hue, saturation, rng.uniform(value, 1.0)))
+
+
+def _shade(color: np.ndarray[Any, Any], factor: float) -> tuple[int, int, int]:
+    red, green, blue = (int(part) for part in (color * factor).clip(0, 255))
+    return red, green, blue

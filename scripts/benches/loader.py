@@ -122,12 +122,12 @@ def _photos() -> Path | None:
 
 def _drawn(folder: Path, *, num_images: int = 400, size: int = 320) -> Path:
     """Draw flowers into JPEG files about as large as the photos."""
-    from lightkit.data.flower_scenes import draw_flower  # here, so that --help and mistakes do without torch
-    from lightkit.data.flower_shapes import FLOWERS
+    from lightkit.data.flowers import draw_flower  # here, so that --help and mistakes do without torch
+    from lightkit.images.flower_photos import CLASSES
 
     print(f"drawing {num_images} flowers; LIGHTKIT_DATA or --data names photos", file=sys.stderr)
     for number in range(num_images):
-        kind = list(FLOWERS)[number % len(FLOWERS)]
+        kind = CLASSES[number % len(CLASSES)]
         (folder / kind).mkdir(parents=True, exist_ok=True)
         draw_flower(kind, size=size, seed=(number,)).save(folder / kind / f"{number:04d}.jpg", quality=95)
     return folder

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import multiprocessing
 import os
-import signal
 import time
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from lightkit.data.drawn import DrawnFlowers, drawn_flowers
+from lightkit.data.flowers import DrawnFlowers, _drawn_folder
 from lightkit.errors import ConfigError, DataError
 
 
@@ -33,7 +30,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_the_set_has_five_even_classes_of_different_pictures(cache: Path) -> None:
-    folder = drawn_flowers(10, size=32)
+    folder = _drawn_folder(10, size=32)
     assert sorted(entry.name for entry in folder.iterdir()) == ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
     assert {len(list(entry.iterdir())) for entry in folder.iterdir()} == {2}
     assert len(set(contents(folder).values())) == 10
@@ -42,71 +39,20 @@ def test_the_set_has_five_even_classes_of_different_pictures(cache: Path) -> Non
 def test_the_same_seed_draws_the_same_bytes_whatever_the_global_state(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = contents(drawn_flowers(10, size=32))
+    first = contents(_drawn_folder(10, size=32))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache / "other"))
     np.random.seed(7)
     torch.manual_seed(7)
-    assert contents(drawn_flowers(10, size=32)) == first
-    assert contents(drawn_flowers(10, size=32, seed=1)) != first
+    assert contents(_drawn_folder(10, size=32)) == first
+    assert contents(_drawn_folder(10, size=32, seed=1)) != first
 
 
 def test_it_is_drawn_once_and_again_where_files_are_missing(cache: Path) -> None:
-    folder = drawn_flowers(10, size=32)
+    folder = _drawn_folder(10, size=32)
     drawn_at, whole = folder.stat().st_mtime_ns, contents(folder)
-    assert drawn_flowers(10, size=32).stat().st_mtime_ns == drawn_at
+    assert _drawn_folder(10, size=32).stat().st_mtime_ns == drawn_at
     next(folder.glob("*/*.png")).unlink()
-    assert contents(drawn_flowers(10, size=32)) == whole
-    assert list(cache.iterdir()) == [folder]
-
-
-def _draw(barrier: multiprocessing.synchronize.Barrier) -> None:
-    barrier.wait()
-    drawn_flowers(40, size=32)
-
-
-@pytest.mark.slow
-def test_several_can_draw_at_once(cache: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(3)
-    processes = [context.Process(target=_draw, args=(barrier,)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    (folder,) = cache.iterdir()
-    assert len(contents(folder)) == 40
-
-
-def _draw_seven(is_drawn: multiprocessing.synchronize.Event) -> None:
-    """Draw as `_draw` does, but stand still after seven pictures."""
-    save, numbers = Image.Image.save, count(1)
-
-    def save_seven(*args: Any, **kwargs: Any) -> None:
-        save(*args, **kwargs)
-        if next(numbers) == 7:
-            is_drawn.set()
-            time.sleep(3600)
-
-    Image.Image.save = save_seven  # type: ignore[method-assign]
-    drawn_flowers(40, size=32)
-
-
-@pytest.mark.slow
-def test_a_kill_while_drawing_leaves_no_half_set(cache: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    is_drawn = context.Event()
-    process = context.Process(target=_draw_seven, args=(is_drawn,))
-    process.start()
-    assert is_drawn.wait(60)
-    assert len(list(cache.glob(".drawing-*/*/*.png"))) == 7
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    (leftover,) = cache.iterdir()
-    os.utime(leftover, (0, 0))  # long ago: nobody is at it any more
-    folder = drawn_flowers(40, size=32)
-    assert len(contents(folder)) == 40
+    assert contents(_drawn_folder(10, size=32)) == whole
     assert list(cache.iterdir()) == [folder]
 
 
@@ -116,7 +62,7 @@ def test_without_a_writable_cache_a_temporary_folder_is_used_and_told(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = drawn_flowers(5, size=16)
+    folder = _drawn_folder(5, size=16)
     assert folder.parent == tmp_path / f"lightkit-{os.getuid()}"
     assert folder.parent.stat().st_mode & 0o777 == 0o700
     assert "cannot be written; the drawn flowers are kept in" in caplog.text
@@ -129,7 +75,7 @@ def test_without_any_writable_folder_the_error_says_what_to_set(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
     with pytest.raises(DataError, match="Set XDG_CACHE_HOME to a folder that can"):
-        drawn_flowers(5, size=16)
+        _drawn_folder(5, size=16)
 
 
 def test_the_data_module_says_that_its_flowers_are_drawn(cache: Path, caplog: pytest.LogCaptureFixture) -> None:

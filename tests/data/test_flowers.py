@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from lightkit.data import Flowers
-from lightkit.data.flower_shapes import FLOWERS
+from lightkit.data.download import unpack
 from lightkit.errors import DataError
+from lightkit.images.flower_photos import CLASSES
 
-NAMES = [f"{kind}/{number}.jpg" for kind in FLOWERS for number in range(24)]
+NAMES = [f"{kind}/{number}.jpg" for kind in CLASSES for number in range(24)]
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +27,8 @@ def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("LIGHTKIT_DATA", raising=False)
     # the drawn set, small
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("lightkit.data.drawn.drawn_flowers.__defaults__", (60,))
-    monkeypatch.setattr("lightkit.data.drawn.drawn_flowers.__kwdefaults__", {"size": 16, "seed": 0})
+    monkeypatch.setattr("lightkit.data.flowers._drawn_folder.__defaults__", (60,))
+    monkeypatch.setattr("lightkit.data.flowers._drawn_folder.__kwdefaults__", {"size": 16, "seed": 0})
     return place
 
 
@@ -116,7 +117,7 @@ def test_fetching_puts_the_photos_where_they_are_looked_for(
     named: str,
 ) -> None:
     server = serve({"flower_photos.tgz": archive}, cut_after=[len(archive) // 2])
-    monkeypatch.setattr("lightkit.data.fetch.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("lightkit.data.download.time.sleep", lambda seconds: None)
     if named == "variable":
         monkeypatch.setenv("LIGHTKIT_DATA", str(tmp_path / "mine"))
     options: dict[str, Any] = {
@@ -135,3 +136,15 @@ def test_fetching_puts_the_photos_where_they_are_looked_for(
     }[named]
     assert source_and_root(caplog, **options)[:2] == ("photos", expected)
     assert not list(Path(expected).parent.glob("*.tgz*"))
+
+
+def test_an_archive_whose_content_is_far_longer_than_it_is_not_unpacked(tmp_path: Path) -> None:
+    archive = tmp_path / "zeros.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        member = tarfile.TarInfo("flower_photos/zeros")
+        member.size = 110_000_000
+        with Path("/dev/zero").open("rb") as zeros:
+            tar.addfile(member, zeros)
+    with pytest.raises(DataError, match="content is longer than 100 MB"):
+        unpack(archive, tmp_path / "target", member="flower_photos")
+    assert {path.name for path in tmp_path.iterdir()} == {"place", "zeros.tgz"}
