@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lightkit.artefacts.metadata import FILES as FORMATS
 from lightkit.cli.config_loader import OPTIONS, STAGES, options_of
 from lightkit.cli.offered import FILES, FOLDERS, keys, topics, values
+from lightkit.export.metadata import FILES as FORMATS
 
 __all__ = ["answer"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightkit import config, runs
-from lightkit.artefacts.metadata import format_of
 from lightkit.config.credentials import HIDDEN
 from lightkit.config.tree import Leaf, Table
 from lightkit.errors import ConfigError
+from lightkit.export.metadata import format_of
 
 __all__ = [
     "NAMED_CLASSES",

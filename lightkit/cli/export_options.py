@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import config
-from lightkit.artefacts.metadata import FILES
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.path_checks import explain_unwritable
 from lightkit.errors import ConfigError
-
-__all__ = ["FORMATS", "ExportOptions", "options_in"]
+from lightkit.export.metadata import FILES
 
 FORMATS = (*FILES, "all")
-"""What `--format` takes."""
+"""Values of `--format`."""
 _DEFAULT_FORMAT = "torch_export"
 _SHAPE = re.compile(r"(?:([A-Za-z_]\w*)[:=])?\s*(\d+(?:\s*[,x]\s*\d+)*)\s*(?::\s*(\w+))?\s*")
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
@@ -27,14 +25,13 @@ _NUM_SAMPLES = 64
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is to be exported, and how.
+    """Options of the command line.
 
     Args:
         formats: Names of the formats, each once.
         output: Folder; the run's `export` if None.
         with_preprocessing: Put resize, crop and normalisation into the graph.
-        input_shapes: Of ``forward``'s inputs, each with the name of its argument or None, its sizes, of which the batch
-            comes first, and its dtype.
+        input_shapes: Of ``forward``'s inputs: name of the argument or None, sizes with the batch first, dtype.
         opset: Of ONNX.
         half: Write ONNX with weights in float16.
         int8: Write ONNX quantised.
@@ -57,46 +54,47 @@ class ExportOptions:
     logged: str | None = None
 
     @classmethod
-    def of(cls, said: Mapping[str, str | bool]) -> ExportOptions:
-        """Read the options as the command line gives them.
+    def parse(cls, given: Mapping[str, str | bool]) -> ExportOptions:
+        """Parse the options of the command line.
 
         Raises:
-            ConfigError: If one has a value that it does not take, naming every such option.
+            ConfigError: Naming every option with an invalid value.
         """
         problems = config.Problems()
-        read: dict[str, Any] = {}
-        for name, take in _READ.items():
-            if name in said:
+        fields: dict[str, Any] = {}
+        for name, (field, parse) in _PARSERS.items():
+            if name in given:
                 with problems.noted():
-                    read[_FIELDS.get(name, name.replace("-", "_"))] = take(name, said[name])
+                    fields[field] = parse(name, str(given[name]))
         problems.raise_any()
-        if read.get("output") == Path("json"):
-            del read["output"]
-        if not str(read.get("logged", "")).startswith(("models:/", "runs:/")):
-            read.pop("logged", None)
-        return cls(**read)
+        fields |= {name: bool(given.get(name.replace("_", "-"))) for name in ("with_preprocessing", "half", "int8")}
+        if fields.get("output") == Path("json"):
+            del fields["output"]
+        if str(given.get("run", "")).startswith(("models:/", "runs:/")):
+            fields["logged"] = given["run"]
+        return cls(**fields)
 
 
-def options_in(words: Sequence[str]) -> tuple[ExportOptions | None, config.Arguments]:
-    """Read the options among the words of a command line, and give all that was said, too.
+def parse_words(words: Sequence[str]) -> tuple[ExportOptions | None, config.Arguments]:
+    """Parse the command line of `lightkit export`.
 
     Returns:
-        The options; None where the words ask for help.
+        The options, None if the words ask for help; and all arguments.
 
     Raises:
-        ConfigError: If one has a value that it does not take, or the folder cannot be written.
+        ConfigError: If an option has an invalid value, or the folder cannot be written.
     """
     arguments = config.split_arguments(words, options=options_of("export"), problems=config.Problems())
     if arguments.passthrough:
         return None, arguments
-    options = ExportOptions.of(arguments.options)
+    options = ExportOptions.parse(arguments.options)
     if options.output is not None and (error := explain_unwritable(options.output, setting="--output")) is not None:
         raise error
     return options, arguments
 
 
-def _formats(name: str, said: str | bool) -> tuple[str, ...]:
-    words = [word.strip() for word in str(said).split(",")]
+def _parse_formats(name: str, text: str) -> tuple[str, ...]:
+    words = [word.strip() for word in text.split(",")]
     for word in words:
         if word not in FORMATS:
             raise ConfigError(
@@ -106,69 +104,57 @@ def _formats(name: str, said: str | bool) -> tuple[str, ...]:
     return tuple(FILES) if "all" in words else tuple(dict.fromkeys(words))
 
 
-def _shapes(name: str, said: str | bool) -> tuple[tuple[str | None, tuple[int, ...], str], ...]:
-    read = [_SHAPE.fullmatch(part.strip()) for part in str(said).split(";")]
-    shapes = [] if None in read else [found.groups() for found in read if found]
-    found = tuple(
-        (argument, tuple(map(int, re.split(r"\s*[,x]\s*", sizes))), dtype or _DTYPES[0])
-        for argument, sizes, dtype in shapes
-    )
-    if not found or any(0 in sizes for _, sizes, _ in found):
+def _parse_shapes(name: str, text: str) -> tuple[tuple[str | None, tuple[int, ...], str], ...]:
+    matches = [_SHAPE.fullmatch(part.strip()) for part in text.split(";")]
+    shapes = [
+        (match[1], tuple(map(int, re.split(r"\s*[,x]\s*", match[2]))), match[3] or _DTYPES[0])
+        for match in matches
+        if match is not None
+    ]
+    if len(shapes) < len(matches) or any(0 in sizes for _, sizes, _ in shapes):
         raise ConfigError(
             f"--{name}: expected sizes with the batch first, such as 1,3,224,224, 1x3x224x224 or 1,128:int64, several "
-            f"inputs parted by `;`, got {said!r}"
+            f"inputs parted by `;`, got {text!r}"
         )
-    if unknown := [dtype for _, _, dtype in found if dtype not in _DTYPES]:
+    if unknown := [dtype for _, _, dtype in shapes if dtype not in _DTYPES]:
         raise ConfigError(
             f"--{name}: expected one of {', '.join(_DTYPES)} after the sizes, got {unknown[0]!r}"
             f"{config.near(unknown[0], _DTYPES)}"
         )
-    if len({argument is None for argument, _, _ in found}) > 1:
-        raise ConfigError(f"--{name}: expected a name before each shape or before none, got {said!r}")
-    return found
+    if len({argument is None for argument, _, _ in shapes}) > 1:
+        raise ConfigError(f"--{name}: expected a name before each shape or before none, got {text!r}")
+    return tuple(shapes)
 
 
-def _whole(name: str, said: str | bool) -> int:
-    if not re.fullmatch(r"[0-9]+", str(said)) or int(str(said)) < 1:
-        raise ConfigError(f"--{name}: expected a whole number of at least 1, got {said!r}")
-    return int(str(said))
+def _parse_count(name: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
+        raise ConfigError(f"--{name}: expected a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
-def _distance(name: str, said: str | bool) -> float:
+def _parse_tolerance(name: str, text: str) -> float:
     try:
-        value = float(str(said))
+        value = float(text)
     except ValueError:
         value = math.nan
     if not (value >= 0 and math.isfinite(value)):
-        raise ConfigError(f"--{name}: expected a number of at least 0, got {said!r}")
+        raise ConfigError(f"--{name}: expected a number of at least 0, got {text!r}")
     return value
 
 
-def _folder(name: str, said: str | bool) -> Path:
-    if not str(said):
+def _parse_folder(name: str, text: str) -> Path:
+    if not text:
         raise ConfigError(f"--{name}: expected a folder, got nothing")
-    return Path(str(said)).expanduser()
+    return Path(text).expanduser()
 
 
-def _switch(_: str, said: str | bool) -> bool:
-    return bool(said)
-
-
-def _reference(_: str, said: str | bool) -> str:
-    return str(said)
-
-
-_READ: Mapping[str, Callable[[str, str | bool], Any]] = {
-    "format": _formats,
-    "output": _folder,
-    "with-preprocessing": _switch,
-    "input-shape": _shapes,
-    "opset": _whole,
-    "half": _switch,
-    "int8": _switch,
-    "num-samples": _whole,
-    "rtol": _distance,
-    "atol": _distance,
-    "run": _reference,
+_PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
+    "format": ("formats", _parse_formats),
+    "output": ("output", _parse_folder),
+    "input-shape": ("input_shapes", _parse_shapes),
+    "opset": ("opset", _parse_count),
+    "num-samples": ("num_samples", _parse_count),
+    "rtol": ("rtol", _parse_tolerance),
+    "atol": ("atol", _parse_tolerance),
 }
-_FIELDS = {"format": "formats", "input-shape": "input_shapes", "run": "logged"}
+"""Field and parser by option."""

@@ -29,7 +29,7 @@ from lightkit.cli.trainer_components import (
     take_threads,
 )
 from lightkit.cli.trust import restrict_loading
-from lightkit.export.bare_trainer import bare_trainer
+from lightkit.export.bare_trainer import build_bare_trainer
 
 __all__ = ["Checked", "ConfigPrinted", "DataChanged", "LightkitCLI"]
 
@@ -157,7 +157,7 @@ class LightkitCLI(LayeredCLI):
             ConfigError: If the trainer refuses its arguments.
         """
         if self._exports:
-            return bare_trainer()
+            return build_bare_trainer()
         asked = set(kwargs)
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         equipment = None
@@ -183,7 +183,7 @@ class LightkitCLI(LayeredCLI):
         if not self._exports:
             super()._run_subcommand(subcommand)
             return
-        from lightkit.cli.exporting import export_built  # here: it loads what writes and proves exports
+        from lightkit.cli.model_export import export_model  # here: it loads what writes and proves exports
 
         assert self.session is not None
-        export_built(self.session, self.model, self.datamodule)
+        export_model(self.session, self.model, self.datamodule)

@@ -14,7 +14,7 @@ from pytorch_lightning.trainer.states import RunningStage, TrainerFn
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.errors import RunLocked
-from lightkit.export.bare_trainer import bare_trainer
+from lightkit.export.bare_trainer import build_bare_trainer
 
 __all__ = ["LoadedModel", "add_export_method", "drop_training_hardware", "load_model"]
 
@@ -96,7 +96,7 @@ def load_model(module: LightningModule, data: LightningDataModule | None, checkp
         LightkitError: If the checkpoint cannot be read or does not fit, or the data is missing.
         RunLocked: If a training that goes on puts another checkpoint in its place meanwhile.
     """
-    trainer = bare_trainer(VerifiedCheckpointIO())
+    trainer = build_bare_trainer(VerifiedCheckpointIO())
     trainer.strategy.connect(module)
     module.trainer = trainer
     trainer.state.fn, trainer.state.stage = TrainerFn.VALIDATING, RunningStage.VALIDATING

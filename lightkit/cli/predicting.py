@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightkit import runs
-from lightkit.artefacts.digests import is_recorded, refuse_altered
-from lightkit.artefacts.metadata import Metadata, format_of, read_metadata
 from lightkit.cli.config_loader import options_of, read_artefact_option
 from lightkit.cli.console import OutputMode, choose_output_mode, configure_console
 from lightkit.cli.targets import Targets, check_words, end_of, refuse_overwriting, targets_of
 from lightkit.config import Arguments, split_arguments
 from lightkit.errors import ConfigError, DataError
-from lightkit.export.fresh.runtimes import Arrays, Runner, open_model
+from lightkit.export.metadata import Metadata, check_digest, format_of, is_recorded, read_metadata
+from lightkit.export.worker import Arrays, Runner, open_model
 from lightkit.images.listing import Listing, listed
 from lightkit.images.reading import pillow_warnings
 from lightkit.prediction.inference import check_takes_images, class_names_of, num_values_of, predictions
@@ -61,7 +60,7 @@ def predict_by_file(words: Sequence[str]) -> int:
     configure_console(mode)
     file = _found(str(options["artefact"]), options.get("run"))
     metadata = read_metadata(file)
-    refuse_altered(file)
+    check_digest(file)
     check_takes_images(metadata, str(file))
     if file.suffix.lower() == ".pt2":
         _check_trust(file, options.get("run"), is_trusted=bool(options.get("trust")))

@@ -10,11 +10,10 @@ from lightkit import runs
 from lightkit.cli.console import OutputMode, configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.export_options import ExportOptions
-from lightkit.cli.export_screen import steps
-from lightkit.cli.export_subject import subject_of
 from lightkit.cli.model_building import build_model, translate_model_errors
+from lightkit.cli.model_export import build_target, print_steps
 from lightkit.config import shown_path
-from lightkit.export.subject import Subject
+from lightkit.export.target import ExportTarget
 from lightkit.registry.lineage import RegisteredVersion, register
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable
 from lightkit.registry.store import Store, address_of_run, check_name, open_store
@@ -51,11 +50,11 @@ def register_run(
         check_name(name, in_catalog=store.in_catalog)
         with translate_model_errors(context):
             module, data = build_model(context)
-            options = ExportOptions.of({**context.options, "num-samples": str(_NUM_SAMPLES)})
-            subject = add_preprocessing(subject_of(context, module, data, options).subject)
+            options = ExportOptions.parse({**context.options, "num-samples": str(_NUM_SAMPLES)})
+            subject = add_preprocessing(build_target(context, module, data, options)[0])
         print_line(f"model {subject.metadata.model}", mode)
         print_line(f"from  {shown_path(checkpoint)}", mode)
-        with steps(mode) as on_step:
+        with print_steps(mode) as on_step:
             version = register(
                 subject,
                 store,
@@ -69,7 +68,9 @@ def register_run(
         _print_version(version, store, subject, run, mode)
 
 
-def _print_version(version: RegisteredVersion, store: Store, subject: Subject, run: runs.Run, mode: OutputMode) -> None:
+def _print_version(
+    version: RegisteredVersion, store: Store, subject: ExportTarget, run: runs.Run, mode: OutputMode
+) -> None:
     """Print the version, its inputs and outputs, and the command to serve it."""
     aliases = f" ({', '.join(version.aliases)})" if version.aliases else ""
     print_line(f"made  version {version.version} of {version.name}{aliases} in MLflow at {store.address.shown}", mode)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.explaining import located
-from lightkit.cli.export_options import options_in
+from lightkit.cli.export_options import parse_words
 from lightkit.cli.full_validation import open_context
 from lightkit.cli.joining import seat_of
 from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
@@ -77,11 +77,11 @@ def _run_command(command: str, words: list[str], watch: SignalWatch, notifier: C
 
 def _run_export(words: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
     """Export in this one process, whatever the config's hardware is."""
-    options, arguments = options_in(words)
+    options, arguments = parse_words(words)
     if options is not None and options.logged is not None:
-        from lightkit.cli.exporting import export_logged  # here: it loads torch
+        from lightkit.cli.model_export import export_logged_model  # here: it loads torch
 
-        return export_logged(options, arguments)
+        return export_logged_model(options, arguments)
     session = _open("export", words, watch, notifier)
     session.seat = None
     return _run_session(session, words)

@@ -133,7 +133,7 @@ def _checked(said: Mapping[str, list[str]]) -> RetrainOptions:
     last = {option: values[-1] for option, values in said.items() if values}
     format_ = last.get("--export-format", _DEFAULT_FORMAT)
     try:
-        ExportOptions.of({"format": format_})
+        ExportOptions.parse({"format": format_})
     except ConfigError as error:
         raise error.reworded(lambda text: text.replace("--format", "--export-format")) from None
     return RetrainOptions(

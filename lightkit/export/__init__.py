@@ -1,1 +1,1 @@
-"""Models that leave the house: one file each, proved against the module it was made of."""
+"""Exported models: one module a format, each file proved against the module that it was made of."""

@@ -1,4 +1,4 @@
-"""The trainer that restores and scores a model: one process that writes and shows nothing."""
+"""A trainer that only restores and scores a model."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Trainer
 
-__all__ = ["bare_trainer"]
 
+def build_bare_trainer(*plugins: Any, accelerator: str = "cpu") -> Trainer:
+    """Build a trainer that restores and scores a model in one process, without files or output.
 
-def bare_trainer(*plugins: Any, accelerator: str = "cpu") -> Trainer:
-    """Give the trainer, alone whatever has launched this process: Slurm's or torchrun's variables do not reach it.
+    Launchers' variables, such as Slurm's or torchrun's, have no effect on it.
 
     Args:
-        plugins: Its plugins besides, such as a checkpoint writer.
-        accelerator: On one device of which it runs.
+        plugins: Further plugins, such as a checkpoint writer.
+        accelerator: It uses one device of it.
     """
     return Trainer(
         accelerator=accelerator,

@@ -1,64 +1,108 @@
-"""The graph of a model, as `torch.export` sees it, from which both ``.pt2`` and ONNX files are made."""
+"""Capture a model's graph by `torch.export`, with a batch of any size; ``.pt2`` and ONNX files are made of it."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from lightkit.artefacts.metadata import TensorSpec
-from lightkit.export.batches import check_batches
-from lightkit.export.reasons import code_line, quiet, reasoned, refused
-from lightkit.export.subject import Subject, own
+from lightkit.export.export_errors import export_error, find_code_line, format_reason, silence_exporters
+from lightkit.export.target import ExportTarget, clone_inputs
+from lightkit.export.worker import flatten
 
-__all__ = ["captured"]
+_BATCH_SIZES = (1, 3)
+"""Exporters see one batch of two or more; they most often treat a batch of one differently."""
 
 
-def captured(subject: Subject, file: str, *, model: nn.Module | None = None) -> ExportedProgram:
-    """Give the graph, with the dimensions that the metadata leave open, the batch among them, of any length.
-
-    It never settles for a graph of one batch size: a model that needs that is refused.
+def capture_graph(target: ExportTarget, file: str, *, model: nn.Module | None = None) -> ExportedProgram:
+    """Capture the graph, with the dimensions that the metadata leave open, the batch among them, of any length.
 
     Args:
-        subject: What is exported.
-        file: Name of the file that is to be written, for the error.
-        model: What to capture in place of the subject's model; it takes the same inputs.
+        target: Model to export.
+        file: Name of the file to write, for the error.
+        model: Captured in place of the target's model; it takes the same inputs.
 
     Raises:
         ExportError: With the exporter's reason, if the model depends on the batch size, decides by the values of its
             inputs, or fails.
     """
-    model = model or subject.model
-    shapes = _as_arguments(_dynamic(subject.metadata.inputs), model)
-    with quiet() as guards, torch.no_grad():
-        try:
-            program = torch.export.export(model, own(subject.example), dynamic_shapes=shapes)
-        except Exception as error:  # whatever the model's own code raises while it is captured
-            line = code_line(error) or guards.line
-            raise refused(file, subject.plain, reasoned(error), line=line) from error
-    if model is subject.model:
-        check_batches(program.module(), subject, file)
-    return program
-
-
-def _dynamic(inputs: tuple[TensorSpec, ...]) -> tuple[Mapping[int, Any] | None, ...]:
+    model = model or target.model
     batch = Dim("batch", min=1)
-    return tuple(
+    shapes: tuple[Any, ...] = tuple(
         {
             axis: batch if axis == 0 else Dim(f"{spec.name}_{axis}", min=1)
             for axis, length in enumerate(spec.shape)
             if length is None
         }
-        for spec in inputs
+        for spec in target.metadata.inputs
+    )
+    kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:  # the exporter wants the shapes of *inputs in a tuple of their own
+        num = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+        shapes = (*shapes[:num], shapes[num:])
+    with silence_exporters() as guards, torch.no_grad():
+        try:
+            program = torch.export.export(model, clone_inputs(target.example), dynamic_shapes=shapes)
+        except Exception as error:  # the model's own code raises anything
+            line = find_code_line(error) or guards.line
+            raise export_error(file, target.plain, format_reason(error), line=line) from error
+    if model is target.model:
+        check_batch_sizes(program.module(), target, file)
+    return program
+
+
+def check_batch_sizes(program: Callable[..., Any], target: ExportTarget, file: str) -> None:
+    """Compare a program with its model at other batch sizes than the example's.
+
+    A program that differs at every size passes: the proof reports by how much.
+
+    Args:
+        program: Graph or script of the model.
+        target: Model to export.
+        file: Name of the file to write, for the error.
+
+    Raises:
+        ExportError: If the model or the program fails at another size, returns other shapes, or values that differ from
+            the model's at that size only.
+    """
+    is_alike = _are_close(*(_run(run, target.example, target, file) for run in (target.model, program)))
+    for size in _BATCH_SIZES:
+        inputs = tuple(
+            value[torch.arange(size) % len(value)] if value.dim() else value  # samples in turn
+            for value in target.example
+        )
+        expected, found = (_run(run, inputs, target, file) for run in (target.model, program))
+        specs = zip(target.metadata.outputs, expected, strict=False)
+        if any(spec.shape[:1] == (None,) and value.shape[:1] != (size,) for spec, value in specs):
+            reason = f"for {size} samples it gives {_format_shapes(expected)}"
+        elif _format_shapes(found) != _format_shapes(expected):
+            reason = f"for {size} samples the file gives {_format_shapes(found)}, not {_format_shapes(expected)}"
+        elif is_alike and not _are_close(expected, found):
+            reason = f"the exporter took it to do with {size} what it does with {len(target.example[0])}"
+        else:
+            continue
+        raise export_error(file, target.plain, f"it depends on the batch size: {reason}")
+
+
+def _run(run: Callable[..., Any], inputs: tuple[Tensor, ...], target: ExportTarget, file: str) -> list[Tensor]:
+    with silence_exporters(), torch.no_grad():
+        try:
+            return flatten(run(*clone_inputs(inputs)))
+        except Exception as error:  # the model's own code raises anything
+            reason = f"it depends on the batch size, and fails at {len(inputs[0])}: {format_reason(error)}"
+            raise export_error(file, target.plain, reason, line=find_code_line(error)) from error
+
+
+def _are_close(expected: list[Tensor], found: list[Tensor]) -> bool:
+    return all(
+        one.shape == two.shape and torch.allclose(one.double(), two.double(), 1e-3, 1e-4, True)
+        for one, two in zip(expected, found, strict=False)
     )
 
 
-def _as_arguments(shapes: tuple[Any, ...], model: nn.Module) -> tuple[Any, ...]:
-    """Lay those of ``*inputs`` into a tuple of their own, as the exporter wants them."""
-    parameters = list(inspect.signature(model.forward).parameters.values())
-    at = next((at for at, parameter in enumerate(parameters) if parameter.kind is parameter.VAR_POSITIONAL), None)
-    return shapes if at is None else (*shapes[:at], shapes[at:])
+def _format_shapes(values: list[Tensor]) -> str:
+    return " and ".join(str(tuple(value.shape)) for value in values)

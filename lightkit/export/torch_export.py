@@ -8,33 +8,27 @@ from pathlib import Path
 
 import torch
 
-from lightkit.artefacts.metadata import Metadata
-from lightkit.export.capture import captured
-from lightkit.export.naming import file_name
-from lightkit.export.reasons import quiet
-from lightkit.export.subject import Subject, WriteOptions
-
-__all__ = ["write"]
+from lightkit.export.capture import capture_graph
+from lightkit.export.export_errors import silence_exporters
+from lightkit.export.metadata import Metadata
+from lightkit.export.target import ExportTarget, WriteOptions
 
 
-def write(subject: Subject, metadata: Metadata, path: Path, _: WriteOptions) -> Metadata:
-    """Write the file.
+def write(target: ExportTarget, metadata: Metadata, path: Path, _: WriteOptions) -> Metadata:
+    """Write the file, and return its metadata.
 
     Args:
-        subject: What is exported.
-        metadata: What the file is to say of itself.
+        target: Model to export.
+        metadata: To be embedded in the file.
         path: The file.
 
-    Returns:
-        What it says of itself.
-
     Raises:
-        ExportError: If the model cannot be captured.
+        ExportError: If the graph cannot be captured.
     """
-    program = captured(subject, file_name(metadata))
+    program = capture_graph(target, metadata.file_name)
     metadata = replace(metadata, how="torch.export")
-    with quiet():
-        # Into memory first: where torch 2.15 cannot write to a file, its writer ends the process by abort().
+    with silence_exporters():
+        # Into memory first: if torch 2.15 cannot write to a file, its writer ends the process by abort().
         torch.export.save(program, content := io.BytesIO(), extra_files={"lightkit.json": metadata.dumps()})
     path.write_bytes(content.getbuffer())
     return metadata

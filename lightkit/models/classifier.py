@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-from lightkit.artefacts.metadata import OutputKind
 from lightkit.errors import ConfigError
+from lightkit.export.metadata import OutputKind
 from lightkit.models import pictures
 from lightkit.models.class_network import ClassNetwork
 from lightkit.models.features import FrozenFeatures, are_images, logits_of, own_methods

@@ -10,9 +10,8 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
-from lightkit.artefacts.digests import refuse_altered
-from lightkit.artefacts.metadata import read_metadata
 from lightkit.errors import ConfigError
+from lightkit.export.metadata import check_digest, read_metadata
 from lightkit.models.pretrained import differences, read_safetensors
 
 __all__ = ["load_exported"]
@@ -32,7 +31,7 @@ def load_exported(module: LightningModule, path: Path) -> None:
         DataError: If the file is missing or damaged, is no export of lightkit, or is not what was exported.
     """
     metadata = read_metadata(path)
-    refuse_altered(path)
+    check_digest(path)
     state = read_safetensors(path)
     build = getattr(module, "build_for", None)
     if callable(build) and metadata.class_names:

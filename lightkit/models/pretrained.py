@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torchvision import models
 
 from lightkit import runs
-from lightkit.artefacts.digests import fault_of_seal
 from lightkit.errors import ConfigError, DataError
+from lightkit.export.metadata import find_digest_fault
 from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, timm_pretrained
 
 __all__ = ["differences", "load_into", "read", "read_safetensors"]
@@ -122,7 +122,7 @@ def read_safetensors(path: Path, *, key: str = "--model") -> dict[str, Tensor]:
     """
     try:
         state = load_file(path)
-        fault = fault_of_seal(path)
+        fault = find_digest_fault(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(
             f"{key}: {path} cannot be read as safetensors (cut short, damaged, or something else): "

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import DataError
+from lightkit.export.metadata import Metadata
 from lightkit.images.decoding import Prepared, num_threads, prepared
 from lightkit.prediction.rows import Prediction
 

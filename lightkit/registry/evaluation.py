@@ -23,7 +23,7 @@ from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.checkpoint_reading import read_checkpoint
 from lightkit.config import near, shown_path
 from lightkit.errors import ConfigError, DataError
-from lightkit.export.bare_trainer import bare_trainer
+from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.registry.gate import Scores
 from lightkit.registry.store import KEPT, Store
 
@@ -425,7 +425,7 @@ def score(candidate: Candidate, *, metric: str, slices: Sequence[str] = (), acce
     data.map_classes(names if isinstance(names, (list, tuple)) else None)
     data.choose_class(None)
     device = "gpu" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
-    trainer = bare_trainer(VerifiedCheckpointIO(), accelerator=device)
+    trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator=device)
 
     def evaluate(checkpoint: str | None) -> Mapping[str, float]:
         run_split = trainer.test if data.split == "test" else trainer.validate

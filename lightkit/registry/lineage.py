@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
-from lightkit.artefacts.digests import RECORD
-from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import ConfigError
-from lightkit.export.publishing import held
-from lightkit.export.subject import Subject
+from lightkit.export.exporter import lock_folder
+from lightkit.export.metadata import RECORD, Metadata
+from lightkit.export.target import ExportTarget
 from lightkit.loggers.mlflow_address import find_address, manifest_tags
 from lightkit.registry.package import PackageFormat, write_package
 from lightkit.registry.store import Store, tracked_run
@@ -52,7 +51,7 @@ class RegisteredVersion:
 
 
 def register(
-    subject: Subject,
+    subject: ExportTarget,
     store: Store,
     *,
     name: str,
@@ -153,7 +152,7 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
     if not (folder / RECORD).is_file():
         return []
     taken, left_out = {}, []
-    with held(folder):
+    with lock_folder(folder):
         for name, entry in ((runs.read_json(folder / RECORD) or {}).get("artefacts") or {}).items():
             if (fault := _copy_export(folder, name, entry, checkpoint_digest, target)) is None:
                 taken[name] = entry

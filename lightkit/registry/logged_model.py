@@ -18,12 +18,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.graph import CodeGen
 
-from lightkit.artefacts.digests import is_recorded
-from lightkit.artefacts.metadata import Metadata, TensorSpec
 from lightkit.errors import CheckpointError, ConfigError
-from lightkit.export.describing import given_by
-from lightkit.export.inputs import arguments_of
-from lightkit.export.subject import Samples
+from lightkit.export.metadata import Metadata, TensorSpec, is_recorded
+from lightkit.export.samples import EvaluationSamples
+from lightkit.export.target import read_signature, run_model
 from lightkit.registry.store import address_of_root, open_store
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ class LoggedModel:
     model: nn.Module
     example: tuple[Tensor, ...]
     metadata: Metadata
-    samples: Samples
+    samples: EvaluationSamples
 
 
 def load_logged_model(uri: str, *, trust: bool, root: Path | str = "runs", num_samples: int = 32) -> LoggedModel:
@@ -94,7 +92,7 @@ def load_logged_model(uri: str, *, trust: bool, root: Path | str = "runs", num_s
     names = [f"{'example' if index < len(example[0]) else 'drawn'} {index}" for index in range(num_samples)]
     images = [image.numpy() for image in inputs[0]] if metadata.in_graph else None
     at_least_two = tuple(draw_samples(tensor, max(2, len(tensor))) for tensor in example)
-    return LoggedModel(module, at_least_two, metadata, Samples(inputs, names, images=images))
+    return LoggedModel(module, at_least_two, metadata, EvaluationSamples(inputs, names, images=images))
 
 
 def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bool) -> nn.Module:
@@ -205,10 +203,10 @@ def _find_example(uri: str, module: nn.Module, description: Model, folder: Path)
 
 def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], description: Model) -> Metadata:
     source = {"model": uri, **({"mlflow_run": description.run_id} if description.run_id else {})}
-    outputs = given_by(module, example)
+    outputs = run_model(module, example)
     own = (description.metadata or {}).get("lightkit")
     if isinstance(own, Mapping):
-        noted = Metadata.of(json.loads(json.dumps(own)))
+        noted = Metadata.from_dict(json.loads(json.dumps(own)))
         return replace(noted, source={**noted.source, **source})
 
     def spec(name: str, tensor: Tensor, signed: Sequence[int] = ()) -> TensorSpec:
@@ -218,7 +216,7 @@ def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], descriptio
         return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape)
 
     try:
-        names = arguments_of(module).named(len(example))
+        names = read_signature(module).name_inputs(len(example))
     except (TypeError, ValueError, AttributeError):  # TorchScript's methods have no signature
         names = tuple(f"input_{index}" for index in range(len(example)))
     given = description.signature.inputs.inputs if description.signature and description.signature.inputs else []

@@ -13,14 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from lightkit.artefacts.digests import RECORD
-from lightkit.artefacts.metadata import FILES, TensorSpec
 from lightkit.errors import ExportError
-from lightkit.export.describing import graph_subject
-from lightkit.export.fresh.runtimes import flatten
-from lightkit.export.reasons import quiet, reasoned
-from lightkit.export.subject import Subject, WriteOptions
-from lightkit.export.writing import write
+from lightkit.export.export_errors import format_reason, silence_exporters
+from lightkit.export.exporter import write_file
+from lightkit.export.metadata import FILES, RECORD, TensorSpec
+from lightkit.export.target import ExportTarget, WriteOptions, include_preprocessing
+from lightkit.export.worker import flatten
 from lightkit.runs.files import write_json
 from lightkit.runs.integrity import digest
 
@@ -35,7 +33,7 @@ _BATCH_SIZES = (1, 7)  # of the comparison
 _HEIGHT, _WIDTH = 48, 64  # pixels of the example: MLflow keeps it as JSON, twice; the model resizes
 
 
-def add_preprocessing(subject: Subject) -> Subject:
+def add_preprocessing(subject: ExportTarget) -> ExportTarget:
     """Put the preprocessing of an image classifier into its graph, so that clients send images as they are.
 
     Returns:
@@ -47,15 +45,15 @@ def add_preprocessing(subject: Subject) -> Subject:
         return subject
     pixels = torch.Generator().manual_seed(0)
     example = torch.randint(256, (2, _HEIGHT, _WIDTH, 3), dtype=torch.uint8, generator=pixels)
-    return replace(graph_subject(subject), example=(example,))
+    return replace(include_preprocessing(subject), example=(example,))
 
 
-def is_servable(subject: Subject) -> bool:
+def is_servable(subject: ExportTarget) -> bool:
     """Return whether MLflow's server can answer with the model: it supports one tensor in and one out."""
     return len(subject.metadata.inputs) == 1 and len(subject.metadata.outputs) == 1
 
 
-def model_signature(subject: Subject) -> ModelSignature:
+def model_signature(subject: ExportTarget) -> ModelSignature:
     """Make MLflow's signature: with names only where there are several tensors, as its PyTorch flavour expects."""
     from mlflow.models import ModelSignature  # 2 s
     from mlflow.types.schema import Schema
@@ -71,7 +69,7 @@ def model_signature(subject: Subject) -> ModelSignature:
     return ModelSignature(schema(subject.metadata.inputs), schema(subject.metadata.outputs))
 
 
-def write_package(subject: Subject, folder: Path, *, form: PackageFormat) -> None:
+def write_package(subject: ExportTarget, folder: Path, *, form: PackageFormat) -> None:
     """Write a model into a new folder, as ``mlflow.pytorch.load_model`` and MLflow's server read it.
 
     It needs torch and numpy, not lightkit, where it is loaded.
@@ -97,7 +95,7 @@ def write_package(subject: Subject, folder: Path, *, form: PackageFormat) -> Non
     with _hide_advice(), torch.no_grad():
         if form == "torch_export":
             example = examples[0] if len(examples) == 1 else tuple(subject.example)
-            with _translate_failure(subject, form), quiet():
+            with _translate_failure(subject, form), silence_exporters():
                 mlflow.pytorch.save_model(
                     subject.model, str(folder), input_example=example, serialization_format="pt2", **given
                 )
@@ -107,17 +105,17 @@ def write_package(subject: Subject, folder: Path, *, form: PackageFormat) -> Non
         else:
             script = folder.with_name("script") / FILES["torchscript"]
             script.parent.mkdir()
-            write("torchscript", subject, script, WriteOptions())
+            write_file("torchscript", subject, script, WriteOptions())
             scripted: nn.Module = torch.jit.load(script)  # type: ignore[no-untyped-call]
             if len(examples) == 1:
                 given["input_example"] = examples[0]
             mlflow.pytorch.save_model(scripted, str(folder), serialization_format="pickle", **given)
-        with quiet():  # torch warns MLflow of TorchScript
+        with silence_exporters():  # torch warns MLflow of TorchScript
             loaded = mlflow.pytorch.load_model(str(folder))
         _check_answers(subject, loaded, form)
 
 
-def _check_answers(subject: Subject, loaded: nn.Module, form: PackageFormat) -> None:
+def _check_answers(subject: ExportTarget, loaded: nn.Module, form: PackageFormat) -> None:
     """Compare the loaded model with the one that was written, for batches of other lengths too.
 
     Raises:
@@ -141,7 +139,7 @@ def _other_format(form: PackageFormat) -> str:
 
 
 @contextmanager
-def _translate_failure(subject: Subject, form: PackageFormat, failure: str = "") -> Iterator[None]:
+def _translate_failure(subject: ExportTarget, form: PackageFormat, failure: str = "") -> Iterator[None]:
     """Report in one line an error of torch or MLflow for a model that they cannot write or run.
 
     Raises:
@@ -152,7 +150,7 @@ def _translate_failure(subject: Subject, form: PackageFormat, failure: str = "")
     except Exception as error:  # anything that the user's forward raises when it is traced
         raise ExportError(
             f"register: {subject.metadata.model}: {failure or f'it cannot be written with --format {form}'}: "
-            f"{reasoned(error).rstrip('.')}. {_other_format(form)}"
+            f"{format_reason(error).rstrip('.')}. {_other_format(form)}"
         ) from error
 
 

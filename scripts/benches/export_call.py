@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lightkit.export.fresh.run import measure
-from lightkit.export.fresh.runtimes import Runner, of_module, open_model
+from lightkit.export.worker import Runner, measure_latency, open_model, wrap_module
 
 __all__ = ["Figures", "timed"]
 
@@ -36,7 +35,7 @@ def timed(file: Path, *, sizes: list[int], threads: list[int], image_size: int, 
     found: Figures = {}
     for number in threads:
         call = _eager(file, number) if file.suffix == ".ckpt" else open_model(file, threads=number)
-        found[str(number)] = {str(size): measure(lambda: call([images[size]])) for size in sizes}  # noqa: B023
+        found[str(number)] = {str(size): measure_latency(lambda: call([images[size]])) for size in sizes}  # noqa: B023
     return found
 
 
@@ -46,7 +45,7 @@ def _eager(checkpoint: Path, threads: int) -> Runner:
     from lightkit.models import ImageClassifier
 
     torch.set_num_threads(threads)
-    return of_module(ImageClassifier.load_from_checkpoint(checkpoint, map_location="cpu").eval())
+    return wrap_module(ImageClassifier.load_from_checkpoint(checkpoint, map_location="cpu").eval())
 
 
 if __name__ == "__main__":

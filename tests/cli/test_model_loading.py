@@ -12,7 +12,7 @@ from pytorch_lightning import LightningModule
 
 from lightkit.cli.model_loading import load_model
 from lightkit.errors import RunLocked
-from lightkit.export.bare_trainer import bare_trainer
+from lightkit.export.bare_trainer import build_bare_trainer
 
 
 class OneLine(LightningModule):
@@ -32,7 +32,7 @@ class OneLine(LightningModule):
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    trainer = bare_trainer()
+    trainer = build_bare_trainer()
     trainer.strategy.connect(OneLine())
     trainer.save_checkpoint(tmp_path / "best.ckpt")
     return tmp_path / "best.ckpt"

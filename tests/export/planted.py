@@ -14,8 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from pytorch_lightning import LightningModule
 from torch import Tensor
 
-from lightkit.artefacts.metadata import Metadata, TensorSpec
-from lightkit.export.subject import Samples, Subject, WriteOptions
+from lightkit.export.metadata import Metadata, TensorSpec
+from lightkit.export.samples import EvaluationSamples
+from lightkit.export.target import ExportTarget, WriteOptions
 
 CLASSES = ("daisy", "rose", "tulip")
 NUM = 20
@@ -43,7 +44,7 @@ class LineOfThree(LightningModule):
         self.log("val/accuracy", (logits.argmax(1) == batch[1]).float().mean())
 
 
-def subject_of(model: torch.nn.Module | None = None) -> Subject:
+def subject_of(model: torch.nn.Module | None = None) -> ExportTarget:
     model = (model or LineOfThree()).eval()
     metadata = Metadata(
         format="",
@@ -54,29 +55,29 @@ def subject_of(model: torch.nn.Module | None = None) -> Subject:
         class_names=CLASSES,
         source={"checkpoint": "best.ckpt", "sha256": "ab12"},
     )
-    return Subject(model, (torch.zeros(2, 4),), metadata, model)
+    return ExportTarget(model, (torch.zeros(2, 4),), metadata, model)
 
 
-def samples_of(model: torch.nn.Module, num: int = NUM) -> Samples:
+def samples_of(model: torch.nn.Module, num: int = NUM) -> EvaluationSamples:
     """Samples that the model gets right, in batches of eight."""
     x = torch.randn(num, 4, generator=torch.Generator().manual_seed(11))
     x[min(MARKED, num - 1), 0] = 100.0
     with torch.no_grad():
         labels = model(x).argmax(1)
     batches = list(zip(torch.split(x, 8), torch.split(labels, 8), strict=True))
-    return Samples((x,), [f"photos/{row:02}.jpg" for row in range(num)], batches)
+    return EvaluationSamples((x,), [f"photos/{row:02}.jpg" for row in range(num)], batches)
 
 
-def writer_of(fault: str = "none") -> Callable[[str, Subject, Path, WriteOptions], Metadata]:
-    """A writer of ONNX files by hand, in the place of `lightkit.export.writing.write`."""
+def writer_of(fault: str = "none") -> Callable[[str, ExportTarget, Path, WriteOptions], Metadata]:
+    """A writer of ONNX files by hand, in the place of `lightkit.export.exporter.write_file`."""
 
-    def write(kind: str, subject: Subject, path: Path, options: WriteOptions) -> Metadata:
+    def write_file(kind: str, subject: ExportTarget, path: Path, options: WriteOptions) -> Metadata:
         precision = "int8" if options.int8 else "float16" if options.half else "float32"
         metadata = replace(subject.metadata, format="onnx", precision=precision)
         path.write_bytes(onnx_bytes(subject.plain, metadata, fault))
         return metadata
 
-    return write
+    return write_file
 
 
 def onnx_bytes(model: Any, metadata: Metadata, fault: str = "none") -> bytes:

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightkit.artefacts.metadata import Metadata, TensorSpec
-from lightkit.export.describing import graph_subject, plain_subject
-from lightkit.export.fresh.runtimes import flatten, open_model
-from lightkit.export.subject import Subject, own
+from lightkit.export.metadata import Metadata, TensorSpec
+from lightkit.export.target import ExportTarget, clone_inputs, include_preprocessing, make_target
+from lightkit.export.worker import flatten, open_model
 from lightkit.images.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(resize=20, crop=(16, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -177,53 +176,53 @@ class Eigenvalues(nn.Module):
         return torch.linalg.eigvals(values[:, None] * values[:, :, None]).real  # type: ignore[no-any-return]
 
 
-def subject_of(model: nn.Module, *example: Tensor) -> Subject:
+def subject_of(model: nn.Module, *example: Tensor) -> ExportTarget:
     """What is exported of a model as it is."""
-    return plain_subject(model.eval(), example, class_names=None, preprocessing=None, source={})
+    return make_target(model.eval(), example, class_names=None, preprocessing=None, source={})
 
 
-def odd_subject(model: nn.Module, num: int = 2) -> Subject:
+def odd_subject(model: nn.Module, num: int = 2) -> ExportTarget:
     """What is exported of a model that takes and is said to give ``(batch, 6)``, true or not."""
     spec = (TensorSpec("values", "float32", (None, 6)),)
     outputs = (TensorSpec("output", "float32", (None, 6)),)
     example = (torch.linspace(1, 2, 6 * num).reshape(num, 6),)
-    return Subject(model.eval(), example, Metadata("", type(model).__name__, spec, outputs), model)
+    return ExportTarget(model.eval(), example, Metadata("", type(model).__name__, spec, outputs), model)
 
 
-def classifier(kind: type[TinyConvNet] = TinyConvNet) -> Subject:
+def classifier(kind: type[TinyConvNet] = TinyConvNet) -> ExportTarget:
     """A classifier that knows its classes and preprocessing."""
     torch.manual_seed(0)
     images = torch.randn(2, 3, 16, 16)
-    return plain_subject(kind().eval(), (images,), class_names=list("abcde"), preprocessing=PREPROCESSING, source={})
+    return make_target(kind().eval(), (images,), class_names=list("abcde"), preprocessing=PREPROCESSING, source={})
 
 
-def classifier_of_images() -> Subject:
+def classifier_of_images() -> ExportTarget:
     """The same with its preprocessing in the graph."""
-    return graph_subject(classifier())
+    return include_preprocessing(classifier())
 
 
-def traced_classifier_of_images() -> Subject:
-    return graph_subject(classifier(LambdaConvNet))
+def traced_classifier_of_images() -> ExportTarget:
+    return include_preprocessing(classifier(LambdaConvNet))
 
 
-def two_towers() -> Subject:
+def two_towers() -> ExportTarget:
     torch.manual_seed(0)
     return subject_of(TwoTowers(), torch.randn(2, 4), torch.randn(2, 2))
 
 
-def double_and_sum() -> Subject:
+def double_and_sum() -> ExportTarget:
     torch.manual_seed(0)
     return subject_of(DoubleAndSum(), torch.randn(2, 4))
 
 
-def tied_words() -> Subject:
+def tied_words() -> ExportTarget:
     torch.manual_seed(0)
     return subject_of(TiedWords(), torch.randint(0, 7, (2, 5)))
 
 
-def any_number() -> Subject:
+def any_number() -> ExportTarget:
     torch.manual_seed(0)
-    return Subject(
+    return ExportTarget(
         model=AnyNumber().eval(),
         example=(torch.randn(2, 3), torch.randn(2, 3)),
         metadata=Metadata(
@@ -236,7 +235,7 @@ def any_number() -> Subject:
     )
 
 
-MakeSubject = Callable[[], Subject]
+MakeSubject = Callable[[], ExportTarget]
 SUBJECTS: dict[str, MakeSubject] = {
     "conv": classifier,
     "images": classifier_of_images,
@@ -252,21 +251,21 @@ def noise(width: int, height: int, num: int = 1) -> np.ndarray[Any, np.dtype[np.
     return np.random.default_rng(width * 10_000 + height).integers(0, 256, (num, height, width, 3), dtype=np.uint8)
 
 
-def largest_gap(subject: Subject, path: Any, *, sizes: Sequence[int] = (1, 7)) -> float:
+def largest_gap(subject: ExportTarget, path: Any, *, sizes: Sequence[int] = (1, 7)) -> float:
     """How far a file's outputs are from the model's, at batches of several sizes."""
     run, names = open_model(path), [spec.name for spec in subject.metadata.outputs]
     gaps = []
     for size in sizes:
         inputs = tuple(value[torch.arange(size) % len(value)] for value in subject.example)
         with torch.no_grad():
-            expected = [value.numpy() for value in flatten(subject.model(*own(inputs)), names)]
-        found = run([value.numpy() for value in own(inputs)])
+            expected = [value.numpy() for value in flatten(subject.model(*clone_inputs(inputs)), names)]
+        found = run([value.numpy() for value in clone_inputs(inputs)])
         assert [(value.shape, value.dtype) for value in found] == [(value.shape, value.dtype) for value in expected]
         gaps += [float(np.abs(one - two).max()) for one, two in zip(found, expected, strict=True)]
     return max(gaps)
 
 
-def calibration(subject: Subject) -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
+def calibration(subject: ExportTarget) -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
     """Three batches like the example."""
     for _ in range(3):
         yield tuple(value.numpy() for value in subject.example)

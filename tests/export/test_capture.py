@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import torch
 
-from lightkit.artefacts.metadata import TensorSpec
-from lightkit.export.capture import captured
-from lightkit.export.subject import Subject, own
+from lightkit.export.capture import capture_graph
+from lightkit.export.metadata import TensorSpec
+from lightkit.export.target import ExportTarget, clone_inputs
 from tests.export import specimens
 
 
-def open_for(subject: Subject, *inputs: torch.Tensor) -> bool:
+def open_for(subject: ExportTarget, *inputs: torch.Tensor) -> bool:
     """Whether the graph takes inputs of these sizes, and gives what the model gives."""
-    found, expected = captured(subject, "model.pt2").module()(*own(inputs)), subject.model(*own(inputs))
+    found, expected = (
+        capture_graph(subject, "model.pt2").module()(*clone_inputs(inputs)),
+        subject.model(*clone_inputs(inputs)),
+    )
     return torch.equal(found, expected)
 
 
@@ -33,6 +36,6 @@ def test_another_dimension_that_is_open_stays_so() -> None:
 def test_what_is_captured_in_its_place_is_not_held_against_the_model() -> None:
     subject = specimens.odd_subject(specimens.LambdaThatDecides())
 
-    program = captured(subject, "model.pt2", model=specimens.AloneIsDifferent())
+    program = capture_graph(subject, "model.pt2", model=specimens.AloneIsDifferent())
 
     assert torch.equal(program.module()(torch.ones(4, 6)), torch.full((4, 6), 3.0))

@@ -12,14 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightkit.artefacts.metadata import TensorSpec
 from lightkit.export import proof
-from lightkit.export.parity import Tolerance
-from lightkit.export.process import Answer
-from lightkit.export.proof import Mismatch, Proof, prove
-from lightkit.export.reference import Reference
-from lightkit.export.scoring import Scorer
-from lightkit.export.subject import Samples
+from lightkit.export.compare import Tolerance
+from lightkit.export.metadata import TensorSpec
+from lightkit.export.proof import Mismatch, Proof, Reference, WorkerResult, prove
+from lightkit.export.samples import EvaluationSamples
 from tests.export.planted import LineOfThree, samples_of, subject_of
 
 Outputs = list[np.ndarray[Any, Any]]
@@ -48,7 +45,7 @@ def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pro
         change: Callable[[Outputs], Outputs],
         *,
         model: torch.nn.Module | None = None,
-        samples: Samples | None = None,
+        samples: EvaluationSamples | None = None,
         precision: str = "float32",
         tolerance: Tolerance | None = None,
     ) -> Proof:
@@ -56,22 +53,13 @@ def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pro
         metadata = replace(subject.metadata, precision=precision)
         if isinstance(model, AlsoWhole):
             metadata = replace(metadata, outputs=(*metadata.outputs, TensorSpec("best", "int64", (None,))))
-        reference = Reference(subject, samples or samples_of(LineOfThree()), in_graph=False)
+        reference = Reference(subject, samples or samples_of(LineOfThree()), in_graph=False, folder=tmp_path)
         outputs = {
             size: [change([output.copy() for output in batch.expected]) for batch in batches]
             for size, batches in reference.batches.items()
         }
-        monkeypatch.setattr(proof, "ask", lambda *_, **__: Answer(outputs, {}, ["onnxruntime"]))
-        return prove(
-            tmp_path / "model.onnx",
-            metadata,
-            reference,
-            scorer=Scorer(reference),
-            inputs=tmp_path,
-            folder=tmp_path,
-            threads=1,
-            tolerance=tolerance,
-        )
+        monkeypatch.setattr(proof, "run_in_worker", lambda *_, **__: WorkerResult(outputs, {}, ["onnxruntime"]))
+        return prove(tmp_path / "model.onnx", metadata, reference, folder=tmp_path, tolerance=tolerance)
 
     return run
 
@@ -82,17 +70,17 @@ def mismatch(proved: Callable[..., Proof], change: Callable[[Outputs], Outputs],
     return caught.value
 
 
-def noise(classes: int = 5) -> Samples:
+def noise(classes: int = 5) -> EvaluationSamples:
     """160 numbers of one outlier, in rows; nothing scores them."""
     x = torch.randn(160 // classes, classes, generator=torch.Generator().manual_seed(2))
     x[3, 2] = 10.0
-    return Samples((x,), [f"row {at}" for at in range(len(x))])
+    return EvaluationSamples((x,), [f"row {at}" for at in range(len(x))])
 
 
-def shares() -> Samples:
+def shares() -> EvaluationSamples:
     """Probabilities of a model that is sure of one of five classes each time."""
     logits = 6 * torch.eye(5).repeat(6, 1) + torch.randn(30, 5, generator=torch.Generator().manual_seed(4))
-    return Samples((logits.softmax(1),), [f"row {at}" for at in range(30)])
+    return EvaluationSamples((logits.softmax(1),), [f"row {at}" for at in range(30)])
 
 
 def test_a_match_is_told_with_what_it_was_judged_by(proved: Callable[..., Proof]) -> None:
@@ -100,7 +88,7 @@ def test_a_match_is_told_with_what_it_was_judged_by(proved: Callable[..., Proof]
     assert found.num_samples == 20
     assert found.tolerance == Tolerance(1e-4, 1e-5)
     assert found.score.exported["val/accuracy"] == 1.0
-    assert {of_size.max_abs for of_size in found.parity.values()} == {0.0}
+    assert {of_size.max_abs for of_size in found.comparisons.values()} == {0.0}
     assert list(found.loaded) == ["onnxruntime"]
 
 
@@ -108,7 +96,7 @@ def test_a_gap_that_a_tolerance_can_allow_is_told_with_that_advice(proved: Calla
     error = mismatch(proved, lambda outputs: [outputs[0] + np.float32(0.5)])
     assert "60 of 60 outputs differ at batch size 1 (at batch 7 and 32 too), by up to 5.00e-01" in str(error)
     assert "first for photos/00.jpg: class 'daisy' of 'logits' is" in str(error)
-    assert "allow for it with --rtol and --atol" in error.advice
+    assert "allow for it with --rtol and --atol" in error.hint
     assert proved(lambda outputs: [outputs[0] + np.float32(0.5)], tolerance=Tolerance(atol=0.6)).num_samples == 20
 
 
@@ -128,7 +116,7 @@ def test_a_gap_that_no_tolerance_allows_is_not_told_with_that_advice(
 ) -> None:
     error = mismatch(proved, change, model=AlsoWhole(), tolerance=Tolerance(atol=100.0))
     assert says in str(error)
-    assert error.advice.startswith("--rtol and --atol do not count here: whole numbers, booleans")
+    assert error.hint.startswith("--rtol and --atol do not count here: whole numbers, booleans")
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
@@ -137,7 +125,7 @@ def test_no_tolerance_of_outputs_hides_a_metric(proved: Callable[..., Proof], pr
     error = mismatch(proved, lambda outputs: [outputs[0][:, [1, 2, 0]]], precision=precision, tolerance=huge)
     assert "model.onnx does not score as its model does: val/loss is" in str(error)
     assert "val/accuracy is" in str(error)
-    assert error.advice.startswith("--rtol and --atol are for outputs, not for metrics")
+    assert error.hint.startswith("--rtol and --atol are for outputs, not for metrics")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +138,7 @@ def test_no_tolerance_of_outputs_hides_a_metric(proved: Callable[..., Proof], pr
     ids=["zeros", "equal_shares", "other_classes"],
 )
 def test_int8_without_a_metric_has_to_tell_samples_apart(
-    proved: Callable[..., Proof], change: Callable[[Outputs], Outputs], samples: Samples
+    proved: Callable[..., Proof], change: Callable[[Outputs], Outputs], samples: EvaluationSamples
 ) -> None:
     """With the largest output as the only measure nearly all of these pass."""
     given: dict[str, Any] = {"model": Outlying(), "samples": samples, "precision": "int8"}
@@ -159,14 +147,14 @@ def test_int8_without_a_metric_has_to_tell_samples_apart(
     error = mismatch(proved, change, tolerance=replace(loose, of_spread=0.5), **given)
     assert "of what the model's own differ between samples (at most 0.5; the same answer to every" in str(error)
     assert "there is no metric to judge by: Outlying is no LightningModule." in str(error)
-    assert "--atol" in error.advice
+    assert "--atol" in error.hint
 
 
 def test_int8_without_a_metric_may_be_as_rough_as_int8_is(proved: Callable[..., Proof]) -> None:
     rounded = proved(
         lambda outputs: [np.round(outputs[0] * 2) / 2], model=Outlying(), samples=noise(), precision="int8"
     )
-    assert 0.0 < (rounded.parity[32].of_spread or 0.0) < 0.2
+    assert 0.0 < (rounded.comparisons[32].of_spread or 0.0) < 0.2
 
 
 def test_int8_with_a_metric_is_judged_by_the_metric(proved: Callable[..., Proof]) -> None:

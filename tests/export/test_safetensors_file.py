@@ -10,11 +10,10 @@ from safetensors import safe_open
 from safetensors.torch import load_model
 from torch import Tensor, nn
 
-from lightkit.artefacts.digests import refuse_altered
-from lightkit.artefacts.metadata import read_metadata
 from lightkit.errors import DataError, ExportError
-from lightkit.export.subject import WriteOptions
-from lightkit.export.writing import write
+from lightkit.export.exporter import write_file
+from lightkit.export.metadata import check_digest, read_metadata
+from lightkit.export.target import WriteOptions
 from tests.export import specimens
 
 
@@ -25,29 +24,29 @@ from tests.export import specimens
 )
 def test_the_weights_come_back(tmp_path: Path, subject: specimens.MakeSubject, fresh: type[nn.Module]) -> None:
     made, model = subject(), fresh().eval()
-    write("safetensors", made, tmp_path / "model.safetensors", WriteOptions())
+    write_file("safetensors", made, tmp_path / "model.safetensors", WriteOptions())
     load_model(model, tmp_path / "model.safetensors")
     assert torch.equal(model(*made.example), made.model(*made.example))
 
 
 def test_shared_weights_are_written_once(tmp_path: Path) -> None:
-    write("safetensors", specimens.tied_words(), tmp_path / "model.safetensors", WriteOptions())
+    write_file("safetensors", specimens.tied_words(), tmp_path / "model.safetensors", WriteOptions())
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         assert sorted(file.keys()) == ["embedding.weight", "offset"]
 
 
 def test_a_weight_that_was_changed_in_the_file_is_known_without_the_record_of_the_export(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
-    write("safetensors", specimens.classifier(), file, WriteOptions())
-    refuse_altered(file)
+    write_file("safetensors", specimens.classifier(), file, WriteOptions())
+    check_digest(file)
     file.write_bytes(file.read_bytes()[:-1] + b"\xee")
     with pytest.raises(DataError, match="this is not what was exported"):
-        refuse_altered(file)
+        check_digest(file)
 
 
 def test_preprocessing_is_told_and_never_in_the_weights(tmp_path: Path) -> None:
     subject = specimens.classifier_of_images()
-    write("safetensors", subject, tmp_path / "model.safetensors", WriteOptions())
+    write_file("safetensors", subject, tmp_path / "model.safetensors", WriteOptions())
     said = read_metadata(tmp_path / "model.safetensors")
     assert not said.in_graph
     assert (said.preprocessing, said.class_names) == (specimens.PREPROCESSING, tuple("abcde"))
@@ -67,4 +66,6 @@ class WithExtraState(nn.Module):
 def test_a_state_that_is_no_tensor_is_named(tmp_path: Path) -> None:
     says = r"WithExtraState cannot be exported: safetensors files hold tensors only, .* has _extra_state\.$"
     with pytest.raises(ExportError, match=says):
-        write("safetensors", specimens.odd_subject(WithExtraState()), tmp_path / "model.safetensors", WriteOptions())
+        write_file(
+            "safetensors", specimens.odd_subject(WithExtraState()), tmp_path / "model.safetensors", WriteOptions()
+        )

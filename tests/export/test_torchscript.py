@@ -10,16 +10,16 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor
 
-from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import ExportError
-from lightkit.export.subject import Subject, WriteOptions
-from lightkit.export.writing import write
+from lightkit.export.exporter import write_file
+from lightkit.export.metadata import Metadata
+from lightkit.export.target import ExportTarget, WriteOptions
 from tests.export import specimens
 from tests.export.specimens import largest_gap, odd_subject, subject_of
 
 
-def written(subject: Subject, folder: Path) -> Metadata:
-    return write("torchscript", subject, folder / "model.ts", WriteOptions())
+def written(subject: ExportTarget, folder: Path) -> Metadata:
+    return write_file("torchscript", subject, folder / "model.ts", WriteOptions())
 
 
 def test_what_can_be_scripted_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -31,7 +31,7 @@ def test_what_can_be_scripted_is(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 def test_a_script_keeps_decisions_by_values(tmp_path: Path) -> None:
     subject = odd_subject(specimens.OnlyIfPositive())
     written(subject, tmp_path)
-    other = Subject(subject.model, (-subject.example[0],), subject.metadata, subject.plain)
+    other = ExportTarget(subject.model, (-subject.example[0],), subject.metadata, subject.plain)
     assert largest_gap(subject, tmp_path / "model.ts") == largest_gap(other, tmp_path / "model.ts") == 0
 
 
@@ -79,5 +79,5 @@ def test_a_model_for_one_batch_size_is_refused(tmp_path: Path) -> None:
 def test_traced_preprocessing_takes_images_of_any_size(tmp_path: Path) -> None:
     subject = specimens.traced_classifier_of_images()
     assert str(written(subject, tmp_path).how).startswith("trace")
-    sizes = Subject(subject.model, (torch.from_numpy(specimens.noise(30, 90)),), subject.metadata, subject.plain)
+    sizes = ExportTarget(subject.model, (torch.from_numpy(specimens.noise(30, 90)),), subject.metadata, subject.plain)
     assert largest_gap(sizes, tmp_path / "model.ts") == 0

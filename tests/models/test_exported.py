@@ -10,8 +10,8 @@ import torch
 from pytorch_lightning import LightningModule
 from safetensors.torch import save_file, save_model
 
-from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import ConfigError, DataError
+from lightkit.export.metadata import Metadata
 from lightkit.models import ImageClassifier
 from lightkit.models.exported import load_exported
 from lightkit.runs.integrity import digest

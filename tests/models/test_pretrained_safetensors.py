@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lightkit.artefacts.digests import SEAL, UNSEALED, seal
 from lightkit.errors import ConfigError
+from lightkit.export.metadata import DIGEST_KEY, NO_DIGEST, embed_digest
 from lightkit.models import pretrained
 
 
@@ -31,8 +31,8 @@ def test_what_is_no_safetensors_file_is_told_with_its_key(tmp_path: Path, conten
 
 def test_weights_that_were_altered_since_their_export_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
-    save_file({"0.weight": torch.eye(2)}, file, metadata={SEAL: UNSEALED})
-    seal(file)
+    save_file({"0.weight": torch.eye(2)}, file, metadata={DIGEST_KEY: NO_DIGEST})
+    embed_digest(file)
     assert list(pretrained.read(str(file), backbone="small_cnn")) == ["0.weight"]
     file.write_bytes(file.read_bytes()[:-1] + b"\x01")
     with pytest.raises(ConfigError, match=r"model\.init_args\.weights: .*: this is not what was exported"):

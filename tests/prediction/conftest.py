@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lightkit.artefacts.metadata import Metadata, TensorSpec
+from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.images.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(resize=8, crop=(8, 8), mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5))

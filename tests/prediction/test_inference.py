@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lightkit.artefacts.metadata import TensorSpec
 from lightkit.errors import DataError
+from lightkit.export.metadata import TensorSpec
 from lightkit.prediction.inference import check_takes_images, class_names_of, num_values_of, predictions
 from tests.prediction.conftest import expected_of, metadata_of
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lightkit import __version__, runs
-from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import RunLocked
-from lightkit.export.publishing import held
+from lightkit.export.exporter import lock_folder
+from lightkit.export.metadata import Metadata
 from lightkit.registry.lineage import collect_exports, origin_tags
 from lightkit.registry.store import tracked_run
 
@@ -107,7 +107,10 @@ def test_a_run_without_exports_gives_none(run: runs.Run, tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("exports")
 def test_a_running_export_is_not_gathered_from(run: runs.Run, tmp_path: Path) -> None:
-    with held(run.folder / "export"), pytest.raises(RunLocked, match=r"export is writing to .*/export\. Try again"):
+    with (
+        lock_folder(run.folder / "export"),
+        pytest.raises(RunLocked, match=r"export is writing to .*/export\. Try again"),
+    ):
         collect_exports(run, "abc", tmp_path / "to")
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightkit.artefacts.metadata import Metadata
 from lightkit.errors import ExportError
-from lightkit.export.describing import plain_subject
+from lightkit.export.metadata import Metadata
+from lightkit.export.target import make_target
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.registry.package import add_preprocessing, is_servable, write_package
 
@@ -46,7 +46,7 @@ class ByLength(nn.Module):
 
 def described(module: nn.Module, *example: Tensor) -> Any:
     torch.manual_seed(2)
-    return plain_subject(module.eval(), example, class_names=None, preprocessing=None, source={})
+    return make_target(module.eval(), example, class_names=None, preprocessing=None, source={})
 
 
 def test_a_model_with_two_inputs_and_a_dictionary_is_written_but_cannot_be_served(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightkit.artefacts.metadata import OutputKind
-from lightkit.export.describing import plain_subject
-from lightkit.export.subject import Subject
+from lightkit.export.metadata import OutputKind
+from lightkit.export.target import ExportTarget, make_target
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.registry.package import add_preprocessing
 
@@ -30,10 +29,10 @@ class Means(nn.Module):
         return torch.stack([means, -means], 1)
 
 
-def subject(output_kind: OutputKind = "logits", preprocessing: Preprocessing | None = PREPROCESSING) -> Subject:
+def subject(output_kind: OutputKind = "logits", preprocessing: Preprocessing | None = PREPROCESSING) -> ExportTarget:
     example = (torch.rand(2, 3, 8, 8),)
     model = Means(output_kind).eval()
-    return plain_subject(model, example, class_names=["light", "dark"], preprocessing=preprocessing, source={})
+    return make_target(model, example, class_names=["light", "dark"], preprocessing=preprocessing, source={})
 
 
 def test_a_classifier_takes_images_of_any_size_and_gives_probabilities() -> None:
@@ -49,7 +48,7 @@ def test_a_classifier_takes_images_of_any_size_and_gives_probabilities() -> None
 @pytest.mark.parametrize(
     "plain", [subject("other"), subject(preprocessing=None)], ids=["no classifier", "no preprocessing"]
 )
-def test_what_is_not_known_to_classify_images_is_served_as_it_is(plain: Subject) -> None:
+def test_what_is_not_known_to_classify_images_is_served_as_it_is(plain: ExportTarget) -> None:
     assert add_preprocessing(plain) is plain
 
 

@@ -1,0 +1,403 @@
+"""From a built model, or one that is logged in MLflow, to proved files, with the lines and the table on the screen."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from pytorch_lightning import LightningDataModule, LightningModule
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor, nn
+
+from lightkit.cli.console import OutputMode, choose_output_mode, configure_console, print_line, quiet_libraries
+from lightkit.cli.export_options import ExportOptions
+from lightkit.cli.model_loading import LoadedModel, load_model
+from lightkit.cli.path_checks import explain_unwritable
+from lightkit.config import Arguments, shown_path
+from lightkit.errors import ConfigError, ExportError
+from lightkit.export.compare import Tolerance
+from lightkit.export.exporter import Artefact, ExportsFailed, Report, check_options, check_unlocked, export
+from lightkit.export.samples import (
+    EvaluationSamples,
+    check_preprocessing,
+    check_self_consistency,
+    draw_samples,
+    find_loader,
+    make_random_samples,
+    read_calibration,
+    with_random_images,
+)
+from lightkit.export.target import (
+    ExportTarget,
+    InputShape,
+    WriteOptions,
+    describe_value,
+    example_from_module,
+    example_from_shapes,
+    include_preprocessing,
+    make_target,
+)
+
+if TYPE_CHECKING:
+    from lightkit.cli.context import RunContext
+
+_log = logging.getLogger("lightkit")
+_EXTRA_BYTES = 20_000_000
+"""Besides the weights: the graph, the samples of the proof, and export.json."""
+_PREDICT_ORDER = ("onnx", "torch_export", "torchscript", "safetensors")
+"""Formats by how little `predict` needs for them."""
+_PIPE_WIDTH = 110  # columns
+_NO_EFFECT_REASONS = {
+    "with-preprocessing": "a model that is exported as it was logged",
+    "input-shape": "whose inputs are those of its signature",
+    "int8": "which has no training samples to calibrate on",
+}
+
+
+def export_model(context: RunContext, module: LightningModule, data: LightningDataModule | None) -> None:
+    """Export the model of a config, a run or a script.
+
+    Args:
+        context: The invocation.
+        module: The model, without its weights.
+        data: The data, if there is any.
+
+    Raises:
+        ConfigError: If the options do not fit the model, or its inputs cannot be found.
+        DataError: If data is missing.
+        ExportError: If a file cannot be made, or differs from its model.
+    """
+    options = ExportOptions.parse(context.options)
+    folder = options.output or (Path("export") if context.base is None else context.base.folder / "export")
+    _check_before_build(options, folder)
+    target, samples, origin = build_target(context, module, data, options)
+    calibration = partial(read_calibration, module, data, in_graph=options.with_preprocessing)
+    write_options = replace(_write_options(options), calibration=calibration)
+    _export_target(target, samples, origin, folder, options, write_options, context.mode)
+
+
+def export_logged_model(options: ExportOptions, arguments: Arguments) -> int:
+    """Export a model that is logged in MLflow, and return the exit code.
+
+    Args:
+        options: With the model's address.
+        arguments: The command line. Of keys, ``run.root`` alone has an effect: MLflow's default database is there.
+
+    Raises:
+        ConfigError: If an option has no effect on such a model, or there is no such model.
+        ServerAway: If MLflow does not answer.
+        ExportError: If a file cannot be made, or differs from its model.
+    """
+    given = arguments.options
+    words = [f"-c {file}" for file in arguments.files]
+    words += [flag.text for flag in arguments.flags if flag.key != "run.root" or flag.append]
+    names = ("ckpt_path", "print_config", *_NO_EFFECT_REASONS)
+    words += [f"--{name}" for name in names if given.get(name) not in (None, False)]
+    if words:
+        reason = _NO_EFFECT_REASONS.get(words[0][2:], _NO_EFFECT_REASONS["with-preprocessing"])
+        hint = " The environment variable MLFLOW_TRACKING_URI says where MLflow is." if "tracking" in words[0] else ""
+        raise ConfigError(f"{words[0]}: this has no effect on {given['run']}, {reason}. Leave it out.{hint}")
+    from lightkit.registry.logged_model import load_logged_model  # here: it loads MLflow
+
+    is_json = given.get("output") == "json"
+    mode = choose_output_mode({"output": "json"} if is_json else {"quiet": bool(given.get("quiet"))}, sys.stdout)
+    configure_console(mode)
+    quiet_libraries()
+    folder, uri = options.output or Path("export"), str(options.logged)
+    _check_before_build(options, folder)
+    root = next((flag.value for flag in reversed(arguments.flags) if flag.key == "run.root"), "runs")
+    logged = load_logged_model(uri, trust=bool(given.get("trust")), root=root, num_samples=options.num_samples)
+    target = ExportTarget(logged.model, logged.example, logged.metadata, plain=logged.model)
+    samples = replace(logged.samples, source="input example that is logged with it, and inputs like it")
+    check_self_consistency(target, samples)
+    _export_target(target, samples, uri, folder, options, _write_options(options), mode)
+    return 0
+
+
+def build_target(
+    context: RunContext, module: LightningModule, data: LightningDataModule | None, options: ExportOptions
+) -> tuple[ExportTarget, EvaluationSamples, str]:
+    """Load the weights, find ``forward``'s inputs, and draw the samples of the proof.
+
+    Args:
+        context: The invocation: its checkpoint and its run.
+        module: The model, without its weights.
+        data: The data, if there is any.
+        options: Of the export.
+
+    Returns:
+        The model, its samples, and the origin of its weights.
+
+    Raises:
+        ConfigError: If the inputs cannot be found, or the preprocessing cannot go into the graph.
+        ExportError: If ``forward`` fails, returns NaN, or something else each time.
+    """
+    checkpoint = Path(context.ckpt_path) if context.ckpt_path else None
+    if checkpoint is None:
+        _log.warning("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
+    loaded = load_model(module, data, checkpoint)
+    example, samples = _find_example(loaded, options)
+    names = getattr(module, "class_names", None) or getattr(data, "class_names", None)
+    module.trainer = None  # it is no part of the model, and would be pickled with it
+    source, origin = {}, "an untrained model"
+    if checkpoint is not None:
+        source = {"checkpoint": shown_path(checkpoint), "sha256": str(loaded.sha256)}
+        source |= {"run": f"{context.base.name}/{context.base.id}"} if context.base else {}
+        origin = shown_path(checkpoint) + ("" if loaded.epoch is None else f" (epoch {loaded.epoch + 1})")
+    plain = make_target(
+        module,
+        example,
+        class_names=names if isinstance(names, (list, tuple)) else None,
+        preprocessing=getattr(data, "preprocessing", None),
+        source=source,
+    )
+    preprocessing = plain.metadata.preprocessing
+    if preprocessing is not None:
+        check_preprocessing(samples, preprocessing)
+    check_self_consistency(plain, samples)
+    if not options.with_preprocessing:
+        return plain, samples, origin
+    target = include_preprocessing(plain)
+    if samples.images is None and preprocessing is not None:
+        samples = with_random_images(samples, preprocessing, options.num_samples)
+        _log.warning(
+            "the proof is weaker: the data module has no `untransformed(split)`, so that it is made on random images"
+        )
+    return target, samples, origin
+
+
+def _find_example(loaded: LoadedModel, options: ExportOptions) -> tuple[tuple[Tensor, ...], EvaluationSamples]:
+    """Find an example of ``forward``'s inputs, and samples of them: real ones if there is data."""
+    module, data = loaded.module, loaded.data
+    example, origin = example_from_module(module), "example_input_array"
+    if options.input_shapes:
+        shapes = [InputShape(sizes, name=name, dtype=dtype) for name, sizes, dtype in options.input_shapes]
+        example, origin = example_from_shapes(module, shapes), "--input-shape"
+    found, samples = find_loader(module, data), None
+    if found is None:
+        if example is None:
+            raise ConfigError(
+                f"{type(module).__name__}: what forward takes is unknown: there are no data, and no "
+                f"example_input_array. Say --input-shape, such as --input-shape 1,3,224,224."
+            )
+        reason = "there are no data"
+    else:
+        try:
+            samples = draw_samples(
+                module,
+                data,
+                options.num_samples,
+                split=found[0],
+                loader=found[1],
+                with_images=options.with_preprocessing,
+            )
+        except ConfigError as error:
+            if not options.input_shapes:
+                raise
+            reason = str(error).rstrip(".")
+    if samples is not None:
+        if example is None:
+            return tuple(tensor[:2] for tensor in samples.inputs), samples
+        one, wanted = (" and ".join(describe_value(t[0]) for t in inputs) for inputs in (samples.inputs, example))
+        if one == wanted:
+            if found is not None and found[0] != "val":
+                _log.info("there is no validation split: proved on the %s", samples.source)
+            return example, samples
+        reason = f"a sample of the {samples.source} is {one}, and the export is for {wanted}"
+    assert example is not None
+    samples = make_random_samples(example, options.num_samples, source=origin)
+    _log.warning("the proof is weaker: %s, so that it is made on %s", reason, samples.source)
+    return example, samples
+
+
+def _write_options(options: ExportOptions) -> WriteOptions:
+    return WriteOptions(opset=options.opset, half=options.half, int8=options.int8)
+
+
+def _check_before_build(options: ExportOptions, folder: Path) -> None:
+    """Find what makes an export impossible before a model is built."""
+    check_options(options.formats, _write_options(options))
+    if (error := explain_unwritable(folder, setting="--output")) is not None:
+        raise error
+    check_unlocked(folder)
+
+
+def _export_target(
+    target: ExportTarget,
+    samples: EvaluationSamples,
+    origin: str,
+    folder: Path,
+    options: ExportOptions,
+    write_options: WriteOptions,
+    mode: OutputMode,
+) -> None:
+    """Write and prove the files, and print the result.
+
+    Raises:
+        ConfigError: If the disk is too small for the files.
+        ExportError: If a file cannot be made, or differs from its model.
+    """
+    weights = [*target.plain.parameters(), *target.plain.buffers()]
+    weights_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights)
+    needed_bytes = weights_bytes * (len(options.formats) + options.half + options.int8) + _EXTRA_BYTES
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    if free_bytes < needed_bytes:
+        raise ConfigError(
+            f"--output: {shown_path(folder)} has {free_bytes / 1e6:.0f} MB left, and the files take about "
+            f"{needed_bytes / 1e6:.0f} MB. Make room, or name another folder."
+        )
+    num_samples = len(samples.names)
+    if mode == "json":
+        _print_event("start", origin=origin, folder=str(folder), samples=num_samples, source=samples.source)
+    print_line(f"model {_describe_model(target.plain)}", mode)
+    print_line(f"from  {origin}", mode)
+    print_line(f"proof {num_samples} samples: {samples.source}", mode)
+    print_line(f"to    {shown_path(folder)}", mode)
+    tolerance = None if options.rtol is None and options.atol is None else Tolerance(options.rtol, options.atol)
+    try:
+        with print_steps(mode) as on_step:
+            report = export(
+                target,
+                options.formats,
+                folder,
+                samples,
+                options=write_options,
+                tolerance=tolerance,
+                on_step=on_step,
+            )
+    except ExportsFailed as error:
+        if error.report.artefacts:
+            _print_report(error.report, mode)
+        raise ExportError(str(error)) from error
+    _print_report(report, mode)
+
+
+@contextmanager
+def print_steps(mode: OutputMode) -> Iterator[Callable[[str], None]]:
+    """Print steps: one line that changes on a terminal, a line each elsewhere."""
+    if mode == "terminal":
+        with Console(highlight=False, markup=False, emoji=False).status("") as status:
+            yield status.update
+    elif mode == "json":
+        yield lambda text: _print_event("step", says=text)
+    else:
+        yield lambda text: print_line(f"      {text}", mode)
+
+
+def _print_event(event: str, **fields: Any) -> None:
+    time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    print(json.dumps({"time": time, "event": event, **fields}), flush=True)
+
+
+def _describe_model(module: nn.Module) -> str:
+    backbone = getattr(module, "backbone", None)
+    total = sum(parameter.numel() for parameter in module.parameters())
+    return f"{type(module).__name__}{f' on {backbone}' if isinstance(backbone, str) else ''}: {total:,} parameters"
+
+
+def _print_report(report: Report, mode: OutputMode) -> None:
+    """Print the proof's table, and the command that labels images with the file that needs least."""
+    if mode == "json":
+        _print_event("export", folder=str(report.folder), artefacts=[each.as_dict() for each in report.artefacts])
+    if mode not in ("terminal", "plain"):
+        return
+    print_table(report, sys.stdout)
+    print_line(f"files {shown_path(report.folder)}", mode)
+    for_images = [artefact for artefact in report.artefacts if artefact.metadata.preprocessing is not None]
+    if for_images:
+        first = min(for_images, key=lambda artefact: _PREDICT_ORDER.index(artefact.metadata.format))
+        print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', shown_path(first.path)])} IMAGES", mode)
+
+
+def print_table(report: Report, file: TextIO, *, width: int | None = None) -> None:
+    """Print each file beside the eager model, and below it what the table cannot hold.
+
+    Args:
+        report: Result of the export.
+        file: Standard output. If it is no terminal, the text has neither colours nor control codes.
+        width: In columns; the terminal's if None, or 110 in a pipe.
+    """
+    is_terminal, artefacts = file.isatty(), report.artefacts
+    names = [name for artefact in artefacts for name in artefact.proof.score.eager]
+    metric = next((name for name in names if "acc" in name), names[0] if names else None)
+    table = Table(box=box.SIMPLE_HEAD if is_terminal else box.ASCII2, pad_edge=False)
+    table.add_column("file", no_wrap=True)
+    for head in ("size", "max gap", metric or "metric", "batch 1, ms", "batch 32, ms", "samples/s"):
+        table.add_column(head, justify="right")
+    eager = {artefact.metadata.in_graph: artefact for artefact in reversed(artefacts)}  # by its inputs
+    for in_graph in sorted(eager, reverse=True):
+        name = f"eager, from {'images' if in_graph else 'tensors'}" if len(eager) > 1 else "eager model"
+        proof = eager[in_graph].proof
+        table.add_row(name, "", "", _format_metric(proof.score.eager, metric), *_format_latency(proof.eager_latency))
+    for artefact in artefacts:
+        proof = artefact.proof
+        table.add_row(
+            artefact.path.name,
+            _format_size(artefact.size_bytes),
+            f"{proof.max_abs:.1e}" if proof.max_abs else "0",
+            _format_metric(proof.score.exported, metric),
+            *_format_latency(proof.latency),
+        )
+    console = Console(
+        file=file,
+        width=width or (None if is_terminal else _PIPE_WIDTH),
+        no_color=not is_terminal,
+        force_terminal=is_terminal,
+        highlight=False,
+        emoji=False,
+    )
+    console.print(table)
+    for note in _list_notes(artefacts):
+        console.print(Text(note), soft_wrap=True)
+
+
+def _list_notes(artefacts: list[Artefact]) -> Iterator[str]:
+    for artefact in artefacts[:1]:
+        proof = artefact.proof
+        yield (
+            f"Proved in a fresh process on {proof.num_samples} samples at batch 1, 7 and 32. "
+            f"Latency: median (95th percentile), {proof.threads} thread{'s'[: proof.threads > 1]}."
+        )
+    reasons: dict[str, list[str]] = {}
+    for artefact in artefacts:
+        if artefact.proof.score.reason is not None:
+            reasons.setdefault(artefact.proof.score.reason, []).append(artefact.path.name)
+    for reason, names in reasons.items():
+        yield f"Not scored: {reason}." if len(names) == len(artefacts) else f"{', '.join(names)}: not scored: {reason}."
+    yield from (f"{item.path.name}: by {item.metadata.how}" for item in artefacts if item.metadata.how)
+
+
+def _format_metric(metrics: Mapping[str, float], name: str | None) -> str:
+    value = None if name is None else metrics.get(name)
+    return "" if value is None else f"{value:.4f}"
+
+
+def _format_latency(latency: Mapping[int, Mapping[str, float]]) -> list[str]:
+    cells = [f"{_format_ms(each['median_s'])} ({_format_ms(each['p95_s'])})" for _, each in sorted(latency.items())]
+    size, largest = max(latency.items())
+    return [*cells, f"{size / largest['median_s']:.0f}"]
+
+
+def _format_ms(time_s: float) -> str:
+    return f"{time_s * 1e3:.1f}" if time_s >= 1e-3 else f"{time_s * 1e3:.2g}"  # 0.038
+
+
+def _format_size(size_bytes: int) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes} B"

@@ -1,0 +1,118 @@
+"""Why a model cannot be exported: the exporter's reason in one line, with the line of code that caused it."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import sys
+import sysconfig
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import FrameType
+
+import torch
+from torch import nn
+
+from lightkit.errors import ExportError
+
+_LOGGERS = ("", "torch", "torch.onnx", "torch.fx.experimental.symbolic_shapes", "onnxscript", "onnx_ir", "onnxruntime")
+_SHAPES_LOGGER = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+_INSTALLED_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_IGNORED_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+_MAX_CHARACTERS = 300
+# torch's advice to developers of torch
+_ADVICE = re.compile(
+    r"^(consider using data-dependent friendly|Caused by:|For |If you suspect|The error above|"
+    r"The following call raised|Suggested fixes|If you're using|File \"|Constraints violated)"
+)
+
+
+class GuardLog(logging.Handler):
+    """Note the line of the model's code at which torch fixed a size, which torch logs from within that call.
+
+    Attributes:
+        line: File and line, None if there was none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.line: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line of the last decision about a size."""
+        if "[guard added]" in record.getMessage():
+            self.line = find_caller_line() or self.line
+
+
+@contextmanager
+def silence_exporters() -> Iterator[GuardLog]:
+    """Suppress what exporters print, log and warn of; exceptions propagate."""
+    guards, level = GuardLog(), _SHAPES_LOGGER.level
+    handlers = {name: list(logging.getLogger(name).handlers) for name in _LOGGERS}
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            for name in _LOGGERS:
+                logging.getLogger(name).handlers[:] = [logging.NullHandler()]
+            _SHAPES_LOGGER.addHandler(guards)
+            _SHAPES_LOGGER.setLevel(logging.INFO)
+            yield guards
+        finally:
+            _SHAPES_LOGGER.setLevel(level)
+            for name, saved in handlers.items():
+                logging.getLogger(name).handlers[:] = saved
+
+
+def export_error(file: str, model: nn.Module, reason: str, *, line: str | None = None) -> ExportError:
+    """Build the error for a model that a format cannot hold.
+
+    Args:
+        file: Name of the file that was to be written.
+        model: The model.
+        reason: The exporter's reason.
+        line: File and line of the code that caused it.
+    """
+    where = f" ({line})" if line else ""
+    return ExportError(f"{file}: {type(model).__name__} cannot be exported: {reason.rstrip('.')}{where}.")
+
+
+def format_reason(error: BaseException) -> str:
+    """Format an exporter's complaint as one line, without its advice to developers of torch."""
+    first = _root_cause(error)
+    lines = [line.strip().removeprefix("- ") for line in str(first).splitlines()]
+    line = next((line for line in lines if line and not _ADVICE.match(line)), type(first).__name__)
+    text = re.split(r" If you're using mark_dynamic| \(unhinted: ", line)[0].strip().rstrip(":").removesuffix(" at")
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
+
+
+def find_code_line(error: BaseException) -> str | None:
+    """Find the file and line of the model's own code that an error came from, such as ``net.py:12``."""
+    return _innermost_line(frame for frame, _ in traceback.walk_tb(_root_cause(error).__traceback__))
+
+
+def find_caller_line() -> str | None:
+    """Find the line of the model's own code that is running."""
+    return _innermost_line(reversed([frame for frame, _ in traceback.walk_stack(sys._getframe())]))
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _innermost_line(frames: Iterable[FrameType]) -> str | None:
+    """Find the line at which the model's code called torch, in frames from the outermost to the innermost.
+
+    Frames before the outermost call of a module called the exporter. Code of an installed package, such as torchvision,
+    counts if there is no other.
+    """
+    places = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in frames]
+    calls = [index for index, place in enumerate(places) if place[2] in ("_call_impl", "_wrapped_call_impl")]
+    code = [place for place in places[calls[0] :] if not place[0].startswith(_IGNORED_FOLDERS)] if calls else []
+    user_code = [place for place in code if not place[0].startswith(_INSTALLED_FOLDERS)] or code
+    return f"{user_code[-1][0]}:{user_code[-1][1]}" if user_code else None

@@ -1,1 +1,0 @@
-"""What runs in a process without lightkit: an exported file, its runtime and numpy."""

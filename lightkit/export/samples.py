@@ -1,0 +1,400 @@
+"""The samples that prove an export and those that calibrate int8: stratified, or random where there is no data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
+
+from lightkit.errors import ConfigError, ExportError, LightkitError
+from lightkit.export.target import ExportTarget, find_inputs, run_model
+from lightkit.images.preprocessing import Preprocessing
+
+Array = np.ndarray[Any, Any]
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+_SPLITS = ("val", "predict", "test", "train")
+_SPLIT_NAMES = {"val": "validation", "train": "training"}
+_SEED = 0
+_NUM_CALIBRATION = 128
+_RTOL, _ATOL = 1e-4, 1e-5  # between two runs of the model: the tolerances of a float32 file
+_MAX_PREPROCESSING_GAP = 1e-3
+"""Between the loader's input for an image and that of the preprocessing, in units of the normalised input."""
+
+
+@dataclass(frozen=True)
+class EvaluationSamples:
+    """Samples that an export is proved on.
+
+    Args:
+        inputs: Of the plain model's ``forward``, each ``(num, ...)``.
+        names: Of each sample, for errors; such as the path of its file.
+        batches: The same samples in the same order in the loader's form, for the model's own validation; empty if
+            there are none, so that no metric is computed.
+        images: The same samples as uint8 ``(height, width, 3)``, each of its own size, if the data has images.
+        source: Their origin, such as ``validation split``.
+        load_image: Loads the image of a sample before preprocessing, uint8 ``(height, width, 3)``; None if there is
+            none, or the loader prepares it at random, as for training.
+    """
+
+    inputs: tuple[Tensor, ...]
+    names: Sequence[str]
+    batches: Sequence[Any] = ()
+    images: Sequence[Pixels] | None = None
+    source: str = ""
+    load_image: Callable[[int], Pixels] | None = None
+
+
+def find_loader(module: LightningModule, data: LightningDataModule | None) -> tuple[str, Any] | None:
+    """Find the first loader of validation, or else of prediction, test or training, with the name of its split.
+
+    Args:
+        module: Has the loaders if the data module has none.
+        data: Set up.
+    """
+    for split in _SPLITS:
+        hook = f"{split}_dataloader"
+        for owner, base in ((data, LightningDataModule), (module, LightningModule)):
+            if owner is None or not is_overridden(hook, owner, parent=base):
+                continue
+            try:
+                loader = _first_loader(getattr(owner, hook)())
+            except LightkitError:  # a data module of lightkit without that split
+                continue
+            if loader is not None:
+                return split, loader
+    return None
+
+
+def draw_samples(
+    module: LightningModule,
+    data: LightningDataModule | None,
+    num_samples: int,
+    *,
+    split: str,
+    loader: Any,
+    with_images: bool = False,
+) -> EvaluationSamples:
+    """Draw samples that are spread over a split, in the split's order.
+
+    They are stratified if the data module knows the labels, otherwise evenly spaced: most splits are sorted by class,
+    and on one class alone a file that always predicts this class would pass. A stream, and a loader with a batch
+    sampler or a sampler of its own, gives its first samples. If batches differ in more than their length, as padded
+    texts do, only those like the first are drawn.
+
+    Args:
+        module: Decides which part of a batch its inputs are.
+        data: Knows the samples' names and images, if it can.
+        num_samples: At most; fewer if the data has fewer.
+        split: Name of the split.
+        loader: Of that split.
+        with_images: Whether the images before any preprocessing are loaded, too.
+
+    Raises:
+        ConfigError: If a batch is not what ``forward`` takes, or the loader has none.
+    """
+    images = _find_images(data, split)
+    chosen = choose_batches(loader, num_samples, None if images is None else read_labels(images))
+    batches: list[Any] = []
+    inputs: list[tuple[Tensor, ...]] = []
+    missing = num_samples
+    for batch in loader if chosen is None else chosen[0]:
+        transferred, tensors = _transfer_batch(batch, module, data)
+        if inputs and [t.shape[1:] for t in tensors] != [t.shape[1:] for t in inputs[0]]:
+            break
+        size = min(missing, len(tensors[0]))
+        batches.append(_shorten(transferred, len(tensors[0]), size))
+        inputs.append(tuple(tensor[:size].clone() for tensor in tensors))
+        missing -= size
+        if missing <= 0:
+            break
+    source = f"{_SPLIT_NAMES.get(split, split)} split"
+    if not inputs:
+        raise ConfigError(
+            f"The {source} gives no batch, so there is nothing to prove an export on. Give the data a validation "
+            "split, or say --input-shape."
+        )
+    joined = tuple(torch.cat(parts) for parts in zip(*inputs, strict=True))
+    indices = list(range(len(joined[0]))) if chosen is None else chosen[1][: len(joined[0])]
+    if (chosen is None and split == "train") or (images is not None and len(images) <= max(indices)):
+        images = None  # shuffled, or the images of something else
+    load_image = None if images is None or split == "train" else lambda at: _load_pixels(images, indices[at])
+    return EvaluationSamples(
+        joined,
+        _name_samples(data, split, images, indices),
+        batches if split in ("val", "test", "train") else (),
+        [_load_pixels(images, index) for index in indices] if with_images and images is not None else None,
+        source,
+        load_image,
+    )
+
+
+def make_random_samples(example: Sequence[Tensor], num_samples: int, *, source: str) -> EvaluationSamples:
+    """Make samples without data: normal noise for floats, the example again for whole numbers.
+
+    Args:
+        example: Inputs of the model.
+        num_samples: How many.
+        source: Origin of the example.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    inputs = []
+    for tensor in example:
+        repeated = torch.cat([tensor] * -(-num_samples // len(tensor)))[:num_samples].clone()
+        if repeated.is_floating_point():  # the example comes first: the model may make sense of nothing else
+            noise = torch.randn(repeated.shape, generator=generator, dtype=torch.float32).to(repeated.dtype)
+            repeated = torch.cat([tensor, noise])[:num_samples]
+        inputs.append(repeated)
+    names = [f"made-up sample {number}" for number in range(num_samples)]
+    return EvaluationSamples(tuple(inputs), names, source=f"random inputs shaped like {source}")
+
+
+def with_random_images(samples: EvaluationSamples, preprocessing: Preprocessing, num_samples: int) -> EvaluationSamples:
+    """Add random images of many sizes, if the data has no images before its preprocessing."""
+    generator = np.random.default_rng(_SEED)
+    sizes = generator.integers(preprocessing.resize // 2, 2 * preprocessing.resize + 2, (num_samples, 2))
+    images = [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes.tolist()]
+    names = [f"made-up image {number}" for number in range(num_samples)]
+    return replace(samples, images=images, names=names, batches=(), source="random images")
+
+
+def read_calibration(
+    module: LightningModule, data: LightningDataModule | None, *, in_graph: bool
+) -> Iterator[tuple[Array, ...]]:
+    """Read training samples, prepared as for evaluation, to calibrate a quantised model.
+
+    If the data module has images and their preprocessing, they are stratified by a fixed seed; otherwise they are the
+    first of the training loader.
+
+    Args:
+        module: Decides which part of a batch its inputs are.
+        data: The data.
+        in_graph: Whether the model takes uint8 images ``(1, height, width, 3)``.
+
+    Raises:
+        ConfigError: If there is no training loader.
+    """
+    preprocessing = getattr(data, "preprocessing", None)
+    images = _find_images(data, "train")
+    if images is not None and isinstance(preprocessing, Preprocessing):
+        for index in stratify(len(images), _NUM_CALIBRATION, read_labels(images)):
+            image = images[index][0]
+            yield ((np.array(image)[None] if in_graph else preprocessing(image)[None]),)
+        return
+    owner: Any = data if data is not None else module
+    loader = _first_loader(owner.train_dataloader()) if is_overridden("train_dataloader", owner) else None
+    if loader is None:
+        raise ConfigError("--int8 is calibrated on training samples, and there is no training loader. Leave it out.")
+    missing = _NUM_CALIBRATION
+    for batch in loader:
+        _, inputs = _transfer_batch(batch, module, data)
+        yield tuple(tensor[:missing].numpy() for tensor in inputs)
+        missing -= len(inputs[0])
+        if missing <= 0:
+            return
+
+
+def stratify(count: int, num: int, labels: Sequence[Any] | None) -> list[int]:
+    """Choose samples so that a split that is sorted by class gives some of each.
+
+    Args:
+        count: Number of samples that there are.
+        num: Number to choose, at most.
+        labels: Of all samples. One of each class is taken in turn, by a fixed seed; without labels they are evenly
+            spaced.
+
+    Returns:
+        Indices; with labels the classes alternate.
+    """
+    num = min(num, count)
+    if labels is None:
+        return [(2 * at + 1) * count // (2 * num) for at in range(num)]
+    num_seen: dict[int, int] = {}
+    ranked = []
+    for index in np.random.default_rng(_SEED).permutation(count).tolist():
+        label = int(labels[index])
+        num_seen[label] = num_seen.get(label, 0) + 1
+        ranked.append((num_seen[label], index))
+    return [index for _, index in sorted(ranked, key=lambda pair: pair[0])[:num]]
+
+
+def read_labels(images: Any) -> Sequence[Any] | None:
+    """Read the labels of a split's images, if they are known without decoding one."""
+    photos = getattr(images, "photos", None)
+    labels: Sequence[Any] | None = getattr(images, "labels", None)
+    return labels if photos is None else [photo.label for photo in photos]
+
+
+def choose_batches(loader: Any, num: int, labels: Sequence[Any] | None) -> tuple[DataLoader[Any], list[int]] | None:
+    """Build a loader of samples that are spread over another's split, in the split's order and in batches as large.
+
+    Args:
+        loader: Any loader.
+        num: Number of samples, at most.
+        labels: Of its dataset's samples; ignored if they are not as many.
+
+    Returns:
+        The loader, and the indices in the dataset. None if a sample has no index, or the loader decides itself which
+        samples belong together: a stream, a batch sampler or a sampler of the user's own.
+    """
+    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
+        return None
+    if isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
+        return None
+    indices: Sequence[int] = ()
+    if type(loader.sampler) in (SequentialSampler, RandomSampler):
+        indices = range(len(loader.dataset))  # type: ignore[arg-type]
+    elif type(loader.sampler) is SubsetRandomSampler:
+        indices = sorted(loader.sampler.indices)
+    if not indices:
+        return None
+    known = labels if labels is not None and len(labels) == len(loader.dataset) else None  # type: ignore[arg-type]
+    stratified = stratify(len(indices), num, None if known is None else [known[index] for index in indices])
+    chosen = sorted(indices[at] for at in stratified)
+    size = loader.batch_size or 1
+    batches = [chosen[start : start + size] for start in range(0, len(chosen), size)]
+    return DataLoader(loader.dataset, batch_sampler=batches, collate_fn=loader.collate_fn), chosen
+
+
+def check_preprocessing(samples: EvaluationSamples, preprocessing: Preprocessing) -> None:
+    """Compare the loader's inputs with the data module's `preprocessing`, which every file repeats.
+
+    Args:
+        samples: Without images behind them nothing is compared.
+        preprocessing: Of the data module.
+
+    Raises:
+        ConfigError: If they differ.
+    """
+    for at, (name, given) in enumerate(zip(samples.names, samples.inputs[0], strict=False)):
+        if samples.load_image is None:
+            return
+        expected = preprocessing(Image.fromarray(samples.load_image(at)))
+        if expected.shape != tuple(given.shape):
+            gap = f"is {tuple(given.shape)} in the loader's batch, and {expected.shape} by the preprocessing"
+        elif not (size := float(np.abs(expected - given.numpy()).max())) <= _MAX_PREPROCESSING_GAP:
+            gap = f"differs by up to {size:.3g} between the loader's batch and the preprocessing"
+        else:
+            continue
+        raise ConfigError(f"data: its `preprocessing` is not what its loader does: {name} {gap}. Make the two agree.")
+
+
+def check_self_consistency(plain: ExportTarget, samples: EvaluationSamples) -> None:
+    """Run a model on its samples, before any file of it is written, in batches as large as its example.
+
+    Args:
+        plain: The model, without preprocessing in its graph.
+        samples: Samples of the proof.
+
+    Raises:
+        ExportError: If it fails, returns NaN, or something else when it is run again on the same samples.
+    """
+    name, num, size = type(plain.plain).__name__, len(samples.inputs[0]), len(plain.example[0])
+    for start in range(0, num, size):
+        rows = [row % num for row in range(start, start + size)]
+        inputs = [values[rows] for values in samples.inputs]
+        outputs = run_model(plain.plain, inputs)
+        for key, output in outputs.items():
+            found = output.isnan().nonzero()
+            if len(found):
+                row = rows[int(found[0][0]) if output.ndim and len(output) == len(rows) else 0]
+                raise ExportError(
+                    f"{name} itself gives NaN: {key!r} has {len(found)} of them in a batch of {output.numel()} values, "
+                    f"first for {samples.names[row]}. No file of it can be proved. Look for weights that are NaN, "
+                    f"which a training with a loss of NaN leaves, or for a division by zero."
+                )
+        if start:
+            continue
+        for (key, one), two in zip(outputs.items(), run_model(plain.plain, inputs).values(), strict=True):
+            if one.shape != two.shape or not torch.allclose(one, two, _RTOL, _ATOL):
+                raise ExportError(
+                    f"{name} itself gives something else each time: {key!r} differs when the same samples are given "
+                    f"again. No file of it can be proved. Look in its forward for dropout that stays on in eval mode "
+                    f"(dropout(x) without training=self.training), other random numbers, or what it keeps from call "
+                    f"to call."
+                )
+
+
+def _first_loader(loaders: Any) -> Any:
+    """Return the first of one or several loaders; None if there is none."""
+    loaders = getattr(loaders, "iterables", loaders)  # Lightning's CombinedLoader
+    if isinstance(loaders, Mapping):
+        loaders = list(loaders.values())
+    if isinstance(loaders, (list, tuple)):
+        return next((found for loader in loaders if (found := _first_loader(loader)) is not None), None)
+    return loaders
+
+
+def _transfer_batch(
+    batch: Any, module: LightningModule, data: LightningDataModule | None
+) -> tuple[Any, tuple[Tensor, ...]]:
+    """Run the transfer hooks, which may normalise a batch: those of the data module, else the module's.
+
+    Returns:
+        The batch for the module's steps, whose own hooks Lightning runs; and the inputs after all hooks.
+    """
+    names = ("on_before_batch_transfer", "on_after_batch_transfer")
+    hooks = [] if data is None else [n for n in names if is_overridden(n, data, parent=LightningDataModule)]
+    for hook in hooks:
+        batch = getattr(data, hook)(batch, 0)
+    transferred = batch
+    for hook in names if not hooks else ():
+        if is_overridden(hook, module, parent=LightningModule):
+            transferred = getattr(module, hook)(transferred, 0)
+    return batch, find_inputs(module, transferred)
+
+
+def _shorten(value: Any, length: int, size: int) -> Any:
+    """Keep the first ``size`` samples of a batch of ``length``."""
+    if size == length:
+        return value
+    if isinstance(value, Tensor):
+        return value[:size] if value.ndim and len(value) == length else value
+    if isinstance(value, Mapping):
+        return {key: _shorten(item, length, size) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_shorten(item, length, size) for item in value))
+    if isinstance(value, (list, tuple)):
+        is_flat = len(value) == length and not any(isinstance(item, (Tensor, list, tuple, Mapping)) for item in value)
+        return value[:size] if is_flat else type(value)(_shorten(item, length, size) for item in value)
+    return value
+
+
+def _find_images(data: LightningDataModule | None, split: str) -> Any:
+    """Find a split's images before any preprocessing, in its dataset's order; None if the data has none."""
+    method = getattr(data, "untransformed", None)
+    if not callable(method) or split == "predict":
+        return None
+    try:
+        images = method(split)
+    except (KeyError, LightkitError):
+        return None
+    return images if len(images) else None
+
+
+def _name_samples(data: LightningDataModule | None, split: str, images: Any, indices: Sequence[int]) -> list[str]:
+    photos = getattr(images, "photos", None)
+    if photos is not None:
+        return [str(photos[index].path) for index in indices]
+    paths = getattr(data, "predict_paths", None) if split == "predict" else None
+    if isinstance(paths, Sequence) and len(paths) > max(indices):
+        return [str(paths[index]) for index in indices]
+    return [f"{split}/{index:05d}" for index in indices]
+
+
+def _load_pixels(images: Any, index: int) -> Pixels:
+    return np.array(images[index][0], dtype=np.uint8)  # a copy: torch wants writable memory

@@ -1,0 +1,395 @@
+"""The model to export: its ``forward``'s inputs, found in a batch or made of shapes, and its description."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+import torch
+from pytorch_lightning import LightningModule
+from torch import Tensor, nn
+
+from lightkit.errors import ConfigError, ExportError
+from lightkit.export.export_errors import find_code_line
+from lightkit.export.graph_preprocessing import ImageToProbabilities
+from lightkit.export.metadata import Metadata, OutputKind, TensorSpec
+from lightkit.images.preprocessing import Preprocessing
+
+_MIN_BATCH = 2
+"""torch.export takes a dimension of length 1 for one that is always 1."""
+_MAX_KEYS = 8
+_MAX_CHARACTERS = 300
+_IMAGE_DIMS = 4  # batch, channels, height, width
+_HINT = "a method forward_inputs(batch) of the module can give forward's inputs instead"
+
+
+@dataclass(frozen=True)
+class ExportTarget:
+    """A model that is to be exported.
+
+    Args:
+        model: In eval mode, on the CPU, in float32 (or float64, if its class chose that). Its ``forward`` takes the
+            inputs by position and returns a tensor, a tuple or list of tensors, or a mapping of tensors. If the
+            preprocessing is in the graph, this is the model with it.
+        example: Inputs of a batch of at least two, as ``forward`` takes them.
+        metadata: Without format, precision and versions.
+        plain: The model without preprocessing; `model` itself if there is none in the graph.
+    """
+
+    model: nn.Module
+    example: tuple[Tensor, ...]
+    metadata: Metadata
+    plain: nn.Module
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Options of the file writers.
+
+    Args:
+        opset: Of ONNX; the default of `lightkit.export.onnx` if None.
+        half: Write ONNX with weights in float16.
+        int8: Write ONNX quantised to int8.
+        calibration: Returns inputs of training samples, each a tuple of arrays with a batch, for int8.
+    """
+
+    opset: int | None = None
+    half: bool = False
+    int8: bool = False
+    calibration: Callable[[], Iterable[tuple[np.ndarray[Any, Any], ...]]] | None = None
+
+
+@dataclass(frozen=True)
+class InputShape:
+    """An input of ``forward`` as `--input-shape` names it.
+
+    Args:
+        sizes: Its dimensions; the batch comes first.
+        name: Argument of ``forward``; by position if None.
+        dtype: As torch names it.
+    """
+
+    sizes: tuple[int, ...]
+    name: str | None = None
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class ForwardSignature:
+    """Positional arguments of ``forward``.
+
+    Args:
+        names: Of the arguments, without ``*args``.
+        num_required: Number of arguments without a default.
+        is_variadic: Whether it has ``*args``.
+    """
+
+    names: tuple[str, ...]
+    num_required: int
+    is_variadic: bool
+
+    def name_inputs(self, count: int) -> tuple[str, ...]:
+        """Name the first ``count`` inputs."""
+        return tuple(self.names[index] if index < len(self.names) else f"input_{index}" for index in range(count))
+
+    def accepts(self, count: int) -> bool:
+        """Check whether it takes so many inputs."""
+        return self.num_required <= count and (self.is_variadic or count <= len(self.names))
+
+    def __str__(self) -> str:
+        names = [name if at < self.num_required else f"[{name}]" for at, name in enumerate(self.names)]
+        return f"forward({', '.join([*names, *(['*'] if self.is_variadic else [])])})"
+
+
+def read_signature(module: nn.Module) -> ForwardSignature:
+    """Read the signature of ``forward``.
+
+    Raises:
+        ConfigError: If there is no ``forward``, or it needs a keyword argument, which no exported file has.
+    """
+    if type(module).forward in (nn.Module.forward, LightningModule.forward):
+        raise ConfigError(f"{type(module).__name__} has no forward, which is what an export writes. Give it one.")
+    parameters = inspect.signature(module.forward).parameters.values()
+    required = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if required:
+        raise ConfigError(
+            f"{type(module).__name__}.forward needs {required[0]} by name, and exported files take inputs by position. "
+            f"Write it before the * of the signature, or give it a default."
+        )
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return ForwardSignature(
+        tuple(p.name for p in positional),
+        sum(p.default is p.empty for p in positional),
+        any(p.kind is p.VAR_POSITIONAL for p in parameters),
+    )
+
+
+def find_inputs(module: nn.Module, batch: Any) -> tuple[Tensor, ...]:
+    """Find ``forward``'s inputs in a batch.
+
+    If the module has a method ``forward_inputs(batch)``, it decides: it returns a tensor, several by position, or a
+    mapping from names of arguments. Otherwise a tensor is the input itself; of a mapping, the keys that are names of
+    ``forward``'s arguments are; of a tuple or list, as many leading items as ``forward`` has arguments without a
+    default, or those of the first item if that is a tuple, list or mapping itself.
+
+    Args:
+        module: Has ``forward``.
+        batch: Of the data's loader.
+
+    Returns:
+        Tensors whose first dimension is the batch.
+
+    Raises:
+        ConfigError: If they are not there.
+    """
+    method = getattr(module, "forward_inputs", None)
+    if callable(method):
+        return _select_inputs(module, method(batch), "forward_inputs(batch) gives", is_exact=True)
+    return _select_inputs(module, batch, "a batch of the data is", is_exact=False)
+
+
+def example_from_module(module: nn.Module) -> tuple[Tensor, ...] | None:
+    """Read ``example_input_array`` as ``forward``'s inputs; None if the module has none.
+
+    Raises:
+        ConfigError: If ``forward`` does not take it.
+    """
+    example = getattr(module, "example_input_array", None)
+    return None if example is None else _select_inputs(module, example, "example_input_array is", is_exact=True)
+
+
+def example_from_shapes(module: nn.Module, shapes: Sequence[InputShape]) -> tuple[Tensor, ...]:
+    """Make inputs of these shapes and dtypes, with a fixed seed.
+
+    Floats are from a normal distribution, bytes are uniform, and other whole numbers are 0 or 1, which embedding tables
+    of any length have.
+
+    Args:
+        module: Has ``forward``.
+        shapes: All with a name or none; a batch of one becomes two.
+
+    Raises:
+        ConfigError: If ``forward`` takes another number of inputs, or has no argument of a name.
+    """
+    signature = read_signature(module)
+    by_name = {shape.name: shape for shape in shapes if shape.name is not None}
+    if unknown := [name for name in by_name if name not in signature.names]:
+        raise ConfigError(f"--input-shape: {signature} of {type(module).__name__} has no argument {unknown[0]!r}.")
+    in_order = tuple(shapes) if signature.accepts(len(shapes)) else None
+    found = _pick_by_name(by_name, signature) if by_name else in_order
+    if found is None or len(found) != len(shapes):
+        counted = f"{len(shapes)} shape{'s' if len(shapes) > 1 else ''}"
+        raise ConfigError(
+            f"--input-shape: {signature} of {type(module).__name__} does not take {counted} "
+            f"({'; '.join('x'.join(map(str, shape.sizes)) for shape in shapes)}). One for each input, parted by `;`."
+        )
+    generator = torch.Generator().manual_seed(0)
+    example = []
+    for shape in found:
+        size, dtype = (max(_MIN_BATCH, shape.sizes[0]), *shape.sizes[1:]), getattr(torch, shape.dtype)
+        if dtype.is_floating_point:
+            values = torch.randn(size, generator=generator)
+        else:
+            values = torch.randint(256 if dtype == torch.uint8 else 2, size, generator=generator)
+        example.append(values.to(dtype))
+    return tuple(example)
+
+
+def _select_inputs(module: nn.Module, value: Any, origin: str, *, is_exact: bool) -> tuple[Tensor, ...]:
+    """Select the inputs in a batch or an example, of which nothing may be left over if ``is_exact``."""
+    signature = read_signature(module)
+    found = _find_tensors(value, signature, is_exact=is_exact)
+    if found is None:
+        raise ConfigError(
+            f"{type(module).__name__}: {origin} {describe_value(value)}, which {signature} does not take: expected a "
+            f"tensor, leading tensors of a tuple, or a mapping with the names of its arguments; {_HINT}."
+        )
+    lengths = {tensor.shape[0] if tensor.ndim else None for tensor in found}
+    if len(lengths) > 1 or None in lengths or 0 in lengths:
+        named = zip(signature.name_inputs(len(found)), found, strict=True)
+        shapes = ", ".join(f"{name} {describe_value(tensor)}" for name, tensor in named)
+        raise ConfigError(
+            f"{type(module).__name__}.forward would get {shapes}: the first dimension of each input must be the batch, "
+            f"of the same length; {_HINT}."
+        )
+    return tuple(tensor.detach().cpu() for tensor in found)
+
+
+def _find_tensors(value: Any, signature: ForwardSignature, *, is_exact: bool) -> tuple[Tensor, ...] | None:
+    num_inputs = max(1, signature.num_required)
+    found: Iterable[Any] | None = None
+    if isinstance(value, Tensor):
+        found = (value,) if num_inputs == 1 and (signature.names or signature.is_variadic) else None
+    elif hasattr(value, "_fields") and {*signature.names[:num_inputs]} <= {*value._fields}:
+        found = _pick_by_name(value._asdict(), signature)  # a named tuple
+    elif isinstance(value, Mapping):
+        found = _pick_by_name(value, signature)
+    elif isinstance(value, (tuple, list)) and value:
+        if is_exact:
+            found = value if signature.accepts(len(value)) else None
+        elif not isinstance(value[0], Tensor):  # ((a, b), target) or ({...}, target)
+            return _find_tensors(value[0], signature, is_exact=False)
+        else:
+            found = value[:num_inputs] if len(value) >= num_inputs else None
+    tensors = tuple(found or ())
+    return tensors if tensors and all(isinstance(tensor, Tensor) for tensor in tensors) else None
+
+
+def _pick_by_name(values: Mapping[Any, Any], signature: ForwardSignature) -> tuple[Any, ...] | None:
+    """Pick the values of the arguments, up to the first that is missing; None if a required one is."""
+    found = []
+    for name in signature.names:
+        if name not in values:
+            break
+        found.append(values[name])
+    return tuple(found) if found and len(found) >= signature.num_required else None
+
+
+def describe_value(value: Any) -> str:
+    """Describe a batch in a few words: ``a tuple of float32 (4, 3) and int64 (4,)``."""
+    if isinstance(value, Tensor):
+        return f"{_dtype_name(value)} {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        items = [f"{key}: {describe_value(item)}" for key, item in list(value.items())[:_MAX_KEYS]]
+        return f"a {type(value).__name__} with {', '.join(items) or 'no keys'}"
+    if isinstance(value, (tuple, list)):
+        items = [describe_value(item) for item in value[:_MAX_KEYS]]
+        return f"a {type(value).__name__} of {' and '.join(items) or 'nothing'}"
+    return f"a {type(value).__name__}"
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def clone_inputs(inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Clone a batch's inputs, which a forward may change in place."""
+    return tuple(value.clone() for value in inputs)
+
+
+def run_model(module: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Run a model, and name its outputs: by their keys, ``output``, or ``output_0`` and so on.
+
+    Raises:
+        ExportError: If it fails, or returns something else than tensors.
+    """
+    name = type(module).__name__
+    try:
+        with torch.no_grad():
+            outputs = module(*clone_inputs(inputs))
+    except Exception as error:  # the user's forward raises anything
+        shapes = " and ".join(map(describe_value, inputs))
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CHARACTERS]
+        where = f" ({Path(line).name})" if (line := find_code_line(error)) else ""
+        raise ExportError(f"{name}.forward fails on {shapes}: {message}{where}") from error
+    named: dict[str, Any] = {}
+    if isinstance(outputs, Tensor):
+        named = {"output": outputs}
+    elif isinstance(outputs, Mapping):
+        named = {str(key): value for key, value in outputs.items()}
+    elif isinstance(outputs, (tuple, list)):
+        named = {f"output_{at}": value for at, value in enumerate(outputs)}
+    if not named or not all(isinstance(value, Tensor) for value in named.values()):
+        raise ExportError(
+            f"{name}.forward gives {describe_value(outputs)}; an export has a tensor, a tuple or list of tensors, or a "
+            f"mapping of tensors."
+        )
+    return named
+
+
+def make_target(
+    module: nn.Module,
+    example: Sequence[Tensor],
+    *,
+    class_names: Sequence[str] | None = None,
+    preprocessing: Any = None,
+    source: Mapping[str, str] | None = None,
+) -> ExportTarget:
+    """Describe a model as it is.
+
+    Args:
+        module: In eval mode, on the CPU.
+        example: Inputs of a batch; a batch of one is repeated, so that its length is not taken for a constant.
+        class_names: In the order of the labels, if they are known.
+        preprocessing: The data module's `preprocessing`; ignored if the model takes other inputs than it makes.
+        source: Origin of the weights.
+
+    Raises:
+        ExportError: If ``forward`` fails on the example, or returns something else than tensors.
+    """
+    example = tuple(torch.cat([value] * 2).contiguous() if len(value) < _MIN_BATCH else value for value in example)
+    names = read_signature(module).name_inputs(len(example))
+    outputs = _describe_outputs(module, example)
+    kind: Any = getattr(module, "output_kind", "other")
+    has_classes = class_names is not None and outputs[0].shape[-1:] == (len(class_names),)
+    is_prepared = isinstance(preprocessing, Preprocessing) and [tuple(value.shape[1:]) for value in example] == [
+        (len(preprocessing.mean), *preprocessing.crop)
+    ]
+    metadata = Metadata(
+        format="",
+        model=f"{type(module).__module__}.{type(module).__qualname__}",
+        inputs=tuple(
+            TensorSpec(name, _dtype_name(tensor), (None, *tensor.shape[1:]))
+            for name, tensor in zip(names, example, strict=True)
+        ),
+        outputs=outputs,
+        output_kind=cast("OutputKind", kind if kind in get_args(OutputKind) else "other"),
+        class_names=tuple(map(str, class_names)) if has_classes and class_names is not None else None,
+        preprocessing=preprocessing if is_prepared else None,
+        source=dict(source or {}),
+    )
+    return ExportTarget(module, example, metadata, plain=module)
+
+
+def include_preprocessing(plain: ExportTarget) -> ExportTarget:
+    """Put a classifier's preprocessing into its graph, and a softmax behind it if it returns logits.
+
+    Raises:
+        ConfigError: If the preprocessing is unknown, or the model is no classifier of images.
+    """
+    metadata, preprocessing = plain.metadata, plain.metadata.preprocessing
+    if preprocessing is None:
+        shapes = [
+            f"{spec.name} ({', '.join('batch' if size is None else str(size) for size in spec.shape)})"
+            for spec in metadata.inputs
+        ]
+        if len(shapes) != 1 or len(metadata.inputs[0].shape) != _IMAGE_DIMS:
+            raise ConfigError(
+                f"--with-preprocessing: the model takes {' and '.join(shapes)}, and not images alone, each (batch, "
+                "channels, height, width)."
+            )
+        raise ConfigError(
+            f"--with-preprocessing: the data module names no preprocessing for {shapes[0]}. Give it an attribute "
+            "`preprocessing`, a lightkit.images.preprocessing.Preprocessing with that crop."
+        )
+    if metadata.output_kind == "other":
+        raise ConfigError(
+            f"--with-preprocessing: {type(plain.model).__name__} does not say what its output is, and probabilities "
+            'are to come out. Give the class an attribute output_kind = "logits" (or "probabilities").'
+        )
+    model = ImageToProbabilities(plain.model, preprocessing, metadata.output_kind)
+    size = (2, preprocessing.crop[0] + 21, preprocessing.crop[1] + 34, 3)
+    example = torch.randint(0, 256, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    metadata = replace(
+        metadata,
+        inputs=(TensorSpec("images", "uint8", (None, None, None, 3)),),
+        outputs=_describe_outputs(model, (example,)),
+        output_kind="probabilities",
+        in_graph=True,
+    )
+    return ExportTarget(model, (example,), metadata, plain=plain.model)
+
+
+def _describe_outputs(module: nn.Module, example: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
+    """Describe the outputs; a first dimension that is as long as the batch has any length."""
+    batch = len(example[0])
+    return tuple(
+        TensorSpec(
+            name, _dtype_name(value), (None, *value.shape[1:]) if value.shape[:1] == (batch,) else tuple(value.shape)
+        )
+        for name, value in run_model(module, example).items()
+    )

@@ -1,0 +1,200 @@
+"""Exporting: what is proved is published, and what differs is gone, with a message that says where."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lightkit.errors import ConfigError, DataError, ExportError, RunLocked
+from lightkit.export import exporter
+from lightkit.export.exporter import ExportsFailed, check_unlocked, export, lock_folder
+from lightkit.export.metadata import Metadata
+from lightkit.export.target import ExportTarget, WriteOptions
+from tests.export.planted import samples_of, subject_of, writer_of
+
+pytestmark = pytest.mark.slow  # each starts processes
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Files as they are written by hand, with a fault."""
+    return lambda fault="none": monkeypatch.setattr(exporter, "write_file", writer_of(fault))
+
+
+def fail(folder: Path) -> str:
+    """Export to ONNX, which fails; give the message."""
+    target = subject_of()
+    with pytest.raises(ExportError) as caught:
+        export(target, ["onnx"], folder, samples_of(target.plain))
+    assert caught.value.exit_code == 5
+    return str(caught.value)
+
+
+def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> None:
+    planted()
+    target, steps = subject_of(), list[str]()
+
+    report = export(target, ["onnx"], tmp_path / "export", samples_of(target.plain), on_step=steps.append)
+
+    entry = json.loads((tmp_path / "export" / "export.json").read_text())["artefacts"]["model.onnx"]
+    assert entry["parity"]["7"]["outputs"] == 3 * 7 * 3
+    assert max(entry["parity"][size]["max_abs"] for size in ("1", "7", "32")) < 1e-4
+    assert entry["metrics"]["exported"] == pytest.approx(entry["metrics"]["eager"], abs=1e-5)
+    assert entry["loaded"] == ["onnxruntime"]
+    assert 0 < entry["latency"]["exported"]["1"]["median_s"] <= entry["latency"]["exported"]["1"]["p95_s"]
+    assert [artefact.path.name for artefact in report.artefacts] == ["model.onnx"]
+    assert (steps[0], steps[-1]) == ("model.onnx: writing", "model.onnx: proved")
+    documented = {word for line in str(exporter.__doc__).splitlines() for word in re.findall(r"\w+", line[:17])}
+    assert entry.keys() <= documented
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("at_seven", r"63 of 63 outputs differ at batch size 7, by up to 1.00e\+00 .*first for photos/00.jpg: class"),
+        ("nan", r"1 of 60 .* at batch size 1 .*first for photos/05.jpg: class 'rose' of 'logits' is nan, expected"),
+        ("double", r"first 'logits' is float64 \(1, 3\), expected float32 \(1, 3\)"),
+    ],
+    ids=["wrong at batch 7 only", "nan in one class", "dtype"],
+)
+def test_a_planted_mismatch_is_found_and_removed(planted: Any, tmp_path: Path, fault: str, message: str) -> None:
+    planted(fault)
+    assert re.search(message, fail(tmp_path))
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".export.lock"] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ExportError("model.onnx: Net cannot be exported: why"), "model.onnx: Net cannot be exported: why"),
+        (OSError(errno.ENOSPC, "No space left on device"), r"cannot be written \(No space left on device\). Make room"),
+    ],
+    ids=["not exportable", "full disk"],
+)
+def test_a_file_that_cannot_be_written_leaves_the_earlier_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, message: str
+) -> None:
+    def write_file(kind: str, target: ExportTarget, path: Path, options: WriteOptions) -> Metadata:
+        path.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(exporter, "write_file", write_file)
+    (tmp_path / "model.onnx").write_text("old")
+
+    assert re.search(message, fail(tmp_path))
+    assert (tmp_path / "model.onnx").read_text() == "old"
+    assert not list(tmp_path.glob(".*.aside"))
+
+
+def test_int8_without_samples_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    target, options = subject_of(), WriteOptions(int8=True, calibration=lambda: iter(()))
+    with pytest.raises(ConfigError, match="--int8: there are no training samples to calibrate on"):
+        export(target, ["torch_export", "onnx"], tmp_path / "export", samples_of(target.plain), options=options)
+    assert not (tmp_path / "export").exists()
+
+
+def unreadable(kind: str, target: ExportTarget, path: Path, options: WriteOptions) -> Metadata:
+    raise DataError("photos/03.jpg cannot be read")
+
+
+def damaged(kind: str, target: ExportTarget, path: Path, options: WriteOptions) -> Metadata:
+    metadata = writer_of()(kind, target, path, options)
+    path.write_bytes(path.read_bytes()[:200])
+    return metadata
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (writer_of("swapped"), r"model.half.onnx does not match"),
+        (unreadable, r"photos/03.jpg cannot be read"),
+        (damaged, r"model.half.onnx cannot be run in a fresh process, .* code 1. .*onnxruntime cannot read it"),
+    ],
+    ids=["no match", "unreadable sample", "damaged"],
+)
+def test_what_failed_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: Any, message: str
+) -> None:
+    def write_file(kind: str, target: ExportTarget, path: Path, options: WriteOptions) -> Metadata:
+        metadata: Metadata = (wrong if options.half else writer_of())(kind, target, path, options)
+        return metadata
+
+    monkeypatch.setattr(exporter, "write_file", write_file)
+    target = subject_of()
+    options = WriteOptions(half=True, int8=True, calibration=lambda: iter([(np.zeros((1, 4), np.float32),)]))
+
+    with pytest.raises(ExportsFailed, match=message) as caught:
+        export(target, ["onnx"], tmp_path, samples_of(target.plain), options=options)
+
+    assert [item.path.name for item in caught.value.report.artefacts] == ["model.onnx", "model.int8.onnx"]
+    assert sorted(file.name for file in tmp_path.glob("*.onnx")) == ["model.int8.onnx", "model.onnx"]
+
+
+def test_a_folder_in_use_is_known_before_the_work(tmp_path: Path) -> None:
+    check_unlocked(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with lock_folder(tmp_path), pytest.raises(RunLocked, match=r"Another export is writing to .*Try again"):
+        check_unlocked(tmp_path)
+    check_unlocked(tmp_path)
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+from lightkit.export import exporter
+
+folder, moment = Path(sys.argv[1]), int(sys.argv[2])
+num_calls = -1
+
+def counted(function):
+    def call(*args, **kwargs):
+        global num_calls
+        num_calls += 1
+        if num_calls == moment:
+            print("now", flush=True)
+            sys.stdin.read()  # until it is killed
+        return function(*args, **kwargs)
+    return call
+
+with exporter.lock_folder(folder):
+    file = folder / ".model.onnx.aside" / "model.onnx"
+    file.parent.mkdir()
+    file.with_name("model.onnx.data").write_text("new weights")
+    file.write_text("new")
+    Path.replace, Path.unlink = counted(Path.replace), counted(Path.unlink)
+    exporter.flush = counted(exporter.flush)
+    exporter.publish(file, folder / "model.onnx")
+"""
+
+
+@pytest.mark.parametrize("moment", range(7), ids=["flush", "flush data", "old", "old data", "data", "model", "folder"])
+def test_a_kill_at_any_moment_leaves_no_model_with_the_weights_of_another(tmp_path: Path, moment: int) -> None:
+    (tmp_path / "model.onnx").write_text("old")
+    (tmp_path / "model.onnx.data").write_text("old weights")
+    with subprocess.Popen(
+        [sys.executable, "-c", _KILLED, str(tmp_path), str(moment)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "now\n"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+
+    path = tmp_path / "model.onnx"
+    if path.exists():
+        assert (tmp_path / "model.onnx.data").read_text() == f"{path.read_text()} weights"
+    else:
+        assert moment > 2  # after the old one was removed
+    with lock_folder(tmp_path):
+        assert not list(tmp_path.glob(".*.aside"))

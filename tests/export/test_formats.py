@@ -1,0 +1,129 @@
+"""Every format gives back what the model gives, at any batch size, and says what it is."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.errors import ConfigError, ExportError
+from lightkit.export.exporter import check_options, write_file
+from lightkit.export.metadata import FILES, read_metadata
+from lightkit.export.target import WriteOptions
+from tests.export import specimens
+from tests.export.specimens import SUBJECTS, largest_gap, odd_subject
+
+PLAIN = WriteOptions()
+
+
+@pytest.mark.parametrize("kind", ["torch_export", "torchscript"])
+@pytest.mark.parametrize("name", [name for name in SUBJECTS if name != "images"])  # see test_in_graph.py
+def test_torchs_own_formats_give_what_the_model_gives(tmp_path: Path, name: str, kind: str) -> None:
+    subject = SUBJECTS[name]()
+    written = write_file(kind, subject, tmp_path / FILES[kind], PLAIN)
+    assert largest_gap(subject, tmp_path / FILES[kind]) == 0
+    assert read_metadata(tmp_path / FILES[kind]) == written
+    assert written.format == kind
+    assert written.versions["torch"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tuple", "tied", "any number"])
+def test_onnx_gives_what_the_model_gives(tmp_path: Path, name: str) -> None:
+    subject = SUBJECTS[name]()
+    written = write_file("onnx", subject, tmp_path / "model.onnx", PLAIN)
+    assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
+    assert read_metadata(tmp_path / "model.onnx") == written
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        (specimens.DoublesInPlace, "torch_export"),
+        (specimens.DoublesInPlace, "onnx"),
+        (specimens.DoublesInPlace, "torchscript"),
+        (specimens.LambdaInPlace, "torchscript"),
+    ],
+    ids=["torch_export", "onnx", "script", "trace"],
+)
+def test_a_forward_that_changes_its_input_gives_what_it_gives(tmp_path: Path, model: Any, kind: str) -> None:
+    subject = odd_subject(model())
+    before = subject.example[0].clone()
+    write_file(kind, subject, tmp_path / FILES[kind], PLAIN)
+    assert torch.equal(subject.example[0], before)
+    assert largest_gap(subject, tmp_path / FILES[kind]) == 0
+
+
+def test_writing_leaves_one_file_and_a_quiet_screen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for kind in FILES:
+        write_file(kind, specimens.double_and_sum(), tmp_path / FILES[kind], PLAIN)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES.values())
+    assert capfd.readouterr() == ("", "")
+
+
+DEPENDS = r"You marked batch as dynamic but your code specialized it to be a constant \({}\)"
+ODD: dict[str, tuple[Any, int, str]] = {
+    "reshape": (specimens.ForEight, 8, DEPENDS.format(8)),
+    "loop": (specimens.RowByRow, 2, DEPENDS.format(2)),
+    "branch on values": (specimens.OnlyIfPositive, 2, "Could not guard on data-dependent expression"),
+    "item": (specimens.UpToItsMaximum, 2, "data-dependent expression"),
+    "forward fails": (specimens.FailsAlways, 2, r"its forward fails on the example inputs: mm: mat1 and mat2 shapes"),
+}
+
+
+@pytest.mark.parametrize("kind", ["torch_export", "onnx"])
+@pytest.mark.parametrize(("model", "num", "says"), ODD.values(), ids=list(ODD))
+def test_what_has_no_graph_is_told_in_one_line_with_its_place(
+    tmp_path: Path, model: Any, num: int, says: str, kind: str
+) -> None:
+    file = FILES[kind]
+    with pytest.raises(ExportError, match=says) as raised:
+        write_file(kind, odd_subject(model(), num), tmp_path / file, PLAIN)
+    told = str(raised.value)
+    assert told.startswith(f"{file}: {model.__name__} cannot be exported: ")
+    assert "\n" not in told
+    line = int(told.rpartition("specimens.py:")[2].rstrip(")."))
+    source = Path(specimens.__file__).read_text(encoding="utf-8").splitlines()
+    assert any(word in source[line - 1] for word in ("reshape", "for row", "if values", "item()", "ones(99"))
+    assert not (tmp_path / file).exists()
+
+
+@pytest.mark.parametrize("kind", ["torch_export", "torchscript"])
+def test_a_batch_that_leaves_the_outputs_is_told(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ExportError, match=r"it depends on the batch size: for 1 samples it gives \(\)\."):
+        write_file(kind, odd_subject(specimens.SqueezesTheBatch()), tmp_path / FILES[kind], PLAIN)
+
+
+def test_a_graph_that_takes_one_sample_for_many_is_refused(tmp_path: Path) -> None:
+    says = "the exporter took it to do with 1 what it does with 2"
+    with pytest.raises(ExportError, match=says):
+        write_file("torch_export", odd_subject(specimens.AloneIsDifferent()), tmp_path / "model.pt2", PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "options", "says"),
+    [
+        (["torch_export"], WriteOptions(half=True), r"--half: it is for ONNX files, and --format is torch_export"),
+        (["safetensors"], WriteOptions(opset=20, int8=True), r"--int8, --opset: .* leave them out"),
+        (["onnx"], WriteOptions(opset=17), r"--opset: expected 18 to 23, .* got 17"),
+        (["onnx"], WriteOptions(opset=99), r"--opset: expected 18 to 23, .* got 99"),
+        (["onxx"], PLAIN, r"--format: expected some of torch_export, onnx, torchscript, safetensors, got onxx"),
+        (["onnx", "onnx"], PLAIN, r"--format: onnx is named twice"),
+        ([], PLAIN, r"--format: expected some of .*, got none"),
+    ],
+    ids=["half without onnx", "two without onnx", "old opset", "new opset", "unknown", "twice", "none"],
+)
+def test_options_that_fit_nothing_are_refused(kinds: list[str], options: WriteOptions, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        check_options(kinds, options)
+
+
+def test_a_missing_extra_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else found(name))
+    with pytest.raises(ConfigError, match=r"--format onnx needs onnxruntime: pip install 'lightkit\[onnx\]'"):
+        check_options(["torch_export", "onnx"], PLAIN)
+    check_options(["torch_export"], PLAIN)

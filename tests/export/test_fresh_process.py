@@ -1,0 +1,136 @@
+"""Fresh processes: what they are asked, what they may load, and what is told when they fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lightkit.errors import ExportError
+from lightkit.export import worker
+from lightkit.export.proof import Reference, WorkerResult, run_in_worker
+from tests.export.planted import LineOfThree, onnx_bytes, samples_of, subject_of
+
+pytestmark = pytest.mark.slow  # each starts a process
+
+
+def asked(
+    tmp_path: Path, *, kind: str = "onnx", model: torch.nn.Module | None = None, timeout_s: float = 120.0
+) -> WorkerResult:
+    """The answer of a fresh process on a file of the model."""
+    target = subject_of(model)
+    reference = Reference(target, samples_of(LineOfThree()), in_graph=False, folder=tmp_path / "inputs")
+    (tmp_path / "process").mkdir()
+    metadata = replace(target.metadata, format=kind)
+    file = tmp_path / {"onnx": "model.onnx", "safetensors": "model.safetensors"}[kind]
+    if kind == "onnx":
+        file.write_bytes(onnx_bytes(target.plain, metadata))
+    else:
+        from safetensors.torch import save_model
+
+        save_model(target.plain, str(file))
+    return run_in_worker(file, metadata, reference, folder=tmp_path / "process", timeout_s=timeout_s)
+
+
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    """Put another program in the place of the fresh process's."""
+    file = tmp_path / "other.py"
+    file.write_text(text)
+    monkeypatch.setattr(worker, "__file__", str(file))
+
+
+def test_onnx_is_run_without_torch_and_lightkit(tmp_path: Path) -> None:
+    answer = asked(tmp_path)
+
+    assert list(answer.loaded) == ["onnxruntime"]
+    assert {size: len(outputs) for size, outputs in answer.outputs.items()} == {1: 20, 7: 3, 32: 1}
+    assert set(answer.latency) == {1, 32}
+
+
+def test_a_process_that_has_torch_by_other_means_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = tmp_path / "site"
+    place.mkdir()
+    (place / "torch.py").write_text("")
+    (place / "sitecustomize.py").write_text("import torch")
+    monkeypatch.setenv("PYTHONPATH", str(place))
+
+    with pytest.raises(ExportError, match=r"model.onnx: the fresh process had loaded torch, so this does not prove"):
+        asked(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "timeout_s", "says"),
+    [
+        ("import os; os.abort()", 60.0, r"model.onnx cannot be run .*, which was ended by SIGABRT. It said nothing."),
+        ("import sys; sys.exit(7)", 60.0, r"which failed with code 7. It said nothing."),
+        ("raise OSError(28, 'No space left')", 60.0, r"code 1. Its last words: OSError: \[Errno 28\] No space left$"),
+        ("import sys; sys.stdin.read()", 0.5, r"model.onnx: the fresh process gave no answer for 0 s"),
+    ],
+    ids=["abort", "exit", "exception", "hang"],
+)
+def test_a_process_that_fails_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, timeout_s: float, says: str
+) -> None:
+    script(monkeypatch, tmp_path, text)
+
+    with pytest.raises(ExportError, match=says) as caught:
+        asked(tmp_path, timeout_s=timeout_s)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_process_ends_when_the_one_that_asked_is_gone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "job.json")  # nobody writes it, so the process waits
+
+    with subprocess.Popen([sys.executable, worker.__file__, str(tmp_path)], stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(60) == 1
+
+
+def test_weights_are_loaded_into_a_module_that_had_none_as_they_lie_in_memory(tmp_path: Path) -> None:
+    class OfThisFunction(torch.nn.Module):
+        """A class that no other process can import: it goes by value, as one of a notebook does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+            self.convolution = torch.nn.Conv2d(3, 4, 3)
+            self.to(memory_format=torch.channels_last)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = -self.layer(x)
+            is_last = self.convolution.weight.is_contiguous(memory_format=torch.channels_last)
+            return out + 100.0 * float(is_last)
+
+    model = OfThisFunction()
+
+    answer = asked(tmp_path, kind="safetensors", model=model)
+
+    assert list(answer.loaded) == ["torch"]
+    expected = model(samples_of(LineOfThree()).inputs[0]).detach().numpy()
+    assert expected.mean() > 50
+    assert np.concatenate([outputs[0] for outputs in answer.outputs[1]]) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert (tmp_path / "process" / "module.pickle").read_bytes().find(model.layer.weight.data.numpy().tobytes()) == -1
+
+
+class HoldsAGenerator(LineOfThree):
+    """It cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: Any = (row for row in range(3))
+
+
+def test_a_module_that_cannot_be_pickled_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"HoldsAGenerator cannot be pickled \(TypeError: cannot pickle 'generator'"):
+        asked(tmp_path, kind="safetensors", model=HoldsAGenerator())

@@ -1,0 +1,128 @@
+"""ONNX files: the opset that was asked for, open sizes, weights in a file of their own, in float16 and in int8."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from lightkit.errors import ExportError
+from lightkit.export import onnx as onnx_format
+from lightkit.export.exporter import write_file
+from lightkit.export.metadata import read_metadata
+from lightkit.export.target import WriteOptions
+from lightkit.export.worker import open_model
+from tests.export import specimens
+from tests.export.specimens import calibration, largest_gap
+
+
+@pytest.mark.parametrize("opset", [18, pytest.param(23, marks=pytest.mark.long)])
+def test_the_first_and_the_last_opset_are_written(tmp_path: Path, opset: int) -> None:
+    subject = specimens.tied_words()
+    write_file("onnx", subject, tmp_path / "model.onnx", WriteOptions(opset=opset))
+    found = {entry.domain: entry.version for entry in onnx.load(str(tmp_path / "model.onnx")).opset_import}
+    assert found[""] == opset
+    assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
+
+
+def test_names_and_open_sizes_are_those_of_the_metadata(tmp_path: Path) -> None:
+    written = write_file("onnx", specimens.two_towers(), tmp_path / "model.onnx", WriteOptions())
+    graph = onnx.load(str(tmp_path / "model.onnx")).graph
+    assert [value.name for value in graph.input] == ["left", "right"]
+    assert [value.name for value in graph.output] == [spec.name for spec in written.outputs] == ["total", "left_out"]
+    batches = {value.type.tensor_type.shape.dim[0].dim_param for value in [*graph.input, *graph.output]}
+    assert batches == {"batch"}
+
+
+def test_outputs_whose_names_are_taken_get_free_ones(tmp_path: Path) -> None:
+    subject = specimens.subject_of(
+        specimens.NamesThatClash(), specimens.odd_subject(specimens.NamesThatClash()).example[0]
+    )
+    written = write_file("onnx", subject, tmp_path / "model.onnx", WriteOptions())
+    assert [spec.name for spec in written.outputs] == ["values_out_2", "values_out", "layer.weight", "linear"]
+    assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
+
+
+def test_half_of_a_model_in_float64_is_refused_in_words(tmp_path: Path) -> None:
+    subject = specimens.odd_subject(specimens.InDoublePrecision())
+    says = r"^model\.half\.onnx: InDoublePrecision cannot be exported: --half rounds weights of float32, and its "
+    with pytest.raises(ExportError, match=says + r"layer\.weight is float64\. Leave --half out\.$"):
+        write_file("onnx", subject, tmp_path / "model.half.onnx", WriteOptions(half=True))
+
+
+def test_an_operator_without_an_onnx_form_is_named(tmp_path: Path) -> None:
+    says = r"^model\.onnx: Eigenvalues cannot be exported: No ONNX function found for .*aten\.linalg_eig[^\n]*$"
+    with pytest.raises(ExportError, match=says):
+        write_file("onnx", specimens.odd_subject(specimens.Eigenvalues()), tmp_path / "model.onnx", WriteOptions())
+
+
+def test_many_weights_go_to_a_file_that_is_found_after_a_move(tmp_path: Path) -> None:
+    subject, aside = specimens.classifier(), tmp_path / "aside"
+    aside.mkdir()
+    metadata = replace(subject.metadata, format="onnx")
+    onnx_format.write(subject, metadata, aside / "half-done.onnx", WriteOptions(), max_inline_bytes=100)
+    assert {path.name for path in aside.iterdir()} == {"half-done.onnx", "model.onnx.data"}
+    (aside / "half-done.onnx").rename(tmp_path / "model.onnx")
+    (aside / "model.onnx.data").rename(tmp_path / "model.onnx.data")
+    assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
+    assert read_metadata(tmp_path / "model.onnx").format == "onnx"
+    (tmp_path / "model.onnx.data").unlink()
+    with pytest.raises(ValueError, match="onnxruntime cannot read it"):
+        open_model(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("name", ["two inputs", "tied"])
+def test_half_has_weights_in_float16_and_inputs_in_float32(tmp_path: Path, name: str) -> None:
+    subject = specimens.SUBJECTS[name]()
+    written = write_file("onnx", subject, tmp_path / "model.half.onnx", WriteOptions(half=True))
+    model = onnx.load(str(tmp_path / "model.half.onnx"))
+    kinds = {weight.data_type for weight in model.graph.initializer if len(weight.dims) > 1}
+    assert kinds == {onnx.TensorProto.FLOAT16}
+    assert written.precision == "float16"
+    assert 0 < largest_gap(subject, tmp_path / "model.half.onnx") < 5e-3
+    assert next(subject.model.parameters()).dtype.itemsize == 4  # the model itself is left as it was
+
+
+@pytest.mark.slow
+def test_half_leaves_the_preprocessing_its_digits(tmp_path: Path) -> None:
+    subject = specimens.classifier_of_images()
+    write_file("onnx", subject, tmp_path / "model.half.onnx", WriteOptions(half=True))
+    assert 0 < largest_gap(subject, tmp_path / "model.half.onnx") < 1e-3
+
+
+@pytest.mark.parametrize("name", ["conv", pytest.param("images", marks=pytest.mark.long)])
+def test_int8_has_whole_weights_per_channel_and_stays_close(tmp_path: Path, name: str) -> None:
+    subject = specimens.SUBJECTS[name]()
+    options = WriteOptions(int8=True, calibration=lambda: calibration(subject))
+    written = write_file("onnx", subject, tmp_path / "model.int8.onnx", options)
+    model = onnx.load(str(tmp_path / "model.int8.onnx"))
+    weights = {value.name: onnx.numpy_helper.to_array(value) for value in model.graph.initializer}
+    whole = [array for array in weights.values() if array.dtype == np.int8 and array.shape == (8, 3, 3, 3)]
+    assert len(whole) == 1
+    scales = [weights[node.input[1]] for node in model.graph.node if node.op_type == "DequantizeLinear"]
+    assert any(scale.shape == (8,) for scale in scales)  # one for each channel that comes out
+    assert written.precision == "int8"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.int8.onnx"]
+    assert 0 < largest_gap(subject, tmp_path / "model.int8.onnx") < 0.05
+    if name == "images":
+        _check_the_preprocessing_is_in_float(model)
+
+
+def _check_the_preprocessing_is_in_float(model: onnx.ModelProto) -> None:
+    nodes = list(model.graph.node)
+    convolution = next(at for at, node in enumerate(nodes) if node.op_type == "Conv")
+    before = [node.op_type for node in nodes[:convolution]]
+    assert before.count("MatMul") >= 2  # the two passes of the resize
+    producers = {name: node for node in nodes for name in node.output}
+    resizing = [node for node in nodes[:convolution] if node.op_type == "MatMul"]
+    assert not [name for node in resizing for name in node.input if producers[name].op_type == "DequantizeLinear"]
+
+
+def test_a_model_without_anything_to_quantise_is_told(tmp_path: Path) -> None:
+    subject = specimens.double_and_sum()
+    options = WriteOptions(int8=True, calibration=lambda: calibration(subject))
+    with pytest.raises(ExportError, match=r"model\.int8\.onnx: .*nothing to quantise in .*DoubleAndSum"):
+        write_file("onnx", subject, tmp_path / "model.int8.onnx", options)

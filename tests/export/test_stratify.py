@@ -1,0 +1,66 @@
+"""The choice of samples: every class, or all along a split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, SubsetRandomSampler
+
+from lightkit.export.samples import choose_batches, stratify
+
+ROWS: Any = list(range(10))
+
+
+def test_classes_take_turns() -> None:
+    labels = [0] * 90 + [1] * 8 + [2] * 2
+    chosen = stratify(100, 9, labels)
+    assert sorted(labels[place] for place in chosen) == [0, 0, 0, 0, 1, 1, 1, 2, 2]
+    assert chosen == stratify(100, 9, labels)
+
+
+@pytest.mark.parametrize(
+    ("count", "num", "chosen"),
+    [(10, 3, [1, 5, 8]), (10, 1, [5]), (3, 3, [0, 1, 2]), (2, 5, [0, 1])],
+    ids=["some", "one", "all", "fewer"],
+)
+def test_without_labels_they_are_even(count: int, num: int, chosen: list[int]) -> None:
+    assert stratify(count, num, None) == chosen
+
+
+def test_a_subset_stays_a_subset() -> None:
+    loader = DataLoader(ROWS, batch_size=2, sampler=SubsetRandomSampler([8, 2, 4, 6]))
+    found = choose_batches(loader, 3, None)
+    assert found is not None
+    assert found[1] == [2, 6, 8]
+    assert [batch.tolist() for batch in found[0]] == [[2, 6], [8]]
+
+
+def test_the_collation_is_the_loaders() -> None:
+    found = choose_batches(DataLoader(ROWS, batch_size=5, collate_fn=lambda rows: torch.tensor(rows) * 2), 2, None)
+    assert found is not None
+    assert [batch.tolist() for batch in found[0]] == [[4, 14]]
+
+
+class Reordered(DataLoader[Any]):
+    """Has an order of its own."""
+
+    def __iter__(self) -> Any:
+        return iter([torch.tensor([3])])
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        [torch.zeros(2)],
+        DataLoader(ROWS, batch_size=None),
+        DataLoader(ROWS, batch_sampler=[[0, 5], [1, 6]]),
+        DataLoader(ROWS, batch_sampler=type("Pairs", (BatchSampler,), {})(SequentialSampler(ROWS), 2, drop_last=False)),
+        DataLoader(ROWS, sampler=[3, 1]),
+        Reordered(ROWS),
+    ],
+    ids=["list", "whole_batches", "batches", "batch_sampler", "sampler", "iteration"],
+)
+def test_a_loader_that_decides_itself_is_left_alone(loader: Any) -> None:
+    assert choose_batches(loader, 2, None) is None

@@ -1,0 +1,221 @@
+"""What forward is called with, found in batches, examples and shapes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from pytorch_lightning import LightningModule
+from torch import Tensor, nn
+
+from lightkit.errors import ConfigError
+from lightkit.export.target import (
+    InputShape,
+    describe_value,
+    example_from_module,
+    example_from_shapes,
+    find_inputs,
+    make_target,
+    read_signature,
+)
+
+A, B, Y = torch.zeros(4, 3), torch.ones(4, 2), torch.arange(4)
+
+
+class TakesOne(nn.Module):
+    def forward(self, image: Tensor) -> Tensor:
+        return image
+
+
+class TakesTwo(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left + right
+
+
+class TakesOneOrTwo(nn.Module):
+    def forward(self, left: Tensor, right: Tensor | None = None) -> Tensor:
+        return left
+
+
+class TakesAny(nn.Module):
+    def forward(self, *parts: Tensor) -> Tensor:
+        return parts[0]
+
+
+class SaysItself(TakesTwo):
+    def forward_inputs(self, batch: Any) -> Any:
+        return batch["pair"]
+
+
+class TakesByName(nn.Module):
+    def forward(self, left: Tensor, *, right: Tensor) -> Tensor:
+        return left
+
+
+class HasNoForward(LightningModule):
+    pass
+
+
+class Pair(NamedTuple):
+    right: Tensor
+    left: Tensor
+
+
+@pytest.mark.parametrize(
+    ("module", "batch", "expected"),
+    [
+        (TakesOne(), A, [A]),
+        (TakesOne(), (A, Y), [A]),
+        (TakesOne(), [A, Y], [A]),
+        (TakesOne(), (A,), [A]),
+        (TakesOne(), {"image": A, "label": Y}, [A]),
+        (TakesOne(), ({"image": A}, Y), [A]),
+        (TakesTwo(), (A, B, Y), [A, B]),
+        (TakesTwo(), ((A, B), Y), [A, B]),
+        (TakesTwo(), ([A, B], Y), [A, B]),
+        (TakesTwo(), {"right": B, "y": Y, "left": A}, [A, B]),
+        (TakesTwo(), Pair(right=B, left=A), [A, B]),
+        (TakesOneOrTwo(), (A, Y), [A]),
+        (TakesOneOrTwo(), {"left": A, "right": B}, [A, B]),
+        (TakesOneOrTwo(), {"left": A}, [A]),
+        (TakesAny(), (A, Y), [A]),
+        (SaysItself(), {"pair": (A, B)}, [A, B]),
+        (SaysItself(), {"pair": {"right": B, "left": A}}, [A, B]),
+    ],
+    ids=[
+        *("tensor", "with_target", "list", "alone", "by_key", "dict_and_target"),
+        *("leading_items", "nested_tuple", "nested_list", "by_keys", "named_tuple"),
+        *("no_optional_item", "optional_key", "without_optional_key", "any_number", "own_words", "own_mapping"),
+    ],
+)
+def test_inputs_are_found_in_a_batch(module: nn.Module, batch: Any, expected: list[Tensor]) -> None:
+    found = find_inputs(module, batch)
+    assert len(found) == len(expected)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("module", "batch", "says"),
+    [
+        (
+            TakesTwo(),
+            A,
+            r"TakesTwo: a batch of the data is float32 \(4, 3\), which forward\(left, right\) does not take",
+        ),
+        (TakesTwo(), (A,), r"is a tuple of float32 \(4, 3\), which forward\(left, right\) does not take"),
+        (TakesOne(), {"picture": A}, r"is a dict with picture: float32 \(4, 3\), which forward\(image\) does not take"),
+        (TakesOneOrTwo(), {"right": B}, r"which forward\(left, \[right\]\) does not take"),
+        (TakesOne(), ["a.jpg", "b.jpg"], r"is a list of a str and a str, which"),
+        (TakesOne(), torch.tensor(1.0), r"would get image float32 \(\): the first dimension of each input must be the"),
+        (TakesTwo(), (A, B[:3]), r"left float32 \(4, 3\), right float32 \(3, 2\): the first dimension"),
+        (SaysItself(), {"pair": A}, r"forward_inputs\(batch\) gives float32 \(4, 3\), which forward\(left, right\)"),
+        (
+            TakesByName(),
+            (A, B),
+            r"TakesByName\.forward needs right by name, and exported files take inputs by position",
+        ),
+        (HasNoForward(), A, r"HasNoForward has no forward, which is what an export writes"),
+    ],
+    ids=[
+        *("too_few", "too_short", "other_keys", "only_the_optional", "texts", "no_batch", "other_lengths"),
+        *("own_words", "by_name", "no_forward"),
+    ],
+)
+def test_an_error_says_what_the_batch_is_and_what_forward_takes(module: nn.Module, batch: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        find_inputs(module, batch)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [(A, [A]), ((A,), [A]), ({"left": A}, [A]), ((A, B), [A, B]), ({"left": A, "right": B}, [A, B])],
+    ids=["tensor", "tuple", "arguments", "two", "both_arguments"],
+)
+def test_an_example_of_the_module_is_taken_whole(said: Any, expected: list[Tensor]) -> None:
+    module = TakesOneOrTwo()
+    module.example_input_array = said
+    found = example_from_module(module)
+    assert found is not None
+    assert [tensor.shape for tensor in found] == [tensor.shape for tensor in expected]
+
+
+def test_a_module_without_an_example_has_none() -> None:
+    assert example_from_module(TakesOne()) is None
+
+
+def test_an_example_that_forward_does_not_take_is_a_mistake() -> None:
+    module = TakesOne()
+    module.example_input_array = (A, B)  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r"example_input_array is a tuple of .* which forward\(image\) does not take"):
+        example_from_module(module)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        ([InputShape((1, 3)), InputShape((1, 5))], [(2, 3), (2, 5)]),
+        ([InputShape((4, 5), name="right"), InputShape((4, 3), name="left")], [(4, 3), (4, 5)]),
+    ],
+    ids=["in_order", "by_name"],
+)
+def test_shapes_make_the_same_float32_inputs_each_time(
+    shapes: list[InputShape], expected: list[tuple[int, ...]]
+) -> None:
+    made, again = example_from_shapes(TakesTwo(), shapes), example_from_shapes(TakesTwo(), shapes)
+    assert [tuple(tensor.shape) for tensor in made] == expected
+    assert {tensor.dtype for tensor in made} == {torch.float32}
+    assert all(torch.equal(one, other) for one, other in zip(made, again, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        ([InputShape((1, 3))], r"forward\(left, right\) of TakesTwo does not take 1 shape \(1x3\)"),
+        ([InputShape((1, 3))] * 3, r"does not take 3 shapes \(1x3; 1x3; 1x3\)"),
+        ([InputShape((1, 3), name="middle")], r"has no argument 'middle'"),
+        ([InputShape((1, 3), name="left")], r"does not take 1 shape"),
+    ],
+    ids=["too_few", "too_many", "unknown_name", "name_missing"],
+)
+def test_shapes_that_forward_does_not_take_are_a_mistake(shapes: list[InputShape], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        example_from_shapes(TakesTwo(), shapes)
+
+
+def test_a_batch_of_one_becomes_two_and_others_stay() -> None:
+    assert make_target(nn.Linear(3, 2).eval(), [A[:1]]).example[0].shape == (2, 3)
+    assert make_target(nn.Linear(3, 2).eval(), [A]).example[0] is A
+
+
+def test_inputs_are_named_after_the_arguments() -> None:
+    assert read_signature(TakesTwo()).name_inputs(2) == ("left", "right")
+    assert read_signature(TakesAny()).name_inputs(2) == ("input_0", "input_1")
+
+
+def test_a_batch_is_described_in_a_few_words() -> None:
+    assert describe_value({"a": A, "b": [Y, "x"]}) == "a dict with a: float32 (4, 3), b: a list of int64 (4,) and a str"
+
+
+class Embeds(nn.Module):
+    """Takes whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Give (batch, length, 3)."""
+        looked_up: Tensor = self.table(tokens)
+        return looked_up
+
+
+def test_inputs_have_the_dtype_that_is_said() -> None:
+    (tokens,) = example_from_shapes(Embeds(), [InputShape((1, 50), dtype="int64")])
+    assert (tokens.dtype, tokens.shape) == (torch.int64, (2, 50))
+    assert Embeds()(tokens).shape == (2, 50, 3)
+    (pixels,) = example_from_shapes(Embeds(), [InputShape((4, 50), dtype="uint8")])
+    assert pixels.dtype == torch.uint8
+    assert int(pixels.max()) > 200
+    (flags,) = example_from_shapes(Embeds(), [InputShape((4, 50), dtype="bool")])
+    assert set(flags.flatten().tolist()) == {False, True}
