@@ -20,7 +20,7 @@ from lightkit.config import shown_path
 from lightkit.errors import OutOfTime
 from lightkit.registry.gate import read_gate
 from lightkit.runs.deadlines import shown_duration
-from lightkit.runs.listing import PROMOTED
+from lightkit.runs.index import PROMOTED
 from lightkit.runs.pipeline import TELLS_RUN, Pipeline, newest_unfinished, usual_seconds
 
 __all__ = ["Retraining"]

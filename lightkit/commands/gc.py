@@ -1,18 +1,31 @@
-"""`lightkit gc`: delete runs that nobody needs."""
+"""`lightkit gc`: delete runs that no rule keeps, after asking the registry which it needs."""
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
-from collections.abc import Mapping
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from lightkit import runs
 from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.console import configure_console
-from lightkit.config import near
+from lightkit.cli.run_table import format_run, get_root_and_job
+from lightkit.config import read_file, read_scalar
+from lightkit.config.tree import plain
 from lightkit.errors import ConfigError
+from lightkit.loggers.mlflow_address import Address, mask_password
+from lightkit.registry.promotion import needed_runs
+from lightkit.registry.store import address_of_root, open_store, tracked_run
 from lightkit.runs.deadlines import duration_s
-from lightkit.runs.retention import Rules
+from lightkit.runs.fingerprints import shown_size
+from lightkit.runs.index import PROMOTED, IndexedRun, index_runs
+from lightkit.runs.retention import RetentionRules, delete_hidden_runs, hide_runs, plan_deletions
 
 __all__ = ["collect"]
 
@@ -44,89 +57,162 @@ Exit code 0: done, or nothing to do; 2: wrong arguments; 75: MLflow does not ans
 lightkit gc --keep-last 5 --keep-best 2 --max-size 50G --dry-run
 """
 _RULES = ("--keep-last", "--keep-best", "--max-size", "--older-than")
-_OWN: dict[str, Takes] = {
-    **dict.fromkeys(_RULES, "value"),
-    "--metric": "value",
-    "--mode": "value",
-    "--dry-run": "switch",
-    "--tracking-uri": "value",
-    "--root": "value",
-    "--json": "switch",
-    "--quiet": "switch",
+_OPTIONS: dict[str, Takes] = {
+    **dict.fromkeys((*_RULES, "--metric", "--mode", "--tracking-uri", "--root"), "value"),
+    **dict.fromkeys(("--dry-run", "--json", "--quiet"), "switch"),
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
-_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_log = logging.getLogger("lightkit")
 
 
 def collect(words: list[str]) -> int:
     """Delete runs, and return the exit code.
 
     Raises:
-        ConfigError: If a word is wrong, or something cannot be deleted.
+        ConfigError: If a word is wrong, a run cannot be deleted, or it is unknown which runs the registry needs.
         ServerAway: If MLflow does not answer.
     """
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    line = parse_command_line("gc", words, usage=_USAGE, own=_OWN)
-    if len(line.positionals) > 1:
-        raise ConfigError(f"gc: expected the name of one job, got {', '.join(map(repr, line.positionals))}\n{_USAGE}")
-    rules = _rules(line.options)
-    root = Path(line.options.get("--root", "runs"))
-    name = line.positionals[0] if line.positionals else None
-    if not root.is_dir():
-        raise ConfigError(f"gc: {root} is no folder; name that of all runs with --root")
-    if name is not None and (not (root / name).is_dir() or "/" in name or name.startswith(".")):
-        jobs = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-        raise ConfigError(f"gc: there is no job {name!r} in {root}{near(name, jobs)}")
-    is_dry, is_json = "--dry-run" in line.options, "--json" in line.options
-    is_quiet = "--quiet" in line.options
+    line = parse_command_line("gc", words, usage=_USAGE, own=_OPTIONS)
+    options = line.options
+    rules = _parse_rules(options)
+    root, name = get_root_and_job("gc", line, _USAGE)
+    is_dry, is_json, is_quiet = (option in options for option in ("--dry-run", "--json", "--quiet"))
     configure_console("quiet" if is_quiet or is_json else "plain")
-    from lightkit.cli.collecting import Collection, collect_runs, told, warn_of_size  # here, for it knows MLflow
-
-    done = collect_runs(Collection(root, name, rules, line.options.get("--tracking-uri"), is_dry=is_dry))
-    warn_of_size(done, rules)
+    now = time.time()
+    entries = index_runs(root, metric=rules.metric)
+    plan = plan_deletions(entries, rules, name=name, now=now)
+    asked: set[str] = set()
+    promoted: set[str] = set()
+    # The registry takes seconds. Where it keeps one, another may have to go for --max-size, whose registry is asked.
+    while new := [each for each in plan.deleted if each.key not in asked]:
+        asked |= {each.key for each in new}
+        promoted |= _ask_registries(root, options.get("--tracking-uri"), new)
+        if promoted & {each.key for each in plan.deleted}:
+            plan = plan_deletions(entries, rules, name=name, promoted=promoted, now=now)
+    deleted = plan.deleted if is_dry else _delete(root, name, plan.deleted)
+    freed_bytes = sum(each.size_bytes for each in deleted)
+    left_bytes = plan.left_bytes + sum(each.size_bytes for each in plan.deleted) - freed_bytes
+    if rules.max_size_bytes is not None and left_bytes > rules.max_size_bytes:
+        _log.warning("the runs that are left are larger than --max-size, and other rules keep all of them")
     if is_json:
-        print(json.dumps({**done.as_dict(), "dry_run": is_dry}, indent=2))
+        report = {"deleted": [each.fields(now=now) for each in deleted], "kept": plan.kept}
+        print(json.dumps({**report, "freed_bytes": freed_bytes, "left_bytes": left_bytes, "dry_run": is_dry}, indent=2))
     elif not is_quiet:
-        print(told(done, is_dry=is_dry))
+        for each in deleted:
+            print(f"{'would delete' if is_dry else 'deleted'}  {format_run(each, now=now)}")
+        left = _count_runs(len(plan.kept) + len(plan.deleted) - len(deleted))
+        if deleted:
+            freed = f"{_count_runs(len(deleted))}, {shown_size(freed_bytes)}"
+            print(f"{'would free' if is_dry else 'freed'}  {freed}; {left} left, {shown_size(left_bytes)}")
+        else:
+            print(f"nothing to delete: {left}, {shown_size(left_bytes)}")
     return 0
 
 
-def _rules(said: Mapping[str, str]) -> Rules:
-    if not any(rule in said for rule in _RULES):
+def _parse_rules(options: Mapping[str, str]) -> RetentionRules:
+    if not any(rule in options for rule in _RULES):
         raise ConfigError(f"gc: say what is kept: {', '.join(_RULES)}\n{_USAGE}")
-    if (mode := said.get("--mode")) not in (None, "min", "max"):
+    if (mode := options.get("--mode")) not in (None, "min", "max"):
         raise ConfigError(f"gc: --mode: expected min or max, got {mode!r}\n{_USAGE}")
-    return Rules(
-        keep_last=_count(said, "--keep-last"),
-        keep_best=_count(said, "--keep-best"),
-        max_size_bytes=_size(said, "--max-size"),
-        older_than_s=_age(said, "--older-than"),
-        metric=said.get("--metric"),
+
+    def parse(option: str, expected: str, read: Callable[[str], Any]) -> Any:
+        if option not in options:
+            return None
+        if (value := read(options[option])) is None:
+            raise ConfigError(f"gc: {option}: expected {expected}, got {options[option]!r}\n{_USAGE}")
+        return value
+
+    return RetentionRules(
+        keep_last=parse("--keep-last", "a whole number", _parse_count),
+        keep_best=parse("--keep-best", "a whole number", _parse_count),
+        max_size_bytes=parse("--max-size", "a size such as 50G or 500M", _parse_size),
+        older_than_s=parse("--older-than", "a time such as 30d or 12h", duration_s),
+        metric=options.get("--metric"),
         mode=mode,
     )
 
 
-def _count(said: Mapping[str, str], option: str) -> int | None:
-    if option not in said:
-        return None
-    if not said[option].isdecimal():
-        raise ConfigError(f"gc: {option}: expected a whole number, got {said[option]!r}\n{_USAGE}")
-    return int(said[option])
+def _parse_count(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
 
 
-def _size(said: Mapping[str, str], option: str) -> int | None:
-    if option not in said:
-        return None
-    if (match := _SIZE.fullmatch(said[option].strip())) is None:
-        raise ConfigError(f"gc: {option}: expected a size such as 50G or 500M, got {said[option]!r}\n{_USAGE}")
-    return int(float(match[1]) * _FACTORS[match[2].lower()])
+def _parse_size(text: str) -> int | None:
+    match = _SIZE.fullmatch(text.strip())
+    return None if match is None else int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))
 
 
-def _age(said: Mapping[str, str], option: str) -> float | None:
-    if option not in said:
-        return None
-    if (seconds := duration_s(said[option])) is None:
-        raise ConfigError(f"gc: {option}: expected a time such as 30d or 12h, got {said[option]!r}\n{_USAGE}")
-    return seconds
+def _delete(root: Path, name: str | None, planned: Sequence[IndexedRun]) -> list[IndexedRun]:
+    jobs: dict[str, list[IndexedRun]] = defaultdict(list)
+    for each in planned:
+        jobs[each.run.name].append(each)
+    gone = {run.folder for job, entries in jobs.items() for run in hide_runs(root, job, entries)}
+    names = [name] if name else [path.name for path in root.iterdir() if path.is_dir()]
+    for path in delete_hidden_runs(root, names):
+        _log.warning("%s cannot be deleted as a whole; lightkit gc tries again", path)
+    return [each for each in planned if each.run.folder in gone]
+
+
+def _count_runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def _ask_registries(root: Path, tracking_uri: str | None, entries: Sequence[IndexedRun]) -> set[str]:
+    """Ask every MLflow that may know one of the runs which it needs; a promoted run is kept if its one is not asked.
+
+    Raises:
+        ConfigError: If the address is unknown.
+    """
+    default = address_of_root(tracking_uri or None, root)
+    addresses: dict[str, Address] = {default.uri: default}
+    for uri in () if tracking_uri else (uri for each in entries for uri in _list_uris(each.run)):
+        if uri not in addresses and not uri.startswith("file:"):
+            addresses[uri] = address_of_root(uri, root)
+    needed: set[str] = set()
+    answered: set[str] = set()
+    for address in addresses.values():
+        if address.database is not None and not address.database.is_file():
+            continue  # nothing was ever registered there
+        with open_store(address, creates=False) as store:
+            needed |= needed_runs(store)
+            answered.add(mask_password(store.registry_uri))
+    for each in entries:
+        registries = _list_registries(each.run) if each.is_promoted else []
+        if each.is_promoted and not (registries and answered.issuperset(registries)):
+            needed.add(each.key)
+    return needed
+
+
+def _list_registries(run: runs.Run) -> list[str]:
+    """List the registries in which a run was promoted, without passwords."""
+    uris = (runs.read_json(run.folder / PROMOTED) or {}).get("registries")
+    return [str(uri) for uri in uris] if isinstance(uris, list) else []
+
+
+def _list_uris(run: runs.Run) -> list[str]:
+    """List where a run was tracked and promoted, and where its config says that it is tracked.
+
+    Raises:
+        ConfigError: If a password is missing, without which the server does not answer.
+    """
+    uris = {uri for uri in _list_registries(run) if "***" not in uri}
+    if tracked := tracked_run(run).get("tracking_uri"):
+        uris.add(tracked)
+    try:
+        loggers = plain(read_file(run.config_path)).get("logger")
+    except ConfigError:
+        loggers = None
+    for entry in loggers.values() if isinstance(loggers, dict) else []:
+        uri = (entry.get("init_args") or {}).get("tracking_uri") if isinstance(entry, dict) else None
+        if isinstance(uri, str) and "${" not in uri and "***" not in uri:
+            uris.add(str(read_scalar(uri)))
+            break
+    noted = str((runs.read_json(run.folder / "mlflow.json") or {}).get("tracking_uri") or "")
+    if "***@" in noted and not (uris or os.environ.get("MLFLOW_TRACKING_URI")):
+        raise ConfigError(
+            f"gc: {run.folder} was tracked by {noted}, whose password no run keeps, so that it is not known which runs "
+            f"are promoted. Say --tracking-uri or set MLFLOW_TRACKING_URI."
+        )
+    return sorted(uris)

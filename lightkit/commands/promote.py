@@ -32,7 +32,7 @@ from lightkit.registry.store import (
     open_store,
 )
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, write_junit
-from lightkit.runs.listing import PROMOTED
+from lightkit.runs.index import PROMOTED
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

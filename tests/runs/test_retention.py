@@ -13,33 +13,33 @@ from hypothesis import strategies as st
 
 from lightkit import runs
 from lightkit.errors import ConfigError
+from lightkit.runs.index import IndexedRun, index_runs
 from lightkit.runs.integrity import choose_good
-from lightkit.runs.listing import Listed, list_all
-from lightkit.runs.retention import Plan, Rules, finish_deletions, plan_deletions, set_aside
+from lightkit.runs.retention import DeletionPlan, RetentionRules, delete_hidden_runs, hide_runs, plan_deletions
 from tests.runs.trees import EPOCH, plant, run_id
 
 NOW = EPOCH.timestamp() + 100 * 86400
 
 
-def planned(root: Path, rules: Rules, **also: Any) -> Plan:
-    return plan_deletions(list_all(root, metric=rules.metric), rules, now=NOW, **also)
+def planned(root: Path, rules: RetentionRules, **also: Any) -> DeletionPlan:
+    return plan_deletions(index_runs(root, metric=rules.metric), rules, now=NOW, **also)
 
 
-def days_of(plan: Plan) -> list[str]:
+def days_of(plan: DeletionPlan) -> list[str]:
     return [each.run.id for each in plan.deleted]
 
 
-def collected(root: Path, rules: Rules) -> list[runs.Run]:
+def collected(root: Path, rules: RetentionRules) -> list[runs.Run]:
     plan = planned(root, rules)
-    gone = set_aside(root, "job", plan.deleted)
-    assert finish_deletions(root, ["job"]) == []
+    gone = hide_runs(root, "job", plan.deleted)
+    assert delete_hidden_runs(root, ["job"]) == []
     return gone
 
 
 def test_the_newest_and_the_best_are_kept_and_the_oldest_goes_first(tmp_path: Path) -> None:
     for day, value in enumerate([0.9, 0.3, 0.8, 0.2, 0.1]):
         plant(tmp_path, day=day, value=value)
-    plan = planned(tmp_path, Rules(keep_last=1, keep_best=2))
+    plan = planned(tmp_path, RetentionRules(keep_last=1, keep_best=2))
     assert days_of(plan) == [run_id(1), run_id(3)]
     assert sorted(plan.kept.values()) == ["one of the best", "one of the best", "the newest good one"]
 
@@ -54,7 +54,7 @@ def test_the_mode_is_that_of_the_metric_unless_it_is_said(
 ) -> None:
     for day, value in enumerate([0.9, 0.1, 0.5, 0.5]):
         plant(tmp_path, day=day, value=value, monitor=monitor)
-    plan = planned(tmp_path, Rules(keep_best=1, mode=mode))
+    plan = planned(tmp_path, RetentionRules(keep_best=1, mode=mode))
     assert run_id(kept) not in days_of(plan)
     assert len(plan.deleted) == 2
 
@@ -62,15 +62,15 @@ def test_the_mode_is_that_of_the_metric_unless_it_is_said(
 def test_no_more_goes_than_the_size_asks_for(tmp_path: Path) -> None:
     for day in range(4):
         plant(tmp_path, day=day, size=100_000)
-    assert days_of(planned(tmp_path, Rules(max_size_bytes=250_000))) == [run_id(0), run_id(1)]
-    assert days_of(planned(tmp_path, Rules(max_size_bytes=10**9))) == []
-    assert days_of(planned(tmp_path, Rules(max_size_bytes=0, keep_last=3))) == [run_id(0)]
+    assert days_of(planned(tmp_path, RetentionRules(max_size_bytes=250_000))) == [run_id(0), run_id(1)]
+    assert days_of(planned(tmp_path, RetentionRules(max_size_bytes=10**9))) == []
+    assert days_of(planned(tmp_path, RetentionRules(max_size_bytes=0, keep_last=3))) == [run_id(0)]
 
 
 def test_what_is_younger_than_asked_is_kept(tmp_path: Path) -> None:
     for day in (10, 80, 99):
         plant(tmp_path, day=day)
-    assert days_of(planned(tmp_path, Rules(older_than_s=30 * 86400))) == [run_id(10)]
+    assert days_of(planned(tmp_path, RetentionRules(older_than_s=30 * 86400))) == [run_id(10)]
 
 
 def test_the_last_good_one_is_kept_behind_newer_ones_that_are_damaged(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_last_good_one_is_kept_behind_newer_ones_that_are_damaged(tmp_path: 
     plant(tmp_path, day=2)
     plant(tmp_path, day=3, checkpoint="bad")
     plant(tmp_path, day=4, checkpoint=None)
-    plan = planned(tmp_path, Rules(keep_last=0))
+    plan = planned(tmp_path, RetentionRules(keep_last=0))
     assert plan.kept == {f"job/{run_id(2)}": "the newest good one"}
 
 
@@ -87,7 +87,7 @@ def test_where_none_ended_well_the_newest_with_a_good_checkpoint_is_kept(tmp_pat
     plant(tmp_path, day=2, status="interrupted")
     plant(tmp_path, day=3, status="done", checkpoint="bad")
     plant(tmp_path, day=4, status="done", checkpoint=None, value=None)
-    plan = planned(tmp_path, Rules(keep_last=1))
+    plan = planned(tmp_path, RetentionRules(keep_last=1))
     assert days_of(plan) == [run_id(1), run_id(3)]
     assert plan.kept[f"job/{run_id(2)}"] == "the newest with a good checkpoint"
 
@@ -95,7 +95,7 @@ def test_where_none_ended_well_the_newest_with_a_good_checkpoint_is_kept(tmp_pat
 def test_the_best_are_those_with_a_good_checkpoint(tmp_path: Path) -> None:
     for day, value, checkpoint in [(1, 0.8, "good"), (2, 0.9, None), (3, 0.95, "bad"), (4, 0.1, "good")]:
         plant(tmp_path, day=day, value=value, checkpoint=checkpoint)
-    plan = planned(tmp_path, Rules(keep_best=1))
+    plan = planned(tmp_path, RetentionRules(keep_best=1))
     assert days_of(plan) == [run_id(2), run_id(3)]
     assert plan.kept[f"job/{run_id(1)}"] == "one of the best"
 
@@ -103,24 +103,24 @@ def test_the_best_are_those_with_a_good_checkpoint(tmp_path: Path) -> None:
 def test_the_best_by_the_metric_of_before_are_kept_too(tmp_path: Path) -> None:
     for day, value, monitor in [(1, 0.2, "val/loss"), (2, 0.7, "val/loss"), (3, 0.9, "val/acc"), (4, 0.1, "val/acc")]:
         plant(tmp_path, day=day, value=value, monitor=monitor)
-    assert days_of(planned(tmp_path, Rules(keep_best=1))) == [run_id(2)]
-    assert days_of(planned(tmp_path, Rules(keep_best=1, mode="min"))) == [run_id(2), run_id(3)]
+    assert days_of(planned(tmp_path, RetentionRules(keep_best=1))) == [run_id(2)]
+    assert days_of(planned(tmp_path, RetentionRules(keep_best=1, mode="min"))) == [run_id(2), run_id(3)]
 
 
 @pytest.mark.parametrize(("mode", "kept"), [("min", 1), ("max", 2)])
 def test_the_mode_is_the_one_that_the_checkpoint_was_chosen_by(mode: str, kept: int, tmp_path: Path) -> None:
     for day, value in [(1, 0.1), (2, 0.9), (3, 0.5)]:
         plant(tmp_path, day=day, value=value, monitor="val/closeness", mode=mode)
-    assert run_id(kept) not in days_of(planned(tmp_path, Rules(keep_best=1)))
+    assert run_id(kept) not in days_of(planned(tmp_path, RetentionRules(keep_best=1)))
 
 
 def test_nothing_is_planned_where_nobody_knows_what_is_best(tmp_path: Path) -> None:
     for day in (1, 2):
         plant(tmp_path, day=day, monitor="val/closeness")
     with pytest.raises(ConfigError, match=r"a small or a large val/closeness is good\. Say --mode min"):
-        planned(tmp_path, Rules(keep_best=1))
-    assert planned(tmp_path, Rules(keep_best=2)).deleted == []
-    assert days_of(planned(tmp_path, Rules(keep_best=1, mode="max"))) == [run_id(1)]
+        planned(tmp_path, RetentionRules(keep_best=1))
+    assert planned(tmp_path, RetentionRules(keep_best=2)).deleted == []
+    assert days_of(planned(tmp_path, RetentionRules(keep_best=1, mode="max"))) == [run_id(1)]
 
 
 def test_what_runs_of_another_job_began_from_is_kept(tmp_path: Path) -> None:
@@ -128,13 +128,13 @@ def test_what_runs_of_another_job_began_from_is_kept(tmp_path: Path) -> None:
     plant(tmp_path, "base", day=2)
     plant(tmp_path, "fine", day=3, ckpt_path="base/" + base.name + "/last.ckpt", working_directory=str(tmp_path))
     plant(tmp_path, "fine", day=4)
-    plan = planned(tmp_path, Rules(keep_last=1), name="base")
+    plan = planned(tmp_path, RetentionRules(keep_last=1), name="base")
     assert plan.deleted == []
     assert plan.kept == {
         f"base/{run_id(2)}": "the newest good one",
         f"base/{run_id(1)}": f"fine/{run_id(3)} began from it",
     }
-    assert plan.left_bytes == sum(each.size_bytes for each in list_all(tmp_path, "base"))
+    assert plan.left_bytes == sum(each.size_bytes for each in index_runs(tmp_path, "base"))
 
 
 @pytest.mark.parametrize("name", ["promoted.json", "summary.json", "events.jsonl", "gate.json"])
@@ -143,11 +143,11 @@ def test_a_run_in_which_something_has_happened_since_stays(
 ) -> None:
     used, gone = plant(tmp_path, day=1), plant(tmp_path, day=2)
     plant(tmp_path, day=3)
-    plan = planned(tmp_path, Rules(keep_last=1))
+    plan = planned(tmp_path, RetentionRules(keep_last=1))
     assert len(plan.deleted) == 2
     with (used / name).open("a") as file:
         file.write("{}\n")
-    assert [run.folder for run in set_aside(tmp_path, "job", plan.deleted)] == [gone]
+    assert [run.folder for run in hide_runs(tmp_path, "job", plan.deleted)] == [gone]
     assert used.is_dir()
     assert f"job/{used.name} is left as it is" in caplog.text
 
@@ -158,7 +158,7 @@ def test_promoted_runs_and_those_that_a_kept_one_began_from_are_kept(tmp_path: P
     plant(tmp_path, day=3, ckpt_path=str(second / "checkpoints" / "last.ckpt"))
     plant(tmp_path, day=4)
     plant(tmp_path, day=5)
-    plan = planned(tmp_path, Rules(keep_last=1), promoted={f"job/{run_id(3)}"})
+    plan = planned(tmp_path, RetentionRules(keep_last=1), promoted={f"job/{run_id(3)}"})
     assert days_of(plan) == [run_id(4)]
     assert plan.kept[f"job/{run_id(3)}"] == "promoted"
     assert plan.kept[f"job/{run_id(1)}"] == f"job/{run_id(2)} began from it"
@@ -169,10 +169,10 @@ def test_what_the_next_start_goes_on_with_is_kept(tmp_path: Path) -> None:
     plant(tmp_path, day=2, status="preempted")
     plant(tmp_path, day=3, status="running")
     plant(tmp_path, day=4, subcommand="test", status="failed")
-    assert days_of(planned(tmp_path, Rules(keep_last=0))) == [run_id(2), run_id(4)]
+    assert days_of(planned(tmp_path, RetentionRules(keep_last=0))) == [run_id(2), run_id(4)]
     unfinished = plant(tmp_path, "other", day=1)
     runs.write_json(unfinished / "retrain.json", {"ended": None})
-    assert f"other/{run_id(1)}" in planned(tmp_path, Rules(keep_last=0)).kept
+    assert f"other/{run_id(1)}" in planned(tmp_path, RetentionRules(keep_last=0)).kept
 
 
 def test_what_is_no_run_stays(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_what_is_no_run_stays(tmp_path: Path) -> None:
     (photos / "photo.jpg").touch()
     elsewhere = plant(tmp_path / "elsewhere", day=0)
     (tmp_path / "job" / run_id(0)).symlink_to(elsewhere, target_is_directory=True)
-    assert collected(tmp_path, Rules(keep_last=0)) == []
+    assert collected(tmp_path, RetentionRules(keep_last=0)) == []
     assert (photos / "photo.jpg").exists()
     assert elsewhere.is_dir()
 
@@ -190,7 +190,7 @@ def test_what_is_no_run_stays(tmp_path: Path) -> None:
 def test_latest_points_to_what_is_left(tmp_path: Path) -> None:
     kept, gone = plant(tmp_path, day=1), plant(tmp_path, day=2, status="failed", subcommand="test")
     runs.point_latest(runs.open_run(gone))
-    assert [run.folder for run in collected(tmp_path, Rules(keep_last=0))] == [gone]
+    assert [run.folder for run in collected(tmp_path, RetentionRules(keep_last=0))] == [gone]
     assert (tmp_path / "job" / "latest").resolve() == kept
     assert sorted(path.name for path in (tmp_path / "job").iterdir() if path.name != "lock.json") == [
         kept.name,
@@ -208,7 +208,7 @@ def test_links_in_a_run_are_removed_and_not_followed(tmp_path: Path) -> None:
     (gone / "closed").mkdir()
     (gone / "closed" / "file").touch()
     (gone / "closed").chmod(0o500)
-    assert len(collected(tmp_path / "runs", Rules(keep_last=1))) == 1
+    assert len(collected(tmp_path / "runs", RetentionRules(keep_last=1))) == 1
     assert not gone.exists()
     assert (treasure / "gold").exists()
 
@@ -216,11 +216,11 @@ def test_links_in_a_run_are_removed_and_not_followed(tmp_path: Path) -> None:
 def test_what_a_kill_has_left_is_finished_by_the_next(tmp_path: Path) -> None:
     gone = plant(tmp_path, day=1, status="failed")
     plant(tmp_path, day=2)
-    set_aside(tmp_path, "job", [each for each in list_all(tmp_path) if each.run.folder == gone])
+    hide_runs(tmp_path, "job", [each for each in index_runs(tmp_path) if each.run.folder == gone])
     assert not gone.exists()
     assert list((tmp_path / "job").glob(".deleting-*"))
-    assert len(list_all(tmp_path)) == 1
-    assert finish_deletions(tmp_path, ["job"]) == []
+    assert len(index_runs(tmp_path)) == 1
+    assert delete_hidden_runs(tmp_path, ["job"]) == []
     assert not list((tmp_path / "job").glob(".deleting-*"))
 
 
@@ -228,7 +228,7 @@ def test_beside_a_training_the_others_go_and_at_its_beginning_none(tmp_path: Pat
     gone, live = plant(tmp_path, day=1, status="failed"), plant(tmp_path, day=2, status="running")
     with runs.Lock(tmp_path, "job") as lock:
         lock.note_folder(live)
-        assert [run.folder for run in set_aside(tmp_path, "job", list_all(tmp_path))] == [gone]
+        assert [run.folder for run in hide_runs(tmp_path, "job", index_runs(tmp_path))] == [gone]
     assert live.is_dir()
 
 
@@ -245,7 +245,7 @@ KINDS = st.fixed_dictionaries(
     }
 )
 RULES = st.builds(
-    Rules,
+    RetentionRules,
     keep_last=st.one_of(st.none(), st.integers(0, 3)),
     keep_best=st.one_of(st.none(), st.integers(0, 2)),
     max_size_bytes=st.one_of(st.none(), st.integers(0, 20_000)),
@@ -257,7 +257,7 @@ RULES = st.builds(
 @pytest.mark.slow
 @settings(derandomize=True)
 @given(kinds=st.lists(KINDS, max_size=12), rules=RULES, locked=st.integers(-12, 11))
-def test_in_every_tree_what_must_stay_stays(kinds: list[dict[str, Any]], rules: Rules, locked: int) -> None:
+def test_in_every_tree_what_must_stay_stays(kinds: list[dict[str, Any]], rules: RetentionRules, locked: int) -> None:
     root = Path(tempfile.mkdtemp())
     try:
         check_tree(root, kinds, rules, locked)
@@ -265,7 +265,7 @@ def test_in_every_tree_what_must_stay_stays(kinds: list[dict[str, Any]], rules: 
         shutil.rmtree(root)
 
 
-def check_tree(root: Path, kinds: list[dict[str, Any]], rules: Rules, locked: int) -> None:
+def check_tree(root: Path, kinds: list[dict[str, Any]], rules: RetentionRules, locked: int) -> None:
     folders: list[Path] = []
     promoted = set()
     for day, kind in enumerate(kinds):
@@ -282,8 +282,8 @@ def check_tree(root: Path, kinds: list[dict[str, Any]], rules: Rules, locked: in
         check_plan(root, rules, promoted, holder)
 
 
-def check_plan(root: Path, rules: Rules, promoted: set[str], holder: Path | None) -> None:
-    listed = list_all(root)
+def check_plan(root: Path, rules: RetentionRules, promoted: set[str], holder: Path | None) -> None:
+    listed = index_runs(root)
     good = {each.key for each in listed if is_good(each)}
     plan = plan_deletions(listed, rules, promoted=promoted, now=NOW)
     gone = {each.key for each in plan.deleted}
@@ -300,12 +300,12 @@ def check_plan(root: Path, rules: Rules, promoted: set[str], holder: Path | None
     if rules.max_size_bytes is not None and plan.deleted:
         assert plan.left_bytes + plan.deleted[-1].size_bytes > rules.max_size_bytes
     for name in {each.run.name for each in plan.deleted}:
-        set_aside(root, name, [each for each in plan.deleted if each.run.name == name])
-        assert finish_deletions(root, [name]) == []
-    assert {each.key for each in list_all(root)} == {each.key for each in kept}
+        hide_runs(root, name, [each for each in plan.deleted if each.run.name == name])
+        assert delete_hidden_runs(root, [name]) == []
+    assert {each.key for each in index_runs(root)} == {each.key for each in kept}
 
 
-def check_job(of_job: list[Listed], gone: set[str], good: set[str], rules: Rules) -> None:
+def check_job(of_job: list[IndexedRun], gone: set[str], good: set[str], rules: RetentionRules) -> None:
     keys = [each.key for each in of_job]
     assert not gone & set(keys[: rules.keep_last or 0])
     assert not good & set(keys) or good & (set(keys) - gone)  # never the only good one
@@ -317,5 +317,5 @@ def check_job(of_job: list[Listed], gone: set[str], good: set[str], rules: Rules
     assert not gone & young
 
 
-def is_good(each: Listed) -> bool:
+def is_good(each: IndexedRun) -> bool:
     return each.is_training and choose_good(each.run.checkpoints)[0] is not None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 import pytest
 
 from lightkit import runs
-from lightkit.runs.listing import list_all, mode_of, mode_of_name, size_of
+from lightkit.runs.index import index_runs, infer_mode
 from tests.runs.trees import plant, run_id
 
 
@@ -17,35 +16,35 @@ def test_runs_are_listed_newest_first_with_what_they_came_to(tmp_path: Path) -> 
     plant(tmp_path, day=1, value=0.7, size=1000)
     plant(tmp_path, day=2, status="failed", value=None)
     plant(tmp_path, "other", day=1.5, monitor="val/loss", value=0.1)
-    newest, other, oldest = list_all(tmp_path)
+    newest, other, oldest = index_runs(tmp_path)
     assert [newest.run.id, other.run.id, oldest.run.id] == [run_id(2), run_id(1.5), run_id(1)]
     assert (oldest.status, oldest.metric, oldest.value) == ("done", "val/accuracy", 0.7)
     assert oldest.size_bytes == sum(path.stat().st_size for path in oldest.run.folder.rglob("*") if path.is_file())
     assert (other.metric, other.value) == ("val/loss", 0.1)
     assert (newest.status, newest.value) == ("failed", None)
-    assert [each.run.name for each in list_all(tmp_path, "other")] == ["other"]
+    assert [each.run.name for each in index_runs(tmp_path, "other")] == ["other"]
 
 
 def test_a_metric_of_a_later_stage_can_be_asked_for(tmp_path: Path) -> None:
     folder = plant(tmp_path)
     summary = runs.read_json(folder / "summary.json") or {}
     runs.write_json(folder / "summary.json", {**summary, "stages": {"test": {"test/accuracy": 0.25}}})
-    (listed,) = list_all(tmp_path, metric="test/accuracy")
+    (listed,) = index_runs(tmp_path, metric="test/accuracy")
     assert listed.value == 0.25
-    assert list_all(tmp_path, metric="test/f1")[0].value is None
+    assert index_runs(tmp_path, metric="test/f1")[0].value is None
 
 
 @pytest.mark.parametrize("status", ["running", None], ids=["summary", "no-summary"])
 def test_a_run_whose_process_is_gone_was_killed(status: str | None, tmp_path: Path) -> None:
     plant(tmp_path, status=status)
-    assert list_all(tmp_path)[0].status == "killed"
+    assert index_runs(tmp_path)[0].status == "killed"
 
 
 def test_the_run_that_a_process_works_on_is_locked(tmp_path: Path) -> None:
     folder, other = plant(tmp_path, day=2, status="running"), plant(tmp_path, day=1, status="running")
     with runs.Lock(tmp_path, "job") as lock:
         lock.note_folder(folder)
-        first, second = list_all(tmp_path)
+        first, second = index_runs(tmp_path)
     assert (first.run.folder, first.status, first.is_locked) == (folder, "running", True)
     assert (second.run.folder, second.status, second.is_locked) == (other, "killed", False)
 
@@ -53,17 +52,15 @@ def test_the_run_that_a_process_works_on_is_locked(tmp_path: Path) -> None:
 def test_while_a_process_chooses_its_run_none_counts_as_dead(tmp_path: Path) -> None:
     plant(tmp_path, status="running")
     with runs.Lock(tmp_path, "job"):
-        assert [each.status for each in list_all(tmp_path)] == ["running"]
+        assert [each.status for each in index_runs(tmp_path)] == ["running"]
 
 
 def test_links_are_counted_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b"x" * 10**6)
-    folder = tmp_path / "folder"
-    folder.mkdir()
+    folder = plant(tmp_path / "runs", checkpoint=None)
     (folder / "link").symlink_to(tmp_path / "big")
     (folder / "up").symlink_to(tmp_path, target_is_directory=True)
-    assert 0 < size_of(folder) < 1000
-    assert size_of(tmp_path / "none") == 0
+    assert 0 < index_runs(tmp_path / "runs")[0].size_bytes < 2000
 
 
 @pytest.mark.parametrize(
@@ -82,32 +79,20 @@ def test_links_are_counted_and_not_followed(tmp_path: Path) -> None:
     ],
 )
 def test_the_name_of_a_metric_tells_what_is_best_where_it_is_usual(metric: str, mode: str | None) -> None:
-    assert mode_of_name(metric) == mode
+    assert infer_mode(metric) == mode
 
 
 def test_what_a_run_was_chosen_by_comes_before_the_name(tmp_path: Path) -> None:
     plant(tmp_path, day=3)
     plant(tmp_path, day=2, mode="min")
-    assert mode_of("val/accuracy", list_all(tmp_path)) == "min"
-    assert mode_of("test/accuracy", list_all(tmp_path, metric="test/accuracy")) == "max"
-
-
-def test_a_run_whose_summary_has_no_mode_is_asked_by_its_config(tmp_path: Path) -> None:
-    folder = plant(tmp_path, monitor="val/closeness")
-    keeper = {"class_path": "lightkit.callbacks.Checkpoint", "init_args": {"monitor": "val/closeness", "mode": "min"}}
-    stopper = {"class_path": "EarlyStopping", "init_args": {"monitor": "val/closeness", "mode": "max"}}
-    assert mode_of("val/closeness", list_all(tmp_path)) is None
-    config = {"callbacks": {"stop": stopper, "keep": keeper}}
-    (folder / "config.yaml").write_text(json.dumps(config))  # which is YAML too
-    assert mode_of("val/closeness", list_all(tmp_path)) == "min"
-    (folder / "config.yaml").write_text("callbacks: [broken")
-    assert mode_of("val/closeness", list_all(tmp_path)) is None
+    assert infer_mode("val/accuracy", index_runs(tmp_path)) == "min"
+    assert infer_mode("test/accuracy", index_runs(tmp_path, metric="test/accuracy")) == "max"
 
 
 def test_paths_are_those_of_the_folder_that_the_training_began_in(tmp_path: Path) -> None:
     plant(tmp_path, ckpt_path="runs/base/last.ckpt", working_directory="/home/me")
     plant(tmp_path, day=1, ckpt_path="/elsewhere/last.ckpt", working_directory="/home/me")
-    assert [each.needs for each in list_all(tmp_path)] == [
+    assert [each.needs for each in index_runs(tmp_path)] == [
         ("/elsewhere/last.ckpt",),
         ("/home/me/runs/base/last.ckpt",),
     ]
@@ -124,7 +109,7 @@ def test_a_thousand_runs_are_listed_soon(tmp_path: Path) -> None:
 
 def _seconds(root: Path) -> float:
     began = time.process_time()
-    assert len(list_all(root)) == 1000
+    assert len(index_runs(root)) == 1000
     return time.process_time() - began
 
 

@@ -1,0 +1,72 @@
+"""Runs in columns, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightkit.cli.command_line import CommandLine
+from lightkit.config import near
+from lightkit.errors import ConfigError, visible
+from lightkit.runs.fingerprints import shown_size
+from lightkit.runs.index import IndexedRun
+
+__all__ = ["format_run", "format_table", "get_root_and_job"]
+
+_COLUMNS = {"name": "<", "id": "<", "status": "<", "metric": "<", "size": ">", "age": ">", "": "<"}
+_AGES = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+
+
+def get_root_and_job(command: str, line: CommandLine, usage: str) -> tuple[Path, str | None]:
+    """Return the folder of all runs, and the job that the command line names, if any.
+
+    Raises:
+        ConfigError: If the folder or the job does not exist, or several jobs are named.
+    """
+    if len(line.positionals) > 1:
+        given = ", ".join(map(repr, line.positionals))
+        raise ConfigError(f"{command}: expected the name of one job, got {given}\n{usage}")
+    root, name = Path(line.options.get("--root", "runs")), next(iter(line.positionals), None)
+    if not root.is_dir():
+        raise ConfigError(f"{command}: {root} is no folder; name that of all runs with --root")
+    jobs = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if name is not None and name not in jobs:
+        raise ConfigError(f"{command}: there is no job {name!r} in {root}{near(name, jobs)}")
+    return root, name
+
+
+def format_table(entries: Sequence[IndexedRun], *, now: float) -> str:
+    """Write one line a run below the names of the columns.
+
+    Args:
+        entries: The runs.
+        now: Seconds since 1970.
+    """
+    rows = [list(_COLUMNS), *(_cells(each, now) for each in entries)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    signs = list(_COLUMNS.values())
+    return "\n".join(
+        "  ".join(f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def format_run(entry: IndexedRun, *, now: float) -> str:
+    """Write a run on one line."""
+    name, run_id, *rest, _ = _cells(entry, now)
+    return "  ".join(cell for cell in (f"{name}/{run_id}", *rest) if cell)
+
+
+def _cells(entry: IndexedRun, now: float) -> list[str]:
+    age_s = max(0.0, now - entry.created)
+    unit, length = next(((unit, length) for unit, length in _AGES if age_s >= length), _AGES[-1])
+    marks = {"locked": entry.is_locked, "promoted": entry.is_promoted}
+    return [
+        visible(entry.run.name, in_line=True),
+        entry.run.id,
+        entry.status,
+        "" if entry.metric is None or entry.value is None else f"{entry.metric} {entry.value:.4g}",
+        shown_size(entry.size_bytes),
+        f"{int(age_s / length)} {unit}",
+        ", ".join(mark for mark, is_set in marks.items() if is_set),
+    ]

@@ -1,0 +1,189 @@
+"""The runs below a root with what tables, sorting and retention need: status, metric, size, age, promotion."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from lightkit.runs.files import read_json
+from lightkit.runs.folder import list_runs
+from lightkit.runs.lock import lock_holder
+from lightkit.runs.run import Run
+
+__all__ = ["KILLED", "PROMOTED", "IndexedRun", "index_runs", "infer_mode", "stamp_activity"]
+
+KILLED = "killed"
+"""Status of a run that says ``running`` and whose process is gone; summary.json has no such word."""
+PROMOTED = "promoted.json"
+"""File in a run that was promoted: the registered models, each with its version."""
+_SMALL_IS_GOOD = {
+    *("loss", "error", "err", "mae", "mse", "rmse", "mape", "perplexity", "nll", "wer", "cer", "fid", "brier", "ece"),
+    *("kl", "crossentropy", "distance"),
+}
+_LARGE_IS_GOOD = {
+    *("accuracy", "acc", "f1", "auc", "auroc", "precision", "recall", "iou", "miou", "dice", "map", "psnr", "ssim"),
+    *("r2", "bleu", "rouge"),
+}
+_INVERTED = {"neg", "negative", "inverse"}
+
+
+@dataclass(frozen=True)
+class IndexedRun:
+    """A run with its records.
+
+    Args:
+        run: The run.
+        status: As in summary.json, or ``killed``.
+        is_training: Whether it is a ``fit``, and no ``fast_dev_run``.
+        metric: Name of the metric that is shown; None where the run has none.
+        value: Its value.
+        size_bytes: Size of all its files.
+        created: Start, in seconds since 1970.
+        is_locked: Whether a living process works on it.
+        is_promoted: Whether its model was promoted.
+        needs: Paths of the checkpoint that it started from, and of its parent.
+        in_retrain: Whether a `lightkit retrain` in it is unfinished.
+        mode: Whether the smallest (``min``) or largest (``max``) value of the metric is best; None if not recorded.
+        stamp: Times and sizes of the files that any process that works in its folder changes, see `stamp_activity`.
+    """
+
+    run: Run
+    status: str
+    is_training: bool
+    metric: str | None
+    value: float | None
+    size_bytes: int
+    created: float
+    is_locked: bool
+    is_promoted: bool = False
+    needs: tuple[str, ...] = ()
+    in_retrain: bool = False
+    mode: str | None = None
+    stamp: tuple[object, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """``NAME/ID``."""
+        return f"{self.run.name}/{self.run.id}"
+
+    def fields(self, *, now: float) -> dict[str, Any]:
+        """Give plain values for JSON.
+
+        Args:
+            now: Seconds since 1970.
+        """
+        return {
+            "name": self.run.name,
+            "id": self.run.id,
+            "folder": str(self.run.folder),
+            "status": self.status,
+            "metric": self.metric,
+            "value": self.value,
+            "size_bytes": self.size_bytes,
+            "created": datetime.fromtimestamp(self.created, timezone.utc).isoformat(),
+            "age_s": round(max(0.0, now - self.created)),
+            "locked": self.is_locked,
+            "promoted": self.is_promoted,
+        }
+
+
+def index_runs(root: Path | str, name: str | None = None, *, metric: str | None = None) -> list[IndexedRun]:
+    """List the runs below a root, or those of one job, the newest first.
+
+    Args:
+        root: Folder that holds the runs of all jobs.
+        name: The job; all if None.
+        metric: Metric that is shown; if None, the one that chose each run's best checkpoint.
+    """
+    found = list_runs(root, name)
+    holders = {job: lock_holder(root, job) for job in {run.name for run in found}}
+    return [_index_run(run, holders[run.name], metric) for run in found]
+
+
+def infer_mode(metric: str, entries: Iterable[IndexedRun] = ()) -> str | None:
+    """Infer whether the smallest (``min``) or the largest (``max``) value of a metric is best; None if unknown.
+
+    Args:
+        metric: Its name, which decides where it is a usual one and no run does.
+        entries: Runs of one job, the newest first: the first that chose its best checkpoint by the metric decides.
+    """
+    recorded = next((each.mode for each in entries if each.metric == metric and each.mode), None)
+    words = {*metric.lower().replace("/", "_").replace("-", "_").split("_")}
+    small, large = bool(words & _SMALL_IS_GOOD), bool(words & _LARGE_IS_GOOD)
+    is_unknown = small == large or words & _INVERTED
+    return recorded or (None if is_unknown else "min" if small else "max")
+
+
+def stamp_activity(folder: Path) -> tuple[object, ...]:
+    """Give times and sizes of the files that change when a process starts or ends something in a run's folder."""
+    stamp: list[tuple[int, int] | None] = []
+    for name in ("events.jsonl", "summary.json", "retrain.json", "gate.json", PROMOTED):
+        try:
+            status = (folder / name).stat()
+            stamp.append((status.st_mtime_ns, status.st_size))
+        except OSError:  # noqa: PERF203 (a missing file is a state, too)
+            stamp.append(None)
+    return tuple(stamp)
+
+
+def _size_bytes(folder: Path | str) -> int:
+    """Add up the sizes of all files below a folder, without following links; files that vanish count as nothing."""
+    size_bytes = 0
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                size_bytes += _size_bytes(entry.path) if is_folder else entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        return size_bytes
+    return size_bytes
+
+
+def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -> IndexedRun:
+    stamp = stamp_activity(run.folder)  # before anything is read, so that later changes show
+    summary, manifest = read_json(run.summary_path) or {}, read_json(run.manifest_path) or {}
+    status = str(summary.get("status") or "running")
+    folder = None if holder is None else holder.get("folder")
+    is_locked = folder is not None and Path(folder).name == run.id
+    # A holder without a folder has not chosen its run yet, and a stage of a run takes no lock: either may work on any.
+    is_dead = status == "running" and not is_locked and (holder is None or folder is not None)
+    best = summary.get("best") or {}
+    metric = metric or best.get("monitor")
+    try:
+        created = datetime.strptime(run.id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:  # digits that are no date
+        created = 0.0
+    retrain = read_json(run.folder / "retrain.json")
+    is_training = manifest.get("subcommand") == "fit" and not manifest.get("fast_dev_run")
+    began_in = Path(manifest.get("working_directory") or "")  # which is rarely that of `lightkit gc`
+    return IndexedRun(
+        run,
+        status=KILLED if is_dead else status,
+        # without a manifest, its process was killed before it wrote one
+        is_training=is_training if manifest else any(run.checkpoints.glob("*.ckpt")),
+        metric=metric,
+        value=None if metric is None else _find_value(metric, summary),
+        size_bytes=_size_bytes(run.folder),
+        created=created,
+        is_locked=is_locked,
+        is_promoted=(run.folder / PROMOTED).is_file(),
+        needs=tuple(str(began_in / str(manifest[key])) for key in ("ckpt_path", "parent") if manifest.get(key)),
+        in_retrain=retrain is not None and retrain.get("ended") is None,
+        mode=best.get("mode") if best.get("monitor") == metric else None,
+        stamp=stamp,
+    )
+
+
+def _find_value(metric: str, summary: Mapping[str, Any]) -> float | None:
+    """Find a metric in the best epoch, else in a later stage, else in the last epoch."""
+    best, metrics = summary.get("best") or {}, summary.get("metrics") or {}
+    found = [best.get("value")] if best.get("monitor") == metric else []
+    tables = [metrics.get("best"), *(summary.get("stages") or {}).values(), metrics.get("last")]
+    found += [table.get(metric) for table in tables if isinstance(table, Mapping)]
+    numbers = (float(value) for value in found if isinstance(value, (int, float)) and math.isfinite(value))
+    return next(numbers, None)
