@@ -1,4 +1,4 @@
-"""`lightkit upgrade`: a config of Lightning 1.x in today's words."""
+"""`lightkit upgrade`: rewrite a config of Lightning 1.x."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def upgrade(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    old, new, is_forced = _read(words)
+    old, new, is_forced = _parse(words)
     if new is not None and not is_forced:
         _check_target(old, new)
     upgraded = upgrade_file(old)
     if new is None:
         print(upgraded.text, end="")
         sys.stdout.flush()
-    elif upgraded.changes or not _are_one(old, new):
+    elif upgraded.changes or not _is_same_file(old, new):
         _write(new, upgraded.text)
-    for line in _told(old, new, upgraded):
+    for line in _format_changes(old, new, upgraded):
         print(line, file=sys.stderr if new is None else sys.stdout)
     return 0
 
 
-def _read(words: list[str]) -> tuple[Path, Path | None, bool]:
+def _parse(words: list[str]) -> tuple[Path, Path | None, bool]:
     files: list[str] = []
     new: str | None = None
     rest = iter(words)
@@ -74,11 +74,11 @@ def _read(words: list[str]) -> tuple[Path, Path | None, bool]:
 
 
 def _check_target(old: Path, new: Path) -> None:
-    if new.exists() and not new.is_dir() and not _are_one(old, new):
+    if new.exists() and not new.is_dir() and not _is_same_file(old, new):
         raise ConfigError(f"upgrade: {shown_path(new)} exists; say --force to replace it, or -o with another name")
 
 
-def _are_one(old: Path, new: Path) -> bool:
+def _is_same_file(old: Path, new: Path) -> bool:
     return new.exists() and old.exists() and new.samefile(old)
 
 
@@ -98,20 +98,20 @@ def _write(new: Path, text: str) -> None:
         raise ConfigError(f"upgrade: {shown_path(new)} cannot be written: {error.strerror or error}") from None
 
 
-def _told(old: Path, new: Path | None, upgraded: Upgraded) -> Iterator[str]:
+def _format_changes(old: Path, new: Path | None, upgraded: Upgraded) -> Iterator[str]:
     name = shown_path(old)
-    for change in upgraded.changes:
-        yield f"{name}:{change.line}: {change.says}"
+    for line, change in upgraded.changes:
+        yield f"{name}:{line}: {change}"
     if not upgraded.changes:
         yield f"{name}: nothing to change"
     elif new is not None:
         count = len(upgraded.changes)
         yield f"{count} change{'s' if count > 1 else ''}, written to {shown_path(new)}"
-    for other in _needing(upgraded, {old.resolve()}):
+    for other in _find_outdated(upgraded, {old.resolve()}):
         yield f"{shown_path(other)} needs it too: lightkit upgrade {shown_path(other)}"
 
 
-def _needing(upgraded: Upgraded, seen: set[Path]) -> Iterator[Path]:
+def _find_outdated(upgraded: Upgraded, seen: set[Path]) -> Iterator[Path]:
     """List the files below one that would change too, or cannot be upgraded as they are."""
     for other in upgraded.extended:
         if other.resolve() in seen:
@@ -124,4 +124,4 @@ def _needing(upgraded: Upgraded, seen: set[Path]) -> Iterator[Path]:
             continue
         if below.changes:
             yield other
-        yield from _needing(below, seen)
+        yield from _find_outdated(below, seen)

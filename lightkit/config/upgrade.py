@@ -1,0 +1,611 @@
+"""Upgrade configs of Lightning 1.x: apply `upgrade_rules` to a file's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightkit.config.accelerator import resolve_hardware
+from lightkit.config.accelerator.computing import COMPUTING_KEYS
+from lightkit.config.accelerator.said import OLD_TRAINER_KEYS
+from lightkit.config.accelerator.words import GONE_STRATEGIES, HOROVOD, OLD_STRATEGIES, STRATEGIES_AS_ACCELERATORS
+from lightkit.config.loader import CLASS_SECTIONS, WORDS, Resolved, layers_of
+from lightkit.config.merge import MergeRules
+from lightkit.config.origins import KeyPath, Origin, dotted, mistake, shown_path
+from lightkit.config.tree import Items, Leaf, Node, Table, plain
+from lightkit.config.upgrade_rules import (
+    ADDED_ARGUMENTS,
+    CHANGED_ARGUMENTS,
+    CLASS_ARGUMENTS,
+    CLASS_MODULES,
+    DEFAULTS,
+    HARDWARE_DEFAULTS,
+    HARDWARE_REASONS,
+    LIGHTNING_CLASS,
+    OLD_HARDWARE_KEYS,
+    REMOVED_ARGUMENTS,
+    TRAINER_ARGUMENTS,
+    Keys,
+    Result,
+    Rule,
+    find_class,
+)
+from lightkit.config.yaml_edits import KEEP, Entry, Source, YamlText, entries_of, is_flow, scalar_value
+from lightkit.config.yaml_reader import read_file, read_text
+from lightkit.errors import ConfigError, ConfigErrors
+
+STAGES = ("fit", "validate", "test", "predict")
+
+
+@dataclass(frozen=True)
+class Upgraded:
+    """An upgraded config.
+
+    Args:
+        text: Its text.
+        changes: What was changed: the line of the old file, and what became of what, with the reason; in their order.
+        extended: Files that it extends, of those that are there; they are not rewritten.
+    """
+
+    text: str
+    changes: tuple[tuple[int, str], ...]
+    extended: tuple[Path, ...] = ()
+
+
+def upgrade_file(file: Path) -> Upgraded:
+    """Rewrite a config of Lightning 1.x in today's words.
+
+    Raises:
+        ConfigError: If the file cannot be read as a config, or holds what has no equivalent; all of it at once.
+    """
+    if file.exists() and not (file.is_file() or file.is_dir()):  # it is read more than once
+        raise ConfigError(
+            f"{shown_path(file)}: expected a file, got a pipe or a device; save the config as a file first"
+        )
+    tree, name = read_file(file), shown_path(file)
+    content = file.read_bytes().decode("utf-8")
+    bom, text = ("\ufeff", content[1:]) if content.startswith("\ufeff") else ("", content)
+    if not tree.entries:
+        return Upgraded(content, ())
+    try:
+        below = [layer.entries.get("trainer") for layer in layers_of(file, seen=set())[:-1]]
+    except ConfigError:  # which is told when the config is used
+        below = []
+    upgrade = _Upgrade(YamlText(text, name), tree)
+    upgrade.run({key: node for table in below if isinstance(table, Table) for key, node in table.entries.items()})
+    if upgrade.errors:
+        raise ConfigErrors(sorted(upgrade.errors, key=_line_of))
+    new_text = upgrade.text.result() if upgrade.changes else text
+    try:
+        read_text(new_text, name=name)
+    except ConfigError as error:  # an anchor has gone with the value that it stood at, or a key is written as `? key`
+        says = f"{name}: the upgraded file would not be valid ({str(error).splitlines()[0].removeprefix(f'{name}: ')})"
+        advice = "write out the values of anchors such as &name, and mappings as `key: value` lines, and upgrade again"
+        raise ConfigError(f"{says}; {advice}") from None
+    extends = tree.entries.get("extends")
+    names = [
+        item.value for item in (extends.items if isinstance(extends, Items) else [extends]) if isinstance(item, Leaf)
+    ]
+    files = [[file.parent / str(name), file.parent / f"{name}.yaml"] for name in names]
+    extended = tuple(next(path for path in paths if path.is_file()) for paths in files if any(map(Path.is_file, paths)))
+    return Upgraded(bom + new_text, tuple(sorted(upgrade.changes, key=lambda change: change[0])), extended)
+
+
+def _line_of(error: ConfigError) -> int:
+    place = error.places[0]
+    return (place.line or 0) if isinstance(place, Origin) else 0
+
+
+def _is_interpolated(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+def _is_strategy(word: Any) -> bool:
+    return isinstance(word, str) and word.lower() in (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES, *OLD_STRATEGIES)
+
+
+@dataclass
+class _Scope:
+    """A ``trainer`` with what stands beside it, at the top or in one command's block."""
+
+    path: KeyPath
+    mapping: yaml.MappingNode
+    table: Table
+    entries: dict[str, Entry]  # of the trainer, those that stand beside it included
+    nodes: dict[str, Node]  # their meaning, values of merged anchors included
+    flat: list[Entry]  # arguments of the trainer that stand beside it
+
+    @property
+    def stage(self) -> str:
+        return str(self.path[0]) if self.path else ""
+
+
+class _Upgrade:
+    """Applies the rules to one config, and collects changes and errors."""
+
+    def __init__(self, text: YamlText, tree: Table) -> None:
+        self.text, self.tree = text, tree
+        assert isinstance(text.root, yaml.MappingNode)
+        self.root = text.root
+        self.changes: list[tuple[int, str]] = []
+        self.errors: list[ConfigError] = []
+        self.moved: set[int] = set()  # ids of the names of entries that move under `trainer`
+
+    def run(self, below: Mapping[str, Node]) -> None:
+        """Rewrite the text.
+
+        Args:
+            below: The trainer of the files that this one extends.
+        """
+        if plain(self.tree.entries.get("tune", Leaf(None, Origin("default")))) is not None:
+            says = "tune: Lightning 2.0 dropped the command; say what it searched as callbacks of fit"
+            self.refuse(self.tree.entries["tune"].origin.at_key(), f"{says}, such as lr_finder: {{}}")
+        entries = entries_of(self.root)
+        blocks = [(stage, entries[stage].value, self.tree.entries[stage]) for stage in STAGES if stage in entries]
+        scopes = [self._scope((), self.root, self.tree)]
+        scopes += [
+            self._scope((stage,), value, table)
+            for stage, value, table in blocks
+            if isinstance(value, yaml.MappingNode) and isinstance(table, Table)
+        ]
+        self._visit(self.root, ())
+        for scope in scopes:
+            self._upgrade_trainer(scope, below)
+            if not scope.path:
+                below = {**below, **scope.nodes}
+
+    def note(self, origin: Origin, was: str, today: list[str], reason: str) -> None:
+        """Record a change."""
+        self.changes.append((origin.line or 0, f"{was} -> {', '.join(today) or 'nothing'} ({reason})"))
+
+    def refuse(self, origin: Origin, says: str) -> None:
+        """Record something that cannot be upgraded."""
+        self.errors.append(mistake(says, origin))
+
+    def _format(self, path: KeyPath, value: Any) -> str:
+        text = value if isinstance(value, str) and value else self.text.write(value)
+        return f"{dotted(path)}: {text if len(text) <= 110 else text[:110] + '...'}"
+
+    # -- the trainer -------------------------------------------------------------------------------------------------
+
+    def _scope(self, path: KeyPath, mapping: yaml.MappingNode, table: Table) -> _Scope:
+        own, trainer = entries_of(mapping).get("trainer"), table.entries.get("trainer")
+        entries = entries_of(own.value) if own else {}
+        nodes = dict(trainer.entries) if isinstance(trainer, Table) else {}
+        scope = _Scope(path, mapping, table, entries, nodes, [])
+        for entry in entries_of(mapping).values():
+            if entry.key not in table.entries or not _is_trainer_argument(entry.key, table.entries[entry.key]):
+                continue
+            node = table.entries[entry.key]
+            origin, value = self.text.origin(entry.name), plain(node)
+            was, why = self._format((*path, entry.key), value), "arguments of the trainer stand under trainer"
+            if mapping.flow_style or (own and own.value.value and not _is_block(own.value)):
+                self.refuse(origin, f"{was}: {why}; put it there, and upgrade again")
+            elif self._is_referred_to((*path, entry.key)):
+                self.refuse(origin, f"{was}: {why}, but ${{{entry.key}}} refers to it here; write its value out there")
+            elif entry.key in entries:
+                there = plain(nodes[entry.key])
+                if there != value:
+                    other = self._format((*path, "trainer", entry.key), there)
+                    self.refuse(origin, f"{was}: contradicts {other}; say one")
+                self.note(origin, was, [self._format((*path, "trainer", entry.key), there)], "it stands there already")
+                self.text.removed.append(entry)
+            else:
+                scope.flat.append(entry)
+                scope.entries[entry.key], scope.nodes[entry.key] = entry, node
+                self.moved.add(id(entry.name))
+        return scope
+
+    def _is_referred_to(self, path: KeyPath) -> bool:
+        """Tell whether an interpolation refers to a key or to what is below it."""
+        return re.search(r"\$\{\s*" + re.escape(dotted(path)) + r"\s*[}.\[]", self.text.text) is not None
+
+    def _upgrade_trainer(self, scope: _Scope, below: Mapping[str, Node]) -> None:
+        beside: dict[str, Any] = {}
+        trainer = entries_of(scope.mapping).get("trainer")
+        values = {key: plain(node) for key, node in scope.nodes.items()}
+        results: dict[str, tuple[str, Result]] = self._convert_hardware(scope, below)
+        for key, rule in {**REMOVED_ARGUMENTS, **CHANGED_ARGUMENTS}.items():
+            if key in values:
+                results[key] = rule.reason, rule.convert(values[key], values)
+        for key in [key for key in scope.nodes if key in results]:
+            reason, result = results[key]
+            where = self._format((*scope.path, "trainer", key), values[key])
+            if result is not None and _is_interpolated(values[key]) and not _keeps(result):
+                says = f"{where}: {reason}; what it is today depends on its value, write that out"
+                self.refuse(scope.nodes[key].origin, says)
+            elif isinstance(result, str):
+                self.refuse(scope.nodes[key].origin, f"{where}: {reason}; {result}")
+            elif result is not None:
+                result = self._drop_doubles(result, scope)
+                if key in scope.entries and scope.entries[key].value.tag != "alias":
+                    beside = _merge(beside, self._replace_argument(scope, key, result, reason))
+                else:
+                    says = "it comes from an anchor, which may serve others too; write it out here, and upgrade again"
+                    self.refuse(scope.nodes[key].origin, f"{where}: {says}")
+        self._move(scope, trainer)
+        self._put_beside(scope, trainer, beside)
+
+    def _replace_argument(self, scope: _Scope, key: str, result: Keys, reason: str) -> Keys:
+        """Write what became of one argument of the trainer; return what goes beside the trainer."""
+        entry, path, value = scope.entries[key], (*scope.path, "trainer"), plain(scope.nodes[key])
+        origin, was = self.text.origin(entry.name), self._format((*path, key), value)
+        source = self.text.source(entry.value)
+        is_line = (isinstance(entry.value, yaml.ScalarNode) or is_flow(entry.value)) and "\n" not in source
+        written = Source(source) if is_line and source[:1] not in ("", "|", ">", "&", "!") else value
+        today, keys, beside, overruled = [], {}, {}, {}
+        for place, new in result.items():
+            head, _, new_key = place.partition(".")
+            wanted = _fill(new, written)
+            if head != "trainer":
+                home = new_key if head == "fit" and scope.stage else place
+                beside[home] = wanted
+                today.append(self._format((*scope.path, home), wanted))
+                continue
+            today.append(self._format((*path, new_key), value if new is KEEP else new))
+            final = value if new is KEEP else new
+            if new_key == key or new_key in HARDWARE_REASONS or new_key not in scope.nodes:
+                keys[new_key] = new if new is KEEP else wanted
+            elif plain(scope.nodes[new_key]) != final:
+                if plain(scope.nodes[new_key]) != DEFAULTS.get(new_key, ...):
+                    other = self._format((*path, new_key), plain(scope.nodes[new_key]))
+                    self.refuse(origin, f"{was}: contradicts {other}; say one of them")
+                    return {}
+                overruled[new_key] = final
+        if key not in keys and self._is_referred_to((*path, key)):
+            says = f"{was}: {reason}, but ${{{dotted((*path, key))}}} refers to it; write its value out there"
+            self.refuse(origin, says)
+            return {}
+        for new_key, final in overruled.items():
+            self.text.set_value(scope.entries[new_key], self.text.write(final))
+        if KEEP in keys.values() and not is_line:  # what stands on several lines stays there
+            keys = dict(sorted(keys.items(), key=lambda pair: pair[1] is not KEEP))
+        first, *others = keys or [""]
+        self.text.replace(entry, {**{k: keys[k] for k in [first] if k}, **{k: _fill(keys[k], written) for k in others}})
+        self.note(origin, was, today, reason)
+        return beside
+
+    def _drop_doubles(self, result: Keys, scope: _Scope) -> Keys:
+        """Leave out a bar or summary where there is one, or none is wanted, and a logger where loggers are named."""
+        listed = plain(scope.nodes["callbacks"]) if "callbacks" in scope.nodes else None
+        callbacks = [
+            str(each.get("class_path") if isinstance(each, dict) else each)
+            for each in (listed if isinstance(listed, list) else [listed])
+        ]
+        no_bar = "enable_progress_bar" in scope.nodes and plain(scope.nodes["enable_progress_bar"]) is False
+        loggers = scope.table.entries.get("logger")
+        has_loggers = isinstance(loggers, Table) and any(plain(child) is not None for child in loggers.entries.values())
+        dropped = {
+            "callbacks.progress_bar": no_bar or any(name.endswith("ProgressBar") for name in callbacks),
+            "callbacks.model_summary": any(name.endswith("ModelSummary") for name in callbacks),
+            "logger.tensorboard": has_loggers,
+            "fit.ckpt_path": scope.stage not in ("", "fit"),  # 1.x heeded it when it fitted
+        }
+        return {place: new for place, new in result.items() if not dropped.get(place)}
+
+    def _move(self, scope: _Scope, trainer: Entry | None) -> None:
+        """Move arguments of the trainer under ``trainer``, with the comments above them."""
+        self.text.removeentries_of()
+        moved: list[str] = []
+        at = None
+        for entry in scope.flat:
+            margin, start = " " * self.text.column(entry), self.text.line_start(entry.start)
+            low, high = start, self.text.next_line(self.text.end(entry))
+            while low > 0 and self.text.text[(above := self.text.line_start(low - 1)) : low].startswith(f"{margin}#"):
+                low = above
+            low = low or start  # comments at the very top are the file's
+            inner = list(entries_of(trainer.value).values())[:1] if trainer and _is_block(trainer.value) else []
+            column = self.text.column(inner[0]) if inner else len(margin) + self.text.step
+            own, lines = self.text.apply(start, high).splitlines(), self.text.text[low:start].splitlines()
+            if not any(line.strip() and not line.lstrip().startswith("#") for line in own):
+                self.text.edits.append((start, high, self.text.newline.join([*own, ""])))
+                continue
+            by = column - len(margin)
+            moved += (
+                [" " * by + line if line.strip() else line for line in [*lines, *own]] if by >= 0 else [*lines, *own]
+            )
+            at = low if at is None else at
+            self.text.edits.append((low, high, ""))
+            was = self._format((*scope.path, entry.key), plain(scope.nodes[entry.key]))
+            if not any(line == self.text.origin(entry.name).line for line, _ in self.changes):
+                today = [self._format((*scope.path, "trainer", entry.key), plain(scope.nodes[entry.key]))]
+                self.note(self.text.origin(entry.name), was, today, "arguments of the trainer stand under trainer")
+        if moved and at is not None:
+            if trainer is None:
+                moved.insert(0, " " * self.text.column(scope.flat[0]) + "trainer:")
+            else:
+                at = self.text.after(self.text.end(trainer), self.text.column(trainer) + 1)
+                self.text.added.append(trainer.value)
+            self.text.insert(at, moved)
+
+    def _put_beside(self, scope: _Scope, trainer: Entry | None, beside: Keys) -> None:
+        sections: dict[str, Any] = {}
+        for place, value in beside.items():
+            section, _, key = place.partition(".")
+            sections[section] = {**sections.get(section, {}), key: value} if key else value
+        for section, value in sections.items():
+            held, node = entries_of(scope.mapping).get(section), scope.table.entries.get(section)
+            taken = [(*scope.path, section)] if held else []
+            if held is None or node is None:
+                self.text.append(scope.mapping, section, value, after=trainer or scope.flat[-1])
+                continue
+            if plain(node) is None and isinstance(value, Mapping):
+                taken = []
+                self.text.set_value(held, self.text.write(value))
+            elif isinstance(held.value, yaml.MappingNode) and isinstance(node, Table) and isinstance(value, Mapping):
+                taken = [(*scope.path, section, key) for key in value if key in node.entries]
+                for key in [key for key in value if key not in node.entries]:
+                    self.text.append(held.value, key, value[key])
+            for path in taken:
+                trainer_path = dotted((*scope.path, "trainer"))
+                says = f"{dotted(path)}: it stands here already, and {trainer_path} says something of it too"
+                self.refuse(self.text.origin(held.name), f"{says}; say it here, and take it out there")
+
+    # -- hardware ----------------------------------------------------------------------------------------------------
+
+    def _convert_hardware(self, scope: _Scope, below: Mapping[str, Node]) -> dict[str, tuple[str, Result]]:
+        """Convert the hardware keys of a trainer as `resolve_hardware` understands them.
+
+        Args:
+            scope: The trainer.
+            below: Values that it is laid over: ``num_processes: 1``, the default of 1.x, asks for a CPU only where
+                nothing names another device.
+        """
+        given = {key: node for key, node in scope.nodes.items() if key in (*OLD_HARDWARE_KEYS, *HARDWARE_DEFAULTS)}
+        if (word := self._find_strategy_plugin(scope)) is not None:
+            given["plugins"] = word
+        for key, node in list(given.items()):
+            if _is_interpolated(plain(node)):
+                del given[key]
+                if key in OLD_HARDWARE_KEYS:
+                    own = f", or keep it in lightkit's own block, as accelerator: {{{key}: ...}}"
+                    says = f"trainer.{key}: {plain(node)}: what it is today depends on its value; write the value out"
+                    self.refuse(node.origin, says + (own if key in OLD_TRAINER_KEYS else ""))
+        trainer = {key: node for key, node in given.items() if key not in ("distributed_backend", "plugins")}
+        for key, targets in (("distributed_backend", ("accelerator", "strategy")), ("plugins", ("strategy",))):
+            if key not in given or plain(given[key]) is None:
+                continue
+            free = [target for target in targets if target not in trainer or plain(trainer[target]) is None]
+            if free:
+                trainer[free[0]] = given[key]
+            else:
+                was = self._format(("trainer", key), plain(given[key]))
+                self.refuse(given[key].origin, f"{was}: contradicts trainer.{targets[-1]}; say one of them")
+        before, block = len(self.errors), scope.table.entries.get("accelerator")
+        alone = {key: node for key, node in trainer.items() if self._try({key: node}) is not None}
+        if len(self.errors) > before:
+            self._try(alone)  # what contradicts another is told too
+        if len(self.errors) > before or not trainer:
+            return {}
+        lower = {
+            key: node
+            for key, node in below.items()
+            if key in (*OLD_TRAINER_KEYS, *HARDWARE_DEFAULTS) and not _is_interpolated(plain(node))
+        }
+        try:
+            trainer = {**lower, **trainer}
+            found, strategy = _resolve(trainer, block)
+        except ConfigError:  # what is below contradicts it, or itself
+            trainer = {key: node for key, node in trainer.items() if lower.get(key) is not node}
+            resolved = self._try(trainer, block)
+            if resolved is None:
+                return {}
+            found, strategy = resolved
+        if strategy == "horovod" and "strategy" in found:
+            by = found["strategy"].origin
+            rest = {key: node for key, node in trainer.items() if node.origin != by}
+            other = (self._try(rest) or ({}, None))[0] if rest else {}
+            found = {
+                **{key: node for key, node in other.items() if key != "strategy"},
+                **{key: node for key, node in found.items() if key in ("strategy", "precision")},
+            }
+            if not any(node.origin == by and isinstance(node, Table) for node in given.values()):
+                found["strategy"] = Leaf("horovod", by)
+        results = {key: _find_keys(key, node, found) for key, node in given.items()}
+        return {
+            key: (HARDWARE_REASONS[key], keys)
+            for key, keys in results.items()
+            if keys is not None and keys != {f"trainer.{key}": KEEP}
+        }
+
+    def _try(self, trainer: Mapping[str, Node], block: Node | None = None) -> tuple[dict[str, Node], str | None] | None:
+        try:
+            return _resolve(trainer, block)
+        except ConfigError as error:
+            self.errors += [error] if str(error) not in map(str, self.errors) else []
+            return None
+
+    def _find_strategy_plugin(self, scope: _Scope) -> Node | None:
+        """Give the name of a strategy under ``plugins``; a strategy's class becomes ``strategy`` at once."""
+        entry = scope.entries.get("plugins")
+        if entry is None:
+            return None
+        items = entry.value.value if isinstance(entry.value, yaml.SequenceNode) else [entry.value]
+        strategies = [item for item in items if _is_strategy_plugin(item)]
+        path = (*scope.path, "trainer")
+        if not strategies:
+            return None
+        if len(items) > 1:
+            says = f"{HARDWARE_REASONS['plugins']}; say it under {dotted((*path, 'strategy'))}"
+            self.refuse(self.text.origin(strategies[0]), f"{dotted((*path, 'plugins'))}: {says}")
+        elif isinstance(strategies[0], yaml.ScalarNode) and "." not in strategies[0].value:
+            return Leaf(scalar_value(strategies[0]), scope.nodes["plugins"].origin)
+        elif "strategy" in scope.nodes and plain(scope.nodes["strategy"]) is not None:
+            says = f"contradicts {dotted((*path, 'strategy'))}; say one of them"
+            self.refuse(self.text.origin(strategies[0]), f"{dotted((*path, 'plugins'))}: {says}")
+        else:
+            self.text.removed += [scope.entries[key] for key in ["strategy"] if key in scope.entries]
+            self.text.rename(entry, "strategy")
+            start, end = entry.value.start_mark.index, self.text.end(entry.value)
+            if isinstance(entry.value, yaml.SequenceNode) and entry.value.flow_style:
+                self.text.edits += [(start, items[0].start_mark.index, ""), (self.text.end(items[0]), end, "")]
+            elif isinstance(entry.value, yaml.SequenceNode):
+                self.text.edits.append((start, start + 1, " "))  # the dash
+            today = [dotted((*path, "strategy"))]
+            self.note(self.text.origin(entry.name), dotted((*path, "plugins")), today, HARDWARE_REASONS["plugins"])
+        return None
+
+    # -- classes -----------------------------------------------------------------------------------------------------
+
+    def _visit(self, node: yaml.Node, path: KeyPath) -> None:
+        """Rewrite the paths and arguments of Lightning's classes, wherever they stand."""
+        if isinstance(node, yaml.ScalarNode):
+            self._rename_class(node, path, None)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self._visit(item, (*path, index))
+        elif isinstance(node, yaml.MappingNode):
+            entries = entries_of(node)
+            if "class_path" in entries and isinstance(entries["class_path"].value, yaml.ScalarNode):
+                self._rename_class(entries["class_path"].value, (*path, "class_path"), node)
+            for entry in entries.values():
+                if entry.key != "class_path":
+                    parent = ("trainer",) if id(entry.name) in self.moved else ()
+                    self._visit(entry.value, (*path, *parent, entry.key))
+
+    def _rename_class(self, node: yaml.ScalarNode, path: KeyPath, holder: yaml.MappingNode | None) -> None:
+        """Rewrite a class's path.
+
+        Args:
+            node: The path.
+            path: Where it stands.
+            holder: The mapping whose ``class_path`` it is; None for a class without arguments.
+        """
+        word = scalar_value(node)
+        keys = [key for key in path if isinstance(key, str) and key != "class_path"]
+        module = CLASS_MODULES.get(keys[-1].removesuffix("+")) if keys[-2:-1] == ["trainer"] else None
+        if not isinstance(word, str):
+            return None
+        today, reason = find_class(word, module) or (word, "")
+        added = ADDED_ARGUMENTS.get(word.rpartition(".")[2], {}) if reason else {}
+        where = self._format(path, word)
+        if today is None:
+            return self.refuse(self.text.origin(node), f"{where}: {reason}")
+        if holder is None and added:
+            says = f"write it as class_path: {today}, with init_args {added}"
+            return self.refuse(self.text.origin(node), f"{where}: {says}")
+        if holder is not None and (LIGHTNING_CLASS.fullmatch(word) or (module and "." not in word)):
+            self._upgrade_arguments(holder, path[:-1], CLASS_ARGUMENTS.get(word.rpartition(".")[2], {}))
+        if today == word:
+            return None
+        self.text.edits.append((node.start_mark.index, self.text.end(node), self.text.write(today)))
+        self.note(self.text.origin(node), where, [today], reason)
+        arguments = entries_of(holder).get("init_args")
+        for key, value in added.items():
+            if arguments is None and holder is not None:
+                self.text.append(holder, "init_args", {key: value})
+            elif arguments is not None and isinstance(arguments.value, yaml.MappingNode):
+                if key in entries_of(arguments.value):
+                    continue
+                self.text.append(arguments.value, key, value)
+            place = (*path[:-1], "init_args", key)
+            self.note(self.text.origin(node), dotted(path[:-1]), [self._format(place, value)], "what it was by itself")
+        return None
+
+    def _upgrade_arguments(self, holder: yaml.MappingNode, path: KeyPath, rules: Mapping[str, Rule]) -> None:
+        given = entries_of(entries_of(holder)["init_args"].value) if "init_args" in entries_of(holder) else {}
+        values = {key: scalar_value(entry.value) for key, entry in given.items()}
+        for key in [key for key in given if key in rules]:
+            reason, value = rules[key].reason, values[key]
+            result = rules[key].convert(value, values)
+            where = self._format((*path, "init_args", key), "..." if value is ... else value)
+            if isinstance(result, dict):
+                clash = [
+                    new for new in result if new != key and new in values and values[new] != _fill(result[new], value)
+                ]
+                if clash:
+                    result = f"contradicts {clash[0]}; say one of them"
+                elif _is_interpolated(value) and not _keeps(result):
+                    result = "what it is today depends on its value"
+            if isinstance(result, str):
+                self.refuse(self.text.origin(given[key].value), f"{where}: {reason}; {result}")
+            elif result is not None:
+                self.text.replace(given[key], {new: result[new] for new in result if new == key or new not in values})
+                today = [self._format((*path, "init_args", new), _fill(result[new], value)) for new in result]
+                self.note(self.text.origin(given[key].name), where, today, reason)
+
+
+def _is_trainer_argument(key: str, node: Node) -> bool:
+    """Tell whether a key beside ``trainer`` is an argument of the trainer, and nothing else that lightkit knows."""
+    if key == "accelerator":
+        return _is_strategy(plain(node))
+    if key in ("callbacks", "logger"):
+        is_class = isinstance(node, Table) and "class_path" in node.entries
+        return isinstance(node, Items) or is_class or isinstance(plain(node), bool)
+    return key in (*TRAINER_ARGUMENTS, *OLD_HARDWARE_KEYS, *REMOVED_ARGUMENTS)
+
+
+def _is_block(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.MappingNode) and not node.flow_style
+
+
+def _is_strategy_plugin(item: yaml.Node) -> bool:
+    named = entries_of(item)["class_path"].value if "class_path" in entries_of(item) else item
+    word = scalar_value(named)
+    if not isinstance(word, str):
+        return False
+    today, _ = find_class(word, "plugins") or ("", "")
+    is_class = ".strategies." in f".{today}" or today == HOROVOD if today else today is None and "Precision" not in word
+    return is_class or (named is item and word[:1].islower() and "." not in word)
+
+
+def _resolve(trainer: Mapping[str, Node], block: Node | None) -> tuple[dict[str, Node], str | None]:
+    """Resolve hardware keys to today's keys of the trainer and the strategy's name."""
+    top: dict[str, Node] = {"trainer": Table(dict(trainer), Origin("default"))}
+    if block is not None:  # what goes to other sections is not looked at here
+        kept = (
+            {}
+            if not isinstance(block, Table)
+            else {key: node for key, node in block.entries.items() if key not in COMPUTING_KEYS or key == "precision"}
+        )
+        top["accelerator"] = replace(block, entries=kept) if isinstance(block, Table) else block
+    rules = MergeRules(CLASS_SECTIONS, {"callbacks": {}, "logger": {}}, WORDS)
+    tree = rules.lay(Table({}, Origin("default")), Table(top, Origin("default")))
+    assert isinstance(tree, Table)
+    hardware = resolve_hardware(Resolved(tree, rules), None, environ={})
+    found = hardware.resolved.tree.entries["trainer"]
+    entries = found.entries if isinstance(found, Table) else {}
+    return {key: entries[key] for key in HARDWARE_DEFAULTS if key in entries}, hardware.strategy
+
+
+def _find_keys(key: str, node: Node, found: Mapping[str, Node]) -> Keys | None:
+    """List today's keys that a value became; None where it stays."""
+
+    def is_same(new: Node) -> bool:
+        if isinstance(new, Table) and not isinstance(node, Table):
+            return bool(plain(new) == {"class_path": plain(node)})
+        return type(plain(new)) is type(plain(node)) and bool(plain(new) == plain(node))
+
+    own = {name: new for name, new in found.items() if new.origin == node.origin}
+    if list(own) == [key] and (own[key] is node or is_same(own[key])):
+        return None
+    telling = {name: new for name, new in own.items() if plain(new) != HARDWARE_DEFAULTS[name]}
+    if len(own) == 1 or (len(telling) == 0 and key in own):
+        telling = {name: new for name, new in own.items() if name == key or name in telling}
+    keys = {name: KEEP if is_same(new) and key != "plugins" else plain(new) for name, new in telling.items()}
+    if key == "gpus" and keys == {"accelerator": "cpu"} and "devices" not in found:
+        keys["devices"] = "auto"  # else the number of a layer below would count processes
+    return {f"trainer.{name}": keys[name] for name in sorted(keys, key=lambda name: name != key)}
+
+
+def _fill(value: Any, source: Any) -> Any:
+    """Put the old value where `KEEP` stands."""
+    if isinstance(value, Mapping):
+        return {key: _fill(child, source) for key, child in value.items()}
+    return source if value is KEEP else value
+
+
+def _merge(one: Any, other: Any) -> Any:
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        return other
+    return {**one, **{key: _merge(one.get(key), child) for key, child in other.items()}}
+
+
+def _keeps(result: Result) -> bool:
+    """Tell whether the value stays as it is written, whatever it is."""
+    return isinstance(result, dict) and bool(result) and all(value is KEEP for value in result.values())

@@ -1,0 +1,192 @@
+"""What an upgrade writes, lists and refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from lightkit.config.upgrade import Upgraded, upgrade_file
+from lightkit.config.upgrade_rules import OLD_HARDWARE_KEYS, REMOVED_ARGUMENTS
+from lightkit.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def upgraded(text: str, name: str = "old.yaml") -> Upgraded:
+    """Upgrade a text as a file of the working directory."""
+    Path(name).write_bytes(dedent(text).encode())
+    return upgrade_file(Path(name))
+
+
+def refusals(text: str) -> list[str]:
+    """Give the first line of each refusal."""
+    with pytest.raises(ConfigError) as caught:
+        upgraded(text)
+    return [str(problem).splitlines()[0] for problem in caught.value.problems]
+
+
+def test_an_old_word_wins_over_the_default_of_the_newer_one_that_was_printed_beside_it() -> None:
+    old = ["terminate_on_nan: true", "weights_summary: null", "detect_anomaly: false", "enable_model_summary: true"]
+    text = "\n  ".join(["trainer:", *old]) + "\n"
+
+    assert upgraded(text).text == "trainer:\n  detect_anomaly: true\n  enable_model_summary: false\n"
+
+
+def test_the_printed_config_of_lightning_1_5_becomes_one_without_old_words() -> None:
+    lines = [f"  {key}: null" for key in (*OLD_HARDWARE_KEYS, *REMOVED_ARGUMENTS) if key != "weights_summary"]
+    result = upgraded("\n".join(["trainer:", *lines, "  weights_summary: top", "  enable_model_summary: true", ""]))
+
+    assert result.text == "trainer:\n  accelerator: cpu\n  devices: auto\n  enable_model_summary: true\n"
+
+
+def test_arguments_at_the_top_move_under_the_trainer_with_their_comments() -> None:
+    text = """\
+        # my experiment
+
+        gpus: 2
+        # long enough
+        max_epochs: 10   # ten
+        model: Net
+        callbacks:
+        - class_path: my.Callback   # mine
+        fit:
+          min_epochs: 2
+        """
+    new = """\
+        # my experiment
+
+        trainer:
+          accelerator: gpu
+          devices: 2
+          # long enough
+          max_epochs: 10   # ten
+          callbacks:
+          - class_path: my.Callback   # mine
+        model: Net
+        fit:
+          trainer:
+            min_epochs: 2
+        """
+    result = upgraded(text)
+
+    assert result.text == dedent(new)
+    assert [line for line, _ in result.changes] == [3, 5, 7, 10]
+
+
+def test_an_argument_at_the_top_joins_the_trainer_that_is_there() -> None:
+    text = "max_epochs: 3\ntrainer:\n    min_epochs: 1  # one\n    # the end\nmodel: Net\n"
+
+    new = "trainer:\n    min_epochs: 1  # one\n    # the end\n    max_epochs: 3\nmodel: Net\n"
+    assert upgraded(text).text == new
+    assert refusals("max_epochs: 3\ntrainer:\n  max_epochs: 4\n") == [
+        "max_epochs: 3: contradicts trainer.max_epochs: 4; say one"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("pytorch_lightning.callbacks.XLAStatsMonitor", "pytorch_lightning.callbacks.DeviceStatsMonitor"),
+        ("pytorch_lightning.callbacks.progress.ProgressBar", "pytorch_lightning.callbacks.TQDMProgressBar"),
+        (
+            "lightning.pytorch.callbacks.gpu_stats_monitor.GPUStatsMonitor",
+            "pytorch_lightning.callbacks.DeviceStatsMonitor",
+        ),
+        ("GPUStatsMonitor", "DeviceStatsMonitor"),
+        ("lightning.pytorch.callbacks.Timer", "pytorch_lightning.callbacks.Timer"),
+        ("my.callbacks.GPUStatsMonitor", "my.callbacks.GPUStatsMonitor"),
+        ("pytorch_lightning.callbacks.Timer", "pytorch_lightning.callbacks.Timer"),
+    ],
+)
+@pytest.mark.parametrize("form", ["[{}]", "{}", "{{class_path: {}}}", "\n  - class_path: {}", "\n  - {}"])
+def test_a_class_gets_its_path_of_today(form: str, old: str, new: str) -> None:
+    text = "trainer:\n  callbacks: " + form + "\n"
+
+    assert upgraded(text.format(old)).text == text.format(new)
+
+
+def test_a_strategy_among_the_plugins_becomes_the_strategy() -> None:
+    text = """\
+        trainer:
+          plugins:
+            - class_path: pytorch_lightning.plugins.DDPPlugin   # ours
+              init_args:
+                find_unused_parameters: false
+                sync_batchnorm: true
+          precision: 32
+        """
+    new = """\
+        trainer:
+          strategy:
+              class_path: pytorch_lightning.strategies.DDPStrategy   # ours
+              init_args:
+                find_unused_parameters: false
+          precision: 32
+        """
+    assert upgraded(text).text == dedent(new)
+    ddp = "pytorch_lightning.strategies.DDPStrategy, init_args: {start_method: spawn}"
+    new = upgraded("trainer: {plugins: [{class_path: DDPSpawnPlugin}]}\n").text
+    assert new == f"trainer: {{strategy: {{class_path: {ddp}}}}}\n"
+
+
+def test_the_name_of_a_strategy_in_a_list_of_plugins_becomes_the_strategy() -> None:
+    text = "trainer:\n  plugins:  # why\n    - deepspeed  # fast\n  max_epochs: 1\n"
+
+    assert upgraded(text).text == "trainer:\n  # why\n  strategy: deepspeed  # fast\n  max_epochs: 1\n"
+    assert upgraded("trainer: {plugins: [deepspeed]}\n").text == "trainer: {strategy: deepspeed}\n"
+    assert refusals("trainer: {plugins: [deepspeed, my.Plugin]}\n") == [
+        "trainer.plugins: Lightning 1.6 made it a strategy; say it under trainer.strategy"
+    ]
+
+
+def test_a_logger_that_is_named_takes_the_place_of_the_default() -> None:
+    text = "logger: {csv: {}}\ntrainer: {logger: true, max_epochs: 1}\n"
+
+    assert upgraded(text).text == "logger: {csv: {}}\ntrainer: {max_epochs: 1}\n"
+
+
+def test_a_bar_or_summary_that_is_there_is_not_added_again() -> None:
+    text = "trainer:\n  progress_bar_refresh_rate: 5\n  callbacks: [pytorch_lightning.callbacks.RichProgressBar]\n"
+
+    assert upgraded(text).text == "trainer:\n  callbacks: [pytorch_lightning.callbacks.RichProgressBar]\n"
+
+
+def test_a_trainer_that_loses_all_its_arguments_is_empty() -> None:
+    assert upgraded("trainer:  # mine\n  ipus: null\nmodel: Net\n").text == "trainer: {}  # mine\nmodel: Net\n"
+    assert upgraded("fit: {trainer: {ipus: null, hpus: null}}\n").text == "fit: {trainer: {}}\n"
+
+
+def test_num_processes_of_one_says_nothing_over_gpus_of_a_lower_layer() -> None:
+    Path("base.yaml").write_text("trainer:\n  gpus: 2\n")
+    result = upgraded("extends: base\ntrainer:\n  num_processes: 1\n  max_epochs: 3\n")
+
+    assert result.text == "extends: base\ntrainer:\n  max_epochs: 3\n"
+    assert result.extended == (Path("base.yaml"),)
+
+
+def test_a_pipe_is_refused() -> None:
+    os.mkfifo("pipe")
+
+    with pytest.raises(ConfigError, match="pipe: expected a file, got a pipe or a device; save the config"):
+        upgrade_file(Path("pipe"))
+
+
+def test_an_empty_file_needs_no_upgrade() -> None:
+    assert upgraded("# nothing yet\n").text == "# nothing yet\n"
+    assert upgraded("").changes == ()
+
+
+def test_a_question_in_a_comment_is_no_long_form() -> None:
+    assert upgraded("trainer:\n  # why?\n  gpus: 2\n").text == "trainer:\n  # why?\n  accelerator: gpu\n  devices: 2\n"
+
+
+def test_a_new_section_is_indented_as_most_sections_are() -> None:
+    wide, narrow = "model:\n      width: 1\n", "data:\n  size: 1\nrun:\n  name: a\n"
+    text = f"{wide}{narrow}trainer:\n  weights_save_path: out\n  max_epochs: 1\n"
+    assert "\ncallbacks:\n  checkpoint:\n    init_args:\n      dirpath: out\n" in upgraded(text).text
