@@ -21,7 +21,7 @@ from lightkit.cli.joining import INHERITED
 from lightkit.cli.redaction import RedactedEventStream, redact_words
 from lightkit.cli.resume import RunSettings, RunStart, choose_start, restart_run
 from lightkit.cli.stage import Stage
-from lightkit.runs.pipeline import TELLS_RUN
+from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.version import __version__
 
 __all__ = ["begin"]
@@ -111,8 +111,8 @@ def _begin_fit(
     lock.note_folder(start.run.folder)
     runs.remove_leftovers(start.run.checkpoints)
     stage = _written(session, start, saved=saved, seed=seed, fresh=fresh)
-    if told := os.environ.get(TELLS_RUN):
-        runs.write_json(told, {"folder": str(start.run.folder)})
+    if run_file := os.environ.get(RUN_FILE):
+        runs.write_json(run_file, {"folder": str(start.run.folder)})
     _note_passed_over(stage)
     return replace(stage, resumes_by_itself=start.is_old and settings.resume == "auto")
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from lightkit.cli.context import RunContext
 from lightkit.cli.joining import INHERITED, seat_of
 from lightkit.runs.deadlines import parse_deadline
-from lightkit.runs.pipeline import TELLS_RUN
+from lightkit.runs.retrain_state import RUN_FILE
 
 __all__ = ["deadline_of", "with_moment"]
 
@@ -36,7 +36,7 @@ def with_moment(words: Sequence[str], environ: Mapping[str, str] = os.environ) -
     Raises:
         ConfigError: If it cannot be read, or is over.
     """
-    was_read = bool(environ.get(INHERITED) or environ.get(TELLS_RUN)) or seat_of(environ) is not None
+    was_read = bool(environ.get(INHERITED) or environ.get(RUN_FILE)) or seat_of(environ) is not None
     said = list(words)
     for at, word in enumerate(said):
         if word.startswith(f"{_OPTION}="):

@@ -1,18 +1,45 @@
-"""`lightkit retrain`: fit, test, export, gate and promote, one after another."""
+"""`lightkit retrain`: fit, test, export, gate and promote, one after another, each a process of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+from lightkit import runs
+from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.config_loader import options_of
+from lightkit.cli.console import configure_console, print_line
+from lightkit.cli.context import RunContext
 from lightkit.cli.export_options import ExportOptions
-from lightkit.config import near
-from lightkit.errors import ConfigError
-from lightkit.runs.ci_report import junit_on_failure
-from lightkit.runs.deadlines import duration_s
+from lightkit.cli.full_validation import open_context
+from lightkit.cli.job_lock import create_job_lock, find_job
+from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.resume import RunSettings
+from lightkit.config import mistake, near, read_scalar, shown_path
+from lightkit.errors import ConfigError, OutOfTime
+from lightkit.launch.processes import Tree, started_tree
+from lightkit.registry.gate import RECORD, read_gate
+from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
+from lightkit.runs.deadlines import duration_s, parse_deadline, shown_duration
+from lightkit.runs.index import PROMOTED
+from lightkit.runs.retrain_state import RUN_FILE, RetrainState, StageState, find_unfinished, median_durations
+from lightkit.runs.signals import SignalWatch
 
-__all__ = ["RetrainOptions", "retrain"]
+__all__ = ["Retrain", "RetrainOptions", "SignalRelay", "StageResult", "digest_config", "retrain", "run_command"]
 
 _USAGE = "usage: lightkit retrain -c FILE... [--deadline WHEN] [--skip STAGE]... [--key=value]... [key=value]..."
 _HELP = f"""\
@@ -45,29 +72,44 @@ same command goes on until it has failed three times.
 
 lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 0.8 --deadline 05:30
 """
-_VALUES = ("--deadline", "--reserve", "--skip", "--export-format", "--reason", "--junit")
-_SWITCHES = ("--if-changed", "--unchanged-ok")
-_NOT_HERE = {
-    "--run": "it trains; to go on in a run's folder, say --run.resume=RUN",
+_OWN: dict[str, Takes] = {
+    "--deadline": "value",
+    "--reserve": "value",
+    "--skip": "values",
+    "--export-format": "value",
+    "--reason": "value",
+    "--junit": "value",
+    "--if-changed": "switch",
+    "--unchanged-ok": "switch",
+}
+_REFUSED = {
+    "--run": "it trains; to go on in a run's folder, give --run.resume=RUN",
     "--print_config": "lightkit fit has it",
-    "--format": "say --export-format",
-    "--name": "say --gate.name",
+    "--format": "give --export-format",
+    "--name": "give --gate.name",
     "--alias": "lightkit promote has it",
 }
-_CAN_SKIP = ("test", "export", "promote")
-_DEFAULT_FORMAT = "torch_export"
+_SKIPPABLE = ("test", "export", "promote")
+_AFTER_FIT = ("test", "export", "gate", "promote")
+_REJECTED, _INTERRUPTED = 4, 75  # exit codes of a gate and of a command that can be continued
+_INTERRUPTIONS = (_INTERRUPTED, 129, 130, 138, 143)
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
+_KILL_AFTER_S = 5.0  # from the second signal on
+_RESERVE_FACTOR, _RESERVE_EXTRA_S = 1.5, 10.0
+_FIRST_RESERVE_SHARE, _MAX_FIRST_RESERVE_S = 0.25, 900.0
+_NOTIFIERS = ("lightkit.callbacks.SlackNotifier", "lightkit.callbacks.WebhookNotifier")
 
 
 @dataclass(frozen=True)
 class RetrainOptions:
-    """What is asked for beside the config.
+    """Options beside the config.
 
     Args:
-        deadline: As it was said.
-        reserve_s: Seconds for what follows the training; None to take what it took before.
+        deadline: Value of ``--deadline``.
+        reserve_s: Seconds for the stages after the training; None to derive them from earlier retrains.
         skip: Stages that are left out.
         export_format: Formats, as `lightkit export` takes them.
-        if_changed: Options of `lightkit fit` about trainings that would change nothing.
+        if_changed: ``--if-changed`` and ``--unchanged-ok``, if given.
         reason: For the log of promotions.
         junit: File for CI systems.
     """
@@ -75,7 +117,7 @@ class RetrainOptions:
     deadline: str | None = None
     reserve_s: float | None = None
     skip: tuple[str, ...] = ()
-    export_format: str = _DEFAULT_FORMAT
+    export_format: str = "torch_export"
     if_changed: tuple[str, ...] = ()
     reason: str | None = None
     junit: Path | None = None
@@ -92,76 +134,523 @@ def retrain(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    options, rest = _parted(words)
-    from lightkit.cli.retraining import retrain_job  # here: help and mistakes need no config
-
+    options, fit_words = _parse(words)
+    notifier = CommandNotifier("fit", fit_words)
     with junit_on_failure(options.junit, "lightkit retrain", "retrain"):
-        return retrain_job(rest, options)
+        return notifier.around(lambda: _retrain(fit_words, options, notifier))
 
 
-def _parted(words: Sequence[str]) -> tuple[RetrainOptions, list[str]]:
-    """Take this command's own options out of the words; the others are those of `fit`.
+def _parse(words: Sequence[str]) -> tuple[RetrainOptions, list[str]]:
+    """Split the words into this command's options and the words for `fit`.
 
     Raises:
         ConfigError: If one is wrong.
     """
-    rest, others = list(words), []
-    said: dict[str, list[str]] = {option: [] for option in (*_VALUES, *_SWITCHES)}
-    while rest:
-        word = rest.pop(0)
-        option, equals, value = word.partition("=")
-        if option in _NOT_HERE or (option in _SWITCHES and equals):
-            instead = _NOT_HERE.get(option, f"{option} takes no value")
-            raise ConfigError(f"retrain: unexpected argument {word!r}: {instead}\n{_USAGE}")
-        if option in _SWITCHES:
-            said[option].append("")
-        elif option not in _VALUES:
-            others.append(word)
-        elif not equals and (not rest or rest[0].startswith("-")):
-            raise ConfigError(f"retrain: {option}: expected a word after it\n{_USAGE}")
-        else:
-            said[option].append(value if equals else rest.pop(0))
-    return _checked(said), others
-
-
-def _checked(said: Mapping[str, list[str]]) -> RetrainOptions:
-    for option in _VALUES:
-        if len(said[option]) > 1 and option != "--skip":
-            raise ConfigError(f"retrain: {option} is said twice: {' and '.join(map(repr, said[option]))}")
-    if said["--unchanged-ok"] and not said["--if-changed"]:
+    for word in words:
+        if (option := word.partition("=")[0]) in _REFUSED:
+            raise ConfigError(f"retrain: unexpected argument {word!r}: {_REFUSED[option]}\n{_USAGE}")
+    of_fit: dict[str, Takes] = {
+        f"--{name}": "switch" if takes == "switch" else "value" for name, takes in options_of("fit").items()
+    }
+    line = parse_command_line(
+        "retrain", words, usage=_USAGE, own=_OWN, config={"-c": "value", "--config": "value", **of_fit}
+    )
+    given = line.options
+    if line.positionals:
+        raise ConfigError(f"retrain: unexpected argument {line.positionals[0]!r}; lightkit fit --help lists the keys")
+    if "--unchanged-ok" in given and "--if-changed" not in given:
         raise ConfigError("retrain: --unchanged-ok has no effect without --if-changed")
-    last = {option: values[-1] for option, values in said.items() if values}
-    format_ = last.get("--export-format", _DEFAULT_FORMAT)
+    export_format = given.get("--export-format", RetrainOptions.export_format)
     try:
-        ExportOptions.parse({"format": format_})
+        ExportOptions.parse({"format": export_format})
     except ConfigError as error:
         raise error.reworded(lambda text: text.replace("--format", "--export-format")) from None
-    return RetrainOptions(
-        deadline=last.get("--deadline"),
-        reserve_s=_reserve_s(last.get("--reserve")),
-        skip=_skipped(said["--skip"]),
-        export_format=format_,
-        if_changed=tuple(option for option in _SWITCHES if said[option]),
-        reason=last.get("--reason"),
-        junit=Path(last["--junit"]).expanduser() if "--junit" in last else None,
-    )
-
-
-def _reserve_s(said: str | None) -> float | None:
-    if said is None:
-        return None
-    if (seconds := duration_s(said)) is None:
-        raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {said!r}")
-    return seconds
-
-
-def _skipped(said: Sequence[str]) -> tuple[str, ...]:
-    stages = [stage.strip() for each in said for stage in each.split(",")]
-    for stage in stages:
+    reserve_s = duration_s(given["--reserve"]) if "--reserve" in given else None
+    if "--reserve" in given and reserve_s is None:
+        raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {given['--reserve']!r}")
+    skip = [stage.strip() for stage in given["--skip"].split(",")] if "--skip" in given else []
+    for stage in skip:
         if stage == "gate":
             raise ConfigError(
                 "--skip: nothing is promoted that was not judged: leave gate.metric out of the config, or skip promote"
             )
-        if stage not in _CAN_SKIP:
-            raise ConfigError(f"--skip: expected {', '.join(_CAN_SKIP)}, got {stage!r}{near(stage, _CAN_SKIP)}")
-    return tuple(dict.fromkeys(stages))
+        if stage not in _SKIPPABLE:
+            raise ConfigError(f"--skip: expected {', '.join(_SKIPPABLE)}, got {stage!r}{near(stage, _SKIPPABLE)}")
+    options = RetrainOptions(
+        deadline=given.get("--deadline"),
+        reserve_s=reserve_s,
+        skip=tuple(dict.fromkeys(skip)),
+        export_format=export_format,
+        if_changed=tuple(option for option in ("--if-changed", "--unchanged-ok") if option in given),
+        reason=given.get("--reason"),
+        junit=Path(given["--junit"]).expanduser() if "--junit" in given else None,
+    )
+    return options, list(line.config_words)
+
+
+def _retrain(words: list[str], options: RetrainOptions, notifier: CommandNotifier) -> int:
+    deadline = None if options.deadline is None else parse_deadline(options.deadline)
+    context = open_context("fit", words, SignalWatch())
+    configure_console(context.mode, context.resolved.masked)
+    values = {
+        key: read_scalar(value) if key in ("wait_s", "stale_s") and isinstance(value, str) else value
+        for key, value in (context.resolved.values.get("run") or {}).items()
+    }
+    settings = RunSettings(**{**values, "name": values.get("name") or context.default_name})
+    root, name = find_job(settings)
+    _check(context, options)
+    context.attach_notifier(notifier)
+    lock = create_job_lock(context, settings)
+    with lock, SignalRelay() as signals:
+        work = Retrain(context, options, root=root, name=name, deadline=deadline, signals=signals)
+        try:
+            return work.run(lock.delegate(), may_continue=settings.resume == "auto")
+        finally:
+            notifier.is_told, notifier.words = work.has_notified, work.failure
+
+
+def _check(context: RunContext, options: RetrainOptions) -> None:
+    """Find mistakes that would fail only after hours of training.
+
+    Raises:
+        ConfigError: If there are any.
+    """
+    resolved = context.resolved
+    if context.passthrough:
+        raise ConfigError(
+            f"retrain: unexpected argument {context.passthrough[0]!r}; lightkit fit --help lists the keys"
+        )
+    if (resolved.values.get("trainer") or {}).get("fast_dev_run") not in (None, False, "false", 0, "0"):
+        raise mistake(
+            "trainer.fast_dev_run: leaves nothing that could be tested and promoted; use lightkit fit",
+            resolved.origin_of("trainer.fast_dev_run"),
+        )
+    is_judged = read_gate(resolved).metric is not None
+    if not is_judged and options.reason is not None:
+        raise ConfigError("--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric.")
+    if is_judged and importlib.util.find_spec("mlflow") is None:
+        raise ConfigError("gate.metric: models are promoted in MLflow's registry, and mlflow is not installed.")
+    if {"onnx", "all"} & {*options.export_format.split(",")} and importlib.util.find_spec("onnx") is None:
+        raise ConfigError("--export-format: onnx is not installed. Install it, or choose another format.")
+
+
+def digest_config(context: RunContext) -> str:
+    """Return a digest of the parts of a config that decide the training.
+
+    The same training goes on where `run`, `gate` or notifiers have changed.
+    """
+    resolved = context.resolved
+    values = {
+        key: value for key, value in resolved.with_references(resolved.values).items() if key not in ("run", "gate")
+    }
+    if isinstance(callbacks := values.get("callbacks"), Mapping):
+        values["callbacks"] = {
+            name: entry
+            for name, entry in callbacks.items()
+            if not (isinstance(entry, Mapping) and entry.get("class_path") in _NOTIFIERS)
+        }
+    text = json.dumps([context.ckpt_path, values], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """The end of a stage's process.
+
+    Args:
+        code: Its exit code; above 128 where a signal ended it.
+        seconds: Its duration.
+        was_late: Whether it was asked to end at the deadline.
+        killed_by: Signal that ended it from outside, if one has.
+    """
+
+    code: int
+    seconds: float
+    was_late: bool = False
+    killed_by: int | None = None
+
+
+class SignalRelay:
+    """Forwards signals to the running command; a context manager.
+
+    The first signal lets the command save its state; after the second one it has a few seconds. Between two commands a
+    signal is remembered. Signals that this process was started to ignore are left alone, but for SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.tree: Tree | None = None
+        self._kill_at_s: float | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> SignalRelay:
+        for signum in _SIGNALS:
+            if signal.getsignal(signum) != signal.SIG_IGN or signum == signal.SIGTERM:
+                self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        self._before.clear()
+
+    @property
+    def must_kill(self) -> bool:
+        """Whether the command has not ended within a few seconds of the second signal."""
+        return self._kill_at_s is not None and time.monotonic() >= self._kill_at_s
+
+    def forward(self, signum: int) -> None:
+        """Send a signal to the running command."""
+        if self.tree is not None and self.tree.program.poll() is None:
+            self.tree.program.send_signal(signum)
+
+    def _handle(self, signum: int, _frame: FrameType | None) -> None:
+        if self.received is not None and self._kill_at_s is None:
+            self._kill_at_s = time.monotonic() + _KILL_AFTER_S
+        self.received = self.received or signum
+        self.forward(signum)
+
+
+def run_command(
+    words: Sequence[str],
+    signals: SignalRelay,
+    *,
+    environment: Mapping[str, str],
+    deadline: datetime | None = None,
+    on_poll: Callable[[], None] = lambda: None,
+    is_silent: bool = False,
+) -> StageResult:
+    """Run a command of ``lightkit``, and wait for its end and that of all its processes.
+
+    It shares standard output and error, and a terminal stays one. It gets SIGTERM if this process is killed.
+
+    Args:
+        words: The words after the program's name.
+        signals: Forwards signals.
+        environment: Variables beside those of this process.
+        deadline: Moment at which it is asked to end.
+        on_poll: Called again and again, and once more after the end.
+        is_silent: Whether its standard output is discarded.
+    """
+    began_s = time.monotonic()
+    tree = signals.tree = started_tree(
+        [sys.executable, "-m", "lightkit", *words],
+        environment={**os.environ, **environment},
+        stdout=subprocess.DEVNULL if is_silent else None,
+    )
+    was_late = False
+    try:
+        if signals.received is not None:  # while it was being started
+            signals.forward(signals.received)
+        while (code := tree.poll()) is None:
+            on_poll()
+            if not was_late and deadline is not None and _now() >= deadline:
+                was_late = True
+                signals.forward(signal.SIGTERM)
+            if signals.must_kill:
+                tree.end(timeout_s=0)
+            with suppress(subprocess.TimeoutExpired):
+                tree.program.wait(0.1)
+    finally:
+        tree.end(timeout_s=10.0)
+        signals.tree = None
+    on_poll()
+    raw = tree.program.returncode
+    return StageResult(code, time.monotonic() - began_s, was_late, -raw if raw is not None and raw < 0 else None)
+
+
+class Retrain:
+    """The stages of one job's retrain. The caller holds the job's lock.
+
+    Args:
+        context: Context of the invocation, as that of a fit.
+        options: Options beside the config.
+        root: Folder that holds the runs of all jobs.
+        name: Name of the job.
+        deadline: Moment by which all has to be done, if there is one.
+        signals: Forwards signals.
+        run_command: Runs a command; as `run_command`.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        options: RetrainOptions,
+        *,
+        root: Path,
+        name: str,
+        deadline: datetime | None,
+        signals: SignalRelay,
+        run_command: Callable[..., StageResult] = run_command,
+    ) -> None:
+        self._context, self._options, self._signals = context, options, signals
+        self._root, self._name, self._deadline = root, name, deadline
+        self._run_command = run_command
+        self._gate = read_gate(context.resolved)
+        self._usual_s = median_durations(root, name, _AFTER_FIT)
+        self._environment: Mapping[str, str] = {}
+        self._if_changed = options.if_changed
+        self.state = RetrainState(digest_config(context))
+        self.failure = ""
+        """Text on the screen about the stage that has failed."""
+        self.has_notified = False
+        """Whether the stage that has ended it has notified the notifiers of the config."""
+
+    def run(self, environment: Mapping[str, str], *, may_continue: bool = True) -> int:
+        """Run the stages that are left, and return the exit code.
+
+        Args:
+            environment: Variables of the processes that are started.
+            may_continue: Whether an unfinished retrain is continued.
+
+        Raises:
+            OutOfTime: If the deadline leaves no time for the next stage.
+        """
+        self._environment = environment
+        if may_continue:
+            self._continue()
+        try:
+            code = self._run_stages()
+        except OutOfTime as error:
+            self._report(error.exit_code, str(error))
+            raise
+        late_s = 0.0 if self._deadline is None or code else (_now() - self._deadline).total_seconds()
+        if late_s > 0:  # a promotion is not cut off
+            self._context.tell(f"ended {shown_duration(late_s)} after the deadline; --reserve sets how much to leave")
+        signum = self._signals.received
+        self._report(code, None if signum is None else f"Interrupted by {signal.Signals(signum).name}.")
+        return code
+
+    def _continue(self) -> None:
+        found, notice = find_unfinished(self._root, self._name, config=self.state.config)
+        if notice is not None:
+            self._context.tell(notice)
+            self._if_changed = ()  # perhaps nothing has changed, and still that training came to nothing
+        if found is None or found.run is None:
+            return
+        for state in found.stages:  # they may be asked for now
+            state.status = "pending" if state.status == "skipped" else state.status
+        self.state = found
+        left = [state.stage for state in found.stages if not state.is_over and not self._skip_reason(state.stage)]
+        folder = shown_path(found.run.folder)
+        self._context.tell(f"goes on with {left[0] if left else 'its end'}: the retrain of {folder} was not finished")
+
+    def _run_stages(self) -> int:
+        if not self.state["fit"].is_over and ((code := self._fit()) or self.state.run is None):
+            return code
+        for stage in _AFTER_FIT:
+            if self.state[stage].is_over:
+                continue
+            if self._signals.received is not None:  # between two stages
+                return _INTERRUPTED
+            if (reason := self._skip_reason(stage)) is not None:
+                self.state.skip(stage, reason)
+                self._write_event(stage, "skipped", says=reason)
+            elif code := self._run_stage(stage):
+                return code
+        self.state.finish("promoted" if self.state["promote"].status == "done" else "trained")
+        return 0
+
+    def _skip_reason(self, stage: str) -> str | None:
+        if stage in self._options.skip:
+            return f"--skip {stage}"
+        if stage in ("gate", "promote") and self._gate.metric is None:
+            return "gate.metric is not set" if stage == "gate" else "nothing is promoted that was not judged"
+        return None
+
+    def _fit(self) -> int:
+        run_file = (self._root / self._name / ".retrain-run.json").absolute()
+        run_file.unlink(missing_ok=True)
+        words = ["fit", *self._context.words, *self._if_changed]
+        if self._deadline is not None:
+            left_s = (self._deadline - _now()).total_seconds()
+            reserve_s = self._reserve_s(left_s)
+            reserve, left = shown_duration(reserve_s), shown_duration(left_s)
+            if left_s <= reserve_s:
+                raise OutOfTime(
+                    f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve "
+                    f"sets how much to leave for them."
+                )
+            self._context.tell(f"leaves {reserve} of {left} for the stages after the training")
+            words.append(f"--deadline={(self._deadline - timedelta(seconds=reserve_s)).isoformat()}")
+        self.state.begin("fit")
+
+        def find_run() -> None:
+            """Keep the state in the run's folder as soon as `fit` has written which it is."""
+            noted = runs.read_json(run_file)
+            if noted is not None and Path(str(noted.get("folder"))).is_dir():
+                is_first = self.state.run is None
+                self.state.move_to(runs.open_run(str(noted["folder"])))
+                if is_first:
+                    self._write_event("fit", "begun")
+
+        try:
+            result = self._run_process("fit", words, {RUN_FILE: str(run_file)}, on_poll=find_run)
+        finally:
+            run_file.unlink(missing_ok=True)
+        if self.state.run is None:  # it had nothing to do, or has ended before there was a run
+            return self._exit_code("fit", result)
+        return self._finish_stage("fit", result)
+
+    def _reserve_s(self, left_s: float) -> float:
+        """Return the seconds to leave for the stages after the training."""
+        if self._options.reserve_s is not None:
+            return self._options.reserve_s
+        stages = [stage for stage in _AFTER_FIT if self._skip_reason(stage) is None]
+        if any(stage not in self._usual_s for stage in stages):
+            return min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * left_s)
+        return _RESERVE_FACTOR * sum(self._usual_s[stage] for stage in stages) + (_RESERVE_EXTRA_S if stages else 0.0)
+
+    def _run_stage(self, stage: str) -> int:
+        run = self.state.run
+        assert run is not None
+        if stage == "promote" and self.state[stage].attempts and (run.folder / PROMOTED).is_file():
+            self.state.end(stage, "done", seconds=0.0, code=0)  # before the process that did it was killed
+            self._write_event(stage, "done", exit_code=0)
+            return 0
+        if self._deadline is not None:
+            left_s, needs_s = (self._deadline - _now()).total_seconds(), self._usual_s.get(stage, 0.0)
+            if left_s <= needs_s:
+                needs = f", and {stage} takes about {shown_duration(needs_s)}" if needs_s else ""
+                when = f"in {shown_duration(left_s)}" if left_s > 0 else "over"
+                raise OutOfTime(f"The deadline is {when}{needs}; the same command goes on with {stage}.")
+        self.state.begin(stage)
+        self._write_event(stage, "begun")
+        mode, options = self._context.mode, self._options
+        words = ["--trust"] if self._context.options.get("trust") else []
+        if stage in ("test", "export"):
+            output = {"json": ["--output=json"], "quiet": ["--quiet"]}.get(mode, [])
+            form = [f"--format={options.export_format}"] if stage == "export" else []
+            words = [stage, f"--run={run.folder}", *form, *words, *output]
+        else:
+            # Today's conditions, which may differ from those of the run's config; null first, or its slices would stay
+            gate = ["--gate=null", f"--gate={json.dumps(self._gate.__dict__)}"]
+            reason = ["--reason", options.reason] if stage == "promote" and options.reason else []
+            quiet = ["--quiet"] if mode in ("json", "quiet") else []
+            words = [stage, str(run.folder), *gate, *reason, *words, *quiet]
+        num_bytes = run.events_path.stat().st_size if run.events_path.exists() else 0
+        result = self._run_process(stage, words)
+        if mode == "json" and stage in ("gate", "promote") and run.events_path.exists():  # they print tables
+            with run.events_path.open("rb") as file:
+                file.seek(num_bytes)
+                print(file.read().decode("utf-8", errors="replace"), end="", flush=True)
+        return self._finish_stage(stage, result)
+
+    def _run_process(
+        self, stage: str, words: Sequence[str], environment: Mapping[str, str] | None = None, **how: Any
+    ) -> StageResult:
+        return self._run_command(
+            words,
+            self._signals,
+            environment={**self._environment, **(environment or {})},
+            deadline=None if stage == "promote" else self._deadline,  # it is short, and must not be cut off
+            is_silent=self._context.mode == "json" and stage in ("gate", "promote"),
+            **how,
+        )
+
+    def _finish_stage(self, stage: str, result: StageResult) -> int:
+        """Note the end of a stage, and return the exit code; 0 where the next one can begin."""
+        code = self._exit_code(stage, result)
+        is_rejected = code == _REJECTED and stage in ("gate", "promote")
+        if code == 0:
+            status, says = "done", None
+        else:
+            status = "interrupted" if code in _INTERRUPTIONS else "failed"
+            if is_rejected:
+                says = "not good enough"
+            elif result.was_late:
+                says = "ended at the deadline"
+            elif result.killed_by is not None:
+                says = f"killed by {signal.Signals(result.killed_by).name}"
+            else:
+                says = "interrupted" if code in _INTERRUPTIONS else f"exit code {code}"
+            self.failure = f"{stage}: {says}"
+        self.state.end(stage, status, seconds=result.seconds, code=code, says=says)
+        self._write_event(stage, "done" if code == 0 else "failed", exit_code=code, seconds=round(result.seconds, 3))
+        self.has_notified = stage in ("fit", "test", "export") or code == _REJECTED
+        if is_rejected:  # promote asks the gate again where the champion is another by now
+            if stage == "gate":
+                self.state.skip("promote", "the gate said no")
+                self._write_event("promote", "skipped", says="the gate said no")
+            self.state.finish("not promoted")
+        return code
+
+    def _exit_code(self, stage: str, result: StageResult) -> int:
+        """Return the exit code of the retrain; an interrupted stage after the training can be continued."""
+        is_stopped = self._signals.received is not None or result.was_late
+        if result.killed_by is not None and not is_stopped:
+            return 1
+        return _INTERRUPTED if is_stopped and result.code in _INTERRUPTIONS and stage != "fit" else result.code
+
+    def _write_event(self, stage: str, status: str, **fields: Any) -> None:
+        if self.state.run is not None:
+            mirror = sys.stdout if self._context.mode == "json" else None
+            events = runs.EventStream(self.state.run.events_path, mirror=mirror)
+            events.write("stage", stage=stage, status=status, attempt=self.state[stage].attempts, **fields)
+
+    def _report(self, code: int, reason: str | None) -> None:
+        """Report the stages on the screen, in the step summary and in JUnit.
+
+        Args:
+            code: Exit code.
+            reason: Why it has ended, where that is not a stage's failure.
+
+        Raises:
+            ConfigError: If the JUnit file cannot be written.
+        """
+        state, run, mode = self.state, self.state.run, self._context.mode
+        rows, cases = [], []
+        for each in state.stages:
+            details = _describe(each, run)
+            status = "not run" if each.status == "pending" else each.status
+            duration = shown_duration(each.seconds) if each.seconds is not None and each.status != "skipped" else ""
+            rows.append((each.stage, status, duration, details))
+            details = details or each.says or "not run"
+            failure = None
+            if each.status in ("failed", "interrupted", "running"):
+                exit_code = code if each.exit_code is None else each.exit_code
+                failure = f"{each.stage} has ended with exit code {exit_code}: {details}"
+            skipped = details if each.status in ("skipped", "pending") else None
+            cases.append(Case(each.stage, each.seconds or 0.0, failure=failure, skipped=skipped))
+        if run is not None:
+            for row in rows:
+                print_line(f"{row[0]:<9}{row[1]:<13}{row[2]:<11}{row[3]}".rstrip(), mode)
+            if state.outcome is not None:
+                print_line(f"end   {state.outcome}", mode)
+            elif state.next_stage is not None:
+                text = f"not finished: the same command goes on with {state.next_stage.stage}"
+                print_line(f"end   {reason + ' ' if reason else ''}{text}", mode)
+            print_line(f"run   {shown_path(run.folder)}", mode)
+            if state.outcome == "promoted":
+                root = run.folder.parent.parent
+                is_default = root.resolve() == Path("runs").resolve()
+                option = "" if is_default else f" --root {shlex.quote(shown_path(root))}"
+                print_line(f"next  lightkit history {self._gate.name or run.name}{option}", mode)
+            outcome = state.outcome or " ".join(text for text in (reason, "not finished") if text)
+            table = markdown_table(("stage", "status", "time", ""), rows)
+            add_step_summary(f"### lightkit retrain: {run.name}/{run.id}: {outcome}\n\n{table}")
+        if self._options.junit is not None:
+            write_junit(self._options.junit, "lightkit retrain", cases)
+
+
+def _describe(state: StageState, run: runs.Run | None) -> str:
+    """Describe the result of a stage in a few words: failed conditions of the gate, the error, or its state's text."""
+    if run is not None and state.stage == "gate" and state.status in ("done", "failed"):
+        reasons = (runs.read_json(run.folder / RECORD) or {}).get("reasons")
+        if isinstance(reasons, list) and reasons:
+            return "; ".join(map(str, reasons))
+    if run is not None and state.stage == "fit" and state.status == "done":
+        is_stopped = (runs.read_json(run.summary_path) or {}).get("stopped_by") == "deadline"
+        return "stopped by the deadline" if is_stopped else ""
+    if run is not None and state.status == "failed" and state.began:
+        ends = [event for event in runs.read_events(run.events_path) if event["event"] == "end"]
+        is_of_stage = ends and ends[-1].get("exit_code") == state.exit_code
+        is_new = is_of_stage and datetime.fromisoformat(ends[-1]["time"]) >= datetime.fromisoformat(state.began)
+        if is_new and ends[-1].get("error"):
+            return " ".join(str(ends[-1]["error"]).split())
+    attempt = f"attempt {state.attempts}" if state.attempts > 1 and not state.is_over else ""
+    return ", ".join(text for text in (state.says or "", attempt) if text)
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

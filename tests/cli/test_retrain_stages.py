@@ -15,14 +15,11 @@ from lightkit import runs
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
 from lightkit.cli.full_validation import open_context
-from lightkit.cli.retrain_stages import Retraining
-from lightkit.cli.retrain_words import config_digest
-from lightkit.cli.stage_process import Ended, Relay
-from lightkit.commands.retrain import RetrainOptions
+from lightkit.commands.retrain import Retrain, RetrainOptions, SignalRelay, StageResult
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime
 from lightkit.registry.gate import GateSettings, read_gate
-from lightkit.runs.pipeline import TELLS_RUN
+from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.signals import SignalWatch
 from tests.cli.conftest import House, read_json
 
@@ -48,7 +45,7 @@ class Stagehands:
         self.felled_at: str | None = None
         self.gate: dict[str, Any] = {}
         self.seconds = 2.0
-        self.meanwhile: Callable[[str, Relay], None] = lambda _stage, _relay: None
+        self.meanwhile: Callable[[str, SignalRelay], None] = lambda _stage, _signals: None
         self.calls: list[list[str]] = []
         self.environments: list[dict[str, str]] = []
         self.deadlines: list[datetime | None] = []
@@ -63,25 +60,25 @@ class Stagehands:
     def __call__(
         self,
         words: Sequence[str],
-        relay: Relay,
+        signals: SignalRelay,
         *,
         environment: Mapping[str, str],
         deadline: datetime | None = None,
-        look: Callable[[], None] = lambda: None,
+        on_poll: Callable[[], None] = lambda: None,
         is_silent: bool = False,
-    ) -> Ended:
+    ) -> StageResult:
         stage = words[0]
         self.calls.append([*words])
         self.environments.append({**environment})
         self.deadlines.append(deadline)
         code = self.codes.get(stage, 0)
         if stage == "fit" and code != 6:
-            self._train(Path(environment[TELLS_RUN]), code)
-            look()
-        self.meanwhile(stage, relay)
+            self._train(Path(environment[RUN_FILE]), code)
+            on_poll()
+        self.meanwhile(stage, signals)
         if self.felled_at == stage:
             raise Felled
-        return Ended(code, self.seconds, **self.how.get(stage, {}))
+        return StageResult(code, self.seconds, **self.how.get(stage, {}))
 
     def _train(self, told: Path, code: int) -> None:
         run = runs.newest_interrupted("runs", "small") or runs.create("runs", "small")
@@ -95,7 +92,7 @@ class Stagehands:
         self,
         *words: str,
         left_s: float | None = None,
-        relay: Relay | None = None,
+        signals: SignalRelay | None = None,
         may_continue: bool = True,
         **options: Any,
     ) -> int:
@@ -104,15 +101,14 @@ class Stagehands:
         configure_console(session.mode)
         self.gate = read_gate(session.resolved).__dict__
         deadline = None if left_s is None else datetime.now(timezone.utc) + timedelta(seconds=left_s)
-        work = Retraining(
+        work = Retrain(
             session,
             RetrainOptions(**options),
             root=Path("runs"),
             name="small",
-            config=config_digest(session),
             deadline=deadline,
-            relay=relay or Relay(),
-            start=self,
+            signals=signals or SignalRelay(),
+            run_command=self,
         )
         return work.run({"HELD": "yes"}, may_continue=may_continue)
 
@@ -161,7 +157,7 @@ def test_a_gate_that_says_no_ends_the_retrain_and_the_next_start_trains_anew(
 
 
 def test_a_promotion_that_was_done_is_not_done_twice(hands: Stagehands) -> None:
-    def promote(stage: str, _relay: Relay) -> None:
+    def promote(stage: str, _signals: SignalRelay) -> None:
         if stage == "promote":
             runs.write_json(runs.list_runs("runs", "small")[0].folder / "promoted.json", {"alias": "champion"})
 
@@ -176,7 +172,7 @@ def test_a_promotion_that_was_done_is_not_done_twice(hands: Stagehands) -> None:
 
 
 def test_a_training_that_ended_well_just_before_the_kill_is_not_trained_again(hands: Stagehands) -> None:
-    def fell(stage: str, _relay: Relay) -> None:
+    def fell(stage: str, _signals: SignalRelay) -> None:
         if stage == "fit":
             raise Felled
 
@@ -184,7 +180,7 @@ def test_a_training_that_ended_well_just_before_the_kill_is_not_trained_again(ha
     with pytest.raises(Felled):
         hands.retrain()
     assert hands.states["fit"] == "running"
-    hands.meanwhile, hands.calls = lambda _stage, _relay: None, []
+    hands.meanwhile, hands.calls = lambda _stage, _signals: None, []
 
     assert hands.retrain() == 0
     assert hands.stages == ["test", "export"]
@@ -304,9 +300,9 @@ def test_a_stage_that_did_not_end_itself(
 def test_a_signal_ends_the_retrain_and_the_same_command_goes_on(
     hands: Stagehands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def knock(stage: str, relay: Relay) -> None:
+    def knock(stage: str, signals: SignalRelay) -> None:
         if stage == "test":
-            relay.received = signal.SIGTERM
+            signals.received = signal.SIGTERM
 
     hands.meanwhile, hands.codes["test"] = knock, 143
     assert hands.retrain() == 75
@@ -314,14 +310,14 @@ def test_a_signal_ends_the_retrain_and_the_same_command_goes_on(
     hands.codes["test"] = 0  # it was as good as done when the signal came
     assert hands.retrain() == 75
     assert hands.states["test"] == "done"
-    hands.meanwhile, hands.calls = lambda _stage, _relay: None, []
+    hands.meanwhile, hands.calls = lambda _stage, _signals: None, []
     assert hands.retrain() == 0
     assert hands.stages == ["export"]
 
 
 def test_a_training_that_was_interrupted_with_nothing_to_resume_says_so(hands: Stagehands) -> None:
-    def knock(_stage: str, relay: Relay) -> None:
-        relay.received = signal.SIGINT
+    def knock(_stage: str, signals: SignalRelay) -> None:
+        signals.received = signal.SIGINT
 
     hands.meanwhile, hands.codes["fit"] = knock, 130
     assert hands.retrain() == 130
@@ -357,10 +353,10 @@ def test_a_promotion_is_not_cut_off_by_the_deadline(hands: Stagehands) -> None:
 def test_an_end_after_the_deadline_is_told(
     hands: Stagehands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def dawdle(stage: str, _relay: Relay) -> None:
+    def dawdle(stage: str, _signals: SignalRelay) -> None:
         if stage == "promote":
             later = datetime.now(timezone.utc) + timedelta(seconds=1019)
-            monkeypatch.setattr("lightkit.cli.retrain_stages._now", lambda: later)
+            monkeypatch.setattr("lightkit.commands.retrain._now", lambda: later)
 
     assert hands.retrain(*JUDGED, left_s=1000.0) == 0
     assert "after the deadline" not in capsys.readouterr().err
@@ -373,7 +369,7 @@ def test_an_end_after_the_deadline_is_told(
 def test_what_failed_is_told_to_programs_as_well(
     hands: Stagehands, stage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(begun: str, _relay: Relay) -> None:
+    def fail(begun: str, _signals: SignalRelay) -> None:
         events = runs.EventStream(runs.list_runs("runs", "small")[0].events_path)
         code, error = (5, "no photos\nin tulips") if begun == stage else (0, None)
         events.write("end", status="failed" if code else "done", exit_code=code, seconds=1.0, error=error)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightkit import runs
-from lightkit.runs.pipeline import STAGES, Pipeline, StageState, newest_unfinished, usual_seconds
+from lightkit.runs.retrain_state import STAGES, RetrainState, StageState, find_unfinished, median_durations
 
 
 def _run(root: Path, *, status: str = "done", subcommand: str = "fit") -> runs.Run:
@@ -19,9 +19,9 @@ def _run(root: Path, *, status: str = "done", subcommand: str = "fit") -> runs.R
     return run
 
 
-def _retrained(root: Path, upto: str, *, seconds: float = 1.0) -> Pipeline:
+def _retrained(root: Path, upto: str, *, seconds: float = 1.0) -> RetrainState:
     """A retrain that was killed in a stage."""
-    pipeline = Pipeline("digest", _run(root))
+    pipeline = RetrainState("digest", _run(root))
     for stage in STAGES[: STAGES.index(upto)]:
         pipeline.begin(stage)
         pipeline.end(stage, "done", seconds=seconds, code=0)
@@ -29,8 +29,8 @@ def _retrained(root: Path, upto: str, *, seconds: float = 1.0) -> Pipeline:
     return pipeline
 
 
-def _unfinished(root: Path, config: str = "digest") -> Pipeline | None:
-    return newest_unfinished(root, "job", config=config)[0]
+def _unfinished(root: Path, config: str = "digest") -> RetrainState | None:
+    return find_unfinished(root, "job", config=config)[0]
 
 
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_a_file_that_cannot_be_read_is_no_retrain(tmp_path: Path, content: str) 
     pipeline = _retrained(tmp_path, "gate")
     assert pipeline.run is not None
     (pipeline.run.folder / "retrain.json").write_text(content, encoding="utf-8")
-    assert newest_unfinished(tmp_path, "job", config="digest") == (None, None)
-    assert usual_seconds(tmp_path, "job", STAGES) == {}
+    assert find_unfinished(tmp_path, "job", config="digest") == (None, None)
+    assert median_durations(tmp_path, "job", STAGES) == {}
 
 
 def test_fields_of_later_versions_are_passed_over(tmp_path: Path) -> None:
@@ -84,26 +84,26 @@ def test_only_the_newest_training_counts(tmp_path: Path) -> None:
 def test_a_finished_retrain_is_not_gone_on_with(tmp_path: Path) -> None:
     pipeline = _retrained(tmp_path, "gate")
     pipeline.finish("not promoted")
-    assert newest_unfinished(tmp_path, "job", config="digest") == (None, None)
+    assert find_unfinished(tmp_path, "job", config="digest") == (None, None)
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "preempted"])
 def test_a_training_that_is_not_done_is_left_to_fit(tmp_path: Path, status: str) -> None:
     run = _run(tmp_path, status=status)
-    Pipeline("digest", run).begin("fit")
-    assert newest_unfinished(tmp_path, "job", config="digest") == (None, None)
+    RetrainState("digest", run).begin("fit")
+    assert find_unfinished(tmp_path, "job", config="digest") == (None, None)
 
 
 def test_times_are_the_medians_of_the_last_five_that_were_done(tmp_path: Path) -> None:
     for seconds in (1000, 1, 2, 3, 4, 50):  # the oldest first
         _retrained(tmp_path, "gate", seconds=seconds)
-    assert usual_seconds(tmp_path, "job", STAGES) == {"fit": 3, "test": 3, "export": 3}
+    assert median_durations(tmp_path, "job", STAGES) == {"fit": 3, "test": 3, "export": 3}
 
 
 def test_a_resumed_training_counts_its_attempts(tmp_path: Path) -> None:
     run = _run(tmp_path, status="failed")
-    Pipeline("digest", run).begin("fit")
-    again = Pipeline("digest")
+    RetrainState("digest", run).begin("fit")
+    again = RetrainState("digest")
     again.begin("fit")
     again.move_to(run)
     assert again["fit"].attempts == 2

@@ -1,11 +1,11 @@
-"""retrain.json: how far `lightkit retrain` has come in a run, so that the next start goes on there.
+"""retrain.json: the progress of `lightkit retrain` in a run, so that the next start goes on there.
 
 ===========  =========================================================================================================
 schema       1
 run          ``NAME/ID``
 config       digest of the config that the retrain was started with
 began        ISO 8601, UTC; ``ended`` too, which is null until nothing is left to do
-outcome      ``promoted``; ``not promoted``: the gate said no; ``trained``: done, where promoting was left out; null
+outcome      ``promoted``; ``not promoted``: the gate rejected the model; ``trained``: done without a promotion; null
 stages       in their order: ``stage``, ``status`` (pending, running, done, failed, interrupted, skipped), ``began``,
              ``ended``, ``seconds`` and ``exit_code`` of the last attempt, number of ``attempts`` and of ``failures``,
              and ``says``: why it was skipped, or what ended it
@@ -17,8 +17,8 @@ The file is replaced as a whole at each step. A process that is killed leaves a 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,14 @@ from lightkit.runs.files import read_json, write_json
 from lightkit.runs.folder import list_runs
 from lightkit.runs.run import Run
 
-__all__ = ["MOST_FAILURES", "STAGES", "TELLS_RUN", "Pipeline", "StageState", "newest_unfinished", "usual_seconds"]
+__all__ = ["RUN_FILE", "STAGES", "RetrainState", "StageState", "find_unfinished", "median_durations"]
 
 STAGES = ("fit", "test", "export", "gate", "promote")
-"""What a retrain does, in this order."""
-MOST_FAILURES = 3
-"""Failures of a stage after `fit`, after which the next start begins a new training."""
-TELLS_RUN = "_LIGHTKIT_RETRAIN"
-"""Variable that names the file in which `fit` tells the retrain that has started it which run it is."""
-
+RUN_FILE = "_LIGHTKIT_RETRAIN"
+"""Variable with the path of the file to which `fit` writes its run folder for the retrain that has started it."""
+_MAX_FAILURES = 3  # of a stage after `fit`; then the next start begins a new training
 _FILE = "retrain.json"
-_OVER = ("done", "skipped")
-_EARLIER_RUNS = 5
+_NUM_EARLIER_RUNS = 5
 _SCHEMA = 1
 
 
@@ -48,7 +44,7 @@ def _now() -> str:
 
 @dataclass
 class StageState:
-    """How one stage stands; each field is described at the top of the module."""
+    """State of one stage; each field is described at the top of the module."""
 
     stage: str
     status: str = "pending"
@@ -63,20 +59,20 @@ class StageState:
     @property
     def is_over(self) -> bool:
         """Whether it is not run (again)."""
-        return self.status in _OVER
+        return self.status in ("done", "skipped")
 
 
 @dataclass
-class Pipeline:
-    """The stages of one retrain.
+class RetrainState:
+    """State of one retrain.
 
     Args:
         config: Digest of its config.
-        run: Its run, once that is known: `fit` decides.
+        run: Its run, once `fit` has chosen it.
         stages: In their order.
         began: ISO 8601, UTC.
         ended: The same, once nothing is left to do.
-        outcome: What came of it then.
+        outcome: Its result then.
     """
 
     config: str
@@ -94,13 +90,8 @@ class Pipeline:
         """The first stage that is not over; None where nothing is left to do."""
         return None if self.ended else next((state for state in self.stages if not state.is_over), None)
 
-    @property
-    def is_given_up(self) -> bool:
-        """Whether a stage has failed so often that trying it again is not what a new start is for."""
-        return any(state.failures >= MOST_FAILURES for state in self.stages[1:])
-
     def begin(self, stage: str) -> None:
-        """Note that a stage is run."""
+        """Note that a stage is started."""
         state = self[stage]
         state.status, state.began, state.ended = "running", _now(), None
         state.seconds = state.exit_code = state.says = None
@@ -108,7 +99,7 @@ class Pipeline:
         self.write()
 
     def end(self, stage: str, status: str, *, seconds: float, code: int, says: str | None = None) -> None:
-        """Note how the attempt at a stage has ended: done, failed or interrupted."""
+        """Note the end of an attempt at a stage: done, failed or interrupted."""
         state = self[stage]
         state.status, state.ended, state.seconds, state.exit_code = status, _now(), round(seconds, 3), code
         state.failures += status == "failed"
@@ -126,11 +117,11 @@ class Pipeline:
         self.write()
 
     def move_to(self, run: Run) -> None:
-        """Keep the state in the folder of the run that `fit` has begun or goes on in."""
+        """Keep the state in the folder of the run that `fit` has begun or resumed."""
         if self.run is not None and self.run.folder == run.folder:
             return
         self.run = run
-        if (before := _read(run)) is not None and before.next_stage is before["fit"]:  # it was interrupted in its fit
+        if (before := _read(run)) is not None and before.next_stage is before["fit"]:  # interrupted in its fit
             self.began = before.began
             self["fit"].attempts += before["fit"].attempts
             self["fit"].failures += before["fit"].failures
@@ -142,22 +133,16 @@ class Pipeline:
             write_json(self.run.folder / _FILE, self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        """What the file holds."""
-        return {
-            "schema": _SCHEMA,
-            "run": None if self.run is None else f"{self.run.name}/{self.run.id}",
-            "config": self.config,
-            "began": self.began,
-            "ended": self.ended,
-            "outcome": self.outcome,
-            "stages": [asdict(state) for state in self.stages],
-        }
+        """Return the content of the file."""
+        run = None if self.run is None else f"{self.run.name}/{self.run.id}"
+        fields = {key: getattr(self, key) for key in ("config", "began", "ended", "outcome")}
+        return {"schema": _SCHEMA, "run": run, **fields, "stages": [asdict(state) for state in self.stages]}
 
 
-def newest_unfinished(root: Path | str, name: str, *, config: str) -> tuple[Pipeline | None, str | None]:
-    """Find the retrain of a job that was not finished. The caller holds the job's lock.
+def find_unfinished(root: Path | str, name: str, *, config: str) -> tuple[RetrainState | None, str | None]:
+    """Find the unfinished retrain of a job. The caller holds the job's lock.
 
-    Only the newest training counts: what was left undone before another one began is history.
+    Only the newest training counts: an unfinished retrain before it is history.
 
     Args:
         root: Folder that holds the runs of all jobs.
@@ -165,64 +150,53 @@ def newest_unfinished(root: Path | str, name: str, *, config: str) -> tuple[Pipe
         config: Digest of the config.
 
     Returns:
-        The retrain, whose fit is done, or None; and why one that is unfinished is left as it is.
+        The retrain, whose fit is done, or None; and why an unfinished one is not resumed.
     """
     for run in list_runs(root, name):
-        if not _is_training(run):
+        manifest = read_json(run.manifest_path)
+        if manifest is None:
+            is_training = any(run.checkpoints.glob("*.ckpt"))
+        else:
+            is_training = manifest.get("subcommand") == "fit" and not manifest.get("fast_dev_run")
+        if not is_training:
             continue
         found = _read(run)
         if found is None or found.next_stage is None:
             return None, None
-        _settle(found, run)
-        if not found["fit"].is_over:  # fit itself finds what to resume
-            return None, None
-        left = f"begins a new training: the retrain of {run.folder} was not finished, but"
+        if not found["fit"].is_over:
+            if (read_json(run.summary_path) or {}).get("status") != "done":  # fit itself finds what to resume
+                return None, None
+            found["fit"].status = "done"  # killed after the training, and before that was noted
+        unfinished = f"begins a new training: the retrain of {run.folder} was not finished, but"
         if found.config != config:
-            return None, f"{left} had another config"
-        if found.is_given_up:
-            worst = max(found.stages[1:], key=lambda state: state.failures)
-            return None, f"{left} its {worst.stage} has failed {worst.failures} times"
+            return None, f"{unfinished} had another config"
+        worst = max(found.stages[1:], key=lambda state: state.failures)
+        if worst.failures >= _MAX_FAILURES:
+            return None, f"{unfinished} its {worst.stage} has failed {worst.failures} times"
         return found, None
     return None, None
 
 
-def usual_seconds(root: Path | str, name: str, stages: Iterable[str]) -> dict[str, float]:
-    """Give how long stages took in the last retrains of a job: the median of at most five; none that never was done."""
+def median_durations(root: Path | str, name: str, stages: Iterable[str]) -> dict[str, float]:
+    """Return the median seconds of each stage in at most the last five retrains of a job where it was done."""
     seconds: dict[str, list[float]] = {stage: [] for stage in stages}
     for run in list_runs(root, name):
         found = _read(run)
         for state in [] if found is None else found.stages:
             if state.status == "done" and state.seconds and state.stage in seconds:
                 seconds[state.stage].append(state.seconds)
-    return {stage: statistics.median(each[:_EARLIER_RUNS]) for stage, each in seconds.items() if each}
+    return {stage: statistics.median(each[:_NUM_EARLIER_RUNS]) for stage, each in seconds.items() if each}
 
 
-def _settle(found: Pipeline, run: Run) -> None:
-    """Take a training for done whose process was killed after it had ended well, and before that was noted here."""
-    if not found["fit"].is_over and (read_json(run.summary_path) or {}).get("status") == "done":
-        found["fit"].status = "done"
-
-
-def _is_training(run: Run) -> bool:
-    manifest = read_json(run.manifest_path)
-    if manifest is None:
-        return any(run.checkpoints.glob("*.ckpt"))
-    return manifest.get("subcommand") == "fit" and not manifest.get("fast_dev_run")
-
-
-def _read(run: Run) -> Pipeline | None:
-    """Give what a run's file says; None where there is none, or none that can be read."""
-    said = read_json(run.folder / _FILE)
-    if said is None or said.get("schema") != _SCHEMA or not isinstance(said.get("config"), str):
+def _read(run: Run) -> RetrainState | None:
+    """Read a run's file; None if there is none, or it is damaged or of another version."""
+    record: Any = read_json(run.folder / _FILE)
+    known = StageState.__dataclass_fields__
+    try:
+        states = [StageState(**{key: each[key] for key in known if key in each}) for each in record["stages"]]
+        if record["schema"] != _SCHEMA or [state.stage for state in states] != list(STAGES):
+            return None
+        config, began, ended, outcome = (record[key] for key in ("config", "began", "ended", "outcome"))
+        return RetrainState(config, run, states, began, ended, outcome)
+    except (KeyError, TypeError):
         return None
-    stages = said.get("stages")
-    states = [state for each in (stages if isinstance(stages, list) else []) if (state := _state(each)) is not None]
-    if [state.stage for state in states] != list(STAGES):
-        return None
-    return Pipeline(said["config"], run, states, str(said.get("began")), said.get("ended"), said.get("outcome"))
-
-
-def _state(said: Any) -> StageState | None:
-    if not isinstance(said, Mapping) or said.get("stage") not in STAGES:
-        return None
-    return StageState(**{known.name: said[known.name] for known in fields(StageState) if known.name in said})
