@@ -84,12 +84,8 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
 
 def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -> ValidationResult:
     return validate_values(
-        resolved.tree,
+        resolved,
         catalogue,
-        layering=resolved.layering,
-        unresolved=resolved.unresolved,
-        removed=resolved.removed,
-        subcommand=resolved.subcommand,
         is_complete=not problems.is_incomplete,
         is_loaded=_is_loaded,
     )

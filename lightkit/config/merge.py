@@ -12,7 +12,7 @@ from lightkit.config.problems import Problems
 from lightkit.config.tree import Items, Leaf, Node, Table, plain, superseding
 from lightkit.config.yaml_reader import read_scalar
 
-_SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
+SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class MergeRules:
             raise mistake(f"{says}; set {dotted(path)} itself", upper.origin, lower.origin)
         upper = self._with_arguments_inside(lower, upper, path)
         if isinstance(lower, Table) and not _is_other_class(lower, upper):
-            if class_of(upper) is not None and set(upper.entries) <= set(_SPEC_KEYS):
+            if class_of(upper) is not None and set(upper.entries) <= set(SPEC_KEYS):
                 lower, upper = self._folded(lower, path), _with_longer_name(lower, upper)
             return self._merged(lower, upper, path)
         return superseding(lower, self._merged(Table({}, upper.origin, upper.replaced), upper, path))
@@ -87,14 +87,14 @@ class MergeRules:
         if self._is_class_place(path):
             is_class = "class_path" in upper.entries or bool(lower_keys & {"class_path", "init_args"})
         else:
-            is_class = "class_path" in lower_keys and lower_keys <= set(_SPEC_KEYS)
+            is_class = "class_path" in lower_keys and lower_keys <= set(SPEC_KEYS)
         return self._folded(upper, path) if is_class else upper
 
     def _folded(self, table: Table, path: KeyPath) -> Table:
-        loose = {key: node for key, node in table.entries.items() if key not in _SPEC_KEYS}
+        loose = {key: node for key, node in table.entries.items() if key not in SPEC_KEYS}
         if not loose:
             return table
-        entries = {key: node for key, node in table.entries.items() if key in _SPEC_KEYS}
+        entries = {key: node for key, node in table.entries.items() if key in SPEC_KEYS}
         arguments = Table(loose, table.origin, partial=table.partial)
         given = entries.get("init_args")
         if isinstance(given, Table):

@@ -1,9 +1,13 @@
-"""Validate a config by its schema, without torch: unknown keys, wrong types, missing arguments, wrong classes."""
+"""Validate a config by its schema, without torch: unknown keys, wrong types, missing arguments, wrong classes.
+
+What is reported here jsonargparse refuses too. What only it can judge, such as a class of the user's own, is left to
+it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +19,8 @@ from lightkit.config.accelerator.words import (
     STRATEGIES_AS_ACCELERATORS,
     STRATEGY_CLASSES,
 )
-from lightkit.config.loader import original_path
-from lightkit.config.merge import MergeRules, is_append
+from lightkit.config.loader import Resolved, original_path
+from lightkit.config.merge import SPEC_KEYS, is_append
 from lightkit.config.origins import (
     NESTED_FILES,
     KeyPath,
@@ -43,8 +47,33 @@ from lightkit.config.tree import Items, Leaf, Node, Table, plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 
-PASSED_OVER = ("$schema", "__path__")
+_HARDWARE = {*OLD_TRAINER_KEYS, "accelerator", "devices", "strategy", "precision", "num_nodes"}
+_CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
+_ENTRIES = ("callbacks", "logger")
+_ELSEWHERE = ("accelerator", "ckpt_path", "config", "extends", "fit", "launch", "predict", "test", "validate")
+"""Top-level keys that other modules check."""
+_DROPPED = ("$schema", "__path__")
 """Keys that jsonargparse drops wherever they stand."""
+_CALLED = {"model": 1, "data": 1, "callbacks": 2, "logger": 2, "trainer": 3}
+"""Sections whose classes are called with their ``dict_kwargs``, each with the longest path of such a class.
+
+Lightning makes optimizers and schedulers without them.
+"""
+_TRAINER_WORDS = {
+    ("trainer", "strategy"): "strategy",
+    ("accelerator", "strategy"): "strategy",
+    ("trainer", "profiler"): "profiler",
+}
+"""Values that Lightning's signature calls text, and that are one of a few words or a class."""
+_WORD_CLASSES = {
+    "strategy": "pytorch_lightning.strategies.Strategy",
+    "profiler": "pytorch_lightning.profilers.Profiler",
+}
+_OWN_STRATEGIES = {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *STRATEGY_CLASSES}
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_LONGEST_WORD = 80  # a longer text is no misspelt word, and takes long to compare
+Argument = Mapping[str, Any]
+Schema = dict[str, Any]
 
 
 @dataclass
@@ -52,152 +81,222 @@ class ValidationResult:
     """What was found in a config.
 
     Args:
-        problems: All mistakes, each with its place in the config, in the order of the files.
-        unjudged: Places of classes that the catalogue does not know: the user's own, those of other packages, and those
-            of another version.
+        problems: All mistakes, each with its place in the config.
+        unjudged: Places of classes that the schema does not describe: the user's own, those of other packages, and
+            those of another version.
         unverified: Places of values that only jsonargparse can judge, such as functions.
-        unresolved: Places whose interpolation failed, of which nothing is said.
-        removed: Places that were left out because they were wrong, as they were written.
     """
 
     problems: list[tuple[KeyPath, ConfigError]] = field(default_factory=list)
     unjudged: list[KeyPath] = field(default_factory=list)
     unverified: list[KeyPath] = field(default_factory=list)
-    unresolved: set[KeyPath] = field(default_factory=set, repr=False)
-    removed: Collection[KeyPath] = field(default=(), repr=False)
-    _places: list[Origin] = field(default_factory=list, repr=False)
 
     @property
     def is_final(self) -> bool:
         """Whether jsonargparse would find no more: everything in the config is known."""
         return not self.unjudged and not self.unverified
 
-    def report(self, path: KeyPath, says: str, node: Node, *others: Origin) -> None:
-        """Note a mistake in a value."""
-        self._note(path, says, node.origin, *others)
 
-    def report_key(self, path: KeyPath, says: str, node: Node, *others: Origin) -> None:
-        """Note a mistake in a key."""
-        self._note(path, says, node.origin.at_key(), *others)
-
-    def report_unknown(self, path: KeyPath, says: str, node: Node) -> None:
-        """Note a key that nobody knows, unless nothing stands below it, which jsonargparse passes over."""
-        if not is_hollow(node):
-            self.report_key(path, says, node)
-
-    def report_unnamed(self, path: KeyPath, node: Node) -> None:
-        """Note a key that is no text, such as ``5`` or ``true``."""
-        key = path[-1]
-        found = "null" if key is None else str(key).lower() if isinstance(key, bool) else key
-        self.report_key(path, f"expected a name for a key, got {found}", node)
-
-    def is_removed(self, path: KeyPath) -> bool:
-        """Tell whether a value, or what it stood in, was left out because it was wrong."""
-        written = original_path(path, self.removed)
-        return any(written[: len(gone)] == gone for gone in self.removed)
-
-    def is_unresolved(self, path: KeyPath) -> bool:
-        """Tell whether a value, or part of it, is an interpolation that failed."""
-        return any(failed[: len(path)] == path for failed in self.unresolved)
-
-    def put_in_order(self, tree: Table) -> None:
-        """Sort by files, the lowest layer first, and by lines within them."""
-        files: dict[Path | None, int] = {}
-        for _, node in walk(tree):
-            files.setdefault(node.origin.file, len(files))
-        order = sorted(range(len(self.problems)), key=lambda number: _rank(self._places[number], files))
-        self.problems = [self.problems[number] for number in order]
-        self._places = [self._places[number] for number in order]
-
-    def _note(self, path: KeyPath, says: str, origin: Origin, *others: Origin) -> None:
-        if self.is_unresolved(path):
-            return
-        self.problems.append((path, mistake(f"{dotted(path)}: {says}", *_shown_once(origin, others))))
-        self._places.append(origin)
-
-
-def is_hollow(node: Node) -> bool:
-    """Tell whether a mapping holds nothing, or nothing but such mappings."""
-    return isinstance(node, Table) and all(is_hollow(child) for child in node.entries.values())
-
-
-def _shown_once(origin: Origin, others: tuple[Origin, ...]) -> Iterator[Origin]:
-    """Leave out places that nobody has written, and the second of two that are one."""
-    seen: list[Origin] = []
-    for place in (origin, *others):
-        if place.kind != "default" and place not in seen:
-            seen.append(place)
-            yield place
-
-
-def _rank(origin: Origin, files: dict[Path | None, int]) -> tuple[bool, int, int, int]:
-    return origin.file is None, files.get(origin.file, len(files)), origin.line or 0, origin.column or 0
-
-
-_SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
-_BUILT = {"model": 1, "data": 1, "callbacks": 2, "logger": 2, "trainer": 3}
-"""Sections whose classes are called with their ``dict_kwargs``, each with the longest path of such a class.
-
-Lightning makes optimizers and schedulers without them.
-"""
-_LONGEST_WORD = 80  # a longer text is no misspelt word, and takes long to compare
-Argument = Mapping[str, Any]
-Schema = dict[str, Any]
-
-
-class ClassJudge:
-    """Judges values by their types, and classes by their signatures.
+def validate_values(
+    resolved: Resolved,
+    schema: ConfigSchema,
+    *,
+    is_complete: bool = True,
+    is_loaded: MayMean = lambda _name, _bases: False,
+) -> ValidationResult:
+    """Validate a config by the schema.
 
     Args:
-        catalogue: What is known.
-        findings: Takes what is found.
-        may_mean: Whether a short name may mean a class that the catalogue does not know.
+        resolved: The config, before or after its hardware keys are resolved; those are not checked here.
+        schema: What can be named.
         is_complete: Whether all layers could be read, so that what is missing is missing.
+        is_loaded: Whether a short name means a class that is loaded in this process, such as a test's own.
     """
+    texts = [node.value for _, node in walk(resolved.tree) if isinstance(node, Leaf) and isinstance(node.value, str)]
+    # The module of a class that the schema lacks may bring others along, to which short names then lead.
+    is_known = not resolved.unresolved and not any(_is_foreign(text, schema) for text in texts)
+    is_final = is_known and {*PACKAGES} == {*schema.trusted}
+    may_mean = is_loaded if is_final else lambda _name, _bases: True
+    validator = _Validator(resolved, schema, may_mean, is_complete=is_complete)
+    for key, node in resolved.tree.entries.items():
+        validator.check_top_level(key, node)
+    if is_known and "pytorch_lightning" in schema.trusted:
+        validator.check_trainer_words(is_loaded)
+    if not is_final or any("." in str(key) for path, _ in walk(resolved.tree) for key in path):
+        validator.result.unverified.append(())
+    return validator.result
 
-    def __init__(
-        self, catalogue: ConfigSchema, findings: ValidationResult, may_mean: MayMean, *, is_complete: bool
-    ) -> None:
-        self._catalogue, self._findings = catalogue, findings
+
+class _Validator:
+    """Checks keys by section, values by type, and classes by signature."""
+
+    def __init__(self, resolved: Resolved, schema: ConfigSchema, may_mean: MayMean, *, is_complete: bool) -> None:
+        self.result = ValidationResult()
+        self._resolved, self._schema = resolved, schema
         self._may_mean, self._is_complete = may_mean, is_complete
 
-    def value(self, path: KeyPath, node: Node, argument: Argument) -> None:
-        """Judge the value of an argument."""
-        value = plain(node)
-        if value is None or self._findings.is_unresolved(path):
+    # -- sections ----------------------------------------------------------------------------------------------
+
+    def check_top_level(self, key: Any, node: Node) -> None:
+        """Check a top-level key and all below it."""
+        data = self._schema.data
+        if not isinstance(key, str):
+            self._report_key_type((key,), node)
+        elif key in (*_ELSEWHERE, *_DROPPED) or "." in key:
             return
-        if type(value) is type(argument.get("default")) and value == argument.get("default"):
+        elif key in _CLASS_SECTIONS:
+            if key not in self._resolved.layering.class_sections:  # its class is fixed in Python
+                self.result.unjudged.append((key,))
+                return
+            schema = {"anyOf": [{"class": base} for base in data["bases"][key]]}
+            self._check_value((key,), node, {"schema": schema, "shown": describe_type(schema)})
+        elif key.removesuffix("+") in _ENTRIES:
+            for name, entry in _entries(node).items() if key in _ENTRIES else ():
+                if isinstance(entry, Table) and "class_path" in entry.entries:  # else `resolve` has reported it
+                    self._check_class((key, name), entry, [{"class": base} for base in data["bases"][key]])
+        elif key in data["sections"]:
+            self._check_section(key, node)
+        elif "pytorch_lightning" in self._schema.trusted:
+            self._check_top_value(key, node)
+
+    def _check_top_value(self, key: str, node: Node) -> None:
+        data, command = self._schema.data, self._resolved.subcommand or None
+        top = {name for name, said in data["top"].items() if command in (None, *said.get("commands", (command,)))}
+        known = {*top, *_CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
+        if key in known:
+            self._check_value((key,), node, data["top"][key])
+            return
+        base = key.removesuffix("+")
+        hint = f"; {base} takes no list" if base in known else near(base, known)
+        if base == "trust":
+            hint = "; --trust is said on the command line, and by no config"
+        elif not hint:
+            inside = [f"{name}.{base}" for name, section in data["sections"].items() if base in section["arguments"]]
+            hint = f"; did you mean {' or '.join(map(repr, inside))}?" if inside else ""
+        self._report_unknown((key,), f"no such key{hint}", node)
+
+    def _check_section(self, key: str, node: Node) -> None:
+        is_trainer = key == "trainer"
+        if not isinstance(node, Table):
+            if plain(node) is not None and not self._is_unresolved((key,)):
+                owner = "the trainer's" if is_trainer else f"{key}'s"
+                says = f"expected a mapping of {owner} arguments, got {cut(repr(plain(node)))}"
+                is_squeezed = isinstance(node, Leaf) and re.match(r"\w+:\S", str(node.value)) is not None
+                self._report((key,), says + "; a space is missing after the colon" * is_squeezed, node)
+            return
+        if is_trainer and "pytorch_lightning" not in self._schema.trusted:
+            return
+        known = self._schema.data["sections"][key]["arguments"]
+        known = {**known, **dict.fromkeys(OLD_TRAINER_KEYS)} if is_trainer else known
+        for name, child in node.entries.items():
+            base = name.removesuffix("+") if is_append(name) else name
+            if is_trainer and name in _HARDWARE:
+                if not isinstance(child, Leaf) or "." in str(child.value):  # a class, or settings of one
+                    self.result.unverified.append((key, name))
+            elif base in known and not (is_append(name) and not _takes_lists(known[base])):
+                self._check_value((key, name), child, known[base])
+            elif not isinstance(name, str):
+                self._report_key_type((key, name), child)
+            elif "." not in name and name not in _DROPPED:
+                hint = f"; {base} takes no list" if base in known else near(base, known)
+                owner = "the trainer has" if is_trainer else "there is"
+                self._report_unknown((key, name), f"{owner} no such argument{hint}", child)
+
+    def check_trainer_words(self, is_loaded: MayMean) -> None:
+        """Check the names of strategies and profilers.
+
+        Only for a config that names no module of the user's own, since that may register strategies.
+        """
+        for (section, key), kind in _TRAINER_WORDS.items():
+            node = _entries(self._resolved.tree.entries.get(section)).get(key)
+            word = node.value if isinstance(node, Leaf) else None
+            if node is None or not isinstance(word, str) or self._is_unresolved((section, key)):
+                continue
+            words = [*self._schema.data["words"][kind], *(_OWN_STRATEGIES if kind == "strategy" else ())]
+            known = {name.lower() for name in (*words, *(GONE_STRATEGIES if kind == "strategy" else ()))}
+            bases = [_WORD_CLASSES[kind]]
+            is_class = "." in word or self._schema.is_name(word, bases) or is_loaded(word, bases)
+            if is_class or word.lower() in known or not word.strip() or word == "null":
+                continue
+            some = sorted(name for name in self._schema.data["words"][kind] if "find_unused" not in name)
+            hint = near(word, words) or f"; there are {', '.join(some)}"
+            self._report((section, key), f"there is no {kind} {shortened(word)}{hint}", node)
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def _check_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
+        value, default = plain(node), argument.get("default")
+        if value is None or self._is_unresolved(path) or (type(value) is type(default) and value == default):
             return  # jsonargparse takes a default's text, whatever the type says
         branches = list_branches(argument["schema"])
         if any(not branch or branch.get("callable") for branch in branches):
-            self._findings.unverified.append(path)
+            self.result.unverified.append(path)
         if is_append(path[-1]) and not isinstance(node, Items):  # one element, or a class that becomes one
             branches = [item for branch in branches for item in list_branches(branch.get("items", branch))]
-        if any(_takes_whole(branch, value) for branch in branches):
+        if any(
+            "class" not in branch and not (_has_classes(branch) and isinstance(value, list)) and accepts(branch, value)
+            for branch in branches
+        ):
             return
         classes = [branch for branch in branches if "class" in branch]
-        lists = [branch.get("items", {}) for branch in branches if branch.get("type") == "array"]
         if isinstance(node, Table) and classes:
             if "class_path" in node.entries:
-                self.class_entry(path, node, classes)
-            elif not argument.get("default"):
-                self._classless(path, node, classes)
+                self._check_class(path, node, classes)
+            else:
+                self._check_classless(path, node, classes, has_default=bool(default))
         elif isinstance(node, Items) and any(map(_has_classes, branches)):
+            lists = [branch.get("items", {}) for branch in branches if branch.get("type") == "array"]
+            if any(plain(item) is None for item in node.items):
+                self._report_value(path, node, argument)
+                return
             for index, item in enumerate(node.items):
-                element = {"schema": any_of(lists), "shown": argument["shown"]}
-                if plain(item) is None:
-                    self._wrong(path, node, argument)
-                    return
-                self.value((*path, index), item, element)
+                self._check_value((*path, index), item, {"schema": any_of(lists), "shown": argument["shown"]})
         elif isinstance(value, str) and classes:
-            self._named_class(path, node, classes, argument)
+            self._check_class_name(path, node, value, classes, argument)
         else:
-            self._wrong(path, node, argument)
+            self._report_value(path, node, argument)
 
-    def class_entry(
+    def _check_class_name(
+        self, path: KeyPath, node: Node, name: str, classes: Sequence[Schema], argument: Argument
+    ) -> None:
+        """Check a class that text names, as in ``callbacks: [RichProgressBar]``; a file or function may stand there."""
+        is_file = name.endswith(NESTED_FILES) or "/" in name or Path(name).exists()
+        if is_file or any(branch.get("callable") for branch in classes):
+            self.result.unverified.append(path)
+            return
+        wanted = [branch["class"] for branch in classes]
+        takes_others = not all(
+            "class" in branch or branch.get("type") == "null" or _has_classes(branch)
+            for branch in list_branches(argument["schema"])
+        )
+        is_name = "." in name or self._schema.is_name(name, wanted) or self._may_mean(name, wanted)
+        if takes_others and not is_name:
+            self._report_value(path, node, argument)
+        else:
+            self._check_class(path, Table({"class_path": node}, node.origin), classes, place=path)
+
+    def _check_classless(self, path: KeyPath, node: Table, bases: Sequence[Schema], *, has_default: bool) -> None:
+        """Check a mapping without class_path, which jsonargparse takes for arguments of the base or the default."""
+        self.result.unverified.append(path)
+        given = [key for key, child in node.entries.items() if not _is_hollow(child)]
+        if has_default or not given:
+            return
+        for base in bases:
+            described = self._schema.classes.get(base["class"])
+            if described is None or not self._schema.counts(base["class"]) or {*given} & {*SPEC_KEYS, *_DROPPED}:
+                return
+            fits = all(not isinstance(key, str) or "." in key or key in described["arguments"] for key in given)
+            if fits and not described.get("abstract"):
+                return
+        says = "expected a class: {class_path: NAME, init_args: {...}}, got a mapping without class_path"
+        self._report(path, says, node)
+
+    # -- classes -----------------------------------------------------------------------------------------------
+
+    def _check_class(
         self, path: KeyPath, entry: Table, bases: Sequence[Schema], *, place: KeyPath | None = None
     ) -> None:
-        """Judge a class with its arguments.
+        """Check a class with its arguments.
 
         Args:
             path: Its place.
@@ -206,195 +305,186 @@ class ClassJudge:
             place: Place of the class's name, where that is not ``class_path``.
         """
         place = (*path, "class_path") if place is None else place
-        if self._findings.is_unresolved(place):
+        if self._is_unresolved(place):
             return
         named = entry.entries["class_path"]
         name = plain(named)
         if not isinstance(name, str):
-            self._findings.report(place, f"expected the name of a class, got {_found(name)}", named)
+            self._report(place, f"expected the name of a class, got {_format_value(name)}", named)
             return
         if read_scalar(name) is None:
-            self._findings.unverified.append(place)
+            self.result.unverified.append(place)
             return
-        self._spec(path, entry, name)
-        found = self._class(path, place, named, name, bases)
+        self._check_spec(path, entry, name)
+        found = self._find_class(path, place, named, name, bases)
         if found is not None:
-            if self._catalogue.classes[found].get("check_installed"):
-                self._findings.unverified.append(path)
-            self._arguments(path, entry, found, named)
+            if self._schema.classes[found].get("check_installed"):
+                self.result.unverified.append(path)
+            self._check_arguments(path, entry, found, named)
 
-    def _classless(self, path: KeyPath, node: Table, bases: Sequence[Schema]) -> None:
-        """Judge a mapping that names no class, which jsonargparse takes for the arguments of the base class."""
-        self._findings.unverified.append(path)
-        given = [key for key, child in node.entries.items() if not is_hollow(child)]
-        for base in bases:
-            described = self._catalogue.classes.get(base["class"])
-            if described is None or not self._catalogue.counts(base["class"]) or {*given} & {*_SPEC_KEYS, *PASSED_OVER}:
-                return
-            fits = all(not isinstance(key, str) or "." in key or key in described["arguments"] for key in given)
-            if fits and not described.get("abstract"):
-                return
-        if given:
-            says = "expected a class: {class_path: NAME, init_args: {...}}, got a mapping without class_path"
-            self._findings.report(path, says, node)
-
-    def _spec(self, path: KeyPath, entry: Table, name: str) -> None:
-        """Judge what holds for any class."""
-        short = name.rpartition(".")[2]
-        given = entry.entries.get("init_args")
-        if given is not None and not isinstance(given, Table):
-            says = f"expected a mapping of {short}'s arguments, got {_found(plain(given))}"
-            self._findings.report((*path, "init_args"), says, given)
-        free = entry.entries.get("dict_kwargs")
-        if free is not None and not isinstance(free, Table) and plain(free):
-            says = f"expected a mapping of arguments that {short} passes on, got {_found(plain(free))}"
-            self._findings.report((*path, "dict_kwargs"), says, free)
-        for table, place in ((entry, path), (given, (*path, "init_args")), (free, (*path, "dict_kwargs"))):
-            for key, node in _entries(table).items():
-                if not isinstance(key, str):
-                    self._findings.report_unnamed((*place, key), node)
+    def _check_spec(self, path: KeyPath, entry: Table, name: str) -> None:
+        """Check what holds for any class."""
+        for key, says in (("init_args", "{}'s arguments"), ("dict_kwargs", "arguments that {} passes on")):
+            given = entry.entries.get(key)
+            is_wrong = given is not None and not isinstance(given, Table) and (key == "init_args" or plain(given))
+            if given is not None and is_wrong:
+                what = says.format(_short(name))
+                self._report((*path, key), f"expected a mapping of {what}, got {_format_value(plain(given))}", given)
+            for argument, node in _entries(given).items():
+                if not isinstance(argument, str):
+                    self._report_key_type((*path, key, argument), node)
         for key, node in entry.entries.items():
-            if isinstance(key, str) and key not in _SPEC_KEYS and key not in PASSED_OVER:
-                self._findings.report_key((*path, key), "stands beside class_path; put it under init_args", node)
+            if not isinstance(key, str):
+                self._report_key_type((*path, key), node)
+            elif key not in SPEC_KEYS and key not in _DROPPED:
+                self._report((*path, key), "stands beside class_path; put it under init_args", node, at_key=True)
 
-    def _class(self, path: KeyPath, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]) -> str | None:
-        """Find a class that the catalogue knows, and whose installed version is the known one."""
-        wanted = [base["class"] for base in bases]
-        found = self._catalogue.path_of(name, wanted)
+    def _find_class(self, path: KeyPath, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]) -> str | None:
+        """Find a class that the schema describes, and whose installed version is the described one."""
+        schema, wanted = self._schema, [base["class"] for base in bases]
+        makes_function = any(base.get("callable") for base in bases)
+        found = schema.path_of(name, wanted)
         if found is None and "." not in name and not self._may_mean(name, wanted):
-            elsewhere = [self._catalogue.path_of(name, [base]) for base in self._catalogue.data["names"]]
-            found = next(filter(None, elsewhere), None)
-            if found is not None and self._catalogue.counts(found):
-                self._of_wrong_base(place, named, found, bases)
+            others = (schema.path_of(name, [base]) for base in schema.data["names"])
+            other = next(filter(None, others), None)
+            if other is not None and schema.counts(other):
+                self._report_base(place, named, other, bases)
                 return None
-        if found is None or not self._catalogue.counts(found):
-            self._unknown(path, place, named, name, wanted)
+        if found is None or not schema.counts(found):
+            self._report_unknown_class(path, place, named, name, wanted)
             return None
-        known = {*self._catalogue.data["names"]}
-        own = set(self._catalogue.classes[found]["bases"])
-        if not any(base.get("callable") for base in bases) and {*wanted} <= known and not own & {*wanted}:
-            self._of_wrong_base(place, named, found, bases)
+        described = schema.classes[found]
+        if not makes_function and {*wanted} <= {*schema.data["names"]} and not {*described["bases"]} & {*wanted}:
+            self._report_base(place, named, found, bases)
             return None
-        if self._catalogue.classes[found].get("abstract"):
+        if described.get("abstract"):
             says = f"{_short(found)} is a base class, which cannot be used by itself; name a class that derives from it"
-            self._findings.report(place, says, named)
+            self._report(place, says, named)
             return None
         return found
 
-    def _of_wrong_base(self, place: KeyPath, named: Node, found: str, bases: Sequence[Schema]) -> None:
+    def _report_base(self, place: KeyPath, named: Node, found: str, bases: Sequence[Schema]) -> None:
         if any(base.get("callable") for base in bases):
             return
-        section = self._catalogue.section_of(found)
+        section = self._schema.section_of(found)
         goes = f"; it goes under {section}" if section and section != place[0] else ""
         wanted = join_alternatives(_short(base["class"]) for base in bases)
-        self._findings.report(place, f"{_short(found)} is no {wanted}{goes}", named)
+        self._report(place, f"{_short(found)} is no {wanted}{goes}", named)
 
-    def _unknown(self, path: KeyPath, place: KeyPath, named: Node, name: str, bases: Collection[str]) -> None:
-        """Leave a class that is not known to whoever can import it, unless its module is known to lack it."""
+    def _report_unknown_class(
+        self, path: KeyPath, place: KeyPath, named: Node, name: str, bases: Collection[str]
+    ) -> None:
+        """Report a name that leads to no class; one that only an import can find is unjudged."""
+        schema = self._schema
         module, _, short = name.rpartition(".")
-        several = [path for path in self._catalogue.namesakes(name, bases) if self._catalogue.counts(path)]
+        several = [found for found in schema.namesakes(name, bases) if schema.counts(found)]
+        exported: Sequence[str] | None = schema.data["rooms"].get(module)
         if len(several) > 1:
             says = f"{len(several)} classes are called {name}: {', '.join(several)}; give the whole name of one"
-            self._findings.report(place, says, named)
+        elif not module and not schema.is_name(name, bases) and not self._may_mean(name, bases):
+            says = no_class(name, near_class(name, schema.names_below(bases)))
+        elif exported is not None and short not in exported and schema.counts(module):
+            here = [known for known in exported if f"{module}.{known}" in schema.classes]
+            says = f"{module} has no class {short!r}{near(short, here) or near(short, schema.names_below(bases))}"
+        else:
+            self.result.unjudged.append(path)
             return
-        if not module and not self._catalogue.is_name(name, bases) and not self._may_mean(name, bases):
-            hint = near_class(name, self._catalogue.names_below(bases))
-            self._findings.report(place, no_class(name, hint), named)
-            return
-        rooms: Mapping[str, Sequence[str]] = self._catalogue.data["rooms"]
-        if module in rooms and short not in rooms[module] and self._catalogue.counts(module):
-            here = [known for known in rooms[module] if f"{module}.{known}" in self._catalogue.classes]
-            hint = near(short, here) or near(short, self._catalogue.names_below(bases))
-            self._findings.report(place, f"{module} has no class {short!r}{hint}", named)
-            return
-        self._findings.unjudged.append(path)
+        self._report(place, says, named)
 
-    def _arguments(self, path: KeyPath, entry: Table, found: str, named: Node) -> None:
-        described = self._catalogue.classes[found]
+    def _check_arguments(self, path: KeyPath, entry: Table, found: str, named: Node) -> None:
+        described = self._schema.classes[found]
         known: Mapping[str, Argument] = described["arguments"]
-        given = entry.entries.get("init_args")
-        free = entry.entries.get("dict_kwargs")
-        said = {**_entries(free), **_entries(given)}
+        given, free = entry.entries.get("init_args"), entry.entries.get("dict_kwargs")
+        is_called = not described.get("open") and len(path) <= _CALLED.get(path[0], 0)
         for name, node in _entries(free).items():
-            place = (*path, "dict_kwargs", name)
             if name in known:
-                self.value(place, node, known[name])
-            elif "." in str(name) or described.get("open") or len(path) > _BUILT.get(path[0], 0):
-                continue
-            elif isinstance(name, str):
-                self._no_such_argument(place, node, found, named)  # it would be called with it
+                self._check_value((*path, "dict_kwargs", name), node, known[name])
+            elif isinstance(name, str) and "." not in name and is_called:
+                self._report_argument((*path, "dict_kwargs", name), node, found, named)
         for name, node in _entries(given).items():
-            place = (*path, "init_args", name)
             argument = name[:-1] if is_append(name) else name
             if argument in known:
-                self.value(place, node, known[argument])
-            elif isinstance(name, str) and "." not in name and name not in PASSED_OVER:
-                self._no_such_argument(place, node, found, named)
-        missing = [name for name, argument in known.items() if argument["required"] and not _is_said(name, said)]
-        if given is not None and not isinstance(given, Table):
+                self._check_value((*path, "init_args", name), node, known[argument])
+            elif isinstance(name, str) and "." not in name and name not in _DROPPED:
+                self._report_argument((*path, "init_args", name), node, found, named)
+        if not self._is_complete or (given is not None and not isinstance(given, Table)):
             return
-        whole = (*path, "init_args")
-        for name in missing:
-            is_told = self._findings.is_unresolved((*whole, name)) or self._findings.is_removed((*whole, name))
-            if not is_told and whole not in self._findings.unresolved:
-                self._missing(path, found, name, known[name], named, entry)
+        said, whole = {**_entries(free), **_entries(given)}, (*path, "init_args")
+        for name, argument in known.items():
+            if not argument["required"] or _is_set(name, said) or whole in self._resolved.unresolved:
+                continue
+            if self._is_unresolved((*whole, name)) or self._is_removed((*whole, name)):
+                continue
+            kind = "" if argument["shown"] == "anything" else f", {argument['shown']}"
+            what = argument["says"].partition(". ")[0].rstrip(".")
+            says = f"{_short(found)} needs {name}{kind}{f': {what}' if what else ''}"
+            by_name = named.origin.kind == "default"  # the entry's name says the class
+            self._report(path, says, entry if by_name else named, at_key=by_name)
 
-    def _no_such_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
-        described, name = self._catalogue.classes[found], str(place[-1])
+    def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
+        described, name = self._schema.classes[found], str(place[-1])
         says = f"{_short(found)} has no such argument"
-        hint = near(name.removesuffix("+"), described["arguments"])
         for before in reversed(named.replaced):
-            earlier = self._catalogue.path_of(str(plain(before)), described["bases"])
-            if earlier is not None and name in self._catalogue.classes[earlier]["arguments"]:
+            earlier = self._schema.path_of(str(plain(before)), described["bases"])
+            if earlier is not None and name in self._schema.classes[earlier]["arguments"]:
                 says = f"{says}; it is one of {_short(earlier)}, which {_short(found)} has replaced"
-                self._findings.report_key(place, says, node, named.origin)
+                self._report(place, says, node, named.origin, at_key=True)
                 return
+        hint = near(name.removesuffix("+"), described["arguments"])
         if not hint and described.get("open"):
             hint = "; what it passes on to others goes under dict_kwargs"
-        self._findings.report_unknown(place, f"{says}{hint}", node)
+        self._report_unknown(place, f"{says}{hint}", node)
 
-    def _missing(self, path: KeyPath, found: str, name: str, argument: Argument, named: Node, entry: Table) -> None:
-        if not self._is_complete:
-            return
-        wants = argument["shown"]
-        what = argument["says"].partition(". ")[0].rstrip(".")
-        says = f"{_short(found)} needs {name}{'' if wants == 'anything' else f', {wants}'}{f': {what}' if what else ''}"
-        if named.origin.kind == "default":  # the entry's name says the class
-            self._findings.report_key(path, says, entry)
-        else:
-            self._findings.report(path, says, named)
+    # -- reports -----------------------------------------------------------------------------------------------
 
-    def _named_class(self, path: KeyPath, node: Node, classes: Sequence[Schema], argument: Argument) -> None:
-        """Judge a class that text names, as in ``callbacks: [RichProgressBar]``; a function may stand there too."""
-        name = str(plain(node))
-        if _may_be_file(name) or any(branch.get("callable") for branch in classes):
-            self._findings.unverified.append(path)
-            return
-        entry = Table({"class_path": node}, node.origin)
-        wanted = [branch["class"] for branch in classes]
-        is_other = "." not in name and not all(map(_is_of_classes, list_branches(argument["schema"])))
-        if is_other and not self._catalogue.is_name(name, wanted) and not self._may_mean(name, wanted):
-            self._wrong(path, node, argument)
-        else:
-            self.class_entry(path, entry, classes, place=path)
+    def _report(self, path: KeyPath, says: str, node: Node, *others: Origin, at_key: bool = False) -> None:
+        """Keep a mistake, with the places that somebody has written, each once."""
+        if not self._is_unresolved(path):
+            first = node.origin.at_key() if at_key else node.origin
+            places = dict.fromkeys(place for place in (first, *others) if place.kind != "default")
+            self.result.problems.append((path, mistake(f"{dotted(path)}: {says}", *places)))
 
-    def _wrong(self, path: KeyPath, node: Node, argument: Argument) -> None:
+    def _report_unknown(self, path: KeyPath, says: str, node: Node) -> None:
+        """Report an unknown key, unless nothing stands below it, which jsonargparse passes over."""
+        if not _is_hollow(node):
+            self._report(path, says, node, at_key=True)
+
+    def _report_key_type(self, path: KeyPath, node: Node) -> None:
+        """Report a key that is no text, such as ``5`` or ``true``."""
+        self._report(path, f"expected a name for a key, got {_format_value(path[-1])}", node, at_key=True)
+
+    def _report_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
         value = plain(node)
         choices = [choice for branch in list_branches(argument["schema"]) for choice in branch.get("enum", ())]
         words = [choice for choice in choices if isinstance(choice, str)]
         hint = near(value, words) if isinstance(value, str) and len(value) < _LONGEST_WORD else ""
-        self._findings.report(path, f"expected {argument['shown']}, got {_found(value)}{hint}", node)
+        self._report(path, f"expected {argument['shown']}, got {_format_value(value)}{hint}", node)
+
+    def _is_unresolved(self, path: KeyPath) -> bool:
+        """Tell whether a value, or part of it, is an interpolation that failed."""
+        return any(failed[: len(path)] == path for failed in self._resolved.unresolved)
+
+    def _is_removed(self, path: KeyPath) -> bool:
+        """Tell whether a value, or what it stood in, was left out because it was wrong."""
+        written = original_path(path, self._resolved.removed)
+        return any(written[: len(gone)] == gone for gone in self._resolved.removed)
 
 
-def _takes_whole(schema: Schema, value: Any) -> bool:
-    """Tell whether a type takes a value, and holds no class that is judged apart."""
-    if "class" in schema or (_has_classes(schema) and isinstance(value, list)):
+def _is_foreign(text: str, schema: ConfigSchema) -> bool:
+    """Tell whether a text may name a class that the schema does not describe."""
+    if not _DOTTED.fullmatch(text):
         return False
-    return accepts(schema, value)
+    return text in schema.data["apart"] or schema.path_of(text) is None or not schema.counts(text)
 
 
-def _is_of_classes(schema: Schema) -> bool:
-    return "class" in schema or schema.get("type") == "null" or _has_classes(schema)
+def _is_hollow(node: Node) -> bool:
+    """Tell whether a mapping holds nothing, or nothing but such mappings."""
+    return isinstance(node, Table) and all(_is_hollow(child) for child in node.entries.values())
+
+
+def _takes_lists(argument: Argument | None) -> bool:
+    branches = list_branches((argument or {}).get("schema", {}))
+    return any(not branch or branch.get("type") == "array" for branch in branches)
 
 
 def _has_classes(schema: Schema) -> bool:
@@ -402,232 +492,22 @@ def _has_classes(schema: Schema) -> bool:
     return items is not None and any("class" in branch or _has_classes(branch) for branch in list_branches(items))
 
 
-def _entries(node: Node | None) -> Mapping[Any, Node]:
-    return node.entries if isinstance(node, Table) else {}
-
-
-def _is_said(name: str, said: Mapping[Any, Node]) -> bool:
+def _is_set(name: str, said: Mapping[Any, Node]) -> bool:
     inside = f"{name}."
     if f"{name}+" in said or any(isinstance(key, str) and key.startswith(inside) for key in said):
         return True
     return name in said and plain(said[name]) is not None
 
 
-def _may_be_file(text: str) -> bool:
-    return text.endswith(NESTED_FILES) or "/" in text or Path(text).exists()
+def _entries(node: Node | None) -> Mapping[Any, Node]:
+    return node.entries if isinstance(node, Table) else {}
 
 
 def _short(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _found(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return shortened(value)
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else cut(repr(value))
-
-
-_BASES = {"strategy": "pytorch_lightning.strategies.Strategy", "profiler": "pytorch_lightning.profilers.Profiler"}
-_OWN = {
-    "strategy": {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES, *STRATEGY_CLASSES},
-    "profiler": set[str](),
-}
-"""What lightkit takes besides, or refuses elsewhere with a reason."""
-_PLACES: Mapping[KeyPath, str] = {
-    ("trainer", "strategy"): "strategy",
-    ("accelerator", "strategy"): "strategy",
-    ("trainer", "profiler"): "profiler",
-}
-
-
-def judge_trainer_words(tree: Table, catalogue: ConfigSchema, findings: ValidationResult, is_loaded: MayMean) -> None:
-    """Note the words that no strategy or profiler has.
-
-    Only for a config that names no module of the user's own, since that may register strategies.
-
-    Args:
-        tree: The config.
-        catalogue: What can be named.
-        findings: Takes what is found.
-        is_loaded: Whether a word means a strategy or a class that is loaded in this process.
-    """
-    words: Mapping[str, Any] = catalogue.data["words"]
-    for (section, key), kind in _PLACES.items():
-        block = tree.entries.get(section)
-        node = block.entries.get(key) if isinstance(block, Table) else None
-        if not isinstance(node, Leaf) or not isinstance(node.value, str) or findings.is_unresolved((section, key)):
-            continue
-        word, bases = node.value, [_BASES[kind]]
-        if "." not in word and not catalogue.is_name(word, bases) and not is_loaded(word, bases):
-            _judge((section, key), node, word, words[kind], kind, findings)
-
-
-def _judge(path: KeyPath, node: Leaf, word: str, words: Collection[str], kind: str, findings: ValidationResult) -> None:
-    known = {name.lower() for name in (*words, *_OWN[kind])}
-    if word.lower() in known or not word.strip() or word == "null":
-        return
-    some = sorted({*words} - {name for name in words if "find_unused" in name})
-    hint = near(word, [*words, *_OWN[kind] - GONE_STRATEGIES.keys()]) or f"; there are {', '.join(some)}"
-    findings.report(path, f"there is no {kind} {shortened(word)}{hint}", node)
-
-
-_HARDWARE = {*OLD_TRAINER_KEYS, "accelerator", "devices", "strategy", "precision", "num_nodes"}
-_CLASSES = ("model", "data", "optimizer", "lr_scheduler")
-_ENTRIES = ("callbacks", "logger")
-_FREE = ("ckpt_path", "config", "extends", "accelerator", "fit", "validate", "test", "predict")
-"""Top-level keys of which nothing is said here."""
-_JUDGED_ELSEWHERE = ("launch",)
-_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
-
-
-def validate_values(
-    tree: Table,
-    catalogue: ConfigSchema,
-    *,
-    layering: MergeRules,
-    unresolved: Collection[KeyPath] = (),
-    removed: Collection[KeyPath] = (),
-    subcommand: str | None = None,
-    judged_elsewhere: Collection[str] = _JUDGED_ELSEWHERE,
-    is_complete: bool = True,
-    is_loaded: MayMean = lambda _name, _bases: False,
-) -> ValidationResult:
-    """Judge a config by the catalogue.
-
-    Args:
-        tree: A resolved config, before or after its hardware keys are; of those keys nothing is said.
-        catalogue: What can be named.
-        layering: The rules that the config was merged by.
-        unresolved: Places whose interpolation failed, of which nothing is said.
-        removed: Places that were left out because they were wrong, so that they are not missing.
-        subcommand: Subcommand that it is for; None: keys of any are known.
-        is_complete: Whether all layers could be read, so that what is missing is missing.
-        is_loaded: Whether a short name means a class that is loaded in this process, such as a test's own.
-        judged_elsewhere: Sections of which nothing is said, because `lightkit.launch.read_settings` knows more.
-    """
-    findings = ValidationResult(unresolved=set(unresolved), removed=frozenset(removed))
-    all_known = not findings.unresolved and not any(_is_foreign(node, catalogue) for _, node in walk(tree))
-    are_all_known = all_known and {*PACKAGES} == {*catalogue.trusted}
-    may_mean = is_loaded if are_all_known else lambda _name, _bases: True
-    judge = ClassJudge(catalogue, findings, may_mean, is_complete=is_complete)
-    check = _Check(catalogue, layering, subcommand, frozenset(judged_elsewhere), findings, judge)
-    for key, node in tree.entries.items():
-        check.top_level(key, node)
-    if all_known and "pytorch_lightning" in catalogue.trusted:
-        judge_trainer_words(tree, catalogue, findings, is_loaded)
-    if not are_all_known or any("." in str(key) for path, _ in walk(tree) for key in path):
-        findings.unverified.append(())
-    check.findings.put_in_order(tree)
-    return check.findings
-
-
-@dataclass
-class _Check:
-    catalogue: ConfigSchema
-    layering: MergeRules
-    subcommand: str | None
-    silent: frozenset[str]
-    findings: ValidationResult
-    judge: ClassJudge
-
-    def top_level(self, key: Any, node: Node) -> None:
-        known = self._known_keys()
-        if not isinstance(key, str):
-            self.findings.report_unnamed((key,), node)
-            return
-        if key in _FREE or key in self.silent or key in PASSED_OVER or "." in key:
-            return
-        if key in _CLASSES:
-            self._class_section(key, node)
-        elif key.removesuffix("+") in _ENTRIES:
-            self._entries(key, node)
-        elif key in self.catalogue.data["sections"]:
-            self._section(key, node)
-        elif "pytorch_lightning" not in self.catalogue.trusted:
-            return
-        elif key not in known:
-            base = key.removesuffix("+")
-            hint = f"; {base} takes no list" if base in known else near(base, known) or self._elsewhere(base)
-            self.findings.report_unknown((key,), f"no such key{hint}", node)
-        else:
-            self.judge.value((key,), node, self.catalogue.data["top"][key])
-
-    def _elsewhere(self, key: str) -> str:
-        """Say in which section a key stands."""
-        if key == "trust":
-            return "; --trust is said on the command line, and by no config"
-        sections: Mapping[str, Any] = self.catalogue.data["sections"]
-        found = [f"{section}.{key}" for section, said in sections.items() if key in said["arguments"]]
-        return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
-
-    def _known_keys(self) -> set[str]:
-        top: Mapping[str, Any] = self.catalogue.data["top"]
-        own = {key for key, said in top.items() if self.subcommand in (None, *said.get("commands", (self.subcommand,)))}
-        return {*own, *_CLASSES, *_ENTRIES, *self.catalogue.data["sections"], "ckpt_path", "extends"}
-
-    def _class_section(self, key: str, node: Node) -> None:
-        if key not in self.layering.class_sections:  # its class is fixed in Python
-            self.findings.unjudged.append((key,))
-            return
-        bases = self.catalogue.data["bases"][key]
-        schema = {"anyOf": [{"class": base} for base in bases]}
-        self.judge.value((key,), node, {"schema": schema, "shown": describe_type(schema)})
-
-    def _entries(self, key: str, node: Node) -> None:
-        """Judge named entries; one that has no class is a mistake that `resolve` has told."""
-        for name, entry in node.entries.items() if isinstance(node, Table) and key in _ENTRIES else ():
-            if isinstance(entry, Table) and "class_path" in entry.entries:
-                self.judge.class_entry((key, name), entry, [{"class": base} for base in self._bases(key)])
-
-    def _bases(self, key: str) -> list[str]:
-        bases: list[str] = self.catalogue.data["bases"][key]
-        return bases
-
-    def _section(self, key: str, node: Node) -> None:
-        section = self.catalogue.data["sections"][key]
-        if not isinstance(node, Table):
-            if plain(node) is not None and not self.findings.is_unresolved((key,)):
-                says = f"expected a mapping of {_possessive(key)} arguments, got {cut(repr(plain(node)))}"
-                is_squeezed = isinstance(node, Leaf) and re.match(r"\w+:\S", str(node.value)) is not None
-                says += "; a space is missing after the colon" if is_squeezed else ""
-                self.findings.report((key,), says, node)
-            return
-        if key == "trainer" and "pytorch_lightning" not in self.catalogue.trusted:
-            return
-        known = {**section["arguments"], **(dict.fromkeys(OLD_TRAINER_KEYS) if key == "trainer" else {})}
-        for name, child in node.entries.items():
-            if key == "trainer" and name in _HARDWARE:
-                if not isinstance(child, Leaf) or "." in str(child.value):  # a class, or settings of one
-                    self.findings.unverified.append((key, name))
-                continue
-            base = name.removesuffix("+") if is_append(name) else name
-            if base in known and not (is_append(name) and not _takes_lists(known[base])):
-                self.judge.value((key, name), child, known[base])
-            elif not isinstance(name, str):
-                self.findings.report_unnamed((key, name), child)
-            elif "." not in name and name not in PASSED_OVER:
-                hint = f"; {base} takes no list" if base in known else near(base, known)
-                self.findings.report_unknown((key, name), f"{_owner(key)} no such argument{hint}", child)
-
-
-def _is_foreign(node: Node, catalogue: ConfigSchema) -> bool:
-    """Tell whether a text may name a class that is not in the catalogue, whose module may bring others along."""
-    if not isinstance(node, Leaf) or not isinstance(node.value, str) or not _DOTTED.fullmatch(node.value):
-        return False
-    if node.value in catalogue.data["apart"]:  # it brings its module's other classes along
-        return True
-    return catalogue.path_of(node.value) is None or not catalogue.counts(node.value)
-
-
-def _takes_lists(argument: Mapping[str, Any] | None) -> bool:
-    schema = (argument or {}).get("schema", {})
-    branches = schema.get("anyOf", [schema])
-    return any(not branch or branch.get("type") == "array" for branch in branches)
-
-
-def _owner(section: str) -> str:
-    return "the trainer has" if section == "trainer" else "there is"
-
-
-def _possessive(section: str) -> str:
-    return "the trainer's" if section == "trainer" else f"{section}'s"

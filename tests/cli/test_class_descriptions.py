@@ -7,6 +7,7 @@ import subprocess
 import sys
 from argparse import ArgumentError
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ class _Judges:
             values = resolved.lightning().values
         except ConfigError:
             return None
-        findings = validate_values(resolved.tree, CATALOGUE, layering=resolved.layering, subcommand="fit")
+        findings = validate_values(replace(resolved, subcommand="fit"), CATALOGUE)
         told_by_parsers = [
             problem for path, problem in findings.problems if not _is_told_by_constructors(path, problem)
         ]
