@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightkit.cli.command_line import CommandLine
+from lightkit.cli.tables import format_table
 from lightkit.config import near
 from lightkit.errors import ConfigError, visible
 from lightkit.runs.fingerprints import shown_size
 from lightkit.runs.index import IndexedRun
 
-__all__ = ["format_run", "format_table", "get_root_and_job"]
+__all__ = ["format_run", "format_runs", "get_root_and_job"]
 
-_COLUMNS = {"name": "<", "id": "<", "status": "<", "metric": "<", "size": ">", "age": ">", "": "<"}
+_COLUMNS = ("name", "id", "status", "metric", "size", "age", "")
 _AGES = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
@@ -35,20 +36,14 @@ def get_root_and_job(command: str, line: CommandLine, usage: str) -> tuple[Path,
     return root, name
 
 
-def format_table(entries: Sequence[IndexedRun], *, now: float) -> str:
+def format_runs(entries: Sequence[IndexedRun], *, now: float) -> str:
     """Write one line a run below the names of the columns.
 
     Args:
         entries: The runs.
         now: Seconds since 1970.
     """
-    rows = [list(_COLUMNS), *(_cells(each, now) for each in entries)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    signs = list(_COLUMNS.values())
-    return "\n".join(
-        "  ".join(f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return format_table(_COLUMNS, [_cells(each, now) for each in entries], right=("size", "age"))
 
 
 def format_run(entry: IndexedRun, *, now: float) -> str:

@@ -1,24 +1,28 @@
-"""Tables for people: with lines around them on a terminal, plain columns in a pipe, which has no width."""
+"""Tables for people: with lines and colours on a terminal, plain columns in a pipe, which has no width."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["print_table", "table_lines"]
+__all__ = ["format_table", "print_table"]
 
 
-def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Give the lines of a table in plain columns.
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> str:
+    """Write a table in plain columns.
 
     Args:
-        head: What stands above each column.
-        rows: The cells of each row, as many as there are columns; a cell of several lines is put on one.
+        head: Names of the columns.
+        rows: Cells of each row, one for each column; lines of a cell are joined.
+        right: Columns of numbers, which are aligned at the right.
     """
     cells = [[" ".join(cell.splitlines()) for cell in row] for row in (head, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    signs = [">" if name in right else "<" for name in head]
+    return "\n".join(
+        "  ".join(f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths, strict=True)).rstrip()
+        for row in cells
+    )
 
 
 def print_table(
@@ -31,13 +35,13 @@ def print_table(
     """Print a table to standard output.
 
     Args:
-        head: What stands above each column.
-        rows: The cells of each row.
-        is_terminal: Whether it is to have lines and colours.
+        head: Names of the columns.
+        rows: Cells of each row.
+        is_terminal: Whether it has lines and colours.
         style: Gives the style of a row on a terminal, such as ``red``.
     """
     if not is_terminal:
-        print("\n".join(table_lines(head, rows)))
+        print(format_table(head, rows))
         return
     from rich.console import Console  # here: a pipe needs none of it
     from rich.table import Table
@@ -45,5 +49,5 @@ def print_table(
 
     table = Table(*head)
     for row in rows:
-        table.add_row(*map(Text, row), style=style(row))  # what people wrote is no markup
+        table.add_row(*map(Text, row), style=style(row))  # without markup: the cells are data
     Console(file=sys.stdout).print(table)

@@ -1,11 +1,26 @@
-"""`lightkit reproduce`: a run trained again, and the two compared."""
+"""`lightkit reproduce`: train a run again, and compare the two. No torch before the training."""
 
 from __future__ import annotations
 
 import json
+import logging
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+from lightkit import runs
 from lightkit.cli.command_line import Takes, parse_command_line
-from lightkit.cli.reproducing import Order, order_of, trained_again
+from lightkit.cli.console import configure_console
+from lightkit.cli.context import RunContext
+from lightkit.cli.full_validation import open_context
+from lightkit.cli.input_digests import compute_input_digests, hidden_values
+from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
+from lightkit.errors import ConfigError, DataError
+from lightkit.hardware import describe_packages, this_machine
+from lightkit.launch.plan import THREADS
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["reproduce"]
@@ -16,29 +31,28 @@ _HELP = f"""\
 
 Train a run again, with its config and its seed, and compare the two: the metrics of each epoch, and the weights of
 last.ckpt and best.ckpt, bit for bit. Before that, code (git commit, lightkit, Python files), packages, data and
-hardware are compared with what the run has recorded; if any differs, nothing is trained and all that differs is listed.
+hardware are compared with the run's records; if any differs, nothing is trained and all differences are listed.
 
   RUN          a run: its folder, its id, NAME, NAME/ID or latest
   --anyway     train all the same, with a warning
   --root DIR   folder of the runs; default: runs
-  --json       print what was found as one JSON object
+  --json       print the result as one JSON object
   --quiet      print nothing but warnings, errors and differences
   --trust      load checkpoints that hold more than tensors and plain values, and so may run code
 
 The new run has a name of its own, NAME-reproduced, so that the job's newest run stays what it was. If this command is
-interrupted, the same command goes on. LIGHTKIT_ variables do not count: the run's config holds what they said.
+interrupted, the same command goes on. LIGHTKIT_ variables do not count: the run's config has their values.
 Exit code 0: equal; 1: it differs, or has crashed; 2: the run cannot be reproduced here, or wrong arguments; 3: only the
 data differs, or is missing; 75: interrupted, the same command goes on.
 
 lightkit reproduce flowers/latest
 """
-_OWN: dict[str, Takes] = {
-    "--anyway": "switch",
-    "--json": "switch",
-    "--quiet": "switch",
+_OPTIONS: dict[str, Takes] = {
+    **dict.fromkeys(("--anyway", "--json", "--quiet", "--trust"), "switch"),
     "--root": "value",
-    "--trust": "switch",
 }
+_SUFFIX = "-reproduced"
+_log = logging.getLogger("lightkit")
 
 
 def reproduce(words: list[str]) -> int:
@@ -48,28 +62,182 @@ def reproduce(words: list[str]) -> int:
         words: The command line after the command.
 
     Raises:
-        ConfigError: If the words are wrong, there is no such run, or it cannot be reproduced here.
-        DataError: If only its data is not what it was.
+        ConfigError: If the arguments are wrong, there is no such run, it is no finished fit, it had no seed, or its
+            code, packages or hardware differ from those here.
+        DataError: If only its data differs.
     """
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    line = parse_command_line("reproduce", words, usage=_USAGE, own=_OWN)
-    said, place = line.options, line.get_positional("reproduce", "one run, such as latest", _USAGE)
-    options = ["--quiet"] * bool({"--quiet", "--json"} & {*said}) + ["--trust"] * ("--trust" in said)
+    line = parse_command_line("reproduce", words, usage=_USAGE, own=_OPTIONS)
+    is_json, is_quiet, is_trusting = (option in line.options for option in ("--json", "--quiet", "--trust"))
+    run = runs.find(
+        line.get_positional("reproduce", "one run, such as latest", _USAGE), line.options.get("--root", "runs")
+    )
+    manifest = _read_manifest(run)
+    fit_words = _fit_words(run, manifest) + ["--quiet"] * (is_quiet or is_json) + ["--trust"] * is_trusting
     with SignalWatch() as watch:
-        order = order_of(place, said.get("--root", "runs"), watch, anyway="--anyway" in said, options=options)
-        return _told(order, trained_again(order), is_json="--json" in said, is_quiet="--quiet" in said)
+        with _without_variables():
+            context = open_context("fit", fit_words, watch)
+        configure_console(context.mode, context.resolved.masked)
+        if differences := _list_differences(run, manifest, context):
+            _refuse(run, differences, anyway="--anyway" in line.options)
+        if resumed := len(manifest.get("earlier") or ()):
+            times = "once" if resumed == 1 else f"{resumed} times"
+            _log.warning(
+                "%s was interrupted %s and went on; it is trained again in one go", shown_path(run.folder), times
+            )
+        if (code := _train_again(fit_words, manifest, watch)) != 0:
+            return code
+    again = runs.list_runs(run.root, f"{run.name}{_SUFFIX}")[0]
+    origin = {"parent": str(run.folder), "reproduces": run.id}
+    runs.write_json(again.manifest_path, {**(runs.read_json(again.manifest_path) or {}), **origin})
 
+    from lightkit.cli.run_comparison import compare_runs  # here: it loads torch
 
-def _told(order: Order, code: int, *, is_json: bool, is_quiet: bool) -> int:
-    if code != 0:
-        return code
-    from lightkit.cli.run_comparison import compared  # here: it loads torch
-
-    found = compared(order.run, order.again, is_trusting="--trust" in order.options)
+    comparison = compare_runs(run, again, is_trusting=is_trusting)
     if is_json:
-        print(json.dumps(found.described(), indent=2))
-    elif not (is_quiet and found.is_equal):
-        print(found.text(), end="")
-    return 0 if found.is_equal else 1
+        print(json.dumps(comparison.fields(), indent=2))
+    elif not (is_quiet and comparison.is_equal):
+        print(comparison.text(), end="")
+    return 0 if comparison.is_equal else 1
+
+
+def _read_manifest(run: runs.Run) -> dict[str, Any]:
+    """Read the manifest of a run that can be repeated.
+
+    Raises:
+        ConfigError: If it is no fit, has not ended well, or had no seed.
+    """
+    manifest, summary = runs.read_json(run.manifest_path), runs.read_json(run.summary_path) or {}
+    where = shown_path(run.folder)
+    if manifest is None or not run.config_path.is_file():
+        raise ConfigError(f"reproduce: {where} has no {run.manifest_path.name} or no {run.config_path.name}.")
+    if manifest.get("subcommand") != "fit" or manifest.get("fast_dev_run"):
+        kind = "a fast_dev_run" if manifest.get("fast_dev_run") else f"a {manifest.get('subcommand')}"
+        raise ConfigError(f"reproduce: {where} is {kind}; expected a fit that was trained to its end.")
+    if summary.get("status") != "done":
+        raise ConfigError(
+            f"reproduce: {where} has not ended well (status: {summary.get('status')}), so there is nothing to compare "
+            "with; `lightkit fit` goes on with it."
+        )
+    if manifest.get("seed") is None:
+        raise ConfigError(
+            f"reproduce: {where} was trained without a seed (seed_everything: false), and nobody can draw the same "
+            "numbers again. Set seed_everything to a number for runs that are to be reproduced."
+        )
+    return manifest
+
+
+def _fit_words(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
+    """Build the command line of ``fit`` that repeats a run.
+
+    Raises:
+        ConfigError: If the checkpoint that it started from is gone.
+    """
+    words = ["-c", str(run.config_path), f"--seed_everything={manifest['seed']}"]
+    words += [f"--run.name={run.name}{_SUFFIX}", f"--run.root={run.root}", "--run.resume=auto"]
+    checkpoint = manifest.get("ckpt_path")
+    if checkpoint in ("best", "last"):
+        checkpoint = str(Path(str(manifest.get("parent")), "checkpoints", f"{checkpoint}.ckpt"))
+    if checkpoint is not None and not Path(checkpoint).is_file():
+        raise ConfigError(
+            f"reproduce: {shown_path(run.folder)} began from {checkpoint}, which is gone. Put it back to repeat "
+            "the run."
+        )
+    return words if checkpoint is None else [*words, f"--ckpt_path={checkpoint}"]
+
+
+def _train_again(words: Sequence[str], manifest: Mapping[str, Any], watch: SignalWatch) -> int:
+    from lightkit.cli.stages import run as run_stage  # here: it may load torch
+
+    hardware = manifest.get("hardware") or {}
+    with _without_variables():
+        if (threads := hardware.get("threads")) and hardware.get("devices") in (None, 1):
+            os.environ[THREADS] = str(threads)  # the order of sums depends on it
+        return run_stage("fit", list(words), watch)
+
+
+def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunContext) -> dict[str, list[str]]:
+    """List what differs here from a run's records, under ``code``, ``packages``, ``data`` and ``hardware``."""
+    packages = {"python": manifest.get("python"), **(manifest.get("packages") or {})}
+    packages_here = {"python": platform.python_version(), **describe_packages()}
+    found: dict[str, list[str]] = {
+        "code": _list_git_differences(manifest),
+        "packages": [
+            f"{name} {packages.get(name) or '(none)'} -> {packages_here.get(name) or '(none)'}"
+            for name in dict.fromkeys([*packages, *packages_here])
+            if packages.get(name) != packages_here.get(name)
+        ],
+        "data": [],
+        "hardware": _list_hardware_differences(manifest.get("hardware") or {}, context),
+    }
+    before = runs.read_inputs(run.folder)
+    if before is None:
+        found["code"].append("the run has not recorded its code and its data")
+        return {name: lines for name, lines in found.items() if lines}
+    here = compute_input_digests(context, salt=before.salt, asked=before.data is not None)
+    code_here = {file: digest for file, digest in here.code.items() if file in before.code}
+    changes = runs.changes_between(runs.Inputs({}, code=before.code), runs.Inputs({}, code=code_here))
+    found["code"] += [change.removeprefix("code: ") for change in changes]
+    if before.versions.get("lightkit") != here.versions["lightkit"]:
+        found["code"].append(f"lightkit {before.versions.get('lightkit')} -> {here.versions['lightkit']}")
+    if before.mixed:
+        found["data"].append("the run was interrupted and went on with other inputs")
+    if before.data is not None:
+        data_here = {key: files for key, files in (here.data or {}).items() if key in before.data}
+        found["data"] += runs.changes_between(runs.Inputs({}, data=before.data), runs.Inputs({}, data=data_here))
+    values = hidden_values(context.resolved, before.salt)
+    changed_keys = [key for key, digest in before.hidden.items() if key in values and values[key] != digest]
+    found["data"] += [f"{key} has another value in the environment, which is not shown" for key in changed_keys]
+    found["data"] += [f"what is behind {key} cannot be seen" for key in before.unseen]
+    return {name: lines for name, lines in found.items() if lines}
+
+
+def _list_git_differences(manifest: Mapping[str, Any]) -> list[str]:
+    before, here = manifest.get("git") or {}, runs.describe_git() or {}
+    commits = [str(git.get("commit") or "none")[:10] for git in (before, here)]
+    found = [f"git commit {commits[0]} -> {commits[1]}"] if commits[0] != commits[1] else []
+    if bool(before.get("dirty")) != bool(here.get("dirty")):
+        found.append(f"files of the repository that are not committed: only {'then' if before.get('dirty') else 'now'}")
+    return found
+
+
+def _list_hardware_differences(before: Mapping[str, Any], context: RunContext) -> list[str]:
+    here = runs.describe_hardware()
+    found = [
+        f"{name} {before[name]} -> {here[name]}"
+        for name in ("cpu", "cores")
+        if before.get(name) is not None and before[name] != here[name]
+    ]
+    gpus = [gpu.name for gpu in this_machine().gpus or ()]
+    if missing := [name for name in before.get("gpus") or () if name not in gpus]:
+        found.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
+    if before.get("accelerator") == "cpu" and gpus and context.hardware.kind is None:  # Lightning takes a GPU
+        found.append(f"accelerator cpu -> {', '.join(gpus)}; --trainer.accelerator=cpu was not said")
+    return found
+
+
+def _refuse(run: runs.Run, differences: Mapping[str, Sequence[str]], *, anyway: bool) -> None:
+    lines = [f"  {name:<9} {line}" for name, each in differences.items() for line in each]
+    where = shown_path(run.folder)
+    if anyway:
+        _log.warning("%s is trained again though not all is as it was:\n%s", where, "\n".join(lines))
+        return
+    listing = "\n".join([f"reproduce: {where} cannot be reproduced here, because this differs:", *lines])
+    kind = DataError if list(differences) == ["data"] else ConfigError
+    raise kind(f"{listing}\nPut it back as it was, or say --anyway to train all the same.")
+
+
+@contextmanager
+def _without_variables() -> Iterator[None]:
+    """Leave out ``LIGHTKIT_`` variables: the run's config has the values that they had when it was trained."""
+    before = dict(os.environ)
+    for name in before:
+        if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
+            del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

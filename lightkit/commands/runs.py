@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from lightkit.cli.command_line import Takes, parse_command_line
-from lightkit.cli.run_table import format_table, get_root_and_job
+from lightkit.cli.run_table import format_runs, get_root_and_job
 from lightkit.config import near
 from lightkit.errors import ConfigError
 from lightkit.runs.index import IndexedRun, index_runs, infer_mode
@@ -73,7 +73,7 @@ def show_runs(words: list[str]) -> int:
     if "--json" in options:
         print(json.dumps([each.fields(now=now) for each in entries], indent=2))
     elif "--quiet" not in options:
-        print(format_table(entries, now=now) if entries else f"no runs in {root}")
+        print(format_runs(entries, now=now) if entries else f"no runs in {root}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Two runs are compared by their metrics, epoch by epoch, and by their weights, bit for bit."""
+"""Two runs are compare_runs by their metrics, epoch by epoch, and by their weights, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightkit import runs
-from lightkit.cli.run_comparison import compared
+from lightkit.cli.run_comparison import compare_runs
 
 
 def made(root: Path, name: str, rows: list[dict[str, float]], weights: dict[str, Any], **manifest: Any) -> runs.Run:
@@ -32,10 +32,10 @@ WEIGHTS = {"a": torch.tensor([1.0, float("nan")]), "b": torch.tensor(3), "half":
 
 def test_equal_runs_are_equal_whatever_they_took(tmp_path: Path) -> None:
     slower = [{**row, "samples_per_s": 1.0} for row in ROWS]
-    found = compared(made(tmp_path, "one", ROWS, WEIGHTS), made(tmp_path, "again", slower, WEIGHTS))
+    found = compare_runs(made(tmp_path, "one", ROWS, WEIGHTS), made(tmp_path, "again", slower, WEIGHTS))
     assert found.is_equal
     assert found.text().endswith("(2 epochs; 3 tensors of last.ckpt, bit for bit)\n")
-    assert found.described()["equal"] is True
+    assert found.fields()["equal"] is True
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_equal_runs_are_equal_whatever_they_took(tmp_path: Path) -> None:
     ids=["value", "nan", "dtype", "shape", "added", "bfloat16"],
 )
 def test_weights_that_differ_in_a_bit_are_told(tmp_path: Path, weights: dict[str, Any], says: str) -> None:
-    found = compared(made(tmp_path, "one", ROWS, WEIGHTS), made(tmp_path, "again", ROWS, weights))
+    found = compare_runs(made(tmp_path, "one", ROWS, WEIGHTS), made(tmp_path, "again", ROWS, weights))
     assert not found.is_equal
     assert says in found.text()
     assert "metrics  equal" in found.text()
@@ -59,15 +59,15 @@ def test_weights_that_differ_in_a_bit_are_told(tmp_path: Path, weights: dict[str
 
 def test_metrics_that_differ_are_a_table_of_best_last_and_each_epoch(tmp_path: Path) -> None:
     other = [{"loss": 1.25}, {"loss": float("nan"), "acc": 0.75}, {"loss": 0.0}]
-    found = compared(made(tmp_path, "one", ROWS, WEIGHTS), made(tmp_path, "again", other, WEIGHTS))
+    found = compare_runs(made(tmp_path, "one", ROWS, WEIGHTS), made(tmp_path, "again", other, WEIGHTS))
     lines = [line.split() for line in found.text().splitlines()]
     assert ["loss", "1", "(best)", "1", "1.25", "+0.25"] in lines
     assert ["acc", "2", "(last)", "0.5", "0.75", "+0.25"] in lines
     assert ["loss", "3", "-", "0"] in lines
     assert "weights  last.ckpt: 3 tensors are equal, bit for bit" in found.text()
-    assert json.loads(json.dumps(found.described(), allow_nan=False))["equal"] is False
+    assert json.loads(json.dumps(found.fields(), allow_nan=False))["equal"] is False
 
 
 def test_other_data_is_a_difference_even_where_the_numbers_agree(tmp_path: Path) -> None:
     both = [made(tmp_path, name, ROWS, WEIGHTS, data={"fingerprint": name}) for name in ("one", "again")]
-    assert "the fingerprint was one, is again" in compared(*both).text()
+    assert "the fingerprint was one, is again" in compare_runs(*both).text()
