@@ -16,8 +16,7 @@ from lightkit.callbacks.messages import KINDS, Kind, Message, last_lines
 from lightkit.callbacks.outcome import end_of
 from lightkit.callbacks.run_facts import best_of, is_told, masked, numbers_in, places_of, this_run
 from lightkit.errors import ConfigError
-from lightkit.runs.courier import LONGEST_WAIT_S, Courier
-from lightkit.runs.posting import Post, check_address, deliver
+from lightkit.runs.webhook import CLOSE_TIMEOUT_S, BackgroundSender, HttpMessage, check_address, send
 
 __all__ = ["Notifier"]
 
@@ -65,7 +64,7 @@ class Notifier(Callback):
         self._url = None if webhook_url is None else check_address(webhook_url, f"webhook_url of {name}")
         self._every_n_epochs = every_n_epochs
         self._timeout_s, self._retries = timeout_s, retries
-        self._courier: Courier | None = None
+        self._sender: BackgroundSender | None = None
         self._meter = EpochMeter()
         self._stage: str | None = None
         self._began_s: float | None = None
@@ -74,9 +73,9 @@ class Notifier(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process has no thread, and sends by one of its own."""
-        return {**self.__dict__, "_courier": None}
+        return {**self.__dict__, "_sender": None}
 
-    def post_of(self, message: Message, url: str) -> Post:
+    def post_of(self, message: Message, url: str) -> HttpMessage:
         """Give what is sent.
 
         Args:
@@ -95,23 +94,23 @@ class Notifier(Callback):
         """Queue a message, if its kind is one to be told."""
         if self._url is None or self._is_silent or message.kind not in self.events:
             return
-        if self._courier is None:
-            self._courier = Courier(type(self).__name__, timeout_s=self._timeout_s, retries=self._retries)
+        if self._sender is None:
+            self._sender = BackgroundSender(type(self).__name__, timeout_s=self._timeout_s, retries=self._retries)
         try:
             post = self.post_of(message, self._url)
         except Exception as error:  # noqa: BLE001 (the class may be anybody's, and no message is worth a training)
             _log.warning("%s cannot write a message: %s", type(self).__name__, type(error).__name__)
         else:
-            self._courier.put(post)
+            self._sender.put(post)
 
     def tell_now(self, message: Message) -> None:
         """Send a message once, and wait for the answer.
 
         Raises:
-            NotTaken: If it was not taken.
+            DeliveryError: If it was not taken.
         """
         if self._url is not None:
-            deliver(self.post_of(message, self._url), timeout_s=self._timeout_s)
+            send(self.post_of(message, self._url), timeout_s=self._timeout_s)
 
     def tell_end(self, error: BaseException | None, **known: Any) -> None:
         """Tell how the process has ended.
@@ -149,19 +148,19 @@ class Notifier(Callback):
         fields |= {"error": self.mask(reasons) or None, "exit_code": 0 if passed else 4}
         self.tell(Message("gate", status="passed" if passed else "failed", **fields))
 
-    def begin_close(self, timeout_s: float = LONGEST_WAIT_S) -> None:
+    def begin_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Let the time begin to run within which what is unsent can be sent.
 
         Args:
             timeout_s: That time.
         """
-        if self._courier is not None:
-            self._courier.begin_close(timeout_s)
+        if self._sender is not None:
+            self._sender.begin_close(timeout_s)
 
     def close(self) -> None:
         """Wait a few seconds for what is unsent."""
-        if self._courier is not None:
-            self._courier.close()
+        if self._sender is not None:
+            self._sender.close()
 
     # -- what Lightning calls ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from lightkit.callbacks.messages import Kind, Message
 from lightkit.callbacks.notifying import Notifier
 from lightkit.errors import ConfigError
-from lightkit.runs.posting import Post
+from lightkit.runs.webhook import HttpMessage
 
 __all__ = ["SlackNotifier"]
 
@@ -54,7 +54,7 @@ class SlackNotifier(Notifier):
             raise ConfigError(f"mention of SlackNotifier: {says}, got {mention!r}.")
         self._mention = mention
 
-    def post_of(self, message: Message, url: str) -> Post:
+    def post_of(self, message: Message, url: str) -> HttpMessage:
         """Write the message as Slack's blocks, with plain text for where they are not shown."""
         mention = ""
         if self._mention is not None and message.kind == "failure":
@@ -69,7 +69,7 @@ class SlackNotifier(Notifier):
             blocks.append({"type": "context", "elements": [text]})
         body = json.dumps({"text": headline, "blocks": blocks}, ensure_ascii=False).encode("utf-8", errors="replace")
         headers = {"Content-Type": "application/json; charset=utf-8"}
-        return Post(url, body, headers, is_superseded=message.kind in ("start", "epoch"))
+        return HttpMessage(url, body, headers, is_superseded=message.kind in ("start", "epoch"))
 
 
 def escaped(text: str) -> str:

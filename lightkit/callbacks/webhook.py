@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightkit.callbacks.messages import Kind, Message, as_json
 from lightkit.callbacks.notifying import Notifier
-from lightkit.runs.posting import Post
+from lightkit.runs.webhook import HttpMessage
 
 __all__ = ["WebhookNotifier"]
 
@@ -37,7 +37,7 @@ class WebhookNotifier(Notifier):
         super().__init__(webhook_url, events, every_n_epochs, timeout_s, retries)
         self._headers = dict(headers or {})
 
-    def post_of(self, message: Message, url: str) -> Post:
+    def post_of(self, message: Message, url: str) -> HttpMessage:
         """Write the message as JSON."""
         headers = {"Content-Type": "application/json; charset=utf-8", **self._headers}
-        return Post(url, as_json(message), headers, is_superseded=message.kind in ("start", "epoch"))
+        return HttpMessage(url, as_json(message), headers, is_superseded=message.kind in ("start", "epoch"))

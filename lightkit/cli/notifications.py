@@ -14,8 +14,8 @@ from lightkit.cli.joining import DATA_CHANGED, INHERITED
 from lightkit.config import Problems, Resolved, mistake, read_scalar, split_arguments
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, told_interruption
 from lightkit.launch import LAUNCH, this_rank
-from lightkit.runs.courier import LONGEST_WAIT_S
 from lightkit.runs.dead_man import HELD, DeadMansSwitch, sign_of
+from lightkit.runs.webhook import CLOSE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifying import Notifier
@@ -41,7 +41,7 @@ class CommandNotifier:
         self._is_first = INHERITED not in os.environ and (rank is None or rank.rank == 0)
         self._speaks_for_all = self._is_first and LAUNCH not in os.environ  # else a supervisor does
         self._is_held = HELD in os.environ
-        self._patience_s = LONGEST_WAIT_S
+        self._patience_s = CLOSE_TIMEOUT_S
         self._switch: DeadMansSwitch | None = None
         self._resolved: Resolved | None = None
         self._rank: Seat | None = None

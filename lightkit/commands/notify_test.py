@@ -14,7 +14,7 @@ from lightkit.cli.notifications import build_notifiers, create_heartbeat, find_j
 from lightkit.config import Problems, Resolved, near
 from lightkit.errors import ConfigError
 from lightkit.runs.dead_man import Sign
-from lightkit.runs.posting import NotTaken, deliver
+from lightkit.runs.webhook import DeliveryError, send
 
 __all__ = ["notify_test"]
 
@@ -50,7 +50,7 @@ class _Trial:
     Args:
         listener: Who sends it, in the words of the config.
         kind: What it tells.
-        send: Sends it; raises `NotTaken`.
+        send: Sends it; raises `DeliveryError`.
     """
 
     listener: str
@@ -89,7 +89,7 @@ def notify_test(words: list[str]) -> int:
         head = f"{trial.listener:<{width}}  {trial.kind:<7}"
         try:
             trial.send()
-        except NotTaken as error:
+        except DeliveryError as error:
             num_failed += 1
             print(f"{head}  not delivered: {error}", file=sys.stderr, flush=True)
         else:
@@ -130,4 +130,4 @@ def _trials(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[_Tri
         for kind, sign in _SIGNS.items():
             if kind in kinds:
                 post = switch.post_of(sign, "lightkit notify-test: nothing has happened")
-                yield _Trial("run.heartbeat_url", kind, partial(deliver, post, timeout_s=_TIMEOUT_S))
+                yield _Trial("run.heartbeat_url", kind, partial(send, post, timeout_s=_TIMEOUT_S))

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from lightkit.runs.courier import LONGEST_WAIT_S, Courier
-from lightkit.runs.posting import Post, check_address
+from lightkit.runs.webhook import CLOSE_TIMEOUT_S, BackgroundSender, HttpMessage, check_address
 
 __all__ = ["HELD", "DeadMansSwitch", "sign_of"]
 
@@ -44,11 +43,11 @@ class DeadMansSwitch:
 
     def __init__(self, url: str) -> None:
         self._url = check_address(url, _KEY)
-        self._courier = Courier(_KEY)
+        self._sender = BackgroundSender(_KEY)
 
     def begin(self) -> None:
         """Tell that the command has begun."""
-        self._courier.put(self.post_of("start"))
+        self._sender.put(self.post_of("start"))
 
     def end(self, code: int, words: str = "") -> None:
         """Tell how the command has ended, where that is a success or a failure.
@@ -58,17 +57,17 @@ class DeadMansSwitch:
             words: The last words, without secrets.
         """
         if (sign := sign_of(code)) is not None:
-            self._courier.put(self.post_of(sign, words))
+            self._sender.put(self.post_of(sign, words))
 
-    def begin_close(self, timeout_s: float = LONGEST_WAIT_S) -> None:
+    def begin_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Let the time begin to run within which what is unsent can be sent."""
-        self._courier.begin_close(timeout_s)
+        self._sender.begin_close(timeout_s)
 
     def close(self) -> None:
         """Wait until what is unsent has been sent, or the time is over."""
-        self._courier.close()
+        self._sender.close()
 
-    def post_of(self, sign: Sign, words: str = "") -> Post:
+    def post_of(self, sign: Sign, words: str = "") -> HttpMessage:
         """Give what is sent.
 
         Args:
@@ -79,4 +78,4 @@ class DeadMansSwitch:
         path = parts.path.rstrip("/") + f"/{sign}" if sign != "ok" else parts.path
         body = words.encode("utf-8", errors="replace")[-_MOST_BYTES:]
         headers = {"Content-Type": "text/plain; charset=utf-8"}
-        return Post(urlunsplit(parts._replace(path=path)), body, headers, is_superseded=sign == "start")
+        return HttpMessage(urlunsplit(parts._replace(path=path)), body, headers, is_superseded=sign == "start")

@@ -1,0 +1,206 @@
+"""HTTP messages to webhooks: sent once, or from a background thread, so that training never waits for a server."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from lightkit.errors import ConfigError, exception_chain
+
+__all__ = ["CLOSE_TIMEOUT_S", "BackgroundSender", "DeliveryError", "HttpMessage", "check_address", "send"]
+
+_log = logging.getLogger(__name__)
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # its warnings on retries print the path, a secret
+CLOSE_TIMEOUT_S = 5.0
+"""Seconds that the end of a process waits for unsent messages."""
+_MAX_QUEUED = 100
+_MAX_PAUSE_S = 60
+_TEMPORARY_STATUS = (408, 425, 429, 500, 502, 503, 504)
+_ERROR_CODE = re.compile(r"[a-z]+(_[a-z]+)*")  # Slack's answers: invalid_payload, no_service
+
+
+@dataclass(frozen=True)
+class HttpMessage:
+    """The body of a POST request. Its address and headers are secrets: its repr shows neither.
+
+    Args:
+        url: Address.
+        body: Content.
+        headers: Further headers, such as the type of the content.
+        is_superseded: Whether it may be dropped at the end of the process, such as the metrics of an epoch.
+    """
+
+    url: str = field(repr=False)
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    is_superseded: bool = False
+
+
+class DeliveryError(Exception):
+    """The server did not take a message. The text does not hold the address."""
+
+
+def check_address(url: str, name: str) -> str:
+    """Return ``url`` if messages can be sent to it.
+
+    Args:
+        url: The address.
+        name: Its key in the config, for the error, which does not show the address: it is a secret.
+
+    Raises:
+        ConfigError: If it is not an http or https address.
+    """
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is no number
+        is_address = False
+    if not is_address or re.search(r"[\s\x00-\x1f\x7f]", url):
+        raise ConfigError(f"{name}: expected an address such as https://host/path, got one that cannot be asked.")
+    return url
+
+
+def send(message: HttpMessage, *, timeout_s: float, retries: int = 0) -> None:
+    """Send a message and wait for the answer. Redirects are not followed: the address was configured for this message.
+
+    Args:
+        message: The message.
+        timeout_s: Seconds to wait for the connection, and for each part of the answer.
+        retries: Further attempts after a connection error, a timeout or a status of 408, 425, 429 or 5xx, after pauses
+            of 0, 1, 2, ... seconds, or as long as the server asks, 60 s at most.
+
+    Raises:
+        DeliveryError: If it was not taken.
+    """
+    retry = Retry(
+        retries,
+        backoff_factor=0.5,
+        backoff_max=_MAX_PAUSE_S,
+        retry_after_max=_MAX_PAUSE_S,
+        status_forcelist=_TEMPORARY_STATUS,
+        allowed_methods=None,
+        redirect=0,
+        raise_on_status=False,
+    )
+    headers = {"User-Agent": "lightkit", **message.headers}
+    with requests.Session() as session:
+        session.mount("http://", HTTPAdapter(max_retries=retry))
+        session.mount("https://", HTTPAdapter(max_retries=retry))
+        try:
+            response = session.post(
+                message.url, data=message.body, headers=headers, timeout=timeout_s, allow_redirects=False
+            )
+        except (requests.RequestException, ValueError) as error:  # their texts hold the host, or the headers
+            raise DeliveryError(_describe(error, timeout_s)) from None
+    if 300 <= response.status_code < 400:
+        raise DeliveryError(f"the server answers {response.status_code}, a redirect, which is not followed")
+    if not response.ok:
+        answer = response.content[:200].decode("ascii", errors="replace").strip()
+        is_code = _ERROR_CODE.fullmatch(answer) and answer not in message.url
+        raise DeliveryError(f"the server answers {response.status_code}{f' ({answer})' if is_code else ''}")
+
+
+def _describe(error: Exception, timeout_s: float) -> str:
+    if any(isinstance(each, ConnectionRefusedError) for each in exception_chain(error)):
+        return "the connection is refused"
+    if isinstance(error, requests.Timeout) or any(isinstance(each, TimeoutError) for each in exception_chain(error)):
+        return f"no answer within {timeout_s:g} s"
+    if isinstance(error, requests.exceptions.SSLError):
+        return "no secure connection can be made: is the server's certificate valid?"
+    if isinstance(error, requests.ConnectionError):
+        return "the host cannot be reached, or closes the connection"
+    return "the address or a header cannot be sent"
+
+
+class BackgroundSender:
+    """Send messages in order from one daemon thread. Nothing it does raises or blocks, except `close`.
+
+    A process that was forked from this one sends nothing.
+
+    Args:
+        name: Sender's name in warnings; the address is a secret and is never logged.
+        timeout_s: Seconds to wait for an answer.
+        retries: Further attempts for a message. After a lost message the next ones are tried once until one arrives.
+    """
+
+    def __init__(self, name: str, *, timeout_s: float = 10.0, retries: int = 3) -> None:
+        self._name, self._timeout_s, self._retries = name, timeout_s, retries
+        self._queue: queue.Queue[HttpMessage | None] = queue.Queue()
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._deadline_s: float | None = None  # of the process's end, on the monotonic clock
+        self._num_unsent = self._num_lost = 0
+        self._is_away = False
+
+    def put(self, message: HttpMessage) -> None:
+        """Queue a message and return at once; beyond 100 waiting messages further ones are dropped."""
+        if os.getpid() != self._process:
+            return
+        if self._num_unsent >= _MAX_QUEUED:
+            self._lose("too many messages wait")
+            return
+        self._num_unsent += 1
+        self._queue.put(message)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=f"lightkit-send-{self._name}", daemon=True)
+            self._thread.start()
+            atexit.register(self.close)
+
+    def begin_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Start the time limit within which unsent messages may be sent; several senders can share it so."""
+        if self._thread is not None and os.getpid() == self._process and self._deadline_s is None:
+            self._deadline_s = time.monotonic() + timeout_s
+            self._queue.put(None)
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
+        """Wait until the queue is sent, at most ``timeout_s``; return the number of undelivered messages.
+
+        Messages that are superseded are dropped once the time limit runs.
+        """
+        self.begin_close(timeout_s)
+        if self._thread is not None and self._deadline_s is not None and os.getpid() == self._process:
+            self._thread.join(max(0.0, self._deadline_s - time.monotonic()))
+            atexit.unregister(self.close)
+            if self._thread.is_alive():
+                num, self._num_unsent = self._num_unsent, 0
+                self._lose("the server was too slow at the end", num=num)
+            self._thread = self._deadline_s = None
+            self._queue = queue.Queue()
+        return self._num_lost
+
+    def _work(self) -> None:
+        messages = self._queue
+        while (message := messages.get()) is not None:
+            left_s = self._timeout_s if self._deadline_s is None else self._deadline_s - time.monotonic()
+            if message.is_superseded and self._deadline_s is not None and messages.qsize() > 1:
+                self._num_unsent -= 1  # newer news follow, and the time is short
+                continue
+            retries = 0 if self._is_away or self._deadline_s is not None else self._retries
+            try:
+                send(message, timeout_s=max(0.1, min(self._timeout_s, left_s)), retries=retries)
+            except Exception as error:  # noqa: BLE001 (a defect must not end the thread, and with it all further messages)
+                reason = str(error) if isinstance(error, DeliveryError) else type(error).__name__
+                is_current = messages is self._queue
+                self._is_away = True
+                if is_current:
+                    self._lose(reason)
+            else:
+                self._is_away = False
+            self._num_unsent = max(0, self._num_unsent - 1)
+
+    def _lose(self, reason: str, *, num: int = 1) -> None:
+        if self._num_lost == 0 and num:
+            _log.warning("%s: a message was not delivered: %s; further ones are only counted", self._name, reason)
+        self._num_lost += num
