@@ -1,8 +1,8 @@
 """`lightkit completion`: the script by which a shell completes commands, options, keys and their values.
 
-The script asks `lightkit completion words SHELL WORD...` at each press of the tab key, which loads no torch. shtab,
-which jsonargparse offers, writes every word into the script: it knows no ``key=`` with a value to follow, no key that
-depends on a class, and loads torch to build the parsers.
+The script asks `lightkit completion words SHELL WORD...` at each press of the tab key. shtab, which jsonargparse
+offers, writes every word into the script: it knows no ``key=`` with a value to follow, no key that depends on a class,
+and loads torch to build the parsers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lightkit.errors import ConfigError
-
-__all__ = ["completion"]
 
 _HELP = """\
 usage: lightkit completion SHELL
@@ -76,9 +74,9 @@ def completion(words: list[str], commands: Mapping[str, str | None]) -> int:
         print(_HELP, end="")
         return 0
     if words[:1] == ["words"] and len(words) > 1:
-        from lightkit.cli.completing import answer  # here, because it loads what reads configs, and the catalogue
+        from lightkit.cli.completion_choices import completion_choices  # here: printing the script loads nothing else
 
-        print("\n".join(answer(words[2:], commands=commands, is_split=words[1] == "bash")))
+        print("\n".join(completion_choices(words[2:], commands=commands, is_split=words[1] == "bash")))
         return 0
     if len(words) != 1 or words[0] not in _SCRIPTS:
         got = f", got {' '.join(words)!r}" if words else ""
