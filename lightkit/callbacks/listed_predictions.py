@@ -15,11 +15,9 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lightkit.errors import ConfigError, DataError
-from lightkit.prediction.inference import class_names_of
-from lightkit.prediction.joining import ShareWriter, joined
-from lightkit.prediction.progress import Lines
-from lightkit.prediction.rows import Prediction
-from lightkit.prediction.sink import Sink
+from lightkit.prediction.inference import ProgressLines, select_class_names
+from lightkit.prediction.table import Prediction
+from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks
 
 __all__ = ["ListedPredictions"]
 
@@ -30,15 +28,15 @@ _ROUNDING = 0.01  # of half precision
 class ListedPredictions(Callback):
     """Write what `predict_step` returns for each image of a `ListedImages`, in their order.
 
-    Several processes write a share each, which that of rank zero joins. The files appear once they are complete.
+    Several processes write a file each, which rank zero joins. The files appear once they are complete.
 
     Args:
         output: The table, in the format that its name ends in.
         top_k: How many classes of each image are told; None for what is usual.
         contact_sheet: An HTML page to write besides.
         on_written: Is told, on the process of rank zero, once the files are there.
-        told_to: Where that process tells now and then in a line how many images there have been; None for nowhere.
-        every_s: Seconds between two lines.
+        progress_stream: That process prints the number of images there now and then; None for no output.
+        interval_s: Seconds between two lines.
     """
 
     def __init__(
@@ -47,25 +45,25 @@ class ListedPredictions(Callback):
         *,
         top_k: int | None = None,
         contact_sheet: Path | None = None,
-        on_written: Callable[[Sink], None] = lambda _: None,
-        told_to: TextIO | None = None,
-        every_s: float = 10.0,
+        on_written: Callable[[PredictionWriter], None] = lambda _: None,
+        progress_stream: TextIO | None = None,
+        interval_s: float = 10.0,
     ) -> None:
-        self._new_sink = partial(Sink, [output], top_k=top_k, contact_sheet=contact_sheet)
+        self._new_writer = partial(PredictionWriter, output, top_k=top_k, contact_sheet=contact_sheet)
         self._on_written = on_written
-        self._told_to, self._every_s = told_to, every_s
-        self._lines: Lines | None = None
-        self._share: ShareWriter | None = None
-        self._sink: Sink | None = None
-        self._share_open, self._sink_open = ExitStack(), ExitStack()
+        self._progress_stream, self._interval_s = progress_stream, interval_s
+        self._lines: ProgressLines | None = None
+        self._rank_writer: RankWriter | None = None
+        self._writer: PredictionWriter | None = None
+        self._rank_open, self._writer_open = ExitStack(), ExitStack()
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin this process's share, where there are several, and the clock."""
-        if self._told_to is not None and trainer.is_global_zero:
-            self._lines = Lines(_images(trainer).num, stream=self._told_to, every_s=self._every_s)
+        """Begin this rank's file, if there are several ranks, and the clock."""
+        if self._progress_stream is not None and trainer.is_global_zero:
+            self._lines = ProgressLines(_images(trainer).num, stream=self._progress_stream, interval_s=self._interval_s)
         if trainer.world_size > 1:
-            share = ShareWriter(_images(trainer).scratch, trainer.global_rank)
-            self._share = self._share_open.enter_context(share)
+            writer = RankWriter(_images(trainer).scratch, trainer.global_rank)
+            self._rank_writer = self._rank_open.enter_context(writer)
 
     def on_predict_batch_end(
         self,
@@ -84,21 +82,21 @@ class ListedPredictions(Callback):
         """
         entries: list[Prediction] = _images(trainer).take_entries()
         values = _values(outputs, pl_module, num_images=len(batch))
-        if trainer.is_global_zero and self._sink is None:
+        if trainer.is_global_zero and self._writer is None:
             self._begin(trainer, pl_module, values)
-        taker, rows = self._share or self._sink, iter(values.numpy())
-        assert taker is not None
+        writer, rows = self._rank_writer or self._writer, iter(values.numpy())
+        assert writer is not None
         for entry in entries:
-            taker.add(entry if entry.defect is not None else replace(entry, values=next(rows)))
+            writer.add(entry if entry.defect is not None else replace(entry, values=next(rows)))
         if self._lines is not None:
             self._lines.add(len(entries) * trainer.world_size)  # the others have as many, but for the last batch
 
     def _begin(self, trainer: Trainer, module: LightningModule, values: Tensor) -> None:
         """Begin the files once the number of classes is known: if they cannot be written, little was done in vain."""
         width, kind = values.shape[1], getattr(module, "output_kind", None)
-        names = class_names_of(kind, getattr(module, "class_names", None))
+        names = select_class_names(kind, getattr(module, "class_names", None))
         if names is None:  # those of the data mean nothing where the model's output is something else
-            names = class_names_of(kind, _images(trainer).names_of_data()) if kind is not None else None
+            names = select_class_names(kind, _images(trainer).names_of_data()) if kind is not None else None
             names = names if names is not None and len(names) == width else None
         elif len(names) != width:
             raise DataError(
@@ -111,25 +109,25 @@ class ListedPredictions(Callback):
                 type(module).__name__,
             )
             names = None
-        self._sink = self._sink_open.enter_context(self._new_sink(class_names=names, num_values=width))
+        self._writer = self._writer_open.enter_context(self._new_writer(class_names=names, num_values=width))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Complete the files; where there are several processes, rank 0 does once all have written their shares."""
-        self._share_open.close()
-        if self._share is not None:
+        """Complete the files; of several ranks, rank 0 does once all have written theirs."""
+        self._rank_open.close()
+        if self._rank_writer is not None:
             trainer.strategy.barrier("predictions of all ranks")
-        if self._sink is None:
+        if self._writer is None:
             return
-        if self._share is not None:
-            for prediction in joined(_images(trainer).scratch, trainer.world_size):
-                self._sink.add(prediction)
-        self._sink_open.close()
+        if self._rank_writer is not None:
+            for prediction in join_ranks(_images(trainer).scratch, trainer.world_size):
+                self._writer.add(prediction)
+        self._writer_open.close()
         _images(trainer).remove_scratch()
-        self._on_written(self._sink)
+        self._on_written(self._writer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Remove what was written so far: half a table looks like a whole one."""
-        for stack in (self._share_open, self._sink_open):
+        for stack in (self._rank_open, self._writer_open):
             stack.__exit__(type(exception), exception, exception.__traceback__)
         if (images := _images(trainer)) is not None:
             images.remove_scratch()

@@ -18,9 +18,9 @@ from lightkit.cli.config_loader import STAGES, LoadedConfig, load_config, option
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.joining import Seat, seat_of
 from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.predict_options import check_predict_options
 from lightkit.cli.resume import find_checkpoint
 from lightkit.cli.settling import resolve_settings
-from lightkit.cli.targets import check_places_of_images
 from lightkit.cli.validation import validate
 from lightkit.config import Hardware
 from lightkit.config.secrets import find_masked_values
@@ -215,7 +215,7 @@ def _session(
         session.print_config = _print_flags(options.get("print_config"))
     if command == "predict":
         with problems.noted():
-            check_places_of_images(options, session.inputs)
+            check_predict_options(options, session.inputs)
     with problems.noted():
         session.mode = choose_output_mode(_shown(command, options), sys.stdout)
     with problems.noted():

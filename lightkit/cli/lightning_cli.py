@@ -12,9 +12,9 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from lightkit import runs
 from lightkit.cli.data_paths import check_data
-from lightkit.cli.labelling import images_of, lift_limits
 from lightkit.cli.layered import LayeredCLI
 from lightkit.cli.parser import build_each_logger
+from lightkit.cli.predict_images import build_image_data, drop_limits
 from lightkit.cli.redaction import redact_tags
 from lightkit.cli.refusals import refused, unwrapped_errors
 from lightkit.cli.resume import RunSettings
@@ -103,7 +103,7 @@ class LightkitCLI(LayeredCLI):
         if not self._is_script and self.subcommand == "predict":  # they are written; kept, they would fill memory
             section["return_predictions"] = False
         if self.session.inputs:
-            lift_limits(section["trainer"])
+            drop_limits(section["trainer"])
         if self.save_config_callback and keeps_own_file(self.save_config_callback, self.save_config_kwargs):
             self.save_config_kwargs = with_file_name(self.save_config_callback, self.save_config_kwargs)
         else:
@@ -134,7 +134,7 @@ class LightkitCLI(LayeredCLI):
         if self._exports:  # nothing is trained
             return
         if self.session is not None and self.session.inputs and self.stage is not None:
-            self.datamodule = images_of(self.session, self.model, self.datamodule, self.stage.start)
+            self.datamodule = build_image_data(self.session, self.model, self.datamodule, self.stage.start)
         on_xla = isinstance(self.trainer.accelerator, XLAAccelerator)
         if not on_xla and not is_overridden("configure_model", self.model):
             self._add_configure_optimizers_method_to_model(self.subcommand)

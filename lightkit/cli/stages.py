@@ -36,9 +36,9 @@ __all__ = ["run"]
 def run(command: str, words: list[str], watch: SignalWatch) -> int:
     """Run fit, validate, test, predict or export, and return the exit code."""
     if command == "predict":
-        from lightkit.cli.predicting import predict_by_file, takes_exported_file  # here: it loads numpy
+        from lightkit.cli.predict_file import names_exported_model, predict_by_file  # here: it loads numpy
 
-        if takes_exported_file(command, words):  # which needs no config, no run, and for ONNX no torch
+        if names_exported_model(words):  # which needs no config, no run, and for ONNX no torch
             return predict_by_file(words)
     notifier = CommandNotifier(command, words)
     return notifier.around(partial(_run_command, command, words, watch, notifier))

@@ -33,7 +33,7 @@ from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.finite_weights import nan_weights
 from lightkit.callbacks.notifying import Notifier
 from lightkit.cli.context import RunContext
-from lightkit.cli.labelling import writer_of
+from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.cli.run_header import RunHeader
 from lightkit.cli.scripted import DataChanged
@@ -159,7 +159,9 @@ class TrainerComponents:
         ):
             shown.append(progress_for(self._session.mode, tells_end=not self._session.inputs))
         if self._session.command == "predict":
-            shown.append(writer_of(self._session) if self._session.inputs else PredictionTable(run.folder))
+            shown.append(
+                build_prediction_callback(self._session) if self._session.inputs else PredictionTable(run.folder)
+            )
         stop = StopOnSignal(self._session.watch, last_good=self._last_good)
         unchanged = LambdaCallback(setup=self._refuse_other_data)
         began = LambdaCallback(on_fit_start=self._log_config, on_train_start=self._note_beginning)

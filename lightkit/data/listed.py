@@ -23,7 +23,7 @@ from torch import Tensor
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.images.decoding import Prepared, prepared
 from lightkit.images.listing import listed
-from lightkit.prediction.rows import Prediction
+from lightkit.prediction.table import Prediction
 
 __all__ = ["ListedImages"]
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import base64
 import heapq
-from collections.abc import Iterable, Sequence
 from html import escape
 from io import BytesIO
 from pathlib import Path
 
 from lightkit.errors import DataError, visible
 from lightkit.images.reading import read_rgb
-from lightkit.prediction.rows import Columns, Prediction
+from lightkit.prediction.table import Columns, Prediction
 
-__all__ = ["MOST_BAD", "MOST_THUMBNAILS", "ContactSheet"]
-
-MOST_THUMBNAILS = 200
-"""Images on a page, about 2 MB."""
-MOST_BAD = 100
-"""Bad images on a page."""
+_MAX_THUMBNAILS = 200
+"""Images of a page, about 2 MB."""
+_MAX_BAD = 100
+"""Bad images of a page."""
 _SIDE = 192  # pixels of a thumbnail's longer side
 
 _STYLE = """
@@ -53,7 +50,7 @@ _PAGE = """\
 </head>
 <body>
 <h1>Predictions</h1>
-<p>{says}</p>
+<p>{summary}</p>
 <main>
 {figures}
 </main>
@@ -63,21 +60,18 @@ _PAGE = """\
 
 
 class ContactSheet:
-    """Choose the images that are worth a look while they come, and make the page of them.
+    """Choose the images that are worth a look while they come, and render the page of them.
 
     Of many images it keeps those whose likeliest class is least probable; of a model without classes the first ones.
 
     Args:
-        class_names: In the order of the values; None for a model without classes.
-        top_k: How many classes of each image are told; 3 if None.
-        most: How many images it keeps, and as many thumbnails the page has.
+        columns: Ranks the classes.
+        max_thumbnails: Number of images that it keeps and shows.
     """
 
-    def __init__(
-        self, class_names: Sequence[str] | None, top_k: int | None = None, *, most: int = MOST_THUMBNAILS
-    ) -> None:
-        self._columns = Columns(class_names, top_k)
-        self._most = most
+    def __init__(self, columns: Columns, *, max_thumbnails: int = _MAX_THUMBNAILS) -> None:
+        self._columns = columns
+        self._max_thumbnails = max_thumbnails
         self._chosen: list[tuple[float, int, Prediction]] = []  # a heap, the most certain on top
         self._bad: list[Prediction] = []
         self._num, self._num_bad = 0, 0
@@ -86,68 +80,61 @@ class ContactSheet:
         """Consider an image."""
         if prediction.values is None:
             self._num_bad += 1
-            self._bad += [prediction] if len(self._bad) < MOST_BAD else []
+            self._bad += [prediction] if len(self._bad) < _MAX_BAD else []
             return
         certainty = 0.0 if self._columns.class_names is None else prediction.certainty
         item = (-certainty, -self._num, prediction)
         self._num += 1
-        if len(self._chosen) < self._most:
+        if len(self._chosen) < self._max_thumbnails:
             heapq.heappush(self._chosen, item)
         else:
             heapq.heappushpop(self._chosen, item)
 
-    def page(self) -> str:
-        """Give the HTML; this reads the chosen images again."""
+    def render(self) -> str:
+        """Render the HTML; this reads the chosen images again."""
         chosen = [prediction for *_, prediction in sorted(self._chosen, reverse=True)]
-        figures = "\n".join(self._figure(prediction) for prediction in chosen)
-        return _PAGE.format(style=_STYLE, says=self._says(len(chosen)), figures=figures, bad=self._bad_list())
-
-    def _says(self, num_shown: int) -> str:
+        has_classes = self._columns.class_names is not None
+        order = ", least certain first" if has_classes else ""
         if not self._num:
-            return "No image has a prediction."
-        which = "" if self._columns.class_names is None else ", least certain first"
-        if num_shown == self._num:
-            return f"{_count(self._num)}{which}."
-        first = "first" if self._columns.class_names is None else "least certain"
-        return f"The {first} {num_shown} of {_count(self._num)}{which}."
+            summary = "No image has a prediction."
+        elif len(chosen) == self._num:
+            summary = f"{_count(self._num)}{order}."
+        else:
+            summary = f"The {'least certain' if has_classes else 'first'} {len(chosen)} of {_count(self._num)}{order}."
+        bad = ""
+        if self._num_bad:
+            items = "\n".join(
+                f"<li>{_escape(item.path)}<br><span>{escape(visible(item.defect or ''))}</span></li>"
+                for item in self._bad
+            )
+            more = f"\n<p>The first {len(self._bad)} are listed.</p>" if self._num_bad > len(self._bad) else ""
+            verb = "was" if self._num_bad == 1 else "were"
+            bad = f"<h2>{_count(self._num_bad)} {verb} not predicted</h2>\n<ul>\n{items}\n</ul>{more}\n"
+        return _PAGE.format(style=_STYLE, summary=summary, figures="\n".join(map(self._figure, chosen)), bad=bad)
 
     def _figure(self, prediction: Prediction) -> str:
-        path, lines = escape(visible(prediction.path, in_line=True)), "".join(self._lines(prediction))
-        caption = f"<figcaption>{lines}<small>{path}</small></figcaption>"
-        return f'<figure title="{path}">{_picture(prediction.path)}{caption}</figure>'
-
-    def _lines(self, prediction: Prediction) -> Iterable[str]:
-        assert prediction.values is not None
+        values, path = prediction.values, _escape(prediction.path)
+        assert values is not None
         if self._columns.class_names is None:
-            values = [f"{value:.4g}" for value in prediction.values[:4]]
-            return [f"<div>{' '.join([*values, *(['…'] if prediction.values.size > 4 else [])])}</div>"]
-        ranked = self._columns.ranked(prediction.values)
-        return [
-            f"<div><span>{escape(visible(name, in_line=True))}</span><span>{value:.1%}</span></div>"
-            for name, value in ranked
-        ]
-
-    def _bad_list(self) -> str:
-        if not self._num_bad:
-            return ""
-        items = "\n".join(
-            f"<li>{escape(visible(bad.path, in_line=True))}<br><span>{escape(visible(bad.defect or ''))}</span></li>"
-            for bad in self._bad
-        )
-        more = f"\n<p>The first {len(self._bad)} are listed.</p>" if self._num_bad > len(self._bad) else ""
-        verb = "was" if self._num_bad == 1 else "were"
-        return f"<h2>{_count(self._num_bad)} {verb} not predicted</h2>\n<ul>\n{items}\n</ul>{more}\n"
+            lines = f"<div>{' '.join(f'{value:.4g}' for value in values[:4])}{' …' if values.size > 4 else ''}</div>"
+        else:
+            lines = "".join(
+                f"<div><span>{_escape(name)}</span><span>{value:.1%}</span></div>"
+                for name, value in self._columns.rank(values)
+            )
+        try:
+            image = read_rgb(Path(prediction.path))
+            image.thumbnail((_SIDE, _SIDE))
+            image.save(jpeg := BytesIO(), "JPEG", quality=80)
+            picture = f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(jpeg.getvalue()).decode()}">'
+        except DataError:  # it could be read a moment ago
+            picture = '<div class="none">no longer readable</div>'
+        caption = f"<figcaption>{lines}<small>{path}</small></figcaption>"
+        return f'<figure title="{path}">{picture}{caption}</figure>'
 
 
-def _picture(path: str) -> str:
-    try:
-        image = read_rgb(Path(path))
-    except DataError:  # it could be read a moment ago
-        return '<div class="none">no longer readable</div>'
-    image.thumbnail((_SIDE, _SIDE))
-    written = BytesIO()
-    image.save(written, "JPEG", quality=80)
-    return f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(written.getvalue()).decode()}">'
+def _escape(text: str) -> str:
+    return escape(visible(text, in_line=True))
 
 
 def _count(num: int) -> str:

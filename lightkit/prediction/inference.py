@@ -1,43 +1,44 @@
-"""Predictions of image files by an exported model, whatever runs it. No torch."""
+"""Predictions of image files by an exported model, and their progress. No torch."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TextIO, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from lightkit.errors import DataError
 from lightkit.export.metadata import Metadata
-from lightkit.images.decoding import Prepared, num_threads, prepared
-from lightkit.prediction.rows import Prediction
-
-__all__ = ["check_takes_images", "class_names_of", "num_values_of", "predictions"]
+from lightkit.images.decoding import num_threads, prepared
+from lightkit.prediction.table import Prediction
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[list[Array]], list[Array]]
+T = TypeVar("T")
 _BATCH_SIZE = 32
-_MOST_PIXELS = 4_000_000  # of a batch whose images are resized in the graph, which keeps 8 bytes a value
+_MAX_PIXELS = 4_000_000  # of a batch whose images are resized in the graph, which keeps 8 bytes a value
+_INTERVAL_S = 10.0
 
 
-def check_takes_images(metadata: Metadata, name: str) -> None:
-    """Refuse a model that cannot be asked about an image file.
+def check_image_model(metadata: Metadata, name: str) -> None:
+    """Refuse a model that cannot predict an image file.
 
     Args:
-        metadata: What it says of itself.
-        name: Its file, for the error.
+        metadata: Of the exported file.
+        name: The file, for the error.
 
     Raises:
-        DataError: If it takes several inputs or one of an unknown type, or does not say what is done to an image.
+        DataError: If it takes several inputs or one of an unknown type, or its preprocessing is unknown.
     """
     if len(metadata.inputs) != 1:
-        told = ", ".join(spec.name for spec in metadata.inputs) or "none"
+        names = ", ".join(spec.name for spec in metadata.inputs) or "none"
         raise DataError(
-            f"{name}: this model takes {len(metadata.inputs)} inputs ({told}); predict gives it images only."
+            f"{name}: this model takes {len(metadata.inputs)} inputs ({names}); predict gives it images only."
         )
     try:
         np.dtype(metadata.inputs[0].dtype)
@@ -53,50 +54,62 @@ def check_takes_images(metadata: Metadata, name: str) -> None:
         )
 
 
-def class_names_of(output_kind: object, names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Give the classes' names where the output is known to have a probability for each, or to become that.
+def select_class_names(output_kind: object, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the class names if the output is known to be a probability for each class, or to become one.
 
-    It is the one rule for checkpoints and exported files: of numbers of unknown meaning, none is a probability.
+    This one rule holds for checkpoints and exported files: numbers of unknown meaning are no probabilities.
 
     Args:
-        output_kind: What the model says of its first output.
-        names: Those that the model or its data have.
+        output_kind: Kind of the model's first output.
+        names: Those of the model or its data.
     """
     return tuple(map(str, names)) if names is not None and output_kind in ("logits", "probabilities") else None
 
 
-def num_values_of(metadata: Metadata) -> int | None:
-    """Give the number of values that a model has for an image; None where its file does not tell."""
+def count_values(metadata: Metadata) -> int | None:
+    """Count the values that a model returns for an image; None if its metadata leave it open."""
     sizes = metadata.outputs[0].shape[1:] if metadata.outputs else (None,)
     known = [size for size in sizes if size is not None]
     return math.prod(known) if len(known) == len(sizes) else None
 
 
-def predictions(
+def predict_images(
     run: Run, metadata: Metadata, paths: Iterable[str], *, name: str = "the exported file"
 ) -> Iterator[Prediction]:
-    """Ask a model about images, in their order.
+    """Run a model on images, in their order.
 
     Images are read in threads ahead of the model, and no more than two batches are in memory.
 
     Args:
-        run: Gives the outputs for inputs with a batch.
-        metadata: What the model says of itself; see `check_takes_images`.
+        run: Returns the outputs for inputs with a batch.
+        metadata: Of the exported file; see `check_image_model`.
         paths: The image files.
         name: The model's file, for errors.
 
     Raises:
-        DataError: If the model gives something else than a row for each image, or as many values as it has classes.
+        DataError: If the model returns something else than a row for each image, or as many values as it has classes.
     """
     ahead = 2 * num_threads() if metadata.in_graph else max(2 * num_threads(), _BATCH_SIZE)
-    images = prepared(paths, partial(_input, metadata), ahead=ahead)
+    images = prepared(paths, partial(_prepare, metadata), ahead=ahead)
     index = 0
     while batch := list(islice(images, _BATCH_SIZE)):
-        yield from _predicted(partial(_rows, run, metadata, name), batch, index)
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        for at, item in enumerate(batch):
+            if item.image is not None:
+                by_shape.setdefault(item.image.shape, []).append(at)
+        values: dict[int, Array] = {}
+        for shape, group in by_shape.items():
+            size = max(1, _MAX_PIXELS // (shape[0] * shape[1])) if metadata.in_graph else len(group)
+            for start in range(0, len(group), size):
+                part = group[start : start + size]
+                inputs = np.stack([image for at in part if (image := batch[at].image) is not None])
+                values.update(zip(part, _run_batch(run, metadata, name, inputs), strict=True))
+        for at, item in enumerate(batch):
+            yield Prediction(index + at, item.path, values.get(at), item.defect)
         index += len(batch)
 
 
-def _input(metadata: Metadata, image: Image.Image) -> Array:
+def _prepare(metadata: Metadata, image: Image.Image) -> Array:
     dtype = np.dtype(metadata.inputs[0].dtype)
     if metadata.in_graph:
         return np.asarray(image, dtype=np.uint8).astype(dtype, copy=False)
@@ -104,29 +117,8 @@ def _input(metadata: Metadata, image: Image.Image) -> Array:
     return metadata.preprocessing(image).astype(dtype, copy=False)
 
 
-def _predicted(rows: Callable[[Array], Array], batch: Sequence[Prepared[Array]], first: int) -> Iterator[Prediction]:
-    values: dict[int, Array] = {}
-    for places in _of_one_size(batch):
-        inputs = np.stack([image for place in places if (image := batch[place].image) is not None])
-        values.update(zip(places, rows(inputs), strict=True))
-    for place, item in enumerate(batch):
-        yield Prediction(first + place, item.path, values.get(place), item.defect)
-
-
-def _of_one_size(batch: Sequence[Prepared[Array]]) -> Iterator[list[int]]:
-    """Give the places in a batch of images that go through the model together."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for place, item in enumerate(batch):
-        if item.image is not None:
-            groups.setdefault(item.image.shape, []).append(place)
-    for shape, places in groups.items():
-        channels_last = shape[-1] == 3
-        most = max(1, _MOST_PIXELS // (shape[0] * shape[1])) if channels_last else len(places)
-        yield from (places[at : at + most] for at in range(0, len(places), most))
-
-
-def _rows(run: Run, metadata: Metadata, name: str, inputs: Array) -> Array:
-    """Give float32 ``(batch, values)``: probabilities where the output is of classes."""
+def _run_batch(run: Run, metadata: Metadata, name: str, inputs: Array) -> Array:
+    """Return float32 ``(batch, values)``: probabilities if the output is of classes."""
     output = np.asarray(run([inputs])[0])
     if output.shape[:1] != (len(inputs),):
         raise DataError(
@@ -134,7 +126,7 @@ def _rows(run: Run, metadata: Metadata, name: str, inputs: Array) -> Array:
             "each. Export it again."
         )
     rows = output.reshape(len(output), -1).astype(np.float32)
-    classes = class_names_of(metadata.output_kind, metadata.class_names)
+    classes = select_class_names(metadata.output_kind, metadata.class_names)
     if classes is not None and rows.shape[1] != len(classes):
         raise DataError(
             f"{name}: the model gives {rows.shape[1]} values an image, and its metadata name {len(classes)} classes. "
@@ -142,6 +134,60 @@ def _rows(run: Run, metadata: Metadata, name: str, inputs: Array) -> Array:
         )
     if metadata.output_kind != "logits":
         return rows
-    powers = np.exp(rows - rows.max(axis=1, keepdims=True))
-    shares: Array = powers / powers.sum(axis=1, keepdims=True)
-    return shares
+    exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
+    probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def show_progress(
+    items: Iterable[T], total: int | None, *, stream: TextIO, is_terminal: bool, interval_s: float = _INTERVAL_S
+) -> Iterator[T]:
+    """Yield predictions, and show their number: a bar on a terminal, a line now and then elsewhere.
+
+    Args:
+        items: Predictions.
+        total: Number of all; None if unknown.
+        stream: Where it is shown.
+        is_terminal: Whether a bar can be drawn there.
+        interval_s: Seconds between two lines.
+    """
+    if not is_terminal:
+        lines = ProgressLines(total, stream=stream, interval_s=interval_s)
+        for item in items:
+            yield item
+            lines.add(1)
+        return
+    from rich.console import Console  # 0.1 s, only for a terminal
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("predict"), BarColumn(), MofNCompleteColumn(), TextColumn("images"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task("predict", total=total)
+        for item in items:
+            yield item
+            bar.advance(task)
+
+
+class ProgressLines:
+    """Print now and then how many images there have been.
+
+    Args:
+        total: Number of all; None if unknown.
+        stream: Where it is printed.
+        interval_s: Seconds between two lines.
+    """
+
+    def __init__(self, total: int | None, *, stream: TextIO, interval_s: float = _INTERVAL_S) -> None:
+        self._total, self._stream, self._interval_s = total, stream, interval_s
+        self._num = 0
+        self._begin = self._last = time.monotonic()
+
+    def add(self, num: int) -> None:
+        """Count more images."""
+        self._num += num
+        now = time.monotonic()
+        if now - self._last >= self._interval_s:
+            self._last = now
+            of = "" if self._total is None else f" of {self._total}"
+            speed = self._num / (now - self._begin)
+            print(f"predict  {self._num}{of} images  {speed:.0f} images/s", file=self._stream, flush=True)

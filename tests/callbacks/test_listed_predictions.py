@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lightkit.callbacks.listed_predictions import ListedPredictions
 from lightkit.errors import DataError
-from lightkit.prediction.rows import Prediction
+from lightkit.prediction.table import Prediction
 
 LOGITS = torch.tensor([[3.0, -1.0]])
 
@@ -119,5 +119,5 @@ def test_a_module_that_names_more_classes_than_it_tells_is_refused_with_the_key(
 
 def test_a_pipe_is_told_how_far_it_is_and_no_more_than_that(tmp_path: Path) -> None:
     stream = io.StringIO()
-    head_of(Plain(), LOGITS, tmp_path, told_to=stream, every_s=0)
+    head_of(Plain(), LOGITS, tmp_path, progress_stream=stream, interval_s=0)
     assert re.fullmatch(r"predict  1 of 1 images  \d+ images/s\n", stream.getvalue())

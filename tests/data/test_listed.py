@@ -14,7 +14,7 @@ from PIL import Image
 from lightkit.data.listed import ListedImages, _Batches
 from lightkit.data.transforms import preprocessing_of
 from lightkit.errors import ConfigError, DataError
-from lightkit.prediction.rows import Prediction
+from lightkit.prediction.table import Prediction
 from tests.data.conftest import MakeImages
 from tests.data.torchvision_reference import eval_transform
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from lightkit.errors import DataError
 from lightkit.export.metadata import TensorSpec
-from lightkit.prediction.inference import check_takes_images, class_names_of, num_values_of, predictions
+from lightkit.prediction.inference import check_image_model, count_values, predict_images, select_class_names
 from tests.prediction.conftest import expected_of, metadata_of
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -45,7 +45,7 @@ def images(tmp_path: Path) -> list[str]:
 
 def test_images_are_prepared_as_the_model_says_and_logits_become_probabilities(images: list[str]) -> None:
     model = Means()
-    found = list(predictions(model, metadata_of(), images))
+    found = list(predict_images(model, metadata_of(), images))
     assert [(prediction.index, prediction.path) for prediction in found] == list(enumerate(images))
     for prediction in found:
         assert prediction.values is not None
@@ -56,7 +56,7 @@ def test_images_are_prepared_as_the_model_says_and_logits_become_probabilities(i
 
 def test_a_model_that_prepares_images_itself_gets_those_of_one_size_together(images: list[str]) -> None:
     model = Means()
-    found = list(predictions(model, metadata_of(in_graph=True), images))
+    found = list(predict_images(model, metadata_of(in_graph=True), images))
     assert [prediction.path for prediction in found] == images
     for prediction in found:
         assert prediction.values is not None
@@ -74,14 +74,14 @@ def test_large_images_go_through_such_a_model_one_by_one(tmp_path: Path) -> None
     for name in ("a", "b"):
         Image.new("RGB", (2_000, 1_500)).save(tmp_path / f"{name}.png", compress_level=1)
     model = Means()
-    list(predictions(model, metadata_of(in_graph=True), [str(tmp_path / "a.png"), str(tmp_path / "b.png")]))
+    list(predict_images(model, metadata_of(in_graph=True), [str(tmp_path / "a.png"), str(tmp_path / "b.png")]))
     assert model.given == [((1, 1_500, 2_000, 3), "uint8")] * 2
 
 
 def test_bad_images_keep_their_place_and_the_model_does_not_get_them(images: list[str], tmp_path: Path) -> None:
     (tmp_path / "0.png").write_bytes(b"no image")
     model = Means()
-    found = list(predictions(model, metadata_of(), [*images[:3], str(tmp_path / "gone.png")]))
+    found = list(predict_images(model, metadata_of(), [*images[:3], str(tmp_path / "gone.png")]))
     assert [prediction.values is None for prediction in found] == [True, False, False, True]
     assert [prediction.defect for prediction in found] == [
         "not an image in any format that Pillow knows",
@@ -95,7 +95,7 @@ def test_bad_images_keep_their_place_and_the_model_does_not_get_them(images: lis
 def test_a_model_in_half_precision_gets_its_dtype_and_gives_float32(images: list[str]) -> None:
     model = Means()
     half = metadata_of(inputs=(TensorSpec("x", "float16", (None, 3, 8, 8)),))
-    (found,) = predictions(model, half, images[:1])
+    (found,) = predict_images(model, half, images[:1])
     assert model.given == [((1, 3, 8, 8), "float16")]
     assert found.values is not None
     assert found.values.dtype == np.float32
@@ -104,7 +104,7 @@ def test_a_model_in_half_precision_gets_its_dtype_and_gives_float32(images: list
 
 @pytest.mark.parametrize("kind", ["probabilities", "other"])
 def test_what_is_no_logits_is_given_as_it_is(images: list[str], kind: str) -> None:
-    (found,) = predictions(
+    (found,) = predict_images(
         lambda _: [np.array([[[3.0], [-1.0]]])], metadata_of(output_kind=kind, class_names=None), images[:1]
     )
     assert found.values is not None
@@ -112,7 +112,7 @@ def test_what_is_no_logits_is_given_as_it_is(images: list[str], kind: str) -> No
 
 
 def test_logits_of_any_size_have_finite_probabilities(images: list[str]) -> None:
-    (found,) = predictions(lambda _: [np.array([[1e4, -1e4, 1e4]])], metadata_of(), images[:1])
+    (found,) = predict_images(lambda _: [np.array([[1e4, -1e4, 1e4]])], metadata_of(), images[:1])
     assert found.values is not None
     assert found.values.tolist() == [0.5, 0.0, 0.5]
 
@@ -126,7 +126,7 @@ def test_a_list_without_end_is_predicted_as_it_comes(images: list[str]) -> None:
             taken += 1
             yield images[number % 40]
 
-    found = predictions(Means(), metadata_of(), endless())
+    found = predict_images(Means(), metadata_of(), endless())
     assert len(list(islice(found, 50))) == 50
     assert taken <= 50 + 3 * 32
 
@@ -141,16 +141,16 @@ def test_a_list_without_end_is_predicted_as_it_comes(images: list[str]) -> None:
 )
 def test_a_model_that_takes_no_images_is_refused(metadata: Any, says: str) -> None:
     with pytest.raises(DataError, match=says):
-        check_takes_images(metadata, "m.onnx")
-    check_takes_images(metadata_of(in_graph=True, preprocessing=None), "m.onnx")
+        check_image_model(metadata, "m.onnx")
+    check_image_model(metadata_of(in_graph=True, preprocessing=None), "m.onnx")
 
 
 def test_names_of_classes_are_of_an_output_that_has_one_number_for_each() -> None:
-    assert class_names_of("logits", ["red", "green"]) == class_names_of("probabilities", ["red", "green"])
-    assert class_names_of("logits", ["red", "green"]) == ("red", "green")
-    assert class_names_of("other", ["red", "green"]) is None
-    assert class_names_of(None, ["red", "green"]) is None
-    assert class_names_of("logits", None) is None
+    assert select_class_names("logits", ["red", "green"]) == select_class_names("probabilities", ["red", "green"])
+    assert select_class_names("logits", ["red", "green"]) == ("red", "green")
+    assert select_class_names("other", ["red", "green"]) is None
+    assert select_class_names(None, ["red", "green"]) is None
+    assert select_class_names("logits", None) is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_names_of_classes_are_of_an_output_that_has_one_number_for_each() -> Non
 )
 def test_the_number_of_values_is_known_where_the_file_tells_it(shapes: list[Any], num: int | None) -> None:
     outputs = tuple(TensorSpec("y", "float32", shape) for shape in shapes)
-    assert num_values_of(metadata_of(outputs=outputs)) == num
+    assert count_values(metadata_of(outputs=outputs)) == num
 
 
 @pytest.mark.parametrize(
@@ -179,4 +179,4 @@ def test_an_output_that_is_not_what_the_file_says_is_told_with_its_name(
     images: list[str], output: Any, says: str
 ) -> None:
     with pytest.raises(DataError, match=says):
-        list(predictions(lambda _: [output], metadata_of(), images[:1], name="m.onnx"))
+        list(predict_images(lambda _: [output], metadata_of(), images[:1], name="m.onnx"))

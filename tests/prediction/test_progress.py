@@ -5,13 +5,13 @@ import re
 
 import pytest
 
-from lightkit.prediction.progress import shown
+from lightkit.prediction.inference import show_progress
 
 
 @pytest.mark.parametrize(("total", "line"), [(3, "predict  2 of 3 images"), (None, "predict  2 images")], ids=str)
 def test_a_pipe_gets_lines_without_carriage_return(total: int | None, line: str) -> None:
     stream = io.StringIO()
-    assert list(shown("abc", total, stream=stream, is_terminal=False, every_s=0)) == ["a", "b", "c"]
+    assert list(show_progress("abc", total, stream=stream, is_terminal=False, interval_s=0)) == ["a", "b", "c"]
     lines = stream.getvalue().splitlines()
     assert len(lines) == 3
     assert re.fullmatch(rf"{line}  \d+ images/s", lines[1])
@@ -20,7 +20,7 @@ def test_a_pipe_gets_lines_without_carriage_return(total: int | None, line: str)
 
 def test_a_short_prediction_tells_nothing_in_a_pipe() -> None:
     stream = io.StringIO()
-    assert list(shown("abc", 3, stream=stream, is_terminal=False)) == ["a", "b", "c"]
+    assert list(show_progress("abc", 3, stream=stream, is_terminal=False)) == ["a", "b", "c"]
     assert stream.getvalue() == ""
 
 
@@ -29,5 +29,5 @@ def test_a_terminal_gets_a_bar(total: int | None, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")  # which makes rich take any stream for a terminal
     stream = io.StringIO()
-    assert list(shown("abc", total, stream=stream, is_terminal=True)) == ["a", "b", "c"]
+    assert list(show_progress("abc", total, stream=stream, is_terminal=True)) == ["a", "b", "c"]
     assert re.search(r"3/(3|\?)", stream.getvalue())

@@ -10,8 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from lightkit.errors import ConfigError
-from lightkit.prediction.rows import Columns, Prediction
-from lightkit.prediction.tables import STANDARD_OUTPUT, checked_output, open_table
+from lightkit.prediction.table import STANDARD_OUTPUT, TABLES, Columns, Prediction, check_output_path
 
 ODD = 'a,"b"\n\r;\t é\udcff.jpg'
 PREDICTIONS = [
@@ -23,7 +22,7 @@ SOUND = ODD.replace("\udcff", r"\udcff")
 
 
 def written(path: Path, columns: Columns) -> Path:
-    table = open_table(path, columns, suffix=path.suffix)
+    table = TABLES[path.suffix](path, columns)
     for prediction in PREDICTIONS:
         table.add(columns.row(prediction))
     table.close()
@@ -59,7 +58,7 @@ def test_json_lines_hold_one_object_a_line(tmp_path: Path) -> None:
 
 def test_json_has_null_for_a_number_that_is_none(tmp_path: Path) -> None:
     columns = Columns(None, num_values=2)
-    table = open_table(tmp_path / "t.jsonl", columns, suffix=".jsonl")
+    table = TABLES[".jsonl"](tmp_path / "t.jsonl", columns)
     table.add(columns.row(Prediction(0, "a", np.array([np.nan, np.inf], dtype=np.float32), None)))
     table.close()
     assert json.loads((tmp_path / "t.jsonl").read_text())["prediction_0"] is None
@@ -78,7 +77,7 @@ def test_parquet_has_texts_and_float32(tmp_path: Path) -> None:
 
 def test_parquet_is_written_in_pieces_of_a_few_thousand_rows(tmp_path: Path) -> None:
     columns = Columns(["x", "y"], 1)
-    table = open_table(tmp_path / "t.parquet", columns, suffix=".parquet")
+    table = TABLES[".parquet"](tmp_path / "t.parquet", columns)
     for number in range(10_000):
         table.add(columns.row(Prediction(number, str(number), PREDICTIONS[0].values, None)))
     table.close()
@@ -106,10 +105,10 @@ def test_a_place_that_cannot_be_one_is_refused(
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=says):
-        checked_output(word, **options)
+        check_output_path(word, **options)
 
 
 def test_a_place_is_found_right_before_its_folder_is_made(tmp_path: Path) -> None:
-    assert checked_output(str(tmp_path / "a" / "b" / "t.JSONL")).name == "t.JSONL"
+    assert check_output_path(str(tmp_path / "a" / "b" / "t.JSONL")).name == "t.JSONL"
     assert not (tmp_path / "a").exists()
-    assert checked_output("-") == STANDARD_OUTPUT
+    assert check_output_path("-") == STANDARD_OUTPUT

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lightkit.errors import ConfigError, DataError, LightkitError
-from lightkit.prediction.rows import Prediction
-from lightkit.prediction.sink import Sink
+from lightkit.prediction.table import Prediction
+from lightkit.prediction.writer import PredictionWriter
 
 
 def good(index: int, *values: float) -> Prediction:
@@ -32,36 +32,36 @@ def names_in(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))  # noqa: PTH208
 
 
-def test_files_appear_together_when_all_is_written(tmp_path: Path) -> None:
-    outputs = [tmp_path / name for name in ("t.csv", "t.parquet", "t.jsonl")]
-    with Sink(outputs, class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as sink:
-        sink.add(good(0))
-        assert not {"t.csv", "t.parquet", "t.jsonl", "s.html"} & {*names_in(tmp_path)}
-    assert names_in(tmp_path) == ["s.html", "t.csv", "t.jsonl", "t.parquet"]
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
+def test_files_appear_together_when_all_is_written(tmp_path: Path, name: str) -> None:
+    with PredictionWriter(tmp_path / name, class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as writer:
+        writer.add(good(0))
+        assert not {name, "s.html"} & {*names_in(tmp_path)}
+    assert names_in(tmp_path) == ["s.html", name]
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, DataError])
 def test_an_exception_leaves_what_was_there_before(tmp_path: Path, kind: type[BaseException]) -> None:
     (tmp_path / "t.csv").write_text("before")
-    outputs = [tmp_path / "t.csv", tmp_path / "t.parquet"]
 
-    def ended() -> None:
-        with Sink(outputs, class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as sink:
-            sink.add(good(0))
+    def interrupted() -> None:
+        sheet = tmp_path / "s.html"
+        with PredictionWriter(tmp_path / "t.csv", class_names=["x", "y"], contact_sheet=sheet) as writer:
+            writer.add(good(0))
             raise kind
 
     with pytest.raises(kind):
-        ended()
+        interrupted()
     assert names_in(tmp_path) == ["t.csv"]
     assert (tmp_path / "t.csv").read_text() == "before"
 
 
 def test_bad_images_are_rows_and_counted_and_the_first_few_kept(tmp_path: Path) -> None:
-    with Sink([tmp_path / "t.csv"], class_names=["x", "y"]) as sink:
+    with PredictionWriter(tmp_path / "t.csv", class_names=["x", "y"]) as writer:
         for index in range(20):
-            sink.add(bad(index) if index % 2 else good(index))
-    assert (sink.num, sink.num_bad) == (20, 10)
-    assert [prediction.index for prediction in sink.bad] == [1, 3, 5, 7, 9]
+            writer.add(bad(index) if index % 2 else good(index))
+    assert (writer.num, writer.num_bad) == (20, 10)
+    assert [prediction.index for prediction in writer.bad] == [1, 3, 5, 7, 9]
     rows = rows_of(tmp_path / "t.csv")
     assert [row["path"] for row in rows] == [f"{index}.jpg" for index in range(20)]
     assert [row["error"] for row in rows[:4]] == ["", "defect 1", "", "defect 3"]
@@ -69,52 +69,53 @@ def test_bad_images_are_rows_and_counted_and_the_first_few_kept(tmp_path: Path) 
 
 
 def test_a_probability_that_is_no_number_is_no_prediction(tmp_path: Path) -> None:
-    with Sink([tmp_path / "t.csv"], class_names=["x", "y"]) as sink:
-        sink.add(good(0, np.nan, 0.5))
-    assert sink.num_bad == 1
+    with PredictionWriter(tmp_path / "t.csv", class_names=["x", "y"]) as writer:
+        writer.add(good(0, np.nan, 0.5))
+    assert writer.num_bad == 1
     (row,) = rows_of(tmp_path / "t.csv")
     assert (row["label"], row["error"]) == ("", "the model's output has values that are no finite numbers")
 
 
 def test_bad_images_before_the_first_good_one_of_a_model_without_classes_keep_their_place(tmp_path: Path) -> None:
-    with Sink([tmp_path / "t.csv"], class_names=None) as sink:
+    with PredictionWriter(tmp_path / "t.csv", class_names=None) as writer:
         for prediction in (bad(0), bad(1), good(2), bad(3)):
-            sink.add(prediction)
+            writer.add(prediction)
     rows = rows_of(tmp_path / "t.csv")
     assert list(rows[0]) == ["path", "prediction_0", "prediction_1", "error"]
     assert [row["path"] for row in rows] == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"]
 
 
 def test_a_table_of_bad_images_alone_is_written(tmp_path: Path) -> None:
-    with Sink([tmp_path / "t.csv"], class_names=None) as sink:
-        sink.add(bad(0))
+    with PredictionWriter(tmp_path / "t.csv", class_names=None) as writer:
+        writer.add(bad(0))
     assert rows_of(tmp_path / "t.csv") == [{"path": "0.jpg", "error": "defect 0"}]
 
 
 def test_bad_images_are_written_as_they_come_where_the_number_of_values_is_known(tmp_path: Path) -> None:
-    with Sink([tmp_path / "t.csv"], class_names=None, num_values=2) as sink:
-        sink.add(bad(0))
-        assert not sink._waiting
+    with PredictionWriter(tmp_path / "t.csv", class_names=None, num_values=2) as writer:
+        writer.add(bad(0))
+        assert not writer._waiting
     assert list(rows_of(tmp_path / "t.csv")[0]) == ["path", "prediction_0", "prediction_1", "error"]
 
 
 def test_standard_output_gets_csv_and_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with Sink([Path("-"), tmp_path / "t.csv"], class_names=["x", "y"], top_k=1) as sink:
-        sink.add(good(0))
+    with PredictionWriter(Path("-"), class_names=["x", "y"], top_k=1) as writer:
+        writer.add(good(0))
     printed = capsys.readouterr().out
-    assert printed == "path,label,probability,error\n0.jpg,y,0.800000,\n" == (tmp_path / "t.csv").read_text()
+    assert printed == "path,label,probability,error\n0.jpg,y,0.800000,\n"
+    assert names_in(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_is_told_before_anything_is_predicted(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    outputs = [tmp_path / "t.csv", tmp_path / "file" / "t.csv"]
-    with pytest.raises(ConfigError, match="file: no file can be written there"), Sink(outputs, class_names=None):
+    writer = PredictionWriter(tmp_path / "file" / "t.csv", class_names=None, contact_sheet=tmp_path / "s.html")
+    with pytest.raises(ConfigError, match="file: no file can be written there"), writer:
         pytest.fail("it began")
     assert names_in(tmp_path) == ["file"]
 
 
 def test_the_folder_of_an_output_is_made(tmp_path: Path) -> None:
-    with Sink([tmp_path / "a" / "b" / "t.csv"], class_names=None):
+    with PredictionWriter(tmp_path / "a" / "b" / "t.csv", class_names=None):
         pass
     assert names_in(tmp_path / "a" / "b") == ["t.csv"]
 
@@ -122,8 +123,8 @@ def test_the_folder_of_an_output_is_made(tmp_path: Path) -> None:
 def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "t.csv").symlink_to("there/real.csv")
-    with Sink([tmp_path / "t.csv"], class_names=["x", "y"]) as sink:
-        sink.add(good(0))
+    with PredictionWriter(tmp_path / "t.csv", class_names=["x", "y"]) as writer:
+        writer.add(good(0))
     assert (tmp_path / "t.csv").is_symlink()
     assert len(rows_of(tmp_path / "there" / "real.csv")) == 1
     assert names_in(tmp_path) == ["t.csv", "there"]
@@ -143,9 +144,9 @@ def small_disk() -> Iterator[None]:
 @pytest.mark.usefixtures("small_disk")
 def test_a_full_disk_is_told_with_the_file_and_nothing_is_left(tmp_path: Path, name: str, num: int) -> None:
     def written() -> None:
-        with Sink([tmp_path / name], class_names=["x", "y"]) as sink:
+        with PredictionWriter(tmp_path / name, class_names=["x", "y"]) as writer:
             for index in range(num):
-                sink.add(Prediction(index, f"{index * 2654435761}" * 3, np.array([0.1, 0.9], dtype=np.float32), None))
+                writer.add(Prediction(index, f"{index * 2654435761}" * 3, np.array([0.1, 0.9], dtype=np.float32), None))
 
     with pytest.raises(LightkitError, match=rf"{name}: the predictions cannot be written there \(.*[Ff]ile too large"):
         written()
@@ -155,9 +156,9 @@ def test_a_full_disk_is_told_with_the_file_and_nothing_is_left(tmp_path: Path, n
 @pytest.mark.usefixtures("small_disk")
 def test_so_is_a_page_that_does_not_fit_and_its_table_does_not_appear(tmp_path: Path) -> None:
     def written() -> None:
-        with Sink([tmp_path / "t.csv"], class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as sink:
+        with PredictionWriter(tmp_path / "t.csv", class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as writer:
             for index in range(20):
-                sink.add(good(index))
+                writer.add(good(index))
 
     with pytest.raises(LightkitError, match=r"s.html: the predictions cannot be written there \(File too large"):
         written()
@@ -166,8 +167,8 @@ def test_so_is_a_page_that_does_not_fit_and_its_table_does_not_appear(tmp_path: 
 
 def test_so_is_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
     def written() -> None:
-        with Sink([Path("-")], class_names=["x", "y"]) as sink:
-            sink.add(good(0))
+        with PredictionWriter(Path("-"), class_names=["x", "y"]) as writer:
+            writer.add(good(0))
 
     full = Path("/dev/full")
     if not full.exists():

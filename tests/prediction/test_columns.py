@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lightkit.errors import DataError
-from lightkit.prediction.rows import Columns, Prediction
+from lightkit.prediction.table import Columns, Prediction
 
 NAMES = ["ant", "bee", "cat", "dog"]
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from lightkit.errors import DataError, LightkitError
-from lightkit.prediction.joining import ShareWriter, joined
-from lightkit.prediction.rows import Prediction
+from lightkit.prediction.table import Prediction
+from lightkit.prediction.writer import RankWriter, join_ranks
 from tests.prediction.conftest import environment
 
 
 def write(folder: Path, rank: int, *predictions: Prediction) -> None:
-    with ShareWriter(folder, rank) as share:
+    with RankWriter(folder, rank) as writer:
         for prediction in predictions:
-            share.add(prediction)
+            writer.add(prediction)
 
 
 def plain(index: int, rank: int = 0) -> Prediction:
@@ -27,7 +27,7 @@ def plain(index: int, rank: int = 0) -> Prediction:
 def test_shares_are_joined_in_the_order_of_the_images(tmp_path: Path) -> None:
     for rank in range(3):
         write(tmp_path, rank, *(plain(index, rank) for index in range(rank, 11, 3)))
-    found = list(joined(tmp_path, 3))
+    found = list(join_ranks(tmp_path, 3))
     assert [prediction.index for prediction in found] == list(range(11))
     assert [prediction.path for prediction in found] == [f"{index}.jpg" for index in range(11)]
     assert [float(prediction.values[0]) for prediction in found if prediction.values is not None] == [
@@ -38,14 +38,14 @@ def test_shares_are_joined_in_the_order_of_the_images(tmp_path: Path) -> None:
 def test_an_image_that_two_processes_have_comes_once_from_the_lower_rank(tmp_path: Path) -> None:
     write(tmp_path, 0, plain(0, 0), plain(2, 0))
     write(tmp_path, 1, plain(0, 1), plain(1, 1), plain(2, 1))
-    values = [prediction.values for prediction in joined(tmp_path, 2)]
+    values = [prediction.values for prediction in join_ranks(tmp_path, 2)]
     assert [None if value is None else float(value[0]) for value in values] == [0, 1, 0]
 
 
 def test_each_field_comes_back_exactly(tmp_path: Path) -> None:
     values = np.array([np.pi, 1e-45, np.nan, -np.inf], dtype=np.float32)
     write(tmp_path, 0, Prediction(0, "é\n\udcff.jpg", values, None), Prediction(7, "", None, "broken \udcff"))
-    first, second = joined(tmp_path, 1)
+    first, second = join_ranks(tmp_path, 1)
     assert first.values is not None
     assert first.values.dtype == np.float32
     assert first.values.tobytes() == values.tobytes()
@@ -56,25 +56,25 @@ def test_each_field_comes_back_exactly(tmp_path: Path) -> None:
 def test_a_process_without_images_has_an_empty_share(tmp_path: Path) -> None:
     write(tmp_path, 0, plain(0))
     write(tmp_path, 1)
-    assert len(list(joined(tmp_path, 2))) == 1
+    assert len(list(join_ranks(tmp_path, 2))) == 1
 
 
 def test_a_share_that_was_cut_short_or_is_missing_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, 0, plain(0), plain(1))
-    with pytest.raises(DataError, match=r"rank=1.share: this share of the predictions is missing"):
-        list(joined(tmp_path, 2))
-    share = tmp_path / "rank=0.share"
+    with pytest.raises(DataError, match=r"rank=1.jsonl: this share of the predictions is missing"):
+        list(join_ranks(tmp_path, 2))
+    share = tmp_path / "rank=0.jsonl"
     whole = share.read_bytes()
     for size in range(len(whole)):
         share.write_bytes(whole[:size])
         with pytest.raises(DataError, match="was cut short"):
-            list(joined(tmp_path, 1))
+            list(join_ranks(tmp_path, 1))
 
 
 def test_a_share_is_removed_by_an_exception(tmp_path: Path) -> None:
     def interrupted() -> None:
-        with ShareWriter(tmp_path, 0) as share:
-            share.add(plain(0))
+        with RankWriter(tmp_path, 0) as writer:
+            writer.add(plain(0))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -84,26 +84,26 @@ def test_a_share_is_removed_by_an_exception(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("index", [3, 2], ids=["again", "below"])
 def test_indices_only_grow(tmp_path: Path, index: int) -> None:
-    with ShareWriter(tmp_path, 0) as share:
-        share.add(plain(3))
+    with RankWriter(tmp_path, 0) as writer:
+        writer.add(plain(3))
         with pytest.raises(ValueError, match=f"prediction {index} comes after 3"):
-            share.add(plain(index))
+            writer.add(plain(index))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_share_on_a_full_disk_is_told_and_does_not_stay(tmp_path: Path) -> None:
-    (tmp_path / "rank=0.share").symlink_to("/dev/full")
-    says = r"rank=0.share: the predictions cannot be written there \(No space left"
-    with pytest.raises(LightkitError, match=says), ShareWriter(tmp_path, 0) as share:
-        share.add(plain(0))
+    (tmp_path / "rank=0.jsonl").symlink_to("/dev/full")
+    says = r"rank=0.jsonl: the predictions cannot be written there \(No space left"
+    with pytest.raises(LightkitError, match=says), RankWriter(tmp_path, 0) as writer:
+        writer.add(plain(0))
     assert not list(tmp_path.iterdir())
 
 
 _JOIN = """
 import sys
 from pathlib import Path
-from lightkit.prediction.joining import joined
-num = sum(1 for _ in joined(Path(sys.argv[1]), 4))
+from lightkit.prediction.writer import join_ranks
+num = sum(1 for _ in join_ranks(Path(sys.argv[1]), 4))
 print(num, Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 """
 

@@ -1,0 +1,160 @@
+"""`lightkit predict --model FILE IMAGES`: predictions by an exported model, without a run or a config."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from lightkit import runs
+from lightkit.cli.config_loader import options_of, read_artefact_option
+from lightkit.cli.console import choose_output_mode, configure_console
+from lightkit.cli.predict_options import check_predict_words, format_predict_end, parse_predict_options
+from lightkit.config import split_arguments
+from lightkit.errors import ConfigError, DataError
+from lightkit.export.metadata import check_digest, format_of, is_recorded, read_metadata
+from lightkit.export.worker import Arrays, Runner, open_model
+from lightkit.images.listing import listed
+from lightkit.images.reading import pillow_warnings
+from lightkit.prediction.inference import (
+    check_image_model,
+    count_values,
+    predict_images,
+    select_class_names,
+    show_progress,
+)
+from lightkit.prediction.table import STANDARD_OUTPUT
+from lightkit.prediction.writer import PredictionWriter
+
+_log = logging.getLogger("lightkit")
+
+
+def names_exported_model(words: Sequence[str]) -> bool:
+    """Check whether a command line of `predict` names a file that runs without the classes it was made of.
+
+    Weights alone (`.safetensors`) do not: their module is built from a config.
+    """
+    if {"-h", "--help"} & {*words}:
+        return False
+    files = [word.partition("=")[2] for word in read_artefact_option(words) if word.startswith("--artefact=")]
+    return bool(files) and format_of(files[-1]) != "safetensors"
+
+
+def predict_by_file(words: Sequence[str]) -> int:
+    """Predict the images that the command line names, and return the exit code.
+
+    Raises:
+        ConfigError: If an option is wrong, the file's runtime is not installed, or the file needs ``--trust``.
+        DataError: If the file is damaged or takes no images, an image or folder is missing, or no image can be read.
+    """
+    arguments = split_arguments(read_artefact_option(words), options=options_of("predict"), takes_inputs=True)
+    given = arguments.options
+    no_effect = [f"-c {file}" for file in arguments.files] + [flag.text for flag in arguments.flags]
+    no_effect += [f"--ckpt_path {given['ckpt_path']}"] if "ckpt_path" in given else []
+    no_effect += ["--print_config"] if "print_config" in given else []
+    no_effect += arguments.passthrough
+    if no_effect:
+        raise ConfigError(
+            f"{no_effect[0]}: this has no effect on an exported model, which --model {given['artefact']} names. "
+            "Leave one of the two out."
+        )
+    check_predict_words(given, arguments.inputs)
+    options = parse_predict_options(given, arguments.inputs)
+    listing = listed(arguments.inputs)
+    is_json = given.get("output") == "json"
+    mode = choose_output_mode({"output": "json"} if is_json else {"quiet": bool(given.get("quiet"))}, sys.stdout)
+    configure_console(mode)
+    file, run = _find_file(str(given["artefact"]), given.get("run"))
+    metadata = read_metadata(file)
+    check_digest(file)
+    check_image_model(metadata, str(file))
+    if file.suffix.lower() == ".pt2":
+        _check_trust(file, run, is_trusted=bool(given.get("trust")))
+    model = _open_model(file)
+    writer = PredictionWriter(
+        options.output,
+        class_names=select_class_names(metadata.output_kind, metadata.class_names),
+        num_values=count_values(metadata),
+        top_k=options.top_k,
+        contact_sheet=options.contact_sheet,
+    )
+    screen = sys.stderr if options.output == STANDARD_OUTPUT else sys.stdout
+    with pillow_warnings(), writer:
+        predictions = predict_images(model, metadata, listing, name=str(file))
+        if mode in ("terminal", "plain"):
+            predictions = show_progress(predictions, listing.count(), stream=screen, is_terminal=screen.isatty())
+        for prediction in predictions:
+            writer.add(prediction)
+        if not writer.num:  # any other input without images was refused before
+            raise DataError("-: standard input has no paths")
+    end = format_predict_end(writer, options)
+    if mode in ("terminal", "plain"):
+        print(end, file=screen, flush=True)
+    elif mode == "json":
+        event = {
+            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "event": "result",
+            "stage": "predict",
+            "metrics": {"images": writer.num, "bad_images": writer.num_bad},
+            "table": str(options.output),
+            "contact_sheet": None if options.contact_sheet is None else str(options.contact_sheet),
+        }
+        print(json.dumps(event))
+    return 0
+
+
+def _find_file(text: str, run: Any) -> tuple[Path, Path | None]:
+    """Find the file, as named or in the folder ``export`` of the run that ``--run`` names; return that folder, too."""
+    path = Path(text).expanduser()
+    if run is None:
+        return path, None
+    folder = runs.find(str(run), "runs").folder / "export"
+    return path if path.is_file() or not (folder / text).is_file() else folder / text, folder
+
+
+def _check_trust(file: Path, run_exports: Path | None, *, is_trusted: bool) -> None:
+    """Refuse a file of torch.export that no ``export.json`` records, unless ``--trust`` allows it.
+
+    ``torch.export.load`` (torch 2.15) unpickles some of its records and evaluates others as Python, so that loading a
+    file of unknown origin can run code.
+
+    Args:
+        file: The file.
+        run_exports: Exports of the run that ``--run`` names, whose record counts too.
+        is_trusted: Whether ``--trust`` was given.
+
+    Raises:
+        ConfigError: If it is neither recorded nor trusted.
+    """
+    if is_recorded(file, file.parent) or (run_exports is not None and is_recorded(file, run_exports)):
+        return
+    if not is_trusted:
+        raise ConfigError(
+            f"{file}: its digest is in no export.json beside it, so lightkit may not have written it. Loading a .pt2 "
+            "can run code, so it was not loaded. Name the run of its export with --run; or, if you know who made the "
+            "file, --trust on the command line allows it."
+        )
+    _log.warning("--trust: %s is in no export.json beside it; loading it may run code", file)
+
+
+def _open_model(file: Path) -> Runner:
+    """Open the file; its runtime's exceptions become a `DataError`."""
+    try:
+        run = open_model(file)
+    except ValueError as error:  # whose message begins with the path
+        raise DataError(f"{error}. Export it again.") from error
+    except ImportError as error:
+        raise ConfigError(f"{file}: what runs it is not installed ({error}): pip install 'lightkit[onnx]'") from error
+
+    def run_checked(arrays: Arrays) -> Arrays:
+        try:
+            return run(arrays)
+        except Exception as error:  # onnxruntime's have no common base class, and torch raises RuntimeError
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise DataError(f"{file}: its model cannot be run on these images ({reason}). Export it again.") from error
+
+    return run_checked

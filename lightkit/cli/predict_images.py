@@ -1,0 +1,117 @@
+"""Predictions by a run or a config of images that the command line names, in place of the config's data."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import partial
+from typing import Any
+
+from jsonargparse import Namespace
+from pytorch_lightning import LightningDataModule, LightningModule
+
+from lightkit.callbacks.listed_predictions import ListedPredictions
+from lightkit.cli.console import print_line
+from lightkit.cli.context import RunContext
+from lightkit.cli.predict_options import format_predict_end, parse_predict_options
+from lightkit.cli.resume import RunStart
+from lightkit.config import mistake
+from lightkit.data.listed import ListedImages
+from lightkit.errors import LightkitError
+from lightkit.models.exported import load_exported
+from lightkit.prediction.table import STANDARD_OUTPUT
+from lightkit.prediction.writer import PredictionWriter
+
+_log = logging.getLogger("lightkit")
+
+
+def build_image_data(
+    context: RunContext, model: LightningModule, data: LightningDataModule | None, start: RunStart
+) -> ListedImages:
+    """Build a data module of the images, prepared as the config's data prepares them, and load exported weights.
+
+    Args:
+        context: The invocation.
+        model: Gets the weights that ``--model`` names.
+        data: The config's data, of which nothing is read from the disk.
+        start: Start of the stage.
+
+    Raises:
+        ConfigError: If the data has no preprocessing, or the weights do not fit the model.
+        DataError: If the weights cannot be read.
+    """
+    preprocessing = getattr(data, "preprocessing", None)
+    if not callable(preprocessing):
+        raise mistake(
+            f"data: {'missing' if data is None else f'{type(data).__name__} has none'}; IMAGES are prepared as the "
+            "data module's attribute `preprocessing` says, such as "
+            "lightkit.images.preprocessing.Preprocessing(resize=256, crop=(224, 224), mean=(...), std=(...))",
+            context.resolved.origin_of("data"),
+        )
+    if context.weights is not None:
+        load_exported(model, context.weights)
+    is_untrained = start.checkpoint is None and context.weights is None
+    batch_size, num_workers = (
+        value if isinstance(value := getattr(data, name, None), int) and value > 0 else None
+        for name in ("batch_size", "num_workers")
+    )
+    return ListedImages(
+        context.inputs,
+        preprocessing,
+        folder=start.run.folder,
+        batch_size=batch_size or 32,
+        num_threads=num_workers,
+        class_names=getattr(data, "class_names", None) if is_untrained else None,
+        names_of_data=partial(_read_class_names, data),
+        image_size=getattr(data, "image_size", None),
+    )
+
+
+def _read_class_names(data: LightningDataModule | None) -> Any:
+    """Read the class names of the data, for a model that has none: the data may have to be there for it."""
+    try:
+        return getattr(data, "class_names", None)
+    except LightkitError as error:
+        _log.warning("the classes have no names: the model names none, and the data cannot (%s)", error)
+        return None
+
+
+def drop_limits(trainer: Namespace) -> None:
+    """Remove from the trainer's section its limits on batches, so that all images are predicted, and its loggers.
+
+    A logger would open the training's run again, on its server too, and end it once more.
+    """
+    if "logger" in trainer:
+        trainer["logger"] = False
+    for name, default in (("limit_predict_batches", None), ("fast_dev_run", False)):
+        value = trainer.get(name)
+        is_all = isinstance(value, float) and value == 1  # as a whole number, 1 is one batch
+        if not (value is None or value is False or is_all):
+            _log.warning("trainer.%s: %s does not hold for IMAGES; all are predicted", name, value)
+        if name in trainer:
+            trainer[name] = default
+
+
+def build_prediction_callback(context: RunContext) -> ListedPredictions:
+    """Build the callback that writes the predictions to the files of the options.
+
+    Raises:
+        ConfigError: If an output cannot be written.
+    """
+    options = parse_predict_options(context.options, context.inputs)
+    to_stdout = options.output == STANDARD_OUTPUT
+
+    def print_end(writer: PredictionWriter) -> None:
+        text = format_predict_end(writer, options)
+        if not to_stdout:
+            print_line(text, context.mode)
+        elif writer.num_bad:
+            _log.warning(text)
+
+    return ListedPredictions(
+        options.output,
+        top_k=options.top_k,
+        contact_sheet=options.contact_sheet,
+        on_written=print_end,
+        progress_stream=None if context.mode != "plain" else sys.stderr if to_stdout else sys.stdout,
+    )
