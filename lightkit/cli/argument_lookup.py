@@ -1,20 +1,42 @@
-"""What a key has that nobody set: the default of the class's signature, and what its help says. No torch, if known."""
+"""Look up classes and their arguments, in the packaged schema or by import: default, type, help."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lightkit.cli.config_loader import NAMED_CLASSES
-from lightkit.cli.help.hardware import ACCELERATOR
-from lightkit.config import KeyPath
+from lightkit.config import KeyPath, near
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import Leaf, Node, Table
 from lightkit.errors import ConfigError
 
-__all__ = ["Argument", "find_argument", "list_keys"]
+__all__ = ["HARDWARE_KEYS", "Argument", "describe_import", "find_argument", "list_class_names", "list_keys"]
+
+HARDWARE_KEYS = {
+    "kind": "auto, cpu, gpu, mps or tpu; default: auto, the best that the machine has",
+    "gpus": "2: that many; [0, 3]: those; -1 or all: every visible one; 0 or null: the CPU",
+    "tpu_cores": "1 or 8: that many cores; [5]: that core; auto: all",
+    "num_processes": "that many processes on the CPU, with ddp unless a strategy is given",
+    "strategy": "how devices train together: ddp, fsdp, deepspeed, horovod, ...; default: auto",
+    "num_nodes": "number of machines, for launchers that Lightning knows itself; default: 1",
+    "precision": "32-true, 16-mixed, bf16-mixed, bf16-true, 64-true, ..., or auto; default: 32-true",
+    "memory_format": "contiguous, channels_last or auto: of images in memory; default: contiguous",
+    "compile": "true, false or auto: the model goes through torch.compile; default: false",
+    "tf32": "true or false: TensorFloat-32 on CUDA; default: null, as torch has it",
+    "fused": "true or false: the optimizer in one kernel; default: null, as it has it",
+    "threads": "number of each process, which is launch.threads, or auto; default: null, shared out",
+    "num_workers": "processes that load, or auto; the data's argument; default: the data's",
+    "batch_size": "samples of a batch; the data's argument; default: the data's",
+    "learning_rate": "a number; the optimizer's argument, else the model's; default: theirs",
+    "scale_lr": "true: multiply the learning rate by the number of ranks; default: false",
+    "warmup_epochs": "epochs in which the rate grows to that; default: 0",
+    "ipus": "refused unless 0: Lightning dropped IPUs",
+    "hpus": "refused unless 0: Lightning dropped HPUs",
+}
+"""Keys of the `accelerator` block, which lightkit reads itself and no class takes."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +98,7 @@ def _arguments(tree: Node, path: KeyPath, *, imports: bool) -> tuple[str, Mappin
         return "lightkit", {**sections, **data["top"]}
     if path == ("accelerator",):
         own = data["sections"]["accelerator"]["arguments"]
-        return "lightkit", {key: {**own.get(key, {}), "says": says} for key, says in ACCELERATOR.items()}
+        return "lightkit", {key: {**own.get(key, {}), "says": says} for key, says in HARDWARE_KEYS.items()}
     if len(path) == 1 and path[0] in data["sections"]:
         owner = "pytorch_lightning.Trainer" if path[0] == "trainer" else "lightkit"
         return owner, data["sections"][path[0]]["arguments"]
@@ -106,17 +128,44 @@ def _child(node: Node | None, key: Any) -> Node | None:
 
 
 def _of_class(name: str, bases: Collection[str], *, imports: bool) -> tuple[str, Mapping[str, Any]]:
-    catalogue = load_schema()
-    path = catalogue.path_of(name, bases or list(catalogue.data["names"]))
-    if path is not None and catalogue.counts(path):
-        return path, catalogue.classes[path]["arguments"]
-    module, _, short = (path or name).rpartition(".")
-    if not module or not imports:
+    schema = load_schema()
+    path = schema.path_of(name, bases or list(schema.data["names"]))
+    if path is not None and schema.counts(path):
+        return path, schema.classes[path]["arguments"]
+    if "." not in (path or name) or not imports:
         return "", {}
+    return name, describe_import(path or name)["arguments"]
+
+
+def describe_import(path: str) -> Mapping[str, Any]:
+    """Import a class and describe it as the schema describes known ones.
+
+    Args:
+        path: Its path.
+
+    Raises:
+        ConfigError: If it cannot be imported.
+    """
+    module, _, name = path.rpartition(".")
     try:
-        cls = getattr(importlib.import_module(module), short)
-    except Exception as error:  # whatever a module of the user's own raises is told
-        raise ConfigError(f"{name} cannot be imported: {error}") from error
+        members = vars(importlib.import_module(module))
+    except Exception as error:  # the module is anybody's
+        raise ConfigError(f"{path} cannot be imported: {error}") from error
+    if not isinstance(cls := members.get(name), type):
+        classes = [known for known, member in members.items() if isinstance(member, type)]
+        raise ConfigError(f"{module} has no class {name!r}{near(name, classes)}")
     from lightkit.cli.class_descriptions import describe_class  # here, because it loads torch and Lightning
 
-    return name, describe_class(cls)["arguments"]
+    return describe_class(cls)
+
+
+def list_class_names(section: str) -> Iterator[tuple[str, str]]:
+    """List the classes of a section, each with the shortest name that means it alone, and its help."""
+    schema, named = load_schema(), NAMED_CLASSES.get(section, {})
+    bases = schema.data["bases"][section]
+    for path, description in schema.classes.items():
+        is_part = named and path.startswith("lightkit.") and path not in named.values()  # which lightkit adds itself
+        if {*description["bases"]} & {*bases} and path != bases[0] and not (description.get("abstract") or is_part):
+            short = path.rpartition(".")[2]
+            is_unique = schema.path_of(short, bases) == path and not schema.namesakes(short, bases)
+            yield short if is_unique else path, description["says"]

@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from lightkit.cli.argument_lookup import list_class_names
 from lightkit.cli.config_loader import NAMED_CLASSES, OPTIONS, STAGES, load_config, options_of
-from lightkit.cli.help.classes import names_of
 from lightkit.config import Problems
 from lightkit.config.accelerator.said import BLOCK_KEYS
 from lightkit.config.accelerator.words import KINDS
@@ -192,7 +192,7 @@ def _list_values(key: str, before: Sequence[str]) -> list[str]:
 def _list_classes(section: str, schema: ConfigSchema) -> list[str]:
     if section not in schema.data["bases"]:
         return []
-    return [*NAMED_CLASSES.get(section, {}), *(name for name, _ in names_of(section, schema))]
+    return [*NAMED_CLASSES.get(section, {}), *(name for name, _ in list_class_names(section))]
 
 
 def _find_arguments(above: str, before: Sequence[str], schema: ConfigSchema) -> Mapping[str, Any]:

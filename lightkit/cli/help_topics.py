@@ -1,0 +1,196 @@
+"""The help of a section, a key, a class or a named entry, as text of at most 100 columns."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from lightkit.cli.argument_lookup import HARDWARE_KEYS, describe_import, list_class_names
+from lightkit.cli.config_loader import NAMED_CLASSES
+from lightkit.config import near
+from lightkit.config.schema import ConfigSchema, load_schema
+from lightkit.errors import ConfigError
+
+__all__ = ["format_topic"]
+
+_WIDTH = 100  # columns
+_MAX_NAME = 30
+_HARDWARE_TITLE = "What to train on. `accelerator: cpu` is short for `accelerator: {kind: cpu}`."
+_AUTO = """\
+auto takes the value of a table by hardware (README, "How to compute"): nothing is measured. The
+run's header and lightkit explain say what it came to. lightkit tune measures what is fastest on
+this machine, and finds a batch_size and a learning_rate.
+"""
+
+
+def format_topic(command: str, topics: Sequence[str]) -> str:
+    """Write the help of a section, of a key or class in it, or of a key at the top of a config.
+
+    Args:
+        command: The stage that is asked about.
+        topics: Words after `--help`: a section, and a key or class in it; one word with a dot is both.
+
+    Raises:
+        ConfigError: If there is no such topic.
+    """
+    schema = load_schema()
+    section, *inside = _split_topics(topics, schema)
+    sections, bases, top = (schema.data[name] for name in ("sections", "bases", "top"))
+    if section == "all":
+        raise ConfigError(f"--help all: expected nothing after it, got {inside[0]!r}")
+    if len(inside) > 1:
+        raise ConfigError(f"--help {section} {inside[0]}: expected nothing after it, got {inside[1]!r}")
+    if section in bases:
+        return _format_class(command, section, inside[0], schema) if inside else _format_classes(command, section)
+    if section in top and not inside and section != "accelerator":
+        return _format_arguments({section: top[section]})
+    if section not in sections:
+        words = [*sections, *bases, *top, "all"]
+        hint = near(section, words) or near(section, [key for each in sections.values() for key in each["arguments"]])
+        listing = ", ".join([*sections, *bases])
+        raise ConfigError(f"--help: there is no section {section!r}{hint}\nSections: {listing}; or all.")
+    arguments = sections[section]["arguments"]
+    if section == "trainer" and not schema.counts("pytorch_lightning"):  # another version than the schema's
+        arguments = describe_import("pytorch_lightning.Trainer")["arguments"]
+    keys = HARDWARE_KEYS if section == "accelerator" else arguments
+    if inside and inside[0] not in keys:
+        raise ConfigError(f"--help {section}: there is no key {inside[0]!r}{near(inside[0], keys)}")
+    if section == "accelerator":
+        if inside:
+            says = arguments.get(inside[0], {}).get("says", "")
+            return f"  accelerator.{inside[0]}  {HARDWARE_KEYS[inside[0]]}\n{_wrap(says, 6)}"
+        usage = "--accelerator.gpus=2, or accelerator: {gpus: 2} in a file; the trainer's own keys do the same"
+        width = max(map(len, HARDWARE_KEYS))
+        lines = "".join(f"  {key:{width}}  {says}\n" for key, says in HARDWARE_KEYS.items())
+        return f"accelerator: {_HARDWARE_TITLE}\n\n{usage}\n\n{lines}\n{_AUTO}"
+    if inside:
+        return _format_arguments({f"{section}.{inside[0]}": arguments[inside[0]]})
+    key = next(iter(arguments))
+    says = "Lightning's Trainer" if section == "trainer" else sections[section]["says"]
+    usage = f"--{section}.{key}=VALUE, or {section}: {{{key}: VALUE}} in a file"
+    return f"{section}: {says}\n\n{usage}\n\n{_format_arguments(arguments)}"
+
+
+def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
+    """Split ``trainer.max_epochs`` into a section and a key; find the section of a key or class that stands alone."""
+    first, *others = topics
+    sections = [*schema.data["sections"], *schema.data["bases"]]
+    section, dot, key = first.partition(".")
+    if dot and section in sections:
+        return [section, key, *others]
+    if others or first in sections or first in schema.data["top"]:
+        return [*topics]
+    for name, described in schema.data["sections"].items():
+        if first in described["arguments"]:
+            return [name, first]
+    for name, bases in schema.data["bases"].items():
+        is_class = not dot and schema.path_of(first, bases) is not None
+        if is_class or first in NAMED_CLASSES.get(name, {}):
+            return [name, first]
+    if dot:
+        known = schema.path_of(first)
+        description = _describe(first) if known is None else schema.classes[known]
+        if (own := _section_of(description["bases"], schema)) is not None:
+            return [own, first]
+    return [first]
+
+
+def _section_of(bases: Collection[str], schema: ConfigSchema) -> str | None:
+    return next((name for name, known in schema.data["bases"].items() if {*known} & {*bases}), None)
+
+
+def _describe(path: str) -> Mapping[str, Any]:
+    try:
+        return describe_import(path)
+    except ConfigError as error:
+        raise ConfigError(f"--help: {error}") from error
+
+
+def _format_classes(command: str, section: str) -> str:
+    schema, entries = load_schema(), NAMED_CLASSES.get(section, {})
+    classes = _format_choices(list_class_names(section))
+    if entries:
+        how = f"{section}: a mapping of entries, each a name with a class; null takes one out\n\n"
+        how += f"--{section}.NAME.KEY=VALUE, or {section}: {{NAME: {{init_args: {{KEY: VALUE}}}}}} in a file\n\n"
+        says = {}
+        for name, path in entries.items():
+            known = schema.path_of(path)
+            says[name] = f"{path.rpartition('.')[2]}: {'' if known is None else schema.classes[known]['says']}"
+        how += f"names that stand for a class:\n{_format_choices(says.items())}\nclasses for entries of any name:\n"
+    else:
+        how = f"{section}: a class with its arguments\n\n--{section}=CLASS --{section}.KEY=VALUE\nin a file: "
+        how += f"{section}: {{class_path: CLASS, init_args: {{KEY: VALUE}}}}\n\n"
+    own = "  my_module.Mine: a class of your own, in the working directory or an installed package\n"
+    example = next(iter(entries), "CLASS")
+    return f"{how}{classes}{own}\nlightkit {command} --help {section} {example}: the arguments of one\n"
+
+
+def _format_class(command: str, section: str, name: str, schema: ConfigSchema) -> str:
+    """Write the help of a class, by its entry's name, its short name or its path; only an unknown one is imported.
+
+    Raises:
+        ConfigError: If there is no such class, or it does not belong to the section.
+    """
+    bases, entries = schema.data["bases"][section], NAMED_CLASSES.get(section, {})
+    given = entries.get(name, name)
+    path = schema.path_of(given, bases)
+    if path is None and (same := schema.namesakes(given, bases)):
+        raise ConfigError(f"--help {section}: several classes are called {name!r}; say which: {', '.join(same)}")
+    if path is None and "." not in given:
+        known = [*entries, *(short for short, _ in list_class_names(section))]
+        says = f"--help {section}: there is no class {name!r}{near(name, known)}"
+        raise ConfigError(f"{says}\n--help {section} lists what there is; one of your own is my_module.{name}")
+    description = schema.classes[path] if path is not None and schema.counts(path) else _describe(path or given)
+    if not {*description["bases"]} & {*bases}:
+        expected = " or ".join(base.rpartition(".")[2] for base in bases)
+        other = _section_of(description["bases"], schema)
+        hint = f"; it goes under {other}" if other else ""
+        raise ConfigError(f"--help {section}: {path or given} is no {expected}{hint}")
+    arguments = description["arguments"]
+    entry = f"{section}.{name if name in entries else 'NAME'}" if entries else section
+    usage = "" if name in entries else f" --{entry}={name}"
+    usage += f" --{entry}.{next(iter(arguments))}=VALUE" if arguments else ""
+    more = "\nIt also takes keys that are not listed here, and hands them on.\n" if description.get("open") else ""
+    head = f"{path or given}\n{_wrap(description['says'])}"
+    return f"{head}\nlightkit {command}{usage}\n\n{_format_arguments(arguments)}{more}"
+
+
+def _format_arguments(arguments: Mapping[str, Mapping[str, Any]]) -> str:
+    """Write each argument with its type, its default and its help."""
+    width = min(_MAX_NAME, max(map(len, arguments), default=0))
+    lines = []
+    for name, argument in arguments.items():
+        value = argument.get("default")
+        value = value if isinstance(value, str) and value else json.dumps(value)  # as in a file
+        default = "required" if argument.get("required") else f"default: {value}"
+        lines.append(_wrap(f"{argument['shown']}; {default}", width + 4, f"  {name:{width}}  "))
+        lines.append(_wrap(argument.get("says") or "", 6))
+    return "".join(lines) or "  (no arguments)\n"
+
+
+def _format_choices(choices: Iterable[tuple[str, str]]) -> str:
+    """Write each name with the first sentence of its help, one line each, cut where that is long."""
+    each = list(choices)
+    width = min(_MAX_NAME, max((len(name) for name, _ in each), default=0))
+    lines = []
+    for name, says in each:
+        sentence = " ".join(says.split()).partition(". ")[0].removesuffix(".")
+        line = f"  {name:{width}}  {sentence}".rstrip()
+        lines.append(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3].rstrip()}...")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _wrap(text: str, indent: int = 0, head: str | None = None) -> str:
+    """Wrap a text, its first line after ``head``; nothing where it is empty."""
+    margin = " " * indent
+    filled = textwrap.fill(
+        " ".join(text.split()),
+        _WIDTH,
+        initial_indent=margin if head is None else head,
+        subsequent_indent=margin,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return f"{filled}\n" if filled else ""
