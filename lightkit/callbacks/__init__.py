@@ -3,6 +3,7 @@
 from lightkit.callbacks.bad_images import BadImages
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO, VerifiedXLACheckpointIO
+from lightkit.callbacks.computation import Computation
 from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.last_block import last_block
 from lightkit.callbacks.nonfinite import FiniteLoss
@@ -18,6 +19,7 @@ from lightkit.callbacks.webhook import WebhookNotifier
 __all__ = [
     "BadImages",
     "Checkpoint",
+    "Computation",
     "EnoughRoom",
     "FiniteLoss",
     "PredictionTable",

@@ -18,6 +18,7 @@ from lightkit import runs
 from lightkit.callbacks import (
     BadImages,
     Checkpoint,
+    Computation,
     EnoughRoom,
     FiniteLoss,
     PredictionTable,
@@ -44,7 +45,6 @@ from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import ConfigError
 from lightkit.launch import WatchdogSettings, heartbeat, read_watchdog
 from lightkit.launch.plan import THREADS
-from lightkit.tuning.computation import Computation
 
 __all__ = ["TrainerComponents", "computation_unrecorded", "list_callbacks", "share_devices", "take_threads"]
 

@@ -1,57 +1,103 @@
-"""`lightkit tune`: the settings of `accelerator` measured on the real model, all of them, in a table."""
+"""`lightkit tune`: measure which settings train the real model fastest here, and write them as a layer."""
 
 from __future__ import annotations
 
+import json
+import logging
+import math
+import os
+import resource
+import shlex
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from lightkit.cli.command_line import Takes, parse_command_line
-from lightkit.errors import ConfigError
+from lightkit.cli.console import configure_console, quiet_libraries
+from lightkit.cli.explaining import located
+from lightkit.cli.full_validation import open_context
+from lightkit.cli.tables import print_table
+from lightkit.config import Origin, Resolved, dump_yaml, shown_path
+from lightkit.config.accelerator.auto import choose_settings
+from lightkit.config.accelerator.homes import home_of
+from lightkit.config.accelerator.said import Said
+from lightkit.config.accelerator.words import PRECISIONS
+from lightkit.config.tree import Leaf
+from lightkit.errors import ConfigError, LightkitError
+from lightkit.hardware import this_machine
+from lightkit.hardware.allocator import keep_memory
+from lightkit.hardware.cores import find_user_threads
+from lightkit.hardware.processor import available_memory_bytes
+from lightkit.launch.plan import THREADS
+from lightkit.runs.files import finite
+from lightkit.runs.signals import SignalWatch
+
+if TYPE_CHECKING:
+    from pytorch_lightning import Trainer
+
+    from lightkit.cli.context import RunContext
+    from lightkit.cli.model_factory import ModelFactory
+    from lightkit.tuning.benchmark import Benchmark
+    from lightkit.tuning.variants import Trial, Variant
 
 __all__ = ["tune"]
 
-_USAGE = "usage: lightkit tune -c FILE... [--json] [--budget SECONDS] [--key=value]..."
+_USAGE = "usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget SECONDS] [--json]"
 _HELP = f"""\
-{_USAGE}
+{_USAGE} [--key=value]...
 
-Measure how the config's model trains fastest on this machine, and train nothing. Each setting of `accelerator` that is
-auto in the config is tried, on real batches; where none is, all are that the config does not fix: precision,
+Measure how the config's model trains fastest on this machine, in short fits of the real model on real batches, and
+write a layer with the settings that gain. Tried is what the config does not fix, or leaves to auto: precision,
 memory_format, compile, fused, threads and num_workers, on CUDA tf32 too. A setting is taken only if the losses of the
 first steps stay within a stated tolerance of float32's, and with trainer.deterministic only if they repeat.
 
   -c FILE           a layer of the config
-  --budget SECONDS  try nothing more after so many seconds; default: as many as it takes
+  --output FILE     the layer to write; default: tuned.yaml
+  --batch-size      find the largest batch that fits into memory, by Lightning's Tuner; taken if it gains
+  --learning-rate   find a learning rate, by the range test of Lightning's Tuner
+  --budget SECONDS  try no other setting after so many seconds; default: as many as it takes
   --json            print one JSON object: all measurements, and what is chosen
-  --quiet           print the lines for a config only
+  --quiet           print the layer only
   --trust           let checkpoints and weights run code as they load
 
-Printed are all measurements, why a setting was refused, and the lines of YAML that fix what was chosen. `lightkit fit`
-then takes what was found, if its config has the same autos or fewer of the settings for speed, and fixes the rest as it
-was measured. It is kept below run.root, in .tuning, for this model, data, code, machine and these versions: a file for
-speed, for batch_size and for learning_rate. Delete them to forget; lightkit tune itself measures all anew. Where
---budget has left something out, a fit with more time measures again. No run is left. Interrupted, it keeps nothing of
-the search that was under way.
+Nothing is trained and no run is left. Use what was found with another -c.
 Exit code 0: measured; 1: the model raises an error; 2: the config is wrong; 3: the data is wrong or missing.
 
 lightkit tune -c configs/flowers.yaml
-lightkit tune -c configs/flowers.yaml -c configs/accelerator/auto.yaml --json
+lightkit fit -c configs/flowers.yaml -c tuned.yaml
 """
-_OWN: dict[str, Takes] = {"--budget": "value", "--json": "switch"}
+_OWN: dict[str, Takes] = {
+    "--output": "value",
+    "--batch-size": "switch",
+    "--learning-rate": "switch",
+    "--budget": "value",
+    "--json": "switch",
+}
 _CONFIG: dict[str, Takes] = {"-c": "value", "--config": "value", "--quiet": "switch", "--trust": "switch"}
-
 _OF_OTHERS = {
     "--print_config": "lightkit fit has it",
-    "--output": "--json prints all measurements as JSON",
     "--run": "-c RUN/config.yaml names the config of a run",
 }
 """Options of `lightkit fit` and the like, and what there is here in their place."""
+_HEAD = ("setting", "ms a step", "samples/s", "gain", "")
+_LEAST_GAIN = 1.05
+"""A larger batch is worth its memory where it gives more than this times as many samples a second."""
 
 
 def tune(words: list[str]) -> int:
-    """Measure, print what was found, and return the exit code.
+    """Measure, print what was found, write the layer, and return the exit code.
 
     Args:
         words: The command line after the command.
 
     Raises:
-        ConfigError: If the arguments or the config are wrong.
+        LightkitError: If the arguments, the config or the data are wrong.
     """
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
@@ -62,19 +108,245 @@ def tune(words: list[str]) -> int:
     line = parse_command_line("tune", words, usage=_USAGE, own=_OWN, config=_CONFIG)
     if line.positionals:
         raise ConfigError(f"tune: unexpected argument {line.positionals[0]!r}\n{_USAGE}")
-    budget_s = _seconds(line.options.get("--budget"))
-    from lightkit.cli.tuning import tuned_config  # here: it may load torch
+    budget_s = _read_seconds(line.options.get("--budget"))
+    output = Path(line.options.get("--output", "tuned.yaml"))
+    if output.is_dir() or not output.parent.is_dir():
+        raise ConfigError(f"tune: --output {output}: expected a file in a folder that exists")
+    with SignalWatch() as watch:
+        keep_memory()  # as fit does
+        context = open_context("fit", line.config_words, watch)
+        if context.passthrough:
+            raise ConfigError("tune: --KEY.help is an option of lightkit fit")
+        configure_console(context.mode, context.resolved.masked)
+        for notice in context.hardware.notices:
+            logging.getLogger("lightkit").warning(notice)
+        context.seat = None
+        keys = _list_open_keys(context)
+        for option in {"--batch-size", "--learning-rate"} & {*line.options}:
+            _check_takes_value(option, context.resolved)
+        if not keys and not {"--batch-size", "--learning-rate"} & {*line.options}:
+            raise ConfigError("tune: the config fixes all settings for speed; set accelerator.precision: auto")
+        if context.launch.threads is not None:  # as fit does, before torch is loaded
+            os.environ[THREADS] = str(context.launch.threads)
+        quiet_libraries()
+        try:
+            with context.stack, redirect_stdout(sys.stderr):  # what the user's code prints is no measurement
+                lines, benchmark = _measure(context, keys, line.options, budget_s=budget_s)
+        except LightkitError as error:
+            raise located(error, context.resolved) from error
+    layer = context.resolved.masked(_format_layer(lines, words))
+    output.write_text(layer, encoding="utf-8")
+    if "--json" in line.options:
+        print(context.resolved.masked(json.dumps(_describe(lines, benchmark), indent=2)))
+        return 0
+    if context.mode != "quiet":
+        _print_trials(benchmark)
+        print(f"\n{shown_path(output)}:")
+    print(layer, end="")
+    return 0
 
-    return tuned_config([*line.config_words], budget_s=budget_s, is_json="--json" in line.options)
 
-
-def _seconds(said: str | None) -> float | None:
-    if said is None:
-        return None
+def _read_seconds(said: str | None) -> float:
     try:
-        seconds = float(said)
+        seconds = math.inf if said is None else float(said)
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds < float("inf"):
+    if not seconds > 0 or (said is not None and math.isinf(seconds)):
         raise ConfigError(f"tune: --budget: expected a number of seconds above 0, got {said!r}\n{_USAGE}")
     return seconds
+
+
+def _check_takes_value(option: str, resolved: Resolved) -> None:
+    """Check that the config's classes take what an option finds.
+
+    Raises:
+        ConfigError: If none has such an argument.
+    """
+    key = option.removeprefix("--").replace("-", "_")
+    home_of(key, Said(("accelerator", key), Leaf("auto", Origin("flag", option)), 1), resolved)
+
+
+def _list_open_keys(context: RunContext) -> list[str]:
+    """List the settings for speed that the config does not fix: not set, or chosen by the rule for auto."""
+    values, chosen = context.resolved.values, context.hardware.chosen
+    homes = {key: ("accelerator", key) for key in ("memory_format", "compile", "fused", "tf32")}
+    homes["precision"] = "trainer", "precision"
+    if find_user_threads() is None:
+        homes["threads"] = "launch", "threads"
+    keys = [
+        key
+        for key, (section, name) in homes.items()
+        if (values.get(section) or {}).get(name) is None or f"{section}.{name}" in chosen
+    ]
+    data = values.get("data") or {}
+    num_workers = (data.get("init_args", data) or {}).get("num_workers")
+    if data and (num_workers in ("auto", None) or "data.init_args.num_workers" in chosen):
+        keys.append("num_workers")
+    return keys
+
+
+def _measure(
+    context: RunContext, keys: list[str], options: Collection[str], *, budget_s: float
+) -> tuple[dict[str, tuple[Any, str]], Benchmark]:
+    """Measure what is open.
+
+    Returns:
+        By key of the section `accelerator`: the value that gained, and its number in words; and all trials.
+    """
+    import torch  # here, as all that loads torch: arguments and config are checked before
+
+    from lightkit.callbacks.computation import Computation, has_convolutions, missing_for_compiling
+    from lightkit.cli.model_factory import ModelFactory
+    from lightkit.tuning.benchmark import Benchmark, TrialBudget, find_learning_rate, make_trainer
+    from lightkit.tuning.variants import Variant
+
+    warnings.simplefilter("ignore")  # the training warns of the same
+    for name in ("pytorch_lightning", "lightning_fabric", "lightkit.data", "lightkit.models"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    factory = ModelFactory(session=context)
+    factory.build()
+    machine, device = this_machine(), factory.trainer.strategy.root_device.type
+    cores = machine.cores or 1
+    section, arguments = factory.config["fit"], factory.trainer_arguments
+    arguments["default_root_dir"] = context.stack.enter_context(tempfile.TemporaryDirectory(prefix="lightkit-tune-"))
+    excluded = {"precision"} if "plugins" in arguments else set()  # one of them decides it
+    excluded |= {"compile"} if missing_for_compiling(device) is not None else set()
+    keys = [key for key in keys if key not in excluded]
+
+    def compute(variant: Variant) -> Computation:
+        return Computation(variant.memory_format, variant.compile, variant.tf32, variant.fused)
+
+    def make_benchmark(**data_arguments: Any) -> Benchmark:
+        return Benchmark(
+            partial(factory.build, **data_arguments),
+            trainer_arguments=arguments,
+            compute=compute,
+            has_convolutions=has_convolutions,
+            seed=int(section["seed_everything"] or 0),
+            budget=TrialBudget(budget_s),
+            is_deterministic=arguments.get("deterministic") is True,
+            report=context.tell,
+        )
+
+    def make_tuner_trainer(variant: Variant) -> Trainer:
+        precision = {} if "plugins" in arguments else {"precision": variant.precision}
+        return make_trainer({**arguments, **precision, "max_epochs": 1000}, [compute(variant)])
+
+    base = Variant(
+        PRECISIONS.get(str(arguments.get("precision")), str(arguments.get("precision", "32-true"))),
+        **{key: section["accelerator"][key] for key in ("memory_format", "compile", "tf32", "fused")},
+        threads=context.launch.threads or torch.get_num_threads(),
+    )
+    lines: dict[str, tuple[Any, str]] = {}
+    sized: dict[str, int] = {}
+    if "--batch-size" in options:
+        size, words = _find_batch_size(factory, make_benchmark, base, make_tuner_trainer(base))
+        if size is not None:
+            sized["batch_size"], lines["batch_size"] = size, (size, words)
+    benchmark = make_benchmark(**sized)
+    benchmark.start(base, reference=replace(base, precision="32-true") if "precision" in keys else None)
+    benchmark.search(
+        keys,
+        device=device,
+        lower_precision=choose_settings({"cuda": "gpu"}.get(device, device), machine, processes=1)[1]["precision"],
+        threads=[number for number in (cores, cores - 1, cores // 2) if number > 0],
+    )
+    best = benchmark.best.variant
+    if "num_workers" in keys and "num_workers" in factory.data_arguments:
+        numbers = {0, 1, cores // 2, cores - 1}
+        benchmark.search_workers(factory.data_arguments["num_workers"], sorted(numbers))
+    for before, after in benchmark.gains:
+        for key, value in after.variant.changes_from(before.variant).items():
+            lines[key] = value, f"{after.step_s * 1e3:.1f} ms a step, before {before.step_s * 1e3:.1f}"
+    for key, value in vars(base).items():
+        if key in lines and lines[key][0] == value:  # changed, and back again
+            del lines[key]
+    if "--learning-rate" in options:
+        rate, words = find_learning_rate(partial(factory.build, **sized), make_tuner_trainer(best))
+        if rate is None:
+            logging.getLogger("lightkit").warning("tune: no learning rate was found: %s", words)
+        else:
+            lines["learning_rate"] = rate, f"a tenth of the rate of the least loss: {words}"
+    return lines, benchmark
+
+
+def _find_batch_size(
+    factory: ModelFactory, make_benchmark: Callable[..., Benchmark], base: Variant, trainer: Trainer
+) -> tuple[int | None, str]:
+    """Find the largest batch that fits, and measure whether it gains; None where it does not.
+
+    Raises:
+        ConfigError: If the data has no batch size.
+    """
+    from lightkit.tuning.benchmark import find_batch_size  # here: it loads torch
+
+    first = factory.data_arguments.get("batch_size")
+    if not isinstance(first, int):
+        raise ConfigError("tune: --batch-size: the config's data has no argument batch_size")
+    with _limit_memory():
+        size = find_batch_size(factory.build, trainer, first=first)
+    trials = []
+    for each in (first, size):
+        benchmark = make_benchmark(batch_size=each)
+        benchmark.start(base)
+        trials.append(benchmark.best)
+    size = trials[1].batch_size or size  # the data may have fewer samples
+    rates = [(trial.batch_size or 0) / trial.step_s for trial in trials]
+    words = f"{rates[1]:.4g} samples/s, with {first} {rates[0]:.4g}; the learning rate is not scaled"
+    return (size, words) if rates[1] > _LEAST_GAIN * rates[0] else (None, words)
+
+
+@contextmanager
+def _limit_memory() -> Iterator[None]:
+    """Let an allocation beyond nine tenths of the free memory fail, before the kernel ends the process."""
+    import psutil  # here: it takes as long as reading a config
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    most_bytes = psutil.Process().memory_info().vms + int(0.9 * available_memory_bytes())
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _format_layer(lines: Mapping[str, tuple[Any, str]], words: Sequence[str]) -> str:
+    head = f"# {shlex.join(['lightkit', 'tune', *words])}\n# measured on {this_machine().cpu}\n"
+    if not lines:
+        return f"{head}accelerator: {{}}  # nothing that was tried gains\n"
+    rows = [f"  {dump_yaml({key: value}).strip()}  # {says}\n" for key, (value, says) in lines.items()]
+    return f"{head}accelerator:\n{''.join(rows)}"
+
+
+def _note(trial: Trial, benchmark: Benchmark) -> str:
+    return "chosen" if benchmark.is_chosen(trial) else "" if trial.refused is None else f"refused: {trial.refused}"
+
+
+def _print_trials(benchmark: Benchmark) -> None:
+    trials = [*benchmark.trials.values()]
+    rows = []
+    for trial in trials:
+        rate = "-" if trial.batch_size is None or not trial.times else f"{trial.batch_size / trial.step_s:.4g}"
+        gain = f"{benchmark.gain_of(trial):.2f}" if trial.times else "-"
+        step = f"{trial.step_s * 1e3:.1f}" if trial.times else "-"
+        rows.append([str(trial.variant), step, rate, gain, _note(trial, benchmark)])
+    styles = {"chosen": "bold green", "refused": "dim"}
+    is_terminal = sys.stdout.isatty()
+    print_table(_HEAD, rows, is_terminal=is_terminal, style=lambda row: styles.get(row[-1].partition(":")[0]))
+    for variant in benchmark.left_out:
+        print(f"left out  {variant}: the time was over")
+
+
+def _describe(lines: Mapping[str, tuple[Any, str]], benchmark: Benchmark) -> dict[str, Any]:
+    """Give all that was measured, for JSON."""
+    trials = [
+        {**asdict(trial), "step_s": trial.step_s if trial.times else None, "note": _note(trial, benchmark)}
+        for trial in benchmark.trials.values()
+    ]
+    return {
+        "schema": 2,
+        "chosen": {key: value for key, (value, _) in lines.items()},
+        "gain": round(max(map(benchmark.gain_of, filter(benchmark.is_chosen, benchmark.trials.values()))), 3),
+        "trials": finite(trials),
+        "left_out": [str(variant) for variant in benchmark.left_out],
+    }

@@ -1,1 +1,1 @@
-"""How a model is computed fastest on this machine: candidates, measurements, a choice, and what applies it."""
+"""Short fits of the real model that measure which settings train it fastest. Only `lightkit tune` uses it."""

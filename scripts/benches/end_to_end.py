@@ -36,7 +36,6 @@ from benches.end_to_end_training import (
     lightning_cli,
     loop,
     train,
-    tune,
 )  # fmt: skip
 
 __all__ = ["Found", "compared", "contestants", "run"]
@@ -60,7 +59,7 @@ def run(words: Sequence[str]) -> int:
     add_options(parser, weights=False, max_images=MAX_IMAGES)
     parser.add_argument("--epochs", type=int, default=3, help="of each training, 2 at least (default: 3)")
     parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels (default: 224)")
-    parser.add_argument("--fixed", action="store_true", help=f"lightkit does not choose, but takes {FIXED}")
+    parser.add_argument("--fixed", action="store_true", help=f"lightkit takes {FIXED} on any hardware")
     options = parsed(parser, words)
     options.max_images = options.max_images or (50 if options.quick else MAX_IMAGES)
     if options.quick:
@@ -89,7 +88,6 @@ def measured(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
             return images_per_s(moments, laid.num_train)
 
         names = contestants(laid, options, seed=options.seed)
-        told = [] if options.fixed else [_tuned(tune(names[LIGHTKIT], Path(work, "tune"), threads=options.threads))]
         rounds = contest(
             {name: partial(of_seed, name) for name in names},
             repeat=options.repeat, seed=options.seed, told="end_to_end",
@@ -99,7 +97,7 @@ def measured(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
         "comparisons": compared(found, laid.num_train, laid.num_val),
         "rounds": {"images_per_s": rounds, "accuracy": {name: _accuracies(each) for name, each in found.items()}},
         "settings": {**settings, "num_train": laid.num_train, "num_val": laid.num_val},
-        "notes": [*told, accuracy_in_words(found, laid.num_val, options.epochs)],
+        "notes": [accuracy_in_words(found, laid.num_val, options.epochs)],
     }
 
 
@@ -123,7 +121,7 @@ def contestants(
         "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": LEARNING_RATE}},
         "accelerator": accelerator or (FIXED if options.fixed else CHOSEN),
         "trainer": trainer,
-        "run": {"root": str(laid.root.parent / "runs")},  # where all find what `lightkit tune` has found
+        "run": {"root": str(laid.root.parent / "runs")},
         "callbacks": {"checkpoint": {}, "clock": {"class_path": CLOCK}},
         "seed_everything": seed,
     }
@@ -135,11 +133,6 @@ def contestants(
         loop("end_to_end_plain", by_hand),
     ]
     return {training.name: training for training in trainings}
-
-
-def _tuned(found: Mapping[str, Any]) -> str:
-    chosen = ", ".join(f"{key} {value}" for key, value in found["chosen"].items() if value is not None)
-    return f"`lightkit tune` has measured {found['seconds']:.0f} s and chosen {chosen}."
 
 
 def images_per_s(moments: Moments, num_train: int) -> float:

@@ -25,7 +25,6 @@ __all__ = [
     "lightning_cli",
     "loop",
     "train",
-    "tune",
 ]
 
 LIGHTKIT, LIGHTNING_CLI, BY_HAND = "lightkit", "LightningCLI", "hand-written loop"
@@ -104,31 +103,6 @@ def train(training: Training, folder: Path, *, threads: int, watch: Callable[[in
     if code:
         raise BenchError(f"{training.name} ended with {code}:\n{_tail(says)}")
     return read(folder / "moments.jsonl", started_s=started_s)
-
-
-def tune(training: Training, folder: Path, *, threads: int) -> dict[str, Any]:
-    """Let `lightkit tune` measure what a training of lightkit's leaves open, and give what it prints as JSON.
-
-    Args:
-        training: Of lightkit.
-        folder: That it runs in; it is made.
-        threads: For computing.
-
-    Raises:
-        BenchError: If it fails.
-    """
-    folder.mkdir(parents=True)
-    for name, text in training.files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    words = (sys.executable, "-m", "lightkit", "tune", "-c", "bench.yaml", "--json")
-    environment = {**alone(threads), FILE: str(folder / "moments.jsonl"), "XDG_CACHE_HOME": str(folder / "cache")}
-    done = subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
-    )
-    if done.returncode:
-        raise BenchError(f"lightkit tune ended with {done.returncode}:\n{done.stderr.strip()[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def _ended(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from tests.contract.examples import MY_PROJECT, SMALL
 from tests.contract.workspace import ForkServer, Result, Workspace
@@ -33,6 +35,17 @@ def test_tune_ends_with_0_and_prints_a_number_for_each_variant(tuned: tuple[Work
     assert all(re.search(r"\s\d+(\.\d+)?\s", line) for line in table)
 
 
+def test_tune_writes_a_layer_with_what_gains_and_each_number(tuned: tuple[Workspace, Result]) -> None:
+    workspace, result = tuned
+    layer = (workspace.folder / "tuned.yaml").read_text(encoding="utf-8")
+    assert layer in result.out
+    assert layer.startswith("# lightkit tune -c quick.yaml -c fixed.yaml\n")
+    block = yaml.safe_load(layer)["accelerator"]
+    assert {*block} <= {"memory_format", "fused"}
+    assert len(re.findall(r"^  \w+: .*  # [\d.]+ ms a step, before [\d.]+$", layer, re.MULTILINE)) == len(block)
+    workspace.run("check", "-c", "quick.yaml", "-c", "fixed.yaml", "-c", "tuned.yaml").ok()
+
+
 def test_tune_leaves_no_run_and_changes_no_config(tuned: tuple[Workspace, Result]) -> None:
     workspace, _ = tuned
     assert workspace.runs == []
@@ -40,14 +53,29 @@ def test_tune_leaves_no_run_and_changes_no_config(tuned: tuple[Workspace, Result
     assert "memory_format" not in (workspace.folder / "quick.yaml").read_text(encoding="utf-8")
 
 
+def test_a_batch_size_and_a_learning_rate_come_from_lightnings_tuner(tuned: tuple[Workspace, Result]) -> None:
+    workspace, _ = tuned
+    fixed = [f"--accelerator.{key}" for key in ("memory_format=contiguous", "fused=false", "tf32=false")]
+    fixed += ["--optimizer.class_path=SGD", "--optimizer.init_args.lr=0.01"]
+    words = ("-c", "quick.yaml", "-c", "fixed.yaml", *fixed, "--output", "sizes.yaml", "--json")
+    found = json.loads(workspace.run("tune", *words, "--batch-size", "--learning-rate").ok().out)
+    block = yaml.safe_load((workspace.folder / "sizes.yaml").read_text(encoding="utf-8"))["accelerator"]
+    assert block == found["chosen"]
+    assert {*block} <= {"batch_size", "learning_rate"}
+    assert block["batch_size"] > 4
+    workspace.run("check", *words[:4], *fixed, "-c", "sizes.yaml").ok()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("--budget", "soon"), r"--budget.*'soon'"),
         (("--run", "latest"), r"--run.*-c"),
+        (("--learning-rate",), r"learning_rate: auto: Net has no argument learning_rate or lr"),
+        (("--output", "no/such/folder.yaml"), r"--output no/such/folder\.yaml"),
         (("--trainer.precision=atuo",), r"precision.*atuo"),
     ],
-    ids=["budget", "run", "value"],
+    ids=["budget", "run", "rate", "output", "value"],
 )
 def test_a_mistake_is_told_before_anything_is_measured(
     words: tuple[str, ...], says: str, tuned: tuple[Workspace, Result]

@@ -121,7 +121,7 @@ def test_a_batch_size_is_searched_in_the_memory_that_others_leave(pictures: Work
     pictures.write("occupy.py", OCCUPY)
     neighbour = pictures.start(str(2 * GIB), cold=True, script="occupy.py", environ=visible_gpu)
     neighbour.wait_for(lambda: "occupied" in neighbour.out)
-    words = ("accelerator.gpus=1", "accelerator.batch_size=auto", "data.init_args.image_size=224")
+    words = ("accelerator.gpus=1", "--batch-size", "data.init_args.image_size=224")
     result = pictures.run_cold("tune", "-c", "pictures.yaml", *words, "--json", environ=visible_gpu, timeout_s=400).ok()
     assert "batch_size" in result.out
     assert json.loads(result.out)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightkit.hardware import Machine
-from lightkit.hardware.cores import threads_as_set, workers_by_rule
+from lightkit.hardware.cores import find_user_threads, workers_by_rule
 
 __all__ = ["choose_settings"]
 
@@ -45,7 +45,7 @@ def choose_settings(
         has_bf16 = bool(_CPU_BF16.intersection(machine.instruction_sets))
         words = f"CPU with{'' if has_bf16 else 'out'} bf16 instructions, {share} core{'s' if share > 1 else ''}"
         precision, memory_format = ("bf16-mixed", "channels_last") if has_bf16 else ("32-true", "contiguous")
-        threads = None if threads_as_set(environ) else share
+        threads = None if find_user_threads(environ) else share
     elif kind == "gpu":
         has_bf16 = bool(machine.gpus) and all(gpu.capability >= (8, 0) for gpu in machine.gpus or ())
         words = f"CUDA with{'' if has_bf16 else 'out'} bf16"

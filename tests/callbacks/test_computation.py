@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -14,11 +15,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightkit.callbacks import computation
+from lightkit.callbacks.computation import Computation
 from lightkit.errors import ConfigError
 from lightkit.models.classifier import ImageClassifier
-from lightkit.tuning import compiling, computation
-from lightkit.tuning.computation import Computation
-from tests.tuning.conftest import Pictures, Small
+from tests.trainers import quiet_trainer
+from tests.tuning.examples import Pictures, Small
+
+
+@pytest.fixture
+def trainer_of(tmp_path: Path) -> Callable[..., Trainer]:
+    """Quiet trainers on the CPU."""
+    return partial(quiet_trainer, tmp_path)
 
 
 class Looks(Callback):
@@ -110,7 +118,7 @@ def test_compiling_nothing_is_warned_of(
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    monkeypatch.setattr(computation, "refuse_without_compiler", lambda _: None)
+    monkeypatch.setattr(computation, "_refuse_without_compiler", lambda _: None)
     trainer_of(callbacks=[Computation(compile=True)]).fit(Bare(), datamodule=Pictures())
     assert "no attribute of Bare is a layer with parameters" in caplog.text
 
@@ -243,7 +251,7 @@ def test_what_cannot_be_compiled_here_is_refused_before_the_first_step(
     trainer_of: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "no-such-compiler" in (compiling.missing_for_compiling("cpu") or "")
+    assert "no-such-compiler" in (computation.missing_for_compiling("cpu") or "")
     with pytest.raises(ConfigError, match=r"torch.compile needs a C\+\+ compiler \(no-such-compiler is not"):
         fit(trainer_of, Small(), Computation(compile=True))
 

@@ -1,20 +1,14 @@
-"""A small model, its pictures and quiet trainers that the tests of tuning share."""
+"""A small model and its pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from pytorch_lightning import LightningDataModule, LightningModule, Trainer
+from pytorch_lightning import LightningDataModule, LightningModule
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
-
-from tests.trainers import quiet_trainer
 
 
 class Pictures(LightningDataModule):
@@ -60,10 +54,3 @@ class Small(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer: torch.optim.Optimizer = getattr(torch.optim, self.optimizer)(self.parameters(), lr=0.01)
         return optimizer
-
-
-@pytest.fixture
-def trainer_of(tmp_path: Path) -> Callable[..., Trainer]:
-    """Quiet trainers on the CPU."""
-
-    return partial(quiet_trainer, tmp_path)

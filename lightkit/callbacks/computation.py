@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
-from collections.abc import Iterator
-from typing import Any
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -12,17 +17,16 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
+from torchmetrics import Metric
 
 from lightkit.errors import ConfigError
-from lightkit.tuning.compiling import compile_parts, refuse_without_compiler, uncompile
-from lightkit.tuning.tf32 import set_tf32, tf32_of_process
-from lightkit.tuning.variant import MemoryFormat
 
-__all__ = ["Computation", "can_be_fused", "has_convolutions"]
+__all__ = ["Computation", "has_convolutions", "missing_for_compiling"]
 
 _log = logging.getLogger("lightkit")
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+_COMPILERS = ("g++", "clang++", "c++")
 
 
 class Computation(Callback):
@@ -44,7 +48,7 @@ class Computation(Callback):
 
     def __init__(
         self,
-        memory_format: MemoryFormat = "contiguous",
+        memory_format: Literal["contiguous", "channels_last"] = "contiguous",
         compile: bool = False,  # noqa: A002 (as the config calls it)
         tf32: bool | None = None,
         fused: bool | None = None,
@@ -64,10 +68,10 @@ class Computation(Callback):
         """
         device = trainer.strategy.root_device
         if self.compile:
-            refuse_without_compiler(device.type)
+            _refuse_without_compiler(device.type)
         if self.tf32 is not None and device.type == "cuda":
-            self._tf32_before = tf32_of_process()
-            set_tf32(self.tf32, self.tf32)
+            self._tf32_before = _get_tf32()
+            _set_tf32(self.tf32, self.tf32)
         strategy: Any = trainer.strategy
         set_up = strategy.setup
 
@@ -85,7 +89,7 @@ class Computation(Callback):
             for weight in _weights_of_convolutions(module):
                 weight.data = weight.data.contiguous(memory_format=_CHANNELS_LAST[weight.dim()])
         is_compiling = self.compile and trainer.state.fn == TrainerFn.FITTING
-        if is_compiling and not compile_parts(module, when=lambda: trainer.training):
+        if is_compiling and not _compile_parts(module, when=lambda: trainer.training):
             _log.warning(
                 "accelerator.compile: true compiles nothing: no attribute of %s is a layer with parameters",
                 type(module).__name__,
@@ -94,7 +98,7 @@ class Computation(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse an optimizer without a fused kernel before anything is computed."""
         for optimizer in trainer.optimizers if self.fused else ():
-            if not can_be_fused(optimizer):
+            if not _can_be_fused(optimizer):
                 raise ConfigError(
                     f"accelerator.fused: true, but {type(optimizer).__name__} has no fused kernel for all its "
                     "parameters. Adam, AdamW, SGD and Adagrad have one for parameters of real numbers, unless "
@@ -104,7 +108,7 @@ class Computation(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set up the optimizers, whose state a checkpoint has filled by now."""
         for optimizer in trainer.optimizers:
-            if self.fused is not None and can_be_fused(optimizer):
+            if self.fused is not None and _can_be_fused(optimizer):
                 _fuse(optimizer, fused=self.fused)
             _lay_out_state(optimizer)
 
@@ -120,10 +124,10 @@ class Computation(Callback):
         for name in ("setup", "lightning_module_state_dict", "optimizer_state"):
             vars(trainer.strategy).pop(name, None)
         if self._tf32_before is not None:
-            set_tf32(*self._tf32_before)
+            _set_tf32(*self._tf32_before)
             self._tf32_before = None
         if self.compile:
-            uncompile(module)
+            _uncompile(module)
         if self.memory_format == "channels_last":
             for weight in _weights_of_convolutions(module):
                 weight.data = weight.data.contiguous()
@@ -134,7 +138,7 @@ def has_convolutions(module: nn.Module) -> bool:
     return next(_weights_of_convolutions(module), None) is not None
 
 
-def can_be_fused(optimizer: Optimizer) -> bool:
+def _can_be_fused(optimizer: Optimizer) -> bool:
     """Tell whether an optimizer has a kernel for all parameters, and may use it for these."""
     return "fused" in getattr(optimizer, "defaults", {}) and all(  # DeepSpeed's has none
         torch.is_floating_point(parameter) and not group.get("differentiable")
@@ -207,3 +211,114 @@ def _lay_out_state(optimizer: Optimizer) -> None:
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
                 state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def missing_for_compiling(device: str) -> str | None:
+    """Say what `torch.compile` lacks on this machine; None where it has all that it needs.
+
+    Args:
+        device: Type of the device that trains.
+    """
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    if device == "cpu":
+        compiler = os.environ.get("CXX") or next(filter(shutil.which, _COMPILERS), None)
+        if compiler is None or shutil.which(compiler) is None:
+            return f"a C++ compiler ({compiler or ', '.join(_COMPILERS)} is not on the PATH)"
+        return None if header.is_file() else f"Python's headers ({header} is not there)"
+    if device == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            return "triton, which is not installed"
+        compiler = os.environ.get("CC") or next(filter(shutil.which, ("gcc", "clang", "cc")), None)
+        return None if compiler and shutil.which(compiler) else "a C compiler, which triton builds its launcher with"
+    return None
+
+
+def _refuse_without_compiler(device: str) -> None:
+    """Refuse to compile where that would fail in the first step.
+
+    Raises:
+        ConfigError: If something is missing.
+    """
+    if missing := missing_for_compiling(device):
+        raise ConfigError(
+            f"accelerator.compile: true, but torch.compile needs {missing}. Install it, or set accelerator.compile: "
+            "false."
+        )
+
+
+def _compile_parts(module: nn.Module, *, when: Callable[[], bool]) -> int:
+    """Have the first-level children of a model that have parameters compiled when they are first called.
+
+    The parts, not the model: what its steps log and count would break into pieces that cost more than they give.
+
+    Args:
+        module: The model.
+        when: Tells whether a call is to be compiled.
+
+    Returns:
+        Number of these parts.
+    """
+    parts = [*_parts(module)]
+    for part in parts:
+        part.compile()
+        compiled = part._compiled_call_impl
+        assert callable(compiled)
+        part._compiled_call_impl = _SteadyBatches(compiled, part._call_impl, when)
+    return len(parts)
+
+
+def _uncompile(module: nn.Module) -> None:
+    """Undo `_compile_parts`."""
+    for part in module.modules():
+        if isinstance(vars(part).get("_compiled_call_impl"), _SteadyBatches):
+            part._compiled_call_impl = None
+
+
+def _parts(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):  # these are never called themselves
+            yield from _parts(child)
+        elif not isinstance(child, Metric) and any(True for _ in child.parameters()):
+            yield child
+
+
+class _SteadyBatches:
+    """A compiled call for the usual size of batch, and the plain one for what is smaller.
+
+    The last batch of an epoch would be compiled once more, for tens of seconds, or have all batches use a slower
+    program for any size.
+    """
+
+    def __init__(self, compiled: Callable[..., Any], plain: Callable[..., Any], when: Callable[[], bool]) -> None:
+        self._compiled, self._plain, self._when = compiled, plain, when
+        self._largest = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._when():
+            return self._plain(*args, **kwargs)
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim()]
+        size = tensors[0].shape[0] if tensors else self._largest
+        if size < self._largest:
+            return self._plain(*args, **kwargs)
+        self._largest = size
+        return self._compiled(*args, **kwargs)
+
+
+def _get_tf32() -> tuple[bool, bool]:
+    """Tell it of matrix products, and of cuDNN's convolutions."""
+    try:
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # set by the new names
+        return _by_new_names("cuda"), _by_new_names("cudnn")
+
+
+def _set_tf32(in_products: bool, in_convolutions: bool) -> None:
+    """Set it for matrix products, and for cuDNN's convolutions."""
+    torch.backends.cuda.matmul.allow_tf32 = in_products
+    torch.backends.cudnn.allow_tf32 = in_convolutions
+
+
+def _by_new_names(library: str) -> bool:
+    backends: Any = torch.backends
+    backend = backends.cuda.matmul if library == "cuda" else backends.cudnn.conv
+    return bool(backend.fp32_precision == "tf32")

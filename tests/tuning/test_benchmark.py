@@ -1,0 +1,197 @@
+"""Trials of variants: what is chosen, what is refused and why, and what a learning rate is taken from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning import LightningDataModule, LightningModule
+from torch import Tensor
+
+import lightkit.tuning.benchmark as benchmark_module
+from lightkit.callbacks.computation import Computation, has_convolutions
+from lightkit.tuning.benchmark import Benchmark, TrialBudget, find_batch_size, find_learning_rate, make_trainer
+from lightkit.tuning.variants import Trial, Variant, check_losses, list_formats_and_precisions, list_single_changes
+from tests.tuning.examples import Pictures, Small
+
+BASE = Variant(threads=1)
+CPU: dict[str, Any] = {"accelerator": "cpu"}
+
+
+class Clock:
+    """A clock that steps move on: nothing depends on how busy the machine is."""
+
+    now_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark_module, "time", CLOCK)
+
+
+class Planted(Small):
+    """A model that is quicker with channels_last, where it may have a fault."""
+
+    fault = ""
+
+    def training_step(self, batch: list[Tensor]) -> Tensor:
+        loss = super().training_step(batch)
+        is_last = not self.network.get_parameter("0.weight").is_contiguous()
+        CLOCK.now_s += 0.01 if is_last else 0.03
+        if is_last and self.fault == "raises":
+            raise RuntimeError("no such kernel")
+        if is_last and self.fault == "nan":
+            loss = loss * math.nan
+        if is_last and self.fault == "random":
+            loss = loss * (1 + 1e-6 * CLOCK.now_s)
+        return loss
+
+
+def benchmark_of(fault: str = "", **values: Any) -> Benchmark:
+    """A benchmark that has tried the baseline."""
+
+    def build(**arguments: Any) -> tuple[LightningModule, LightningDataModule]:
+        model = Planted()
+        model.fault = fault
+        return model, Pictures(**arguments)
+
+    benchmark = Benchmark(
+        build,
+        trainer_arguments=CPU,
+        compute=lambda one: Computation(one.memory_format, one.compile, one.tf32, one.fused),
+        has_convolutions=has_convolutions,
+        seed=0,
+        budget=TrialBudget(values.pop("total_s", math.inf), enough_s=0.0),
+        **values,
+    )
+    benchmark.start(BASE)
+    return benchmark
+
+
+def search(benchmark: Benchmark, *keys: str) -> None:
+    benchmark.search(keys, device="cpu", lower_precision=None, threads=[])
+
+
+def test_what_is_faster_is_chosen_with_the_trial_that_it_beat() -> None:
+    benchmark = benchmark_of()
+    search(benchmark, "memory_format", "fused")
+    assert benchmark.best.variant.memory_format == "channels_last"
+    assert benchmark.gains[0][0].variant == BASE
+    assert benchmark.gain_of(benchmark.best) == pytest.approx(3)
+    assert benchmark.best.losses == pytest.approx(benchmark.trials[BASE].losses, rel=1e-4)
+    assert benchmark.best.batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [("raises", "RuntimeError: no such kernel"), ("nan", "its loss of step 1 is nan, float32's is")],
+    ids=["raises", "nan"],
+)
+def test_what_is_faster_and_wrong_is_refused(fault: str, says: str) -> None:
+    benchmark = benchmark_of(fault)
+    search(benchmark, "memory_format")
+    assert benchmark.best.variant == BASE
+    refused = benchmark.trials[replace(BASE, memory_format="channels_last")].refused
+    assert refused is not None
+    assert refused.startswith(says)
+
+
+def test_deterministic_training_takes_what_repeats_only() -> None:
+    benchmark = benchmark_of("random", is_deterministic=True)
+    search(benchmark, "memory_format")
+    assert benchmark.best.variant == BASE
+    assert "do not repeat bit for bit" in str(benchmark.trials[replace(BASE, memory_format="channels_last")].refused)
+
+
+def test_nothing_is_tried_once_the_time_is_over() -> None:
+    benchmark = benchmark_of(total_s=0.01)
+    search(benchmark, "memory_format", "fused")
+    assert [str(one) for one in benchmark.left_out] == [
+        "32-true, channels_last, 1 thread",
+        "32-true, contiguous, fused, 1 thread",
+    ]
+    assert [*benchmark.trials] == [BASE]
+
+
+def test_an_error_of_the_model_ends_the_baseline() -> None:
+    benchmark = benchmark_of("raises")
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        benchmark.start(replace(BASE, memory_format="channels_last"))
+
+
+def test_losses_are_compared_step_by_step() -> None:
+    assert check_losses([1.0, 0.9], [1.001, 1.0]) is None
+    assert check_losses([1.0], []) is None
+    assert check_losses([1.02], [1.0]) == "its loss of step 1 is 1.02, float32's is 1: 1% off is accepted"
+    assert check_losses([1.0, 0.8], [1.0, 1.0]) == "its loss of step 2 is 0.8, float32's is 1: 15% off is accepted"
+
+
+def test_a_gain_shows_in_the_usual_and_in_the_fastest_step() -> None:
+    slow, fast = Trial(BASE, times=[2.0, 2.0, 2.0]), Trial(BASE, times=[1.0, 1.0, 3.0])
+    assert fast.is_faster_than(slow)
+    assert not slow.is_faster_than(fast)
+    assert not Trial(BASE, times=[1.9, 1.98, 3.0]).is_faster_than(slow)  # noise
+    assert not Trial(BASE, times=[1.0], refused="it is wrong").is_faster_than(slow)
+
+
+def test_formats_and_precisions_are_tried_together_and_alone() -> None:
+    keys = ("precision", "memory_format")
+    tried = list_formats_and_precisions(Variant(), keys, lower_precision="bf16-mixed", has_convolutions=True)
+    assert [str(one) for one in tried] == [
+        "bf16-mixed, channels_last",
+        "bf16-mixed, contiguous",
+        "32-true, channels_last",
+        "32-true, contiguous",
+    ]
+    lowered = Variant("bf16-mixed")
+    tried = list_formats_and_precisions(lowered, keys, lower_precision="bf16-mixed", has_convolutions=False)
+    assert [one.precision for one in tried] == ["32-true", "bf16-mixed"]
+    assert [*list_single_changes(("fused", "tf32", "threads"), device="cuda", threads=[1])] == [
+        {"fused": True},
+        {"tf32": True},
+    ]
+
+
+def test_the_largest_batch_is_that_of_all_samples_where_memory_holds_it() -> None:
+    data = Pictures()
+    trainer = make_trainer({**CPU, "max_epochs": 1000}, [])
+    assert find_batch_size(lambda: (Small(), data), trainer, first=2) in (8, 16)
+
+
+class Line(LightningModule):
+    """A model of one weight, which learns, or has nothing to learn."""
+
+    def __init__(self, *, can_learn: bool) -> None:
+        super().__init__()
+        self.weight, self.can_learn = torch.nn.Parameter(torch.zeros(())), can_learn
+
+    def training_step(self, batch: list[Tensor]) -> Tensor:
+        return (self.weight - 3).square() if self.can_learn else self.weight * 0 + 1
+
+    def validation_step(self, batch: list[Tensor]) -> None:
+        """The data has a split for it."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_a_learning_rate_is_a_tenth_of_that_of_the_least_loss() -> None:
+    trainer = make_trainer({**CPU, "max_epochs": 1000}, [])
+    rate, words = find_learning_rate(lambda: (Line(can_learn=True), Pictures()), trainer)
+    assert rate is not None
+    assert 1e-3 < rate <= 0.1
+    assert words.startswith("loss 9 fell to ")
+
+
+def test_there_is_no_learning_rate_where_the_loss_does_not_fall() -> None:
+    trainer = make_trainer({**CPU, "max_epochs": 1000}, [])
+    assert find_learning_rate(lambda: (Line(can_learn=False), Pictures()), trainer)[0] is None
