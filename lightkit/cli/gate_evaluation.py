@@ -20,7 +20,6 @@ from lightkit.cli.model_building import build_model, translate_model_errors
 from lightkit.cli.notifications import build_notifiers
 from lightkit.cli.redaction import RedactedEventStream, redact
 from lightkit.config import dump_yaml, read_file, read_scalar
-from lightkit.config.interpolation import escaped
 from lightkit.config.tree import plain
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.registry.evaluation import (
@@ -280,7 +279,7 @@ def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext
     def escape(value: Any) -> Any:
         """Escape resolved values so that reading the file returns them."""
         if isinstance(value, str):
-            return escaped(value)
+            return escape(value)
         if isinstance(value, Mapping):
             return {key: escape(child) for key, child in value.items()}
         return [escape(child) for child in value] if isinstance(value, list) else value

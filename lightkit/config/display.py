@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lightkit.config.credentials import HIDDEN
-from lightkit.config.interpolation import escaped
+from lightkit.config.interpolation import escape
 from lightkit.config.loader import Resolved
 from lightkit.config.origins import KeyPath, Origin, dotted
 from lightkit.config.tree import Items, Leaf, Node, Table
 from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
-_INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")  # not escaped
+_INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")  # not escape
 _REFERENCE = re.compile(r"\s*\$\{\s*(?P<up>\.*)(?P<key>[^\s.${}:,][^\s${}:,]*)\s*\}\s*")
 _OUTSIDE = ("flag", "variable")
 _BROKEN = re.compile("[\x85\u2028\u2029]")
@@ -79,7 +79,7 @@ class RedactedConfig:
             value = read_scalar(str(value))  # text as yet; only its argument's type decides, and people mean a number
         if not isinstance(value, str):
             return HIDDEN if dict(self._resolved.secrets).get(str(value)) == HIDDEN else value
-        return self._resolved.masked(str(value) if as_written else escaped(value))
+        return self._resolved.masked(str(value) if as_written else escape(value))
 
 
 def format_origin(origin: Origin) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, mistake
 from lightkit.config.problems import Problems
-from lightkit.config.tree import Items, Leaf, Node, Table, plain, superseding
+from lightkit.config.tree import Items, Leaf, Node, Table, plain, supersede
 from lightkit.config.yaml_reader import read_scalar
 
 SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
@@ -36,7 +36,7 @@ class MergeRules:
     words: Mapping[str, str] = field(default_factory=dict)
     problems: Problems | None = field(default=None, repr=False, compare=False)
 
-    def lay(self, lower: Node | None, upper: Node, path: KeyPath = ()) -> Node:
+    def merge(self, lower: Node | None, upper: Node, path: KeyPath = ()) -> Node:
         """Lay ``upper`` over ``lower``; neither is changed.
 
         Raises:
@@ -47,14 +47,14 @@ class MergeRules:
         if len(path) == 1 and path[0] in self.words:
             key = self.words[path[0]]
             lower, upper = _in_full(lower, key), _in_full(upper, key)
-        elif self._is_class_place(path):
+        elif self.is_class_place(path):
             lower, upper = _as_spec(lower), _as_spec(upper)
         elif lower is not None and class_of(lower) is not None and _looks_like_class(upper):
             upper = _as_spec(upper)
         elif isinstance(upper, Table) and upper.partial:  # `--trainer.logger=CSVLogger --trainer.logger.name=x`
             lower = _as_spec(lower)
         if not isinstance(upper, Table):
-            return superseding(lower, upper)
+            return supersede(lower, upper)
         if upper.partial and isinstance(lower, Leaf) and str(lower.value).startswith("${"):
             says = f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is {lower.value!r}"
             raise mistake(f"{says}; set {dotted(path)} itself", upper.origin, lower.origin)
@@ -63,7 +63,7 @@ class MergeRules:
             if class_of(upper) is not None and set(upper.entries) <= set(SPEC_KEYS):
                 lower, upper = self._folded(lower, path), _with_longer_name(lower, upper)
             return self._merged(lower, upper, path)
-        return superseding(lower, self._merged(Table({}, upper.origin, upper.replaced), upper, path))
+        return supersede(lower, self._merged(Table({}, upper.origin, upper.replaced), upper, path))
 
     def entry_class(self, path: KeyPath) -> str | None:
         """Give the class that a named entry has by its name."""
@@ -72,7 +72,8 @@ class MergeRules:
     def _is_entry(self, path: KeyPath) -> bool:
         return len(path) == 2 and path[0] in self.default_classes
 
-    def _is_class_place(self, path: KeyPath) -> bool:
+    def is_class_place(self, path: KeyPath) -> bool:
+        """Tell whether a path is that of a section or a named entry that holds one class."""
         return self._is_entry(path) or (len(path) == 1 and path[0] in self.class_sections)
 
     def _with_arguments_inside(self, lower: Node | None, upper: Table, path: KeyPath) -> Table:
@@ -84,7 +85,7 @@ class MergeRules:
                 named = Leaf(by_name, Origin("default", f"the name {dotted(path)}"))
                 upper = replace(upper, entries={"class_path": named, **upper.entries})
             return self._folded(upper, path)
-        if self._is_class_place(path):
+        if self.is_class_place(path):
             is_class = "class_path" in upper.entries or bool(lower_keys & {"class_path", "init_args"})
         else:
             is_class = "class_path" in lower_keys and lower_keys <= set(SPEC_KEYS)
@@ -115,10 +116,10 @@ class MergeRules:
             return
         pending = f"{key}+"
         if pending in entries and isinstance(node, Table) and node.partial:
-            entries[pending] = self.lay(entries[pending], node, (*path, key))
+            entries[pending] = self.merge(entries[pending], node, (*path, key))
             return
         below = entries.pop(pending, None) if pending in entries else entries.get(key)
-        entries[key] = self.lay(below, node, (*path, key))
+        entries[key] = self.merge(below, node, (*path, key))
 
     def _append(self, entries: dict[Any, Node], key: str, node: Node, path: KeyPath) -> None:
         """Append to the list that is set, or keep the ``key+`` for whatever it will be laid over."""
@@ -128,7 +129,7 @@ class MergeRules:
         if below is None:
             entries[target] = added
         elif isinstance(below, Leaf) and below.value is None:
-            entries[target] = superseding(below, added)
+            entries[target] = supersede(below, added)
         elif isinstance(below, (Items, Table)) or (isinstance(below, Leaf) and _is_class_name(below.value)):
             given = _as_items(below)
             items = (*given.items, *added.items)
@@ -146,7 +147,7 @@ class MergeRules:
             index = int(keys[0])
             node = upper.entries[keys[0]]
             if not isinstance(node, Table) and index < len(lower.items):
-                return _with_item(lower, index, superseding(lower.items[index], node))
+                return _with_item(lower, index, supersede(lower.items[index], node))
             inner = node if isinstance(node, Table) else upper
         if not 0 <= index < len(lower.items):
             says = f"{dotted((*path, *keys))} reaches into a list of {len(lower.items)} elements"
@@ -155,7 +156,7 @@ class MergeRules:
         if not isinstance(element, Table):
             says = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {plain(element)!r}"
             raise mistake(f"{says}, not a mapping", upper.origin, element.origin)
-        return _with_item(lower, index, self.lay(element, inner, (*path, index)))
+        return _with_item(lower, index, self.merge(element, inner, (*path, index)))
 
 
 def is_append(key: Any) -> bool:

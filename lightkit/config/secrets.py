@@ -18,7 +18,7 @@ from lightkit.config.credentials import (
     mask_credentials,
     secret_forms,
 )
-from lightkit.config.interpolation import escaped
+from lightkit.config.interpolation import escape
 from lightkit.config.origins import KeyPath, dotted, mistake
 from lightkit.config.tree import Items, Leaf, Node, Table, plain
 from lightkit.errors import ConfigError, LightkitError
@@ -64,83 +64,75 @@ def _is_word(name: str, value: str) -> bool:
     return _PLAIN_WORD.fullmatch(value) is not None and not name.startswith(_READ_BY_OTHERS)
 
 
-class KeyedSecrets:
-    """The secrets of a config whose key or form tells.
+def find_secrets(
+    tree: Table, known: Mapping[KeyPath, str], texts: Mapping[KeyPath, str]
+) -> tuple[dict[KeyPath, str], dict[str, str]]:
+    """Find the secrets of a config that its keys and the forms of its values give away.
 
     Args:
         tree: Its values.
         known: Text of each interpolation that used the environment, by its path.
         texts: Text of every interpolation, by its path.
+
+    Returns:
+        What stands for each value that must not be saved, by its path; and the secrets, each with what stands for it.
     """
-
-    def __init__(self, tree: Table, known: Mapping[KeyPath, str], texts: Mapping[KeyPath, str]) -> None:
-        self.references: dict[KeyPath, str] = {}
-        self.secrets: dict[str, str] = {}
-        self._known = known
-        for path, leaf, is_told in _leaves(tree, (), is_told=False):
-            self._note(path, leaf, is_told=is_told)
-        self._keep_texts(tree, texts)
-
-    def _note(self, path: KeyPath, leaf: Leaf, *, is_told: bool) -> None:
+    references: dict[KeyPath, str] = {}
+    secrets: dict[str, str] = {}
+    leaves = list(_leaves(tree, (), is_secret=False))
+    for path, leaf, is_secret in leaves:
+        value = leaf.value
         for was in leaf.replaced:
-            for _, lower, is_lower_told in _leaves(was, (), is_told=is_told):
-                self.secrets |= _secrets_of(lower.value, is_told=is_lower_told)
-        if path in self._known:
-            self._note_known(path, leaf.value, is_told=is_told)
-            return
-        self.secrets |= _secrets_of(leaf.value, is_told=is_told)
-        if is_told and is_value(leaf.value):
-            self.references[path] = HIDDEN
-        elif isinstance(leaf.value, str) and (shown := mask_credentials(leaf.value)) != leaf.value:
-            self.references[path] = escaped(shown)
-
-    def _note_known(self, path: KeyPath, value: Any, *, is_told: bool) -> None:
-        """Note what else gives away a secret of the environment's, and hide the default of ``${oc.env:NAME,x}``."""
-        text = self._known[path]
-        if is_told and isinstance(value, str):
-            self.secrets |= secret_forms(value, text)
-        match = _DEFAULT.search(text) if is_told else None
-        if match is not None and (default := match["value"].strip().strip("'\"")) not in _NO_DEFAULT:
-            self.references[path] = _DEFAULT.sub(rf"\g<head>'{HIDDEN}'}}", text)
-            self.secrets |= secret_forms(default, HIDDEN)
-
-    def _keep_texts(self, tree: Table, texts: Mapping[KeyPath, str]) -> None:
-        """Keep the interpolation where one gave a secret: ``${data.init_args.token}`` reads back as what it gives."""
-        for path, leaf, _ in _leaves(tree, (), is_told=False):
-            text = texts.get(path)
-            if text is None or path in self._known or not isinstance(leaf.value, str):
-                continue
-            if any(secret in leaf.value and secret not in text for secret in self.secrets):
-                self.references[path] = text
+            for _, lower, is_lower_secret in _leaves(was, (), is_secret=is_secret):
+                secrets |= _secrets_in(lower.value, is_secret=is_lower_secret)
+        if path not in known:
+            secrets |= _secrets_in(value, is_secret=is_secret)
+            if is_secret and is_value(value):
+                references[path] = HIDDEN
+            elif isinstance(value, str) and (shown := mask_credentials(value)) != value:
+                references[path] = escape(shown)
+        elif is_secret:
+            text = known[path]
+            secrets |= secret_forms(value, text) if isinstance(value, str) else {}
+            match = _DEFAULT.search(text)  # of `${oc.env:NAME,x}`, which is hidden
+            if match is not None and (default := match["value"].strip().strip("'\"")) not in _NO_DEFAULT:
+                references[path] = _DEFAULT.sub(rf"\g<head>'{HIDDEN}'}}", text)
+                secrets |= secret_forms(default, HIDDEN)
+    for path, leaf, _ in leaves:  # an interpolation that gave a secret is kept: ${data.init_args.token}
+        value, text = leaf.value, texts.get(path, "")
+        is_kept = text and path not in known and isinstance(value, str)
+        if is_kept and any(secret in value and secret not in text for secret in secrets):
+            references[path] = text
+    return references, secrets
 
 
 def find_masked_values(tree: Table) -> Iterator[ConfigError]:
     """List what is wrong with a config in which ``***`` stands for a value, as it does in that of a run."""
-    for path, leaf, is_told in _leaves(tree, (), is_told=False):
+    for path, leaf, is_secret in _leaves(tree, (), is_secret=False):
         value = leaf.value
-        if isinstance(value, str) and ((is_told and value == HIDDEN) or _IN_ADDRESS.search(value)):
+        if isinstance(value, str) and ((is_secret and value == HIDDEN) or _IN_ADDRESS.search(value)):
             says = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; say its value again"
             hint = "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as it is"
             yield mistake(f"{says} {hint}", leaf.origin)
 
 
-def _leaves(node: Node, path: KeyPath, *, is_told: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:
+def _leaves(node: Node, path: KeyPath, *, is_secret: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:
     """List the scalars, each with whether a key says that it is secret; below such a key all are but classes."""
     if isinstance(node, Leaf):
-        yield path, node, is_told
+        yield path, node, is_secret
     elif isinstance(node, Items):
         for index, item in enumerate(node.items):
-            yield from _leaves(item, (*path, index), is_told=is_told)
+            yield from _leaves(item, (*path, index), is_secret=is_secret)
     else:
-        is_told = is_told and "class_path" not in node.entries
+        is_secret = is_secret and "class_path" not in node.entries
         for key, child in node.entries.items():
             value = child.value if isinstance(child, Leaf) else None
             is_key = is_secret_key(key.removesuffix("+"), value) if isinstance(key, str) else False
-            yield from _leaves(child, (*path, key), is_told=is_told or is_key)
+            yield from _leaves(child, (*path, key), is_secret=is_secret or is_key)
 
 
-def _secrets_of(value: Any, *, is_told: bool) -> dict[str, str]:
-    if is_told and is_value(value) and value != HIDDEN:
+def _secrets_in(value: Any, *, is_secret: bool) -> dict[str, str]:
+    if is_secret and is_value(value) and value != HIDDEN:
         return secret_forms(str(value), HIDDEN)
     return find_credentials(value) if isinstance(value, str) and "://" in value else {}
 
@@ -206,7 +198,7 @@ def _pattern(form: str) -> str:
 def _forms(secret: str) -> Iterator[str]:
     """List the ways in which a secret is written."""
     for text in (secret, *(line for line in secret.splitlines() if len(line) >= _SHORTEST_LINE)):
-        in_quotes = repr("'\"" + text)[4:-1]  # with each ' escaped, as in a text that holds both kinds of quotes
+        in_quotes = repr("'\"" + text)[4:-1]  # with each ' escape, as in a text that holds both kinds of quotes
         yield text
         yield str(LightkitError(text))  # as errors write what a terminal would obey
         yield repr(text)[1:-1]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Union
 
 from lightkit.config.origins import KeyPath, Origin
-
-__all__ = ["Items", "Leaf", "Node", "Table", "graft", "plain", "superseding", "walk"]
 
 
 @dataclass(frozen=True)
@@ -91,12 +89,48 @@ def walk(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
             yield from walk(child, (*path, index))
 
 
-def superseding(lower: Node | None, upper: Node) -> Node:
-    """Give ``upper`` with the values that it replaces in ``lower``, each with its place."""
+def find(node: Node | None, path: KeyPath) -> Node | None:
+    """Return the value at a path, in which an index may be text; None where there is none."""
+    for part in path:
+        if isinstance(node, Table):
+            node = node.entries.get(part)
+        elif isinstance(node, Items) and str(part).isdigit() and int(part) < len(node.items):
+            node = node.items[int(part)]
+        else:
+            return None
+    return node
+
+
+def rebuild(node: Node, change: Callable[[KeyPath, Node], Node | None], path: KeyPath = ()) -> Node:
+    """Copy a tree.
+
+    Args:
+        node: The tree.
+        change: Returns another value for one below the top, None to drop it, or the value itself to go on below it.
+        path: Path of the tree.
+    """
+
+    def visit(key: Any, child: Node) -> list[tuple[Any, Node]]:
+        changed = change((*path, key), child)
+        if changed is None:
+            return []
+        return [(key, rebuild(child, change, (*path, key)) if changed is child else changed)]
+
+    if isinstance(node, Table):
+        pairs = [pair for key, child in node.entries.items() for pair in visit(key, child)]
+        return replace(node, entries=dict(pairs))
+    if isinstance(node, Items):
+        pairs = [pair for index, child in enumerate(node.items) for pair in visit(index, child)]
+        return replace(node, items=tuple(child for _, child in pairs))
+    return node
+
+
+def supersede(lower: Node | None, upper: Node) -> Node:
+    """Return ``upper`` with the values that it replaces in ``lower``, each with its origin."""
     if lower is None:
         return upper
     replaced = (*lower.replaced, replace(lower, replaced=()), *upper.replaced)
     if not (isinstance(lower, Table) and isinstance(upper, Table)):
         return replace(upper, replaced=replaced)
-    entries = {key: superseding(lower.entries.get(key), child) for key, child in upper.entries.items()}
+    entries = {key: supersede(lower.entries.get(key), child) for key, child in upper.entries.items()}
     return replace(upper, entries=entries, replaced=replaced)

@@ -565,7 +565,7 @@ def _resolve(trainer: Mapping[str, Node], block: Node | None) -> tuple[dict[str,
         )
         top["accelerator"] = replace(block, entries=kept) if isinstance(block, Table) else block
     rules = MergeRules(CLASS_SECTIONS, {"callbacks": {}, "logger": {}}, WORDS)
-    tree = rules.lay(Table({}, Origin("default")), Table(top, Origin("default")))
+    tree = rules.merge(Table({}, Origin("default")), Table(top, Origin("default")))
     assert isinstance(tree, Table)
     hardware = resolve_hardware(Resolved(tree, rules), None, environ={})
     found = hardware.resolved.tree.entries["trainer"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lightkit.config import Origin, dump_yaml, resolve
 from lightkit.config.credentials import is_secret_key
-from lightkit.config.interpolation import escaped, interpolate
+from lightkit.config.interpolation import escape, interpolate
 from lightkit.config.merge import MergeRules
 from lightkit.config.problems import Problems
 from lightkit.config.tree import Node, Table, graft, plain
@@ -30,11 +30,11 @@ def tables(depth: int) -> st.SearchStrategy[dict[str, Any]]:
 
 def laid(lower: Node, upper: dict[str, Any] | Node) -> Node:
     """Lay plain values or a tree over a tree."""
-    return LAYERING.lay(lower, graft(upper, HERE) if isinstance(upper, dict) else upper)
+    return LAYERING.merge(lower, graft(upper, HERE) if isinstance(upper, dict) else upper)
 
 
 def settled(layer: dict[str, Any]) -> Node:
-    return LAYERING.lay(None, graft(layer, HERE))
+    return LAYERING.merge(None, graft(layer, HERE))
 
 
 @MANY
@@ -59,7 +59,7 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.di
 @MANY
 @given(TEXT)
 def test_escaped_text_survives_interpolation(text: str) -> None:
-    assert plain(interpolate(Table({"a": graft(escaped(text), HERE)}, HERE), {}, Problems()).tree) == {"a": text}
+    assert plain(interpolate(Table({"a": graft(escape(text), HERE)}, HERE), {}, Problems()).tree) == {"a": text}
 
 
 @MANY
