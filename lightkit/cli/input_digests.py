@@ -20,8 +20,8 @@ from lightkit.config.display import RedactedConfig, iterate_leaves
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import plain
 from lightkit.hardware import describe_packages
-from lightkit.images.file_digests import file_digests
 from lightkit.images.flower_photos import flower_photos
+from lightkit.images.verdicts import compute_file_digests
 from lightkit.runs import Inputs, Run, git_output
 from lightkit.version import __version__
 
@@ -68,7 +68,7 @@ def compute_input_digests(session: RunContext, *, salt: str, asked: bool) -> Inp
         return inputs
     digests: dict[str, dict[str, str]] = {key: {} for key in places}
     size_bytes = 0
-    for (key, name, _), found in zip(listed, file_digests(path for _, _, path in listed), strict=True):
+    for (key, name, _), found in zip(listed, compute_file_digests(path for _, _, path in listed), strict=True):
         digests[key][_printable(name)] = found.digest[:32]
         size_bytes += found.size_bytes
     return replace(inputs, data=digests, num_files=len(listed), size_bytes=size_bytes)
@@ -93,7 +93,7 @@ def compute_code_digests(resolved: Resolved) -> dict[str, str]:
     listed = git_output(None, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py") or ""
     names = sorted({name for name in listed.split("\0") if Path(name).is_file()})
     names = names or [name for name, _ in _walk(os.curdir, _run_root(resolved)) if name.endswith(".py")]
-    return {_printable(name): found.digest for name, found in zip(names, file_digests(names), strict=True)}
+    return {_printable(name): found.digest for name, found in zip(names, compute_file_digests(names), strict=True)}
 
 
 def hidden_values(resolved: Resolved, salt: str) -> dict[str, str]:
@@ -163,7 +163,7 @@ def _plain(value: Any) -> Any:
 
 def _versions() -> dict[str, str]:
     sources = sorted(str(file) for file in _PACKAGE.rglob("*.py"))
-    content = "".join(found.digest for found in file_digests(sources))
+    content = "".join(found.digest for found in compute_file_digests(sources))
     version = f"{__version__} ({hashlib.sha256(content.encode()).hexdigest()[:12]})"
     return {"lightkit": version, "python": platform.python_version(), **describe_packages()}
 

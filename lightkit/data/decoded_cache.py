@@ -41,8 +41,8 @@ from lightkit.data.pixels import Decoded, Pixels, PixelSource
 from lightkit.data.splits import Split, content_digest
 from lightkit.hardware.cache_folder import cache_folder
 from lightkit.hardware.processor import available_memory_bytes, num_cores
-from lightkit.images.preprocessing import Preprocessing, resized, resized_size
-from lightkit.images.reading import decoded, pillow_warnings
+from lightkit.images.preprocessing import Preprocessing, compute_resized_size, resize_shorter_side
+from lightkit.images.reading import pillow_warnings, try_read_rgb
 
 __all__ = ["CacheChoice", "CachedSource", "ResizedSource", "choose_sources"]
 
@@ -200,7 +200,7 @@ class ResizedSource:
             UnreadableImageError: As the files' source.
         """
         pixels = self.files.pixels(index)
-        return Decoded(np.array(resized(pixels.whole(), self.shorter))) if self._is_kept[index] else pixels
+        return Decoded(np.array(resize_shorter_side(pixels.whole(), self.shorter))) if self._is_kept[index] else pixels
 
     def label(self, index: int, /) -> int:
         """Give its label."""
@@ -337,7 +337,7 @@ def _open_or_decode(
 ) -> DecodedImages | None:
     """Open the file of these photos where a place has it, else decode them; None where no place has room."""
     name = f"{_key(photos, shorter)[:40]}{_SUFFIX}"
-    sizes = np.array([resized_size(photo.height, photo.width, shorter) for photo in photos], np.uint64)
+    sizes = np.array([compute_resized_size(photo.height, photo.width, shorter) for photo in photos], np.uint64)
     num_bytes = int(sizes.prod(axis=1).sum()) * 3 + (len(photos) + 8) * _INDEX.itemsize
     places = _places(cache)
     for folder, is_temporary in _places("memory"):
@@ -524,7 +524,7 @@ def _decode(photos: Sequence[Photo], shorter: int, sizes: np.ndarray[Any, Any], 
 
 
 def _decode_one(photo: Photo, shorter: int, size: tuple[int, int]) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-    image, _ = decoded(str(photo.path))
+    image, _ = try_read_rgb(str(photo.path))
     if image is None or (image.height, image.width) != (photo.height, photo.width):
         return None
     try:
@@ -532,7 +532,7 @@ def _decode_one(photo: Photo, shorter: int, size: tuple[int, int]) -> np.ndarray
             return None
     except OSError:
         return None
-    small = np.array(resized(image, shorter))
+    small = np.array(resize_shorter_side(image, shorter))
     return small if small.shape[:2] == size else None
 
 

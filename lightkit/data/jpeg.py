@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lightkit.images.reading import DECODE_ERRORS, orientation_of, pillow_warnings
+from lightkit.images.reading import DECODE_ERRORS, pillow_warnings, read_orientation
 
 __all__ = ["Box", "Jpeg", "jpeg_of", "resized"]
 
@@ -158,7 +158,7 @@ def _orientation_of(data: bytes) -> int:
     """Tell the orientation; 1 where the rest of the head is broken, for then the one rule is asked anyway."""
     try:
         with pillow_warnings(), Image.open(io.BytesIO(data)) as image:
-            return orientation_of(image)
+            return read_orientation(image)
     except DECODE_ERRORS:
         return 1
 

@@ -21,8 +21,8 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
 from lightkit.errors import ConfigError, DataError, LightkitError
-from lightkit.images.decoding import Prepared, prepared
 from lightkit.images.listing import listed
+from lightkit.images.reading import PreparedImage, prepare_images
 from lightkit.prediction.table import Prediction
 
 __all__ = ["ListedImages"]
@@ -167,7 +167,7 @@ class _Batches:
     def __iter__(self) -> Iterator[Tensor]:
         own = range(self._rank, self._images.num, self._num_ranks)
         paths = islice(_read_list(self._file), self._rank, None, self._num_ranks)
-        read = prepared(paths, self._prepare, ahead=2 * self.batch_size, threads=self._images.num_threads)
+        read = prepare_images(paths, self._prepare, ahead=2 * self.batch_size, threads=self._images.num_threads)
         items = zip(own, read, strict=True)
         for _ in range(len(self)):
             yield self._batch(list(islice(items, self.batch_size)))
@@ -175,7 +175,7 @@ class _Batches:
     def _prepare(self, image: Image.Image) -> Tensor:
         return torch.as_tensor(np.asarray(self._images.preprocessing(image)))
 
-    def _batch(self, items: Sequence[tuple[int, Prepared[Tensor]]]) -> Tensor:
+    def _batch(self, items: Sequence[tuple[int, PreparedImage[Tensor]]]) -> Tensor:
         self._images.note([Prediction(index, item.path, None, item.defect) for index, item in items])
         tensors = [item.image for _, item in items if item.image is not None]
         tensors = tensors or [self._prepare(Image.new("RGB", (64, 64)))]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightkit.data.jpeg import Box, Jpeg, jpeg_of, resized
 from lightkit.data.photos import Photo
-from lightkit.images.reading import DECODE_ERRORS, UnreadableImageError, rgb_of
+from lightkit.images.reading import DECODE_ERRORS, UnreadableImageError, decode_rgb
 
 __all__ = ["Box", "Decoded", "Encoded", "PhotoPixels", "PixelSource", "Pixels", "Unreadable"]
 
@@ -125,7 +125,7 @@ class Encoded:
             UnreadableImageError: If it cannot be decoded.
         """
         if self._rgb is None:
-            self._rgb = rgb_of(io.BytesIO(self._bytes()), name=self._name)
+            self._rgb = decode_rgb(io.BytesIO(self._bytes()), name=self._name)
         return self._rgb
 
     def _look(self) -> None:

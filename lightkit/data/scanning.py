@@ -16,7 +16,7 @@ from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.data.defects import Defect
 from lightkit.errors import ConfigError, DataError, visible
-from lightkit.images.verdicts import Verdict, verdicts
+from lightkit.images.verdicts import Verdict, judge_images
 from lightkit.runs.bad_images import BadImage, BadImageList, most_frequent
 
 __all__ = ["OnBadImage", "check_bad_fraction", "defects_among", "scanned"]
@@ -35,7 +35,7 @@ def scanned(paths: Sequence[Path]) -> list[Verdict]:
     """
     found: list[Verdict] = []
     with _bar(len(paths)) as bar:
-        for verdict in verdicts(paths):
+        for verdict in judge_images(paths):
             found.append(verdict)
             if bar is not None:
                 bar.advance(bar.task_ids[0])

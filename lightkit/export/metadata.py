@@ -125,7 +125,7 @@ class Metadata:
         in_graph = known.get("in_graph", False)
         _expect(isinstance(in_graph, bool), "in_graph", "true or false", in_graph)
         known["class_names"] = None if names is None else tuple(names)
-        known["preprocessing"] = None if preprocessing is None else Preprocessing.of(preprocessing)
+        known["preprocessing"] = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         return cls(**known)
 
 

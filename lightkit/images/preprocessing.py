@@ -1,19 +1,15 @@
-"""From an image file's pixels to what a model takes."""
+"""From an image file's pixels to a model's input."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
-
-__all__ = ["Preprocessing", "resized", "resized_size"]
-
-_NUM_SIDES = 2
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,7 @@ class Preprocessing:
     interpolation: str = "bilinear, antialiased, as Pillow's Image.resize"
 
     def __call__(self, image: Image.Image) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Give the input for one image.
+        """Prepare one image.
 
         Args:
             image: In RGB, of any size.
@@ -56,73 +52,66 @@ class Preprocessing:
         return normalised
 
     def cropped(self, image: Image.Image) -> Image.Image:
-        """Give the resized centre of an image, still in whole numbers from 0 to 255."""
-        image = resized(image, self.resize)
+        """Resize an image and crop its centre, still in whole numbers from 0 to 255."""
+        image = resize_shorter_side(image, self.resize)
         top, left = (_start(have, want) for have, want in zip(reversed(image.size), self.crop, strict=True))
         return image.crop((left, top, left + self.crop[1], top + self.crop[0]))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Give it as JSON holds it."""
-        return asdict(self)
-
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Preprocessing:
-        """Give what `as_dict` wrote; fields that this version does not know are left out.
+    def from_dict(cls, record: Mapping[str, Any]) -> Preprocessing:
+        """Convert from plain values of JSON; fields of later versions are ignored.
 
         Raises:
-            KeyError: If a field that each has is missing.
-            TypeError: If one is of another type, or cannot be; in words.
+            KeyError: If a field is missing.
+            TypeError: If a field has another type or an impossible value; with a message.
         """
-        known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
-        for name, (is_right, expected) in _rules(record).items():
-            if not is_right(record[name]):
+        num_channels = len(record["mean"]) if _are_numbers(record["mean"]) else 0
+        crop, std = record["crop"], record["std"]
+        rules = {
+            "resize": (_is_length(record["resize"]), "a whole number above 0"),
+            "crop": (
+                isinstance(crop, list | tuple) and len(crop) == 2 and all(map(_is_length, crop)),
+                "two whole numbers above 0",
+            ),
+            "mean": (num_channels > 0, "a list of numbers, one for each channel"),
+            "std": (
+                _are_numbers(std) and len(std) == num_channels and all(std),
+                f"{num_channels} numbers other than 0",
+            ),
+        }
+        for name, (is_met, expected) in rules.items():
+            if not is_met:
                 raise TypeError(f"preprocessing, {name}: expected {expected}, got {record[name]!r}")
-        lists = {name: tuple(known[name]) for name in ("crop", "mean", "std")}
-        return cls(**{**known, **lists})
+        known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
+        return cls(**{**known, **{name: tuple(known[name]) for name in ("crop", "mean", "std")}})
 
 
-def resized(image: Image.Image, shorter: int) -> Image.Image:
-    """Give an image whose shorter side has so many pixels; the image itself where it has them already."""
+def _is_length(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(
+        type(value) in (int, float) and math.isfinite(value) for value in values
+    )
+
+
+def resize_shorter_side(image: Image.Image, shorter: int) -> Image.Image:
+    """Resize an image so that its shorter side has so many pixels; the image itself if it has them already."""
     from PIL import Image  # here, for what says a preprocessing need not have it
 
-    height, width = resized_size(image.height, image.width, shorter)
+    height, width = compute_resized_size(image.height, image.width, shorter)
     if (width, height) == image.size:
         return image
     return image.resize((width, height), Image.Resampling.BILINEAR)
 
 
-def resized_size(height: int, width: int, shorter: int) -> tuple[int, int]:
-    """Give height and width after `resized`."""
+def compute_resized_size(height: int, width: int, shorter: int) -> tuple[int, int]:
+    """Compute height and width after `resize_shorter_side`."""
     least = min(height, width)
     return shorter * height // least, shorter * width // least
 
 
-def _rules(record: Mapping[str, Any]) -> dict[str, tuple[Callable[[Any], bool], str]]:
-    """Give by field what tells whether it is right, and the words for that."""
-    num_channels = len(record["mean"]) if _are(record["mean"], _is_number) else 0
-    return {
-        "resize": (_is_length, "a whole number above 0"),
-        "crop": (lambda value: _are(value, _is_length) and len(value) == _NUM_SIDES, "two whole numbers above 0"),
-        "mean": (lambda _: num_channels > 0, "a list of numbers, one for each channel"),
-        "std": (
-            lambda value: _are(value, _is_number) and len(value) == num_channels and all(value),
-            f"{num_channels} numbers other than 0",
-        ),
-    }
-
-
-def _are(value: Any, is_right: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list | tuple) and all(map(is_right, value))
-
-
-def _is_length(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _start(have: int, want: int) -> int:
-    """Tell where a crop starts; below zero where there is less than it wants, which is black (torchvision's rule)."""
+    """Compute the start of a crop; below zero if the image is smaller, which gives black (torchvision's rule)."""
     return -((want - have) // 2) if want > have else round((have - want) / 2)

@@ -1,78 +1,41 @@
-"""Reading one image file, of any kind that Pillow knows, into RGB."""
+"""Read image files of any kind that Pillow knows into RGB: one, or many in threads ahead of the consumer."""
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import struct
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Generic, TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from lightkit.errors import DataError
+from lightkit.errors import DataError, visible
 
-__all__ = [
-    "DECODE_ERRORS",
-    "IMAGE_SUFFIXES",
-    "UnreadableImageError",
-    "decoded",
-    "frame_of",
-    "orientation_of",
-    "over_white",
-    "pillow_warnings",
-    "read_rgb",
-    "reason_of",
-    "rgb_of",
-]
-
+T = TypeVar("T")
+R = TypeVar("R")
 IMAGE_SUFFIXES = frozenset(
-    {
-        ".avif",
-        ".bmp",
-        ".dib",
-        ".gif",
-        ".j2k",
-        ".jfif",
-        ".jp2",
-        ".jpe",
-        ".jpeg",
-        ".jpg",
-        ".mpo",
-        ".pbm",
-        ".pgm",
-        ".png",
-        ".pnm",
-        ".ppm",
-        ".tga",
-        ".tif",
-        ".tiff",
-        ".webp",
-    }
+    [
+        *(".avif", ".bmp", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".mpo", ".pbm", ".pgm"),
+        *(".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
+    ]
 )
-
 # What Pillow's readers were seen to raise on broken files.
 DECODE_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    EOFError,
-    IndexError,
-    KeyError,
-    OverflowError,
-    MemoryError,
-    struct.error,
-    Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
+    *(OSError, SyntaxError, ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, MemoryError),
+    *(struct.error, Image.DecompressionBombError, Image.DecompressionBombWarning),
 )
-
-# Left to do with pixels whose EXIF tag has this number (CIPA DC-008, Orientation).
-_TURNS = {
+# By the number of the EXIF tag (CIPA DC-008, Orientation).
+_ROTATIONS = {
     1: None,
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -86,15 +49,16 @@ _COUNTS = re.compile(r" \(\d+ bytes not processed\)")  # would make each reason 
 _STRETCHED = {"L;2": 85, "L;4": 17}
 _BITS_PER_SAMPLE = 258  # TIFF's tag
 _SIXTEEN_BITS = frozenset({"JPEG2000", "PNG", "PPM"})  # formats with no more bits than these in mode I
+_MAX_THREADS = 8
 
 
 class UnreadableImageError(DataError):
     """An image file that cannot be decoded.
 
     Args:
-        message: What is wrong with which file. torch rebuilds a worker's exception from the text of its whole traceback
+        message: File and reason. torch rebuilds a worker's exception from the text of its whole traceback
             (``torch._utils.ExceptionWrapper.reraise``); of that, the message alone is kept.
-        reason: Why alone, in a few words.
+        reason: The reason alone, in a few words.
     """
 
     def __init__(self, message: str, *, reason: str = "") -> None:
@@ -106,8 +70,8 @@ class UnreadableImageError(DataError):
 
     @classmethod
     def of(cls, name: object, error: BaseException) -> UnreadableImageError:
-        """Give it for what a reader has raised, see `DECODE_ERRORS`."""
-        reason = reason_of(error)
+        """Build it from one of `DECODE_ERRORS`."""
+        reason = format_reason(error)
         return cls(
             f"{name}: this image cannot be decoded ({reason}). Replace the file or take it out of the data.",
             reason=reason,
@@ -116,12 +80,12 @@ class UnreadableImageError(DataError):
 
 @contextmanager
 def pillow_warnings() -> Iterator[None]:
-    """Within it Pillow's warnings are silent, but one about too many pixels is an error.
+    """Silence Pillow's warnings, but make an error of one about too many pixels.
 
     The filters are the whole process's: enter it in one thread, around any pool that reads images.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd metadata; the pixels are what counts
+        warnings.simplefilter("ignore")  # odd metadata; the pixels count
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
 
@@ -130,16 +94,16 @@ def read_rgb(path: Path) -> Image.Image:
     """Decode a file's first frame, turned upright by its EXIF tag, transparency laid over white.
 
     Raises:
-        UnreadableImageError: If the file cannot be decoded, or promises more pixels than Pillow's limit.
+        UnreadableImageError: If the file cannot be decoded, or has more pixels than Pillow's limit.
     """
-    return rgb_of(path, name=path)
+    return decode_rgb(path, name=path)
 
 
-def rgb_of(content: Path | BinaryIO, *, name: object) -> Image.Image:
-    """Decode an image as `read_rgb` does, from a file or a stream that errors call by ``name``.
+def decode_rgb(content: Path | BinaryIO, *, name: object) -> Image.Image:
+    """Decode an image as `read_rgb` does, from a file or a stream, with its name for errors.
 
     Raises:
-        UnreadableImageError: As there.
+        UnreadableImageError: Likewise.
     """
     try:
         with pillow_warnings(), Image.open(content) as image:
@@ -148,8 +112,8 @@ def rgb_of(content: Path | BinaryIO, *, name: object) -> Image.Image:
         raise UnreadableImageError.of(name, error) from error
 
 
-def decoded(path: str) -> tuple[Image.Image | None, str | None]:
-    """Give the image as `read_rgb` does, or in its place why there is none, in a few words without the path.
+def try_read_rgb(path: str) -> tuple[Image.Image | None, str | None]:
+    """Read an image as `read_rgb` does, or return the reason why it cannot be, in a few words without the path.
 
     It may run in threads, and leaves the filters of warnings alone: that is for the caller's `pillow_warnings`.
     """
@@ -162,11 +126,11 @@ def decoded(path: str) -> tuple[Image.Image | None, str | None]:
         with Image.open(path) as image:
             return _upright_rgb(image), None
     except DECODE_ERRORS as error:
-        return None, reason_of(error)
+        return None, format_reason(error)
 
 
-def reason_of(error: BaseException) -> str:
-    """Say in a few words, without the path, what one of `DECODE_ERRORS` means."""
+def format_reason(error: BaseException) -> str:
+    """Format one of `DECODE_ERRORS` in a few words, without the path."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image in any format that Pillow knows"
     if isinstance(error, OSError) and error.strerror:
@@ -174,76 +138,130 @@ def reason_of(error: BaseException) -> str:
     return _COUNTS.sub("", str(error)) or type(error).__name__
 
 
-def frame_of(image: Image.Image) -> Image.Image:
-    """Decode the first frame of an image that is open, and correct what Pillow 13 says of its transparency.
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    rotation = _ROTATIONS[read_orientation(load_frame(image))]
+    rgb = overlay_white(image)
+    return rgb if rotation is None else rgb.transpose(rotation)
+
+
+def load_frame(image: Image.Image) -> Image.Image:
+    """Decode the first frame of an open image, and correct its transparent colour.
+
+    Pillow 13.0 stretches a PNG's grey of 2 and 4 bits to 8, and cuts colours of 16 bits to 8, but not that colour.
 
     Raises:
-        ValueError: If its pixels have 32 bits, of which nobody knows which value is white.
+        ValueError: If its pixels have 32 bits, of which nobody knows the value of white.
     """
-    _refuse_without_range(image)
-    scaled = _scaled_transparency(image)
+    bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (32,))  # Pillow has some of 16 bits in mode I as well
+    if image.mode == "F" or (image.mode == "I" and image.format not in _SIXTEEN_BITS and 16 not in bits):
+        raise ValueError("32-bit pixels have no agreed range; save it with 8 or 16 bits")
+    transparent, tile = image.info.get("transparency"), getattr(image, "tile", None)
+    raw_mode = tile[0].args if image.format == "PNG" and tile else None
     image.load()
-    if scaled is not None:
-        image.info["transparency"] = scaled
+    if isinstance(transparent, int) and raw_mode in _STRETCHED:
+        image.info["transparency"] = transparent * _STRETCHED[raw_mode]
+    elif isinstance(transparent, tuple) and raw_mode == "RGB;16B":
+        image.info["transparency"] = tuple(value >> 8 for value in transparent)
     return image
 
 
-def orientation_of(image: Image.Image) -> int:
-    """Give how a decoded image has to be turned, 1 to 8 as EXIF counts; 1, as it is, where nothing valid is said."""
+def read_orientation(image: Image.Image) -> int:
+    """Read the orientation of a decoded image, 1 to 8 as EXIF counts; 1, as stored, if there is no valid one."""
     try:
         number = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except DECODE_ERRORS:  # broken EXIF says nothing about the orientation: as viewers do, take the image as stored
+    except DECODE_ERRORS:  # broken EXIF: as viewers do, take the image as stored
         return 1
-    return number if number in _TURNS else 1
+    return number if number in _ROTATIONS else 1
 
 
-def over_white(image: Image.Image) -> Image.Image:
-    """Give a decoded frame in RGB, 8 bits a channel, with whatever is transparent laid over white.
+def overlay_white(image: Image.Image) -> Image.Image:
+    """Convert a decoded frame to RGB, 8 bits a channel, with transparency laid over white.
 
     Of 16 bits a channel the upper 8 are kept. CMYK and other colour spaces are converted as Pillow does it, without
     colour profiles.
     """
     if image.mode.startswith("I"):  # 16 bits a pixel, which Pillow's own conversion would clip to white
-        return _over_white_16(image)
+        values = np.asarray(image).astype(np.int64)
+        grey = (values >> 8).clip(0, 255).astype(np.uint8)
+        transparent = image.info.get("transparency")
+        if isinstance(transparent, int):
+            grey[values == transparent] = 255
+        return Image.fromarray(grey).convert("RGB")
     if not image.has_transparency_data:
         return image.convert("RGB")
     layer = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
 
 
-def _refuse_without_range(image: Image.Image) -> None:
-    """Refuse floats and integers of 32 bits; Pillow has some that are of 16 bits in mode I as well."""
-    bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (32,))
-    is_integer = image.mode == "I" and image.format not in _SIXTEEN_BITS and 16 not in bits
-    if image.mode == "F" or is_integer:
-        raise ValueError("32-bit pixels have no agreed range; save it with 8 or 16 bits")
+@dataclass(frozen=True)
+class PreparedImage(Generic[T]):
+    """An image that is ready for a model, or the reason why there is none.
 
-
-def _over_white_16(image: Image.Image) -> Image.Image:
-    values = np.asarray(image).astype(np.int64)
-    grey = (values >> 8).clip(0, 255).astype(np.uint8)
-    clear = image.info.get("transparency")
-    if isinstance(clear, int):
-        grey[values == clear] = 255
-    return Image.fromarray(grey).convert("RGB")
-
-
-def _scaled_transparency(image: Image.Image) -> int | tuple[int, ...] | None:
-    """Give a PNG's one transparent colour on the scale of its pixels; None where Pillow has it right.
-
-    Pillow 13.0 stretches the grey of 2 and 4 bits to 8, and cuts colours of 16 bits to 8, but not this value.
+    Args:
+        path: As it was named.
+        image: The prepared image, None if there is none.
+        defect: The reason, else None.
     """
-    clear = image.info.get("transparency")
-    tile = getattr(image, "tile", None)
-    raw_mode = tile[0].args if image.format == "PNG" and tile else None
-    if isinstance(clear, int) and raw_mode in _STRETCHED:
-        return clear * _STRETCHED[raw_mode]
-    if isinstance(clear, tuple) and raw_mode == "RGB;16B":
-        return tuple(value >> 8 for value in clear)
-    return None
+
+    path: str
+    image: T | None
+    defect: str | None
 
 
-def _upright_rgb(image: Image.Image) -> Image.Image:
-    turn = _TURNS[orientation_of(frame_of(image))]
-    rgb = over_white(image)
-    return rgb if turn is None else rgb.transpose(turn)
+def prepare_images(
+    paths: Iterable[str], prepare: Callable[[Image.Image], T], *, ahead: int, threads: int | None = None
+) -> Iterator[PreparedImage[T]]:
+    """Read images and prepare each, in threads, in the order of the paths.
+
+    Args:
+        paths: May be without end.
+        prepare: From an image in RGB; it runs in threads.
+        ahead: Number of images that are prepared at most before they are asked for.
+        threads: Number of images that are read at a time; `count_threads` if None.
+
+    Raises:
+        RuntimeError: If ``prepare`` fails otherwise than for the size of an image, with the image's name.
+    """
+    num_threads = threads or count_threads()
+    with pillow_warnings(), ThreadPoolExecutor(num_threads, thread_name_prefix="lightkit-images") as pool:
+        yield from map_in_order(pool, partial(_prepare_image, prepare=prepare), paths, ahead=ahead)
+
+
+def _prepare_image(path: str, prepare: Callable[[Image.Image], T]) -> PreparedImage[T]:
+    image, defect = try_read_rgb(path)
+    if image is None:
+        return PreparedImage(path, None, defect)
+    try:
+        return PreparedImage(path, prepare(image), None)
+    except (MemoryError, OverflowError, ValueError) as error:  # of one that is a thousand times as long as wide
+        reason = str(error) or "too much memory"
+        return PreparedImage(path, None, f"{image.width} x {image.height} pixels cannot be prepared ({reason})")
+    except Exception as error:  # the user's own function raises anything; its traceback stays
+        raise RuntimeError(f"{visible(path)}: its preprocessing fails: {type(error).__name__}: {error}") from error
+
+
+def count_threads() -> int:
+    """Count the images that are read at a time: as many as this process has cores, at most 8."""
+    return max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
+
+
+def map_in_order(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], *, ahead: int) -> Iterator[R]:
+    """Yield the result of each item, in their order; work that has not begun when the consumer stops is not done.
+
+    Args:
+        pool: Runs the work.
+        work: Applied to each item; its exceptions are raised here.
+        items: May be without end.
+        ahead: Number of items that are worked on at most before their results are asked for.
+    """
+    futures: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            futures.append(pool.submit(work, item))
+            if len(futures) > ahead:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
+    finally:
+        for future in futures:
+            future.cancel()

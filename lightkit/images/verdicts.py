@@ -1,164 +1,171 @@
-"""Whether image files can be used, found out by decoding each of them once."""
+"""Verdicts on image files, each decoded once, and digests of files; both are kept from run to run in SQLite."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sqlite3
 import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import PIL
 from PIL import Image, ImageFile, features
 
 from lightkit.hardware.cache_folder import cache_folder
-from lightkit.images.ahead import in_order
-from lightkit.images.decoding import num_threads
-from lightkit.images.file_digests import CACHE_NAME, digest_of, is_settled, state_of
 from lightkit.images.reading import (
     DECODE_ERRORS,
-    frame_of,
-    orientation_of,
-    over_white,
+    count_threads,
+    format_reason,
+    load_frame,
+    map_in_order,
+    overlay_white,
     pillow_warnings,
-    reason_of,
+    read_orientation,
 )
-from lightkit.images.verdict_cache import Verdict, VerdictCache
 
-__all__ = ["Verdict", "verdicts"]
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
 
-_RULES = 2  # raise it with every change of what is found, so that nobody is given an older verdict
-_AHEAD = 256  # files that are looked at before anybody asks for them
-_MOST_PIXELS = 64_000_000  # decoded at a time, of up to 4 bytes each
-_LARGE_PIXELS = 16_000_000  # see _Judge
-_ON_THE_SIDE = (5, 6, 7, 8)  # orientations that swap height and width
+UNREADABLE = "unreadable"
+"""In place of the digest of a file that is gone, is none or may not be read."""
+_CACHE_NAME = "image-verdicts.sqlite"
+_VERSION = 3  # of the rules and the table: raise it with every change of either
+_KEPT_DAYS = 180  # without use
+_REFRESH_DAYS = 30  # between two entries of the day of use
+_LOCK_TIMEOUT_S = 5.0
+_MAX_PENDING = 256  # rows, written together
+_SETTLED_NS = 2_000_000_000  # the coarsest times of a file system, those of FAT
+_CHUNK_BYTES = 1 << 20
+_AHEAD = 256  # files
+_LARGE_PIXELS = 8_000_000  # larger images are decoded one at a time
+_SIDEWAYS = (5, 6, 7, 8)  # orientations that swap height and width
 
 
-def verdicts(paths: Iterable[Path]) -> Iterator[Verdict]:
-    """Read and decode each file once, in threads, and give what was found in the order of the paths.
+@dataclass(frozen=True)
+class Verdict:
+    """Result of decoding an image once.
 
-    What was found is kept by content in `$XDG_CACHE_HOME/lightkit`, and so is the digest of the content by path, size,
-    times, inode and device, so that the next time only files are read that are new or were touched. One that was
-    changed less than two seconds before it was read is read again: a later change might not show in its times. What is
-    no property of the content, such as a file that may not be read, is not kept. Where a file system tells no change,
-    removing ``image-verdicts.sqlite`` there has all files read again.
+    Args:
+        digest: SHA-256 of its bytes, hexadecimal; empty if they could not be read.
+        defect: Why it cannot be used, in a few words, else None.
+        height: Of the upright image, in pixels; 0 if it cannot be used.
+        width: Likewise.
+        is_jpeg: Whether it is a plain JPEG of 8 bits in grey or colour, of which any decoder of the JPEG library makes
+            the same pixels, and whose EXIF alone has its orientation.
+    """
+
+    digest: str
+    defect: str | None
+    height: int = 0
+    width: int = 0
+    is_jpeg: bool = False
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """Digest of a file.
+
+    Args:
+        digest: SHA-256 of its content, hexadecimal, or `UNREADABLE`.
+        size_bytes: Its length.
+        was_read: Whether it had to be read for that.
+    """
+
+    digest: str
+    size_bytes: int
+    was_read: bool
+
+
+def judge_images(paths: Iterable[Path]) -> Iterator[Verdict]:
+    """Read and decode each file once, in threads, and yield the verdicts in the order of the paths.
+
+    Verdicts are kept by path, size and time of change, so that the next time only files are read that are new or were
+    touched. A file that was changed less than two seconds before it was read is read again: a later change might not
+    show in its time. A verdict that is no property of the content, such as on a file that may not be read, is not kept.
 
     Args:
         paths: Files, which may be gone by now. Few are in memory at a time, however many or large they are.
     """
-    folder = cache_folder()
-    cache = VerdictCache(None if folder is None else folder / CACHE_NAME, rules=_rules())
-    with (
-        cache,
-        pillow_warnings(),
-        ThreadPoolExecutor(1, thread_name_prefix="lightkit-large") as large,
-        ThreadPoolExecutor(num_threads(), thread_name_prefix="lightkit-verdicts") as pool,
-    ):
-        yield from in_order(pool, _Judge(cache, large), paths, ahead=_AHEAD)
-
-
-def _rules() -> str:
-    """Give what decides beside the content: this module, Pillow and its settings."""
     formats = [name for name in ("avif", "jpg_2000", "libtiff", "webp") if features.check(name)]
-    limits = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
-    return repr((_RULES, PIL.__version__, formats, limits))
+    rules = repr((_VERSION, PIL.__version__, formats, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES))
+    with (
+        _FileCache() as cache,
+        pillow_warnings(),
+        # One thread: glibc keeps the memory that a thread has freed for that thread.
+        ThreadPoolExecutor(1, thread_name_prefix="lightkit-large") as large,
+        ThreadPoolExecutor(count_threads(), thread_name_prefix="lightkit-verdicts") as pool,
+    ):
+        yield from map_in_order(pool, partial(_judge, cache=cache, rules=rules, large=large), paths, ahead=_AHEAD)
 
 
-class _Judge:
-    """Judges files, from several threads.
-
-    Large images are all decoded in one thread of their own: glibc keeps what a thread has freed for that thread, so
-    that otherwise each would in the end hold as much as the largest image takes.
+def compute_file_digests(paths: Iterable[str]) -> Iterator[FileDigest]:
+    """Compute the digest of each file, in threads, in the order of the paths; kept as the verdicts are.
 
     Args:
-        cache: Asked first, and told.
-        large: That thread.
+        paths: Files of any kind, which may be gone by now.
     """
+    with _FileCache() as cache, ThreadPoolExecutor(count_threads(), thread_name_prefix="lightkit-digests") as pool:
+        yield from map_in_order(pool, partial(_compute_digest, cache=cache), paths, ahead=_AHEAD)
 
-    def __init__(self, cache: VerdictCache, large: Executor) -> None:
-        self._cache = cache
-        self._large = large
-        self._budget = _Budget(_MOST_PIXELS)
 
-    def __call__(self, path: Path) -> Verdict:
-        try:
-            known = self._known(path)
-            return self._read(path) if known is None else known
-        except (OSError, ValueError) as error:  # a name may hold what no file system knows
-            return Verdict("", reason_of(error))
-
-    def _known(self, path: Path) -> Verdict | None:
-        """Give what is known of a file without reading it."""
-        digest = self._cache.digest_of(os.path.abspath(path), state_of(os.stat(path)))  # noqa: PTH100, PTH116 (faster)
-        return None if digest is None else self._cache.get(digest)
-
-    def _read(self, path: Path) -> Verdict:
+def _judge(path: Path, *, cache: _FileCache, rules: str, large: Executor) -> Verdict:
+    try:
+        row = cache.find(path, os.stat(path))  # noqa: PTH116 (pathlib would make an object of each of very many)
+        if row is not None and row[1] == rules:
+            digest, _, defect, height, width, is_jpeg = row
+            return Verdict(digest, defect, height, width, bool(is_jpeg))
         # without waiting for the other end, if it is a pipe
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return Verdict("", "neither a file nor a folder")
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return self._of_file(file, path)
-        finally:
+        before, start_ns = os.fstat(descriptor), time.time_ns()
+        if not stat.S_ISREG(before.st_mode):
             os.close(descriptor)
-
-    def _of_file(self, file: BinaryIO, path: Path) -> Verdict:
-        before, begun_ns = os.fstat(file.fileno()), _now_ns()
-        digest = digest_of(file)
-        verdict, is_lasting = self._cache.get(digest), False
-        if verdict is None:
+            return Verdict("", "neither a file nor a folder")
+        with os.fdopen(descriptor, "rb") as file:
+            digest = hash_file(file)
             file.seek(0)
-            verdict, is_lasting = self._looked_at(file, digest)
-        if state_of(before) != state_of(os.fstat(file.fileno())):  # the digest may be that of neither
+            verdict, is_lasting = _decode(file, digest, large)
+            if is_lasting and _is_settled(before, os.fstat(descriptor), start_ns):
+                values = (verdict.defect, verdict.height, verdict.width, verdict.is_jpeg)
+                cache.add(path, before, digest, rules, *values)
             return verdict
-        if is_lasting:
-            self._cache.put(verdict)
-        if is_settled(before, begun_ns):
-            self._cache.put_digest(os.path.abspath(path), state_of(before), digest)  # noqa: PTH100
-        return verdict
-
-    def _looked_at(self, file: BinaryIO, digest: str) -> tuple[Verdict, bool]:
-        """Give the verdict, and whether it is one on the content."""
-        try:
-            with Image.open(file) as image, self._budget.of(image.width * image.height):
-                size = image.size
-                image.draft(None, (image.width // 8, image.height // 8))  # reads all of a JPEG, in less time and memory
-                if image.width * image.height > _LARGE_PIXELS:
-                    return self._large.submit(_seen, image, size, digest).result(), True
-                return _seen(image, size, digest), True
-        except DECODE_ERRORS as error:
-            depends = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
-            return Verdict(digest, reason_of(error)), not depends
+    except (OSError, ValueError) as error:  # a name may have characters that no file system has
+        return Verdict("", format_reason(error))
 
 
-def _now_ns() -> int:
-    return time.time_ns()
+def _decode(file: BinaryIO, digest: str, large: Executor) -> tuple[Verdict, bool]:
+    """Decode an image; return the verdict, and whether it is one on the content."""
 
+    def decode() -> Verdict:
+        orientation = read_orientation(load_frame(image))
+        overlay_white(image.crop((0, 0, 1, 1)))  # some kinds of pixels cannot be converted
+        height, width = size if orientation in _SIDEWAYS else reversed(size)
+        return Verdict(digest, None, height, width, is_jpeg=_is_plain_jpeg(image, orientation))
 
-def _seen(image: Image.Image, stored: tuple[int, int], digest: str) -> Verdict:
-    """Decode an image.
-
-    Args:
-        image: It, open.
-        stored: Its width and height, of which it may be decoded to less.
-        digest: Of its file.
-    """
-    orientation = orientation_of(frame_of(image))
-    over_white(image.crop((0, 0, 1, 1)))  # some kinds of pixels cannot be converted
-    height, width = stored if orientation in _ON_THE_SIDE else reversed(stored)
-    return Verdict(digest, None, height, width, is_jpeg=_is_plain_jpeg(image, orientation))
+    try:
+        with Image.open(file) as image:
+            size = image.size
+            image.draft(None, (image.width // 8, image.height // 8))  # reads all of a JPEG, in less time and memory
+            is_large = image.width * image.height > _LARGE_PIXELS
+            return large.submit(decode).result() if is_large else decode(), True
+    except DECODE_ERRORS as error:
+        is_external = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
+        return Verdict(digest, format_reason(error)), not is_external
 
 
 def _is_plain_jpeg(image: Image.Image, orientation: int) -> bool:
     if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
         return False
     if "exif" not in image.info:
-        return orientation == 1  # else XMP says it, which few decoders read
+        return orientation == 1  # else it is in XMP, which few decoders read
     exif = Image.Exif()
     try:
         exif.load(image.info["exif"])
@@ -167,26 +174,123 @@ def _is_plain_jpeg(image: Image.Image, orientation: int) -> bool:
     return bool(exif.get(0x0112, 1) == orientation)
 
 
-class _Budget:
-    """Lets threads wait until as many pixels are free as they need; an image of more gets its turn alone.
+def _compute_digest(path: str, *, cache: _FileCache) -> FileDigest:
+    try:
+        status = os.stat(path)  # noqa: PTH116 (as above)
+        if not stat.S_ISREG(status.st_mode):
+            return FileDigest(UNREADABLE, 0, was_read=False)
+        if (row := cache.find(path, status)) is not None:
+            return FileDigest(row[0], status.st_size, was_read=False)
+        with open(path, "rb") as file:  # noqa: PTH123 (as above)
+            before, start_ns = os.fstat(file.fileno()), time.time_ns()
+            digest = hash_file(file)
+            if _is_settled(before, os.fstat(file.fileno()), start_ns):
+                cache.add(path, before, digest, "", None, 0, 0, False)
+    except (OSError, ValueError):  # a name may have characters that no file system has
+        return FileDigest(UNREADABLE, 0, was_read=False)
+    return FileDigest(digest, before.st_size, was_read=True)
 
-    Args:
-        total: Pixels.
+
+def hash_file(file: BinaryIO) -> str:
+    """Compute the SHA-256 of the rest of an open file, hexadecimal."""
+    hasher = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _is_settled(before: os.stat_result, after: os.stat_result, start_ns: int) -> bool:
+    """Check that a file did not change while it was read, and that a later change would show in its time."""
+    states = [(each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in (before, after)]
+    return states[0] == states[1] and start_ns - max(before.st_mtime_ns, before.st_ctime_ns) >= _SETTLED_NS
+
+
+class _FileCache:
+    """Digests and verdicts of earlier runs, by path, size and time of change; a context manager for several threads.
+
+    A cache file that is damaged is made anew; one that cannot be written, or that another process holds for too long,
+    only costs time. Rows that were not used in 180 days are removed.
     """
 
-    def __init__(self, total: int) -> None:
-        self._total, self._used = total, 0
-        self._freed = threading.Condition()
+    def __init__(self) -> None:
+        folder = cache_folder()
+        self._path = None if folder is None else folder / _CACHE_NAME
+        self._lock = threading.Lock()
+        self._rows: list[tuple[Any, ...]] = []
+        self._today = int(time.time() // 86400)
+        self._connection: sqlite3.Connection | None = None
 
-    @contextmanager
-    def of(self, pixels: int) -> Iterator[None]:
-        """Hold so many pixels within the block."""
-        with self._freed:
-            self._freed.wait_for(lambda: self._used == 0 or self._used + pixels <= self._total)
-            self._used += pixels
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            try:
+                self._connection = self._connect(self._path)
+            except sqlite3.OperationalError:  # locked, or no rights: nothing is wrong with its content
+                pass
+            except sqlite3.DatabaseError:
+                with suppress(OSError, sqlite3.Error):
+                    self._path.with_name(f"{_CACHE_NAME}-journal").unlink(missing_ok=True)  # of the damaged file
+                    self._path.unlink()
+                    self._connection = self._connect(self._path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._flush()
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    def find(self, path: Path | str, status: os.stat_result) -> tuple[Any, ...] | None:
+        """Find digest, rules, defect, height, width and is_jpeg of a file in this state."""
+        key = os.fsencode(os.path.abspath(path))  # noqa: PTH100 (as above)
+        with self._lock:
+            if self._connection is None:
+                return None
+            try:
+                query = "SELECT * FROM files_v3 WHERE path = ? AND size = ? AND changed_ns = ?"
+                row = self._connection.execute(query, (key, status.st_size, _changed_ns(status))).fetchone()
+            except sqlite3.Error:
+                return None
+        if row is None:
+            return None
+        if self._today - row[3] > _REFRESH_DAYS:
+            self.add(path, status, *row[4:])
+        found: tuple[Any, ...] = row[4:]
+        return found
+
+    def add(self, path: Path | str, status: os.stat_result, digest: str, rules: str, *values: Any) -> None:
+        """Keep a file's digest and verdict; written before long, at the latest at the end."""
+        key = os.fsencode(os.path.abspath(path))  # noqa: PTH100
+        with self._lock:
+            self._rows.append((key, status.st_size, _changed_ns(status), self._today, digest, rules, *values))
+            if len(self._rows) >= _MAX_PENDING:
+                self._flush()
+
+    def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        if self._connection is None or not rows:
+            return
+        with suppress(sqlite3.Error), self._connection:
+            self._connection.executemany("INSERT OR REPLACE INTO files_v3 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
         try:
-            yield
-        finally:
-            with self._freed:
-                self._used -= pixels
-                self._freed.notify_all()
+            with suppress(sqlite3.OperationalError), connection:  # it cannot be written, or not now
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS files_v3 (path BLOB PRIMARY KEY, size INTEGER, changed_ns INTEGER, "
+                    "day INTEGER, digest TEXT, rules TEXT, defect TEXT, height INTEGER, width INTEGER, is_jpeg INTEGER)"
+                )
+                connection.execute("DELETE FROM files_v3 WHERE day < ?", (self._today - _KEPT_DAYS,))
+            connection.execute("SELECT * FROM files_v3 LIMIT 1").fetchall()
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+
+def _changed_ns(status: os.stat_result) -> int:
+    """Return the later time of change: of the content, or of the file, which no program can set back."""
+    return max(status.st_mtime_ns, status.st_ctime_ns)

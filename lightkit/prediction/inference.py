@@ -14,7 +14,7 @@ from PIL import Image
 
 from lightkit.errors import DataError
 from lightkit.export.metadata import Metadata
-from lightkit.images.decoding import num_threads, prepared
+from lightkit.images.reading import count_threads, prepare_images
 from lightkit.prediction.table import Prediction
 
 Array = np.ndarray[Any, Any]
@@ -89,8 +89,8 @@ def predict_images(
     Raises:
         DataError: If the model returns something else than a row for each image, or as many values as it has classes.
     """
-    ahead = 2 * num_threads() if metadata.in_graph else max(2 * num_threads(), _BATCH_SIZE)
-    images = prepared(paths, partial(_prepare, metadata), ahead=ahead)
+    ahead = 2 * count_threads() if metadata.in_graph else max(2 * count_threads(), _BATCH_SIZE)
+    images = prepare_images(paths, partial(_prepare, metadata), ahead=ahead)
     index = 0
     while batch := list(islice(images, _BATCH_SIZE)):
         by_shape: dict[tuple[int, ...], list[int]] = {}

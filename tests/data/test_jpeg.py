@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from lightkit.data.jpeg import Box, jpeg_of, resized
-from lightkit.images.reading import rgb_of
+from lightkit.images.reading import decode_rgb
 
 Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
@@ -42,7 +42,7 @@ def whole(data: bytes) -> Pixels:
 
 
 def by_the_rule(data: bytes) -> Pixels:
-    return np.asarray(rgb_of(io.BytesIO(data), name="it"))
+    return np.asarray(decode_rgb(io.BytesIO(data), name="it"))
 
 
 @pytest.mark.parametrize(

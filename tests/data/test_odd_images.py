@@ -14,7 +14,7 @@ from PIL import Image
 
 from lightkit.data.image_folder import ImageFolder
 from lightkit.images.reading import read_rgb
-from lightkit.images.verdicts import verdicts
+from lightkit.images.verdicts import judge_images
 
 GOOD = {  # upright height and width
     "12in16bit.tif": (100, 100), "16_bit_noise.tif": (32, 32), "1_trns.png": (64, 64), "chi.gif": (240, 320),
@@ -65,7 +65,7 @@ def test_the_corpus_is_the_one_that_is_known_here(odd_images: Path) -> None:
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_good_one_has_its_upright_size(odd_images: Path, name: str) -> None:
-    (verdict,) = verdicts([odd_images / name])
+    (verdict,) = judge_images([odd_images / name])
     assert (verdict.defect, verdict.height, verdict.width) == (None, *GOOD[name])
     assert verdict.is_jpeg == (name in PLAIN_JPEGS)
     assert pixels_of(odd_images / name).shape == (*GOOD[name], 3)
@@ -73,7 +73,7 @@ def test_a_good_one_has_its_upright_size(odd_images: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_one_has_its_reason(odd_images: Path, name: str) -> None:
-    (verdict,) = verdicts([odd_images / name])
+    (verdict,) = judge_images([odd_images / name])
     assert verdict.defect is not None
     assert re.match(BAD[name], verdict.defect)
     assert (verdict.height, verdict.width, verdict.is_jpeg) == (0, 0, False)

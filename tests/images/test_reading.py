@@ -17,13 +17,13 @@ from lightkit.data.image_folder import ImageFolder
 from lightkit.images.reading import (
     IMAGE_SUFFIXES,
     UnreadableImageError,
-    decoded,
-    over_white,
+    decode_rgb,
+    overlay_white,
     pillow_warnings,
     read_rgb,
-    rgb_of,
+    try_read_rgb,
 )
-from lightkit.images.verdicts import verdicts
+from lightkit.images.verdicts import judge_images
 
 BROKEN = {
     "LICENSE", "badwidth.bmp", "broken_data_stream.png", "decompression_bomb.ico", "png_decompression_dos.png",
@@ -79,7 +79,7 @@ def test_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UnreadableImageError, match=r"large\.png: this image cannot be decoded .*decompression bomb"):
         read_rgb(tmp_path / "large.png")
     with pillow_warnings():
-        assert "bomb" in str(decoded(str(tmp_path / "large.png"))[1])
+        assert "bomb" in str(try_read_rgb(str(tmp_path / "large.png"))[1])
 
 
 def test_the_error_survives_pickling() -> None:
@@ -131,7 +131,7 @@ def png(depth: int, colour_type: int, row: bytes, *, clear: bytes) -> io.BytesIO
 def test_a_transparent_colour_of_any_depth_becomes_white(
     depth: int, colour_type: int, row: bytes, clear: bytes, second: int
 ) -> None:
-    image = rgb_of(png(depth, colour_type, row, clear=clear), name="it")
+    image = decode_rgb(png(depth, colour_type, row, clear=clear), name="it")
     assert [image.getpixel((x, 0)) for x in (0, 1)] == [(255, 255, 255), (second, second, second)]
 
 
@@ -139,7 +139,7 @@ def test_a_transparent_colour_of_any_depth_becomes_white(
 @pytest.mark.parametrize("alpha", [0, 64, 200, 255])
 def test_what_is_half_transparent_is_mixed_with_white(mode: str, alpha: int) -> None:
     colour = (40, 40, 40, alpha) if mode == "RGBA" else (40, alpha)
-    red, green, blue = over_white(Image.new(mode, (1, 1), colour)).getpixel((0, 0))  # type: ignore[misc]
+    red, green, blue = overlay_white(Image.new(mode, (1, 1), colour)).getpixel((0, 0))  # type: ignore[misc]
     assert red == green == blue
     assert abs(red - (40 * alpha + 255 * (255 - alpha)) / 255) <= 1
 
@@ -197,7 +197,7 @@ def test_pixels_of_32_bits_are_no_image_as_nobody_knows_what_is_white(tmp_path: 
     Image.fromarray(np.linspace(0, most, 16).reshape(4, 4).astype(kind)).save(tmp_path / "grey.tif")
     with pytest.raises(UnreadableImageError, match="32-bit pixels have no agreed range; save it with 8 or 16 bits"):
         read_rgb(tmp_path / "grey.tif")
-    (verdict,) = verdicts([tmp_path / "grey.tif"])
+    (verdict,) = judge_images([tmp_path / "grey.tif"])
     assert verdict.defect == "32-bit pixels have no agreed range; save it with 8 or 16 bits"
 
 

@@ -1,10 +1,10 @@
-"""Each file is judged by decoding it once, and by its content alone."""
+"""Each file is judged by decoding it once, and read again only if it may have changed."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -17,11 +17,10 @@ import pytest
 from PIL import Image, ImageFile
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
-from lightkit.images import file_digests
+from lightkit.images import reading
 from lightkit.images import verdicts as module
 from lightkit.images.reading import UnreadableImageError, read_rgb
-from lightkit.images.verdict_cache import VerdictCache
-from lightkit.images.verdicts import Verdict, verdicts
+from lightkit.images.verdicts import UNREADABLE, Verdict, compute_file_digests, judge_images
 
 # torchvision 0.29: its decoders, which are used as long as there are any
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities:DeprecationWarning")
@@ -34,75 +33,41 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def decodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Digests of what was decoded, and not found in the cache."""
-    found: list[str] = []
-    seen = module._seen
-
-    def counted(image: Image.Image, stored: tuple[int, int], digest: str) -> Verdict:
-        found.append(digest)
-        return seen(image, stored, digest)
-
-    monkeypatch.setattr(module, "_seen", counted)
-    return found
-
-
-@pytest.fixture
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were read, an hour after they were made."""
     found: list[str] = []
-    digest = file_digests.digest_of
+    hash_file, clock = module.hash_file, time.time_ns
 
     def counted(file: Any) -> str:
         found.append(Path(f"/proc/self/fd/{file.fileno()}").readlink().name)
-        return digest(file)
+        return hash_file(file)
 
-    monkeypatch.setattr(module, "digest_of", counted)
-    monkeypatch.setattr(module, "_now_ns", lambda: time.time_ns() + 3600 * 10**9)
+    monkeypatch.setattr(module, "hash_file", counted)
+    monkeypatch.setattr(time, "time_ns", lambda: clock() + 3600 * 10**9)
     return found
 
 
 def one(path: Path) -> Verdict:
-    (verdict,) = verdicts([path])
+    (verdict,) = judge_images([path])
     return verdict
 
 
 def test_verdicts_come_in_the_order_of_the_paths(make_images: Any) -> None:
-    root = make_images(*(f"{number}.png" for number in range(40)))
-    for number in range(0, 40, 3):
-        Image.new("L", (number + 1, 2)).save(root / f"{number}.png")
-    found = list(verdicts(root / f"{number}.png" for number in range(40)))
-    assert [verdict.width for verdict in found] == [number + 1 if number % 3 == 0 else 12 for number in range(40)]
-    assert all(verdict.defect is None and len(verdict.digest) == 64 for verdict in found)
+    root = make_images("a.png", "b.png", "c.png")
+    (root / "b.png").write_bytes(b"no image")
+    found = list(judge_images(sorted(root.iterdir())))
+    assert [verdict.defect for verdict in found] == [None, "not an image in any format that Pillow knows", None]
+    assert [(verdict.height, verdict.width) for verdict in found] == [(10, 12), (0, 0), (10, 12)]
+    assert found[0].digest == hashlib.sha256((root / "a.png").read_bytes()).hexdigest()
 
 
-def test_content_that_is_known_is_not_decoded_again(make_images: Any, decodings: list[str]) -> None:
-    root = make_images("a.png", "b.png")
-    (root / "c.png").write_bytes((root / "a.png").read_bytes()[:200])
-    paths = sorted(root.iterdir())
-    first = list(verdicts(paths))
-    assert len(decodings) == 3
-    moved = root.rename(root.with_name("moved"))
-    assert list(verdicts(sorted(moved.iterdir()))) == first
-    assert len(decodings) == 3
-    assert first[2].defect is not None
-
-
-def test_files_that_are_as_they_were_are_not_read_again(
-    make_images: Any, readings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = make_images("a.png", "b.png")
-    (root / "c.png").write_bytes((root / "a.png").read_bytes()[:200])
-    (root / "d.png").symlink_to("a.png")
-    paths = sorted(root.iterdir())
-    first = list(verdicts(paths))
-    assert sorted(readings) == ["a.png", "a.png", "b.png", "c.png"]
-    readings.clear()
-    assert list(verdicts(paths)) == first
-    monkeypatch.chdir(root)
-    assert list(verdicts(Path(path.name) for path in paths)) == first
-    assert readings == []
-    assert [verdict.defect is None for verdict in first] == [True, True, False, True]
+def test_files_that_are_as_they_were_are_not_read_again(make_images: Any, readings: list[str]) -> None:
+    paths = sorted(make_images("a.png", "b.png").iterdir())
+    first = list(judge_images(paths))
+    assert list(judge_images(paths)) == first
+    digests = list(compute_file_digests(map(str, paths)))
+    assert [(each.digest, each.was_read) for each in digests] == [(verdict.digest, False) for verdict in first]
+    assert sorted(readings) == ["a.png", "b.png"]
 
 
 def _put_back(path: Path, content: bytes, *, aside: bool) -> None:
@@ -128,19 +93,11 @@ def _put_back(path: Path, content: bytes, *, aside: bool) -> None:
 def test_a_file_that_was_changed_is_read_again(
     make_images: Any, readings: list[str], change: Callable[[Path, bytes], object]
 ) -> None:
-    root = make_images("a.png", "b.png")
-    path = root / "a.png"
+    path = make_images("a.png") / "a.png"
     assert one(path).defect is None
     change(path, bytes(path.stat().st_size))
     assert one(path).defect is not None
     assert readings == ["a.png", "a.png"]
-
-
-def test_a_file_that_is_gone_is_not_taken_for_the_known_one(make_images: Any, readings: list[str]) -> None:
-    path = make_images("a.png") / "a.png"
-    assert one(path).defect is None
-    path.unlink()
-    assert one(path) == Verdict("", "No such file or directory")
 
 
 def test_a_file_that_was_changed_just_before_is_read_again(
@@ -149,38 +106,21 @@ def test_a_file_that_was_changed_just_before_is_read_again(
     path = make_images("a.png") / "a.png"
     changed_ns = path.stat().st_ctime_ns
     for later_ns, num_read in [(1_999_999_999, 1), (-(10**10), 2), (2_000_000_000, 3), (2_000_000_000, 3)]:
-        monkeypatch.setattr(module, "_now_ns", lambda ns=changed_ns + later_ns: ns)
+        monkeypatch.setattr(time, "time_ns", lambda ns=changed_ns + later_ns: ns)
         one(path)
         assert len(readings) == num_read
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again(
-    make_images: Any, readings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = make_images("a.png") / "a.png"
-    content, digest = path.read_bytes(), file_digests.digest_of
-
-    def slow(file: Any) -> str:
-        found = digest(file)
-        path.write_bytes(content[::-1])
-        return found
-
-    with monkeypatch.context() as patched:
-        patched.setattr(module, "digest_of", slow)
-        one(path)
-    assert one(path).defect is not None
-
-
-@pytest.mark.parametrize("setting", ["MAX_IMAGE_PIXELS", "LOAD_TRUNCATED_IMAGES", "_RULES", "version"])
+@pytest.mark.parametrize("setting", ["MAX_IMAGE_PIXELS", "LOAD_TRUNCATED_IMAGES", "_VERSION", "version"])
 def test_other_rules_judge_again(
-    make_images: Any, decodings: list[str], monkeypatch: pytest.MonkeyPatch, setting: str
+    make_images: Any, readings: list[str], monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     path = make_images("a.png") / "a.png"
     one(path)
-    place: Any = {"MAX_IMAGE_PIXELS": Image, "LOAD_TRUNCATED_IMAGES": ImageFile, "_RULES": module}.get(setting)
+    place: Any = {"MAX_IMAGE_PIXELS": Image, "LOAD_TRUNCATED_IMAGES": ImageFile, "_VERSION": module}.get(setting)
     monkeypatch.setattr(place or PIL, setting if place else "__version__", 1000)
     one(path)
-    assert len(decodings) == 2
+    assert len(readings) == 2
 
 
 def _unreadable(path: Path) -> None:
@@ -212,9 +152,7 @@ def _loop(path: Path) -> None:
     ],
     ids=["vanished", "folder", "pipe", "loop"],
 )
-def test_what_is_no_content_is_told_and_not_kept(
-    make_images: Any, spoil: Callable[[Path], None], reason: str, decodings: list[str]
-) -> None:
+def test_what_is_no_content_is_told_and_not_kept(make_images: Any, spoil: Callable[[Path], None], reason: str) -> None:
     path = make_images("a.png") / "a.png"
     content = path.read_bytes()
     spoil(path)
@@ -224,33 +162,36 @@ def test_what_is_no_content_is_told_and_not_kept(
     assert one(path).defect is None
 
 
-def test_a_lack_of_memory_is_not_kept(make_images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("readings")
+@pytest.mark.parametrize("error", [MemoryError(), OSError(5, "Input/output error")], ids=["memory", "disk"])
+def test_a_mishap_is_not_kept(make_images: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     path = make_images("a.png") / "a.png"
+
+    def fail(image: Image.Image) -> Image.Image:
+        raise error
+
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_seen", _raise_memory_error)
-        assert one(path).defect == "MemoryError"
+        patched.setattr(module, "load_frame", fail)
+        assert one(path).defect is not None
     assert one(path).defect is None
 
 
-def _raise_memory_error(image: Image.Image, stored: tuple[int, int], digest: str) -> Verdict:
-    raise MemoryError
-
-
+@pytest.mark.usefixtures("readings")
 def test_a_file_that_changes_while_it_is_judged_is_judged_again(
     make_images: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_images("a.png") / "a.png"
-    content = path.read_bytes()
+    load_frame = reading.load_frame
 
-    def slow(image: Image.Image, stored: tuple[int, int], digest: str) -> Verdict:
+    def change(image: Image.Image) -> Image.Image:
+        frame = load_frame(image)
         path.write_bytes(b"another")
-        return Verdict(digest, "wrong")
+        return frame
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_seen", slow)
-        assert one(path).defect == "wrong"
-    path.write_bytes(content)
-    assert one(path).defect is None
+        patched.setattr(module, "load_frame", change)
+        assert one(path).defect is None
+    assert one(path).defect is not None
 
 
 @pytest.mark.parametrize(
@@ -264,15 +205,15 @@ def test_a_file_that_changes_while_it_is_judged_is_judged_again(
     ids=["other", "cut short", "empty", "folder"],
 )
 def test_a_broken_cache_only_costs_time(
-    make_images: Any, cache: Path, spoil: Callable[[Path], object], decodings: list[str]
+    make_images: Any, cache: Path, spoil: Callable[[Path], object], readings: list[str]
 ) -> None:
     paths = sorted(make_images(*(f"{number}.png" for number in range(5))).iterdir())
-    first = list(verdicts(paths))
+    first = list(judge_images(paths))
     spoil(cache)
-    assert list(verdicts(paths)) == first
-    assert len(decodings) == 10
-    assert list(verdicts(paths)) == first
-    assert len(decodings) == (15 if cache.is_dir() else 10)
+    assert list(judge_images(paths)) == first
+    assert len(readings) == 10
+    assert list(judge_images(paths)) == first
+    assert len(readings) == (15 if cache.is_dir() else 10)
 
 
 def test_without_any_folder_for_the_cache_files_are_judged(
@@ -285,36 +226,27 @@ def test_without_any_folder_for_the_cache_files_are_judged(
     assert one(path).defect is None
 
 
-def test_pixels_in_memory_are_bounded_and_a_larger_image_gets_its_turn() -> None:
-    budget = module._Budget(100)
-    used, most = 0, 0
-    lock = threading.Lock()
-
-    def work(pixels: int) -> None:
-        nonlocal used, most
-        with budget.of(pixels):
-            with lock:
-                used += pixels
-                most = max(most, used if pixels <= 100 else used - pixels)
-            with lock:
-                used -= pixels
-
-    threads = [threading.Thread(target=work, args=(pixels,)) for pixels in [40, 60, 500, 99, 1, 70, 30] * 20]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert used == 0
-    assert 0 < most <= 100
+def test_what_is_not_used_in_half_a_year_is_removed(
+    make_images: Any, readings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = sorted(make_images("a.png", "b.png").iterdir())
+    list(judge_images(paths))
+    now = time.time()
+    for days, used in [(100, paths[:1]), (190, paths)]:
+        monkeypatch.setattr(time, "time", lambda days=days: now + days * 86400)
+        list(judge_images(used))
+    assert sorted(readings) == ["a.png", "b.png", "b.png"]
 
 
-def test_a_large_image_is_judged_like_a_small_one(make_images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_image_is_judged_like_a_small_one(
+    make_images: Any, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
     root = make_images(*(f"{number}.png" for number in range(6)))
     (root / "0.png").write_bytes((root / "0.png").read_bytes()[:200])
-    monkeypatch.setattr(module, "VerdictCache", lambda path, rules: VerdictCache(None, rules=rules))
-    small = list(verdicts(sorted(root.iterdir())))
+    small = list(judge_images(sorted(root.iterdir())))
+    cache.unlink()
     monkeypatch.setattr(module, "_LARGE_PIXELS", 100)
-    assert list(verdicts(sorted(root.iterdir()))) == small
+    assert list(judge_images(sorted(root.iterdir()))) == small
 
 
 def test_no_more_files_are_begun_than_some_ahead(make_images: Any) -> None:
@@ -327,7 +259,7 @@ def test_no_more_files_are_begun_than_some_ahead(make_images: Any) -> None:
             asked += 1
             yield path
 
-    found = verdicts(paths())
+    found = judge_images(paths())
     for _ in range(3):
         next(found)
     found.close()  # type: ignore[attr-defined]
@@ -338,6 +270,18 @@ def test_the_filters_of_warnings_are_as_before(make_images: Any) -> None:
     before = list(warnings.filters)
     one(make_images("a.png") / "a.png")
     assert list(warnings.filters) == before
+
+
+def test_digests_are_those_of_the_content_and_are_kept(tmp_path: Path, readings: list[str]) -> None:
+    paths = [tmp_path / "a.bin", tmp_path / "gone.bin", tmp_path]
+    paths[0].write_bytes(b"abc" * 1000)
+    for was_read in (True, False):
+        found = list(compute_file_digests(map(str, paths)))
+        assert [each.digest for each in found[1:]] == [UNREADABLE, UNREADABLE]
+        assert (found[0].size_bytes, found[0].was_read) == (3000, was_read)
+        assert found[0].digest == hashlib.sha256(paths[0].read_bytes()).hexdigest()
+    assert readings == ["a.bin"]
+    assert one(paths[0]).defect == "not an image in any format that Pillow knows"
 
 
 def jpeg(folder: Path, kind: str) -> Path:
@@ -401,7 +345,7 @@ def test_what_is_cut_short_is_judged_as_decoding_does(tmp_path: Path, kind: str,
 
 def test_real_photos_are_plain(photos: Path) -> None:
     paths = sorted(photos.glob("*/*.jpg"))[::25]
-    for path, verdict in zip(paths, list(verdicts(paths)), strict=True):
+    for path, verdict in zip(paths, list(judge_images(paths)), strict=True):
         pixels = decode_jpeg(read_file(str(path)), mode=ImageReadMode.RGB)
         assert verdict.is_jpeg
         assert pixels.shape == (3, verdict.height, verdict.width)
@@ -411,5 +355,5 @@ def test_real_photos_are_plain(photos: Path) -> None:
 def test_copies_in_one_scan_have_one_verdict(make_images: Any) -> None:
     root = make_images("a.png")
     shutil.copyfile(root / "a.png", root / "b.PNG")
-    first, second = verdicts([root / "a.png", root / "b.PNG"])
+    first, second = judge_images([root / "a.png", root / "b.PNG"])
     assert first == second

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from lightkit.images.decoding import prepared
+from lightkit.images.reading import prepare_images
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def squares(tmp_path: Path) -> list[str]:
 
 
 def test_images_come_in_the_order_of_their_paths(squares: list[str]) -> None:
-    found = list(prepared(squares, lambda image: image.width, ahead=5))
+    found = list(prepare_images(squares, lambda image: image.width, ahead=5))
     assert [(item.path, item.image, item.defect) for item in found] == [
         (path, side, None) for side, path in enumerate(squares, start=1)
     ]
@@ -31,7 +31,7 @@ def test_images_come_in_the_order_of_their_paths(squares: list[str]) -> None:
 def test_a_bad_image_is_told_in_its_place(squares: list[str], tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"no image")
     paths = [squares[0], str(tmp_path / "bad.png"), str(tmp_path / "missing.png"), str(tmp_path), "", squares[1]]
-    found = list(prepared(paths, lambda image: image.width, ahead=2))
+    found = list(prepare_images(paths, lambda image: image.width, ahead=2))
     assert [item.image for item in found] == [1, None, None, None, None, 2]
     assert [item.defect for item in found[1:5]] == [
         "not an image in any format that Pillow knows",
@@ -47,7 +47,7 @@ def test_an_image_too_large_to_prepare_is_told_and_not_an_end(squares: list[str]
             raise MemoryError
         return image.width
 
-    found = list(prepared(squares[:3], prepare, ahead=2))
+    found = list(prepare_images(squares[:3], prepare, ahead=2))
     assert [item.image for item in found] == [1, None, 3]
     assert found[1].defect == "2 x 2 pixels cannot be prepared (too much memory)"
 
@@ -61,7 +61,7 @@ def test_no_more_are_read_ahead_than_was_said(squares: list[str]) -> None:
             taken += 1
             yield squares[number % len(squares)]
 
-    images = prepared(endless(), lambda image: image.width, ahead=4)
+    images = prepare_images(endless(), lambda image: image.width, ahead=4)
     assert [item.image for item in islice(images, 10)] == list(range(1, 11))
     assert taken <= 10 + 4
     images.close()  # type: ignore[attr-defined]
@@ -75,5 +75,5 @@ def test_what_a_preprocessing_of_ones_own_raises_comes_with_the_image(squares: l
     with pytest.raises(
         RuntimeError, match=re.escape(f"{squares[0]}: its preprocessing fails: AttributeError: oops")
     ) as told:
-        list(prepared(squares[:1], prepare, ahead=2))
+        list(prepare_images(squares[:1], prepare, ahead=2))
     assert isinstance(told.value.__cause__, AttributeError)
