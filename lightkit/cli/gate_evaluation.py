@@ -24,16 +24,15 @@ from lightkit.config.tree import plain
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.registry.evaluation import (
     BaselineModel,
-    Candidate,
     EvaluationData,
     evaluation_data,
     fetch_baseline,
     run_as_baseline,
     score,
 )
-from lightkit.registry.gate import RECORD, Decision, Drift, GateSettings, Scores, decide, read_gate, split_of
+from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, read_gate, split_of
 from lightkit.registry.promotion import read_moves, recent_champions
-from lightkit.registry.store import Store, address_of_run, find_version, list_versions, open_store
+from lightkit.registry.store import Registry, address_of_run, find_version, list_versions, open_registry
 from lightkit.version import __version__
 
 if TYPE_CHECKING:
@@ -44,8 +43,8 @@ __all__ = ["evaluate_gate"]
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
 
 
-def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | None = None) -> Decision:
-    """Score a run and its baseline, write gate.json and the event, and notify.
+def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | None = None) -> dict[str, Any]:
+    """Score a run and its baseline, write gate.json and the event, notify, and return the content of gate.json.
 
     Args:
         context: Context of the run, as of `open_run_context`.
@@ -65,7 +64,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
     settings = replace(settings, name=name or settings.name or run.name)
     with translate_model_errors(context):
         decision = _Evaluation(context, settings, run, Path(checkpoint), tracking_uri).decide()
-    record = redact(resolved, decision.as_dict())
+    record: dict[str, Any] = redact(resolved, decision)
     runs.write_json(run.folder / RECORD, record)
     fields = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
     RedactedEventStream(run.events_path, resolved).write("gate", **{key: record[key] for key in fields})
@@ -81,7 +80,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
             notifier.begin_close()
         for notifier in notifiers:
             notifier.close()
-    return decision
+    return record
 
 
 @dataclass
@@ -104,7 +103,7 @@ class _Evaluation:
     tracking_uri: str | None
     notices: list[str] = field(default_factory=list)
 
-    def decide(self) -> Decision:
+    def decide(self) -> dict[str, Any]:
         """Score the models, and decide."""
         sha256 = runs.digest(self.checkpoint)
         run_name, metric, name = f"{self.run.name}/{self.run.id}", self.settings.metric, str(self.settings.name)
@@ -118,11 +117,11 @@ class _Evaluation:
         }
         if metric is None:
             self.notices.append("nothing is judged: gate.metric is not set, such as --gate.metric=test/accuracy")
-            return decide(self.settings, Scores("the run", {}), None, num_samples=0, run=run_name, about=about)
+            return decide(self.settings, ModelScores("the run", {}), None, num_samples=0, run=run_name) | about
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="lightkit-gate-")))
-            store = self._open_store(stack)
-            baseline = self._find_baseline(store, name, folder)
+            registry = self._open_registry(stack)
+            baseline = self._find_baseline(registry, name, folder)
             module, own_data = build_model(self.context)
             if own_data is None:
                 raise ConfigError(
@@ -143,7 +142,7 @@ class _Evaluation:
                     self.notices.append(
                         f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it"
                     )
-            drift = self._find_drift(store, name, data, folder)
+            drift = self._find_drift(registry, name, data, folder)
         describe = getattr(data.data, "describe", None)
         described = describe() if callable(describe) else None
         about["data"] = {
@@ -153,49 +152,51 @@ class _Evaluation:
             if isinstance(described, Mapping)
             else None,
         }
-        return decide(
-            self.settings,
-            candidate,
-            baseline_scores,
-            drift=drift,
-            num_samples=data.num_samples,
-            run=run_name,
-            about=about,
+        num_samples = data.num_samples
+        return (
+            decide(self.settings, candidate, baseline_scores, drift=drift, num_samples=num_samples, run=run_name)
+            | about
         )
 
-    def _open_store(self, stack: ExitStack) -> Store | None:
+    def _open_registry(self, stack: ExitStack) -> Registry | None:
         """Open the registry; None where the settings need none, or nothing was registered yet."""
         if self.settings.baseline is None and self.settings.drift is None:
             return None
         address = address_of_run(self.tracking_uri, self.run, self.context.resolved)
         if address.database is not None and not address.database.is_file():
             return None
-        return stack.enter_context(open_store(address, creates=False))
+        return stack.enter_context(open_registry(address, creates=False))
 
-    def _find_baseline(self, store: Store | None, name: str, folder: Path) -> BaselineModel | None:
+    def _find_baseline(self, registry: Registry | None, name: str, folder: Path) -> BaselineModel | None:
         reference = self.settings.baseline
         if reference is None:
             return None
         if "/" in reference or reference == "latest":
             return run_as_baseline(reference, self.run.root)
-        version = None if store is None else find_version(store, name, reference)
-        if store is None or version is None:
+        version = None if registry is None else find_version(registry, name, reference)
+        if registry is None or version is None:
             if reference.isdecimal():
                 raise ConfigError(f"gate.baseline: there is no registered model {name!r}, and no version {reference}.")
             self.notices.append(f"{name} has no {reference} yet: the thresholds decide alone")
             return None
-        return fetch_baseline(store, version, folder / "baseline", alias=None if reference.isdecimal() else reference)
+        return fetch_baseline(
+            registry, version, folder / "baseline", alias=None if reference.isdecimal() else reference
+        )
 
-    def _find_drift(self, store: Store | None, name: str, data: EvaluationData, folder: Path) -> Drift | None:
+    def _find_drift(
+        self, registry: Registry | None, name: str, data: EvaluationData, folder: Path
+    ) -> dict[str, Any] | None:
         """Find the best of the recently promoted models: by the log, or scored again where the data has changed."""
         if self.settings.drift is None:
             return None
         window, baseline, metric = int(self.settings.drift["window"]), self.settings.baseline, str(self.settings.metric)
-        versions = {} if store is None else {str(version.version): version for version in list_versions(store, name)}
-        if store is None or not versions:
-            return Drift(window, None, None)
-        with store.attempt(f"read the promotions of {name!r}"):
-            moves = read_moves(store, name)
+        versions = (
+            {} if registry is None else {str(version.version): version for version in list_versions(registry, name)}
+        )
+        if registry is None or not versions:
+            return {"window": window, "best": None, "version": None, "unknown": []}
+        with registry.attempt(f"read the promotions of {name!r}"):
+            moves = read_moves(registry, name)
         is_alias = baseline is not None and not baseline.isdecimal() and "/" not in baseline and baseline != "latest"
         scores: dict[str, float] = {}
         unknown: list[str] = []
@@ -208,7 +209,7 @@ class _Evaluation:
                 continue
             else:
                 try:
-                    model = fetch_baseline(store, versions[move.to], folder / f"version-{move.to}")
+                    model = fetch_baseline(registry, versions[move.to], folder / f"version-{move.to}")
                     value = self._score_baseline(model, data).metrics[metric]
                 except ConfigError as error:
                     unknown.append(f"version {move.to}: {error}")
@@ -216,13 +217,11 @@ class _Evaluation:
             if value is not None and math.isfinite(value):
                 scores[move.to] = value
         self.notices.extend(f"gate.drift leaves out {each}" for each in unknown)
-        best = None
-        for version, value in scores.items():
-            if best is None or self.settings.is_better(value, scores[best]):
-                best = version
-        return Drift(window, None if best is None else scores[best], best, tuple(unknown))
+        choose = max if self.settings.mode == "max" else min
+        best = choose(scores, key=lambda version: scores[version], default=None)
+        return {"window": window, "best": scores.get(best or ""), "version": best, "unknown": unknown}
 
-    def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> Scores:
+    def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> ModelScores:
         """Score another model, built by its own config, on the samples of this run's data."""
         context, prepares_differently, notice = _open_baseline(model, self.context)
         with context.stack:
@@ -241,14 +240,17 @@ class _Evaluation:
             )
         return scores
 
-    def _score(self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData) -> Scores:
+    def _score(self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData) -> ModelScores:
         print_line(f"scores {name}", self.context.mode)
         values = self.context.resolved.values
         hardware, trainer = values.get("accelerator"), values.get("trainer")
         kind = hardware.get("kind") if isinstance(hardware, Mapping) else hardware
         kind = kind or (trainer.get("accelerator") if isinstance(trainer, Mapping) else None)
         return score(
-            Candidate(name, module, checkpoint, data),
+            module,
+            checkpoint,
+            data,
+            name=name,
             metric=str(self.settings.metric),
             slices=list(self.settings.slices or {}),
             accelerator=str(read_scalar(kind)) if isinstance(kind, str) else None,

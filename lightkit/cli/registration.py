@@ -16,7 +16,7 @@ from lightkit.config import shown_path
 from lightkit.export.target import ExportTarget
 from lightkit.registry.lineage import RegisteredVersion, register
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable
-from lightkit.registry.store import Store, address_of_run, check_name, open_store
+from lightkit.registry.store import Registry, address_of_run, check_name, open_registry
 
 __all__ = ["register_run"]
 
@@ -46,8 +46,8 @@ def register_run(
     checkpoint = Path(context.ckpt_path)
     configure_console(mode, context.resolved.masked)
     quiet_libraries()
-    with open_store(address_of_run(tracking_uri, run, context.resolved)) as store:
-        check_name(name, in_catalog=store.in_catalog)
+    with open_registry(address_of_run(tracking_uri, run, context.resolved)) as registry:
+        check_name(name, in_catalog=registry.in_catalog)
         with translate_model_errors(context):
             module, data = build_model(context)
             options = ExportOptions.parse({**context.options, "num-samples": str(_NUM_SAMPLES)})
@@ -57,7 +57,7 @@ def register_run(
         with print_steps(mode) as on_step:
             version = register(
                 subject,
-                store,
+                registry,
                 name=name,
                 aliases=aliases,
                 form=form,
@@ -65,15 +65,17 @@ def register_run(
                 checkpoint=checkpoint,
                 on_step=on_step,
             )
-        _print_version(version, store, subject, run, mode)
+        _print_version(version, registry, subject, run, mode)
 
 
 def _print_version(
-    version: RegisteredVersion, store: Store, subject: ExportTarget, run: runs.Run, mode: OutputMode
+    version: RegisteredVersion, registry: Registry, subject: ExportTarget, run: runs.Run, mode: OutputMode
 ) -> None:
     """Print the version, its inputs and outputs, and the command to serve it."""
     aliases = f" ({', '.join(version.aliases)})" if version.aliases else ""
-    print_line(f"made  version {version.version} of {version.name}{aliases} in MLflow at {store.address.shown}", mode)
+    print_line(
+        f"made  version {version.version} of {version.name}{aliases} in MLflow at {registry.address.shown}", mode
+    )
     for word, specs in (("takes", subject.metadata.inputs), ("gives", subject.metadata.outputs)):
         for spec in specs:
             sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
@@ -88,5 +90,5 @@ def _print_version(
         return
     reference = f"@{version.aliases[0]}" if version.aliases else f"/{version.version}"
     serve = ["mlflow", "models", "serve", "-m", f"models:/{version.name}{reference}", "--env-manager", "local"]
-    where = "" if "***@" in store.address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(store.address.uri)} "
+    where = "" if "***@" in registry.address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(registry.address.uri)} "
     print_line(f"next  {where}{shlex.join(serve)}", mode)

@@ -6,19 +6,15 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
-from lightkit.cli.console import print_line
-from lightkit.cli.context import RunContext
+from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.full_validation import open_run_context
 from lightkit.cli.tables import print_table
 from lightkit.errors import GateFailed
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
 from lightkit.runs.files import finite
-
-if TYPE_CHECKING:
-    from lightkit.registry.gate import Decision
 
 __all__ = ["gate"]
 
@@ -88,45 +84,42 @@ def gate(words: list[str]) -> int:
         from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
         began = time.monotonic()
-        decision = evaluate_gate(context, tracking_uri=options.get("--tracking-uri"))
-        cases = _report(decision, context, seconds=time.monotonic() - began, is_json="--json" in options)
+        record = evaluate_gate(context, tracking_uri=options.get("--tracking-uri"))
+        cases = _report(record, context.mode, seconds=time.monotonic() - began, is_json="--json" in options)
         if junit is not None:
             write_junit(junit, "lightkit gate", cases)
-        if not decision.passed:
-            raise GateFailed(context.resolved.masked("the gate says no: " + "; ".join(decision.reasons)))
+        if not record["passed"]:
+            raise GateFailed("the gate says no: " + "; ".join(record["reasons"]))
     return 0
 
 
-def _report(decision: Decision, context: RunContext, *, seconds: float, is_json: bool) -> list[Case]:
+def _report(record: Mapping[str, Any], mode: OutputMode, *, seconds: float, is_json: bool) -> list[Case]:
     """Print the decision and add it to the step summary; return the cases for JUnit."""
-    mask, mode = context.resolved.masked, context.mode
     rows, cases = [], []
-    for condition in decision.checks:
-        value = _format(condition.challenger)
-        baseline = "" if condition.baseline is None else _format(condition.baseline)
-        verdict = "passed" if condition.passed else "FAILED"
-        rows.append([mask(cell) for cell in (condition.name, value, baseline, condition.asks, verdict)])
-        failure = None if condition.passed else f"{condition.name} is {value}, expected {condition.asks}"
-        cases.append(Case(f"{condition.name}: {condition.asks}", seconds / len(decision.checks), failure=failure))
-    notices = [mask(str(notice)) for notice in decision.about.get("notices", ())]
-    verdict = "nothing is judged" if decision.metric is None else "passed" if decision.passed else "not good enough"
-    data: Mapping[str, Any] = decision.about.get("data") or {}
+    for check in record["checks"]:
+        name, value, asks = check["name"], _format(check["challenger"]), check["asks"]
+        baseline = "" if check["baseline"] is None else _format(check["baseline"])
+        rows.append([name, value, baseline, asks, "passed" if check["passed"] else "FAILED"])
+        failure = None if check["passed"] else f"{name} is {value}, expected {asks}"
+        cases.append(Case(f"{name}: {asks}", seconds / len(record["checks"]), failure=failure))
+    verdict = "passed" if record["passed"] else "not good enough"
+    verdict = "nothing is judged" if record["metric"] is None else verdict
     samples = "no data"
-    if data:
-        samples = f"{decision.num_samples} samples ({data['split']}, fingerprint {data['fingerprint'][:12]})"
+    if data := record.get("data"):
+        samples = f"{record['num_samples']} samples ({data['split']}, fingerprint {data['fingerprint'][:12]})"
     if is_json:
-        print(mask(json.dumps(finite(decision.as_dict()), ensure_ascii=False, default=str)))
+        print(json.dumps(finite(record), ensure_ascii=False, default=str))
     elif mode in ("terminal", "plain"):
-        for notice in notices:
+        for notice in record["notices"]:
             print_line(f"note  {notice}", mode)
         if rows:
             style = {"FAILED": "red"}
             print_table(_COLUMNS, rows, is_terminal=mode == "terminal", style=lambda row: style.get(row[-1]))
-            print_line(f"on    {mask(samples)}", mode)
+            print_line(f"on    {samples}", mode)
         print_line(f"gate  {verdict}", mode)
-    title = f"### Gate: {verdict}\n\n{decision.run}, {samples}"
-    table = markdown_table(_COLUMNS, rows) if rows else ""
-    add_step_summary(mask("\n\n".join([title, table, *(f"- {notice}" for notice in notices)])))
+    table = [markdown_table(_COLUMNS, rows)] if rows else []
+    notices = [f"- {notice}" for notice in record["notices"]]
+    add_step_summary("\n\n".join([f"### Gate: {verdict}", f"{record['run']}, {samples}", *table, *notices]))
     return cases or [Case("gate", seconds, skipped="nothing is judged: gate.metric is not set")]
 
 

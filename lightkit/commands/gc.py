@@ -21,7 +21,7 @@ from lightkit.config.tree import plain
 from lightkit.errors import ConfigError
 from lightkit.loggers.mlflow_address import Address, mask_password
 from lightkit.registry.promotion import needed_runs
-from lightkit.registry.store import address_of_root, open_store, tracked_run
+from lightkit.registry.store import address_of_root, open_registry, tracked_run
 from lightkit.runs.deadlines import duration_s
 from lightkit.runs.fingerprints import shown_size
 from lightkit.runs.index import PROMOTED, IndexedRun, index_runs
@@ -175,9 +175,9 @@ def _ask_registries(root: Path, tracking_uri: str | None, entries: Sequence[Inde
     for address in addresses.values():
         if address.database is not None and not address.database.is_file():
             continue  # nothing was ever registered there
-        with open_store(address, creates=False) as store:
-            needed |= needed_runs(store)
-            answered.add(mask_password(store.registry_uri))
+        with open_registry(address, creates=False) as registry:
+            needed |= needed_runs(registry)
+            answered.add(mask_password(registry.registry_uri))
     for each in entries:
         registries = _list_registries(each.run) if each.is_promoted else []
         if each.is_promoted and not (registries and answered.issuperset(registries)):

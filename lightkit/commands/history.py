@@ -10,7 +10,7 @@ from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.console import quiet_libraries
 from lightkit.cli.tables import print_table
 from lightkit.registry.promotion import Move, read_moves
-from lightkit.registry.store import address_of_root, check_model, open_store
+from lightkit.registry.store import address_of_root, check_model, open_registry
 
 __all__ = ["history"]
 
@@ -50,10 +50,10 @@ def history(words: list[str]) -> int:
     name = line.get_positional("history", "the name of a registered model", _USAGE)
     address = address_of_root(line.options.get("--tracking-uri"), Path(line.options.get("--root", "runs")))
     quiet_libraries()
-    with open_store(address, creates=False) as store:
-        check_model(store, name)
-        with store.attempt(f"read the promotions of {name!r}"):
-            moves = read_moves(store, name)
+    with open_registry(address, creates=False) as registry:
+        check_model(registry, name)
+        with registry.attempt(f"read the promotions of {name!r}"):
+            moves = read_moves(registry, name)
     if "--json" in line.options:
         for move in moves:
             print(json.dumps(move.as_dict(), ensure_ascii=False))

@@ -23,13 +23,13 @@ from lightkit.registry.gate import RECORD, GateSettings, read_gate
 from lightkit.registry.promotion import Move, alias_version, move_alias
 from lightkit.registry.store import (
     KEPT,
-    Store,
+    Registry,
     address_of_run,
     check_alias,
     check_name,
     find_version,
     list_versions,
-    open_store,
+    open_registry,
 )
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, write_junit
 from lightkit.runs.index import PROMOTED
@@ -127,10 +127,10 @@ def _promote(context: RunContext, line: CommandLine) -> str:
     name = check_name(options.get("--name") or settings.name or run.name)
     alias, tracking_uri = options.get("--alias", "champion"), options.get("--tracking-uri")
     sha256 = runs.digest(checkpoint)
-    with open_store(address_of_run(tracking_uri, run, resolved)) as store:
+    with open_registry(address_of_run(tracking_uri, run, resolved)) as registry:
         decision = runs.read_json(run.folder / RECORD) or {}
         stale = explain_stale_decision(decision, settings, name=name, sha256=sha256)
-        stale = stale or _explain_other_baseline(decision, store, name)
+        stale = stale or _explain_other_baseline(decision, registry, name)
         if "--force" in options:
             decision = {} if stale else decision
         else:
@@ -143,7 +143,7 @@ def _promote(context: RunContext, line: CommandLine) -> str:
             if not decision.get("passed"):
                 reasons = "; ".join(map(str, decision.get("reasons") or ["there is no decision"]))
                 raise GateFailed(f"the gate says no: {reasons}. Nothing was promoted; --force promotes all the same.")
-        version = _find_version_of(store, name, sha256)
+        version = _find_version_of(registry, name, sha256)
         if version is None:
             print_line(f"makes a version of {name} (challenger)", context.mode)
             from lightkit.cli.registration import register_run  # it loads torch
@@ -151,18 +151,18 @@ def _promote(context: RunContext, line: CommandLine) -> str:
             register_run(
                 _reopen(context, is_quiet=True), name, ["challenger"], form="torch_export", tracking_uri=tracking_uri
             )
-            version = _find_version_of(store, name, sha256)
+            version = _find_version_of(registry, name, sha256)
         if version is None:
             raise ConfigError(f"promote: {name} has no version of {shown_path(checkpoint)}. Try again.")
         print_line(f"model {name} version {version.version}", context.mode)
-        _keep_checkpoint(store, version, run, checkpoint)
-        with store.attempt(f"move {name}@{alias}"):
-            before = alias_version(store, name, alias)
+        _keep_checkpoint(registry, version, run, checkpoint)
+        with registry.attempt(f"move {name}@{alias}"):
+            before = alias_version(registry, name, alias)
             move = _create_move(decision, alias=alias, before=before, to=str(version.version), run=run)
             reason = resolved.masked(options.get("--reason", ""))
-            move = move_alias(store, name, replace(move, reason=reason, forced="--force" in options))
-        registry = resolved.masked(mask_password(store.registry_uri))
-    return _note(context, run, name, move, before=before, registry=registry, is_json="--json" in options)
+            move = move_alias(registry, name, replace(move, reason=reason, forced="--force" in options))
+        uri = resolved.masked(mask_password(registry.registry_uri))
+    return _note(context, run, name, move, before=before, registry_uri=uri, is_json="--json" in options)
 
 
 def explain_stale_decision(
@@ -183,12 +183,12 @@ def explain_stale_decision(
     return None if decision.get("settings") == now else f"{RECORD} is of other settings"
 
 
-def _explain_other_baseline(decision: Mapping[str, Any], store: Store, name: str) -> str | None:
+def _explain_other_baseline(decision: Mapping[str, Any], registry: Registry, name: str) -> str | None:
     """Explain that the baseline of a decision is no longer today's; None where it is."""
     reference = (decision.get("settings") or {}).get("baseline")
     if reference is None or "/" in reference or reference == "latest":
         return None
-    version = find_version(store, name, reference)
+    version = find_version(registry, name, reference)
     now = None if version is None else str(version.version)
     before = (decision.get("against") or {}).get("version")
     if now == before:
@@ -204,21 +204,21 @@ def _reopen(context: RunContext, *, is_quiet: bool = False) -> RunContext:
     return again
 
 
-def _find_version_of(store: Store, name: str, sha256: str) -> ModelVersion | None:
+def _find_version_of(registry: Registry, name: str, sha256: str) -> ModelVersion | None:
     """Find the newest version that was made of a checkpoint."""
-    versions = [each for each in list_versions(store, name) if each.tags.get("checkpoint_sha256") == sha256]
+    versions = [each for each in list_versions(registry, name) if each.tags.get("checkpoint_sha256") == sha256]
     return versions[-1] if versions else None
 
 
-def _keep_checkpoint(store: Store, version: ModelVersion, run: runs.Run, checkpoint: Path) -> None:
+def _keep_checkpoint(registry: Registry, version: ModelVersion, run: runs.Run, checkpoint: Path) -> None:
     """Send checkpoint and config to MLflow, so that the model can be scored where its run folder is not."""
     if version.tags.get(KEPT) or not version.run_id:
         return
     folder = f"promoted/{version.name}-{version.version}"
-    with store.attempt("take the checkpoint"):
+    with registry.attempt("take the checkpoint"):
         for file in (run.config_path, checkpoint):
-            store.client.log_artifact(version.run_id, str(file), folder)
-        store.client.set_model_version_tag(version.name, version.version, KEPT, f"runs:/{version.run_id}/{folder}")
+            registry.client.log_artifact(version.run_id, str(file), folder)
+        registry.client.set_model_version_tag(version.name, version.version, KEPT, f"runs:/{version.run_id}/{folder}")
 
 
 def _create_move(decision: Mapping[str, Any], *, alias: str, before: str | None, to: str, run: runs.Run) -> Move:
@@ -237,7 +237,7 @@ def _create_move(decision: Mapping[str, Any], *, alias: str, before: str | None,
 
 
 def _note(
-    context: RunContext, run: runs.Run, name: str, move: Move, *, before: str | None, registry: str, is_json: bool
+    context: RunContext, run: runs.Run, name: str, move: Move, *, before: str | None, registry_uri: str, is_json: bool
 ) -> str:
     """Write promoted.json and the event, and print the move. `lightkit gc` keeps a run while its registries need it."""
     noted = runs.read_json(run.folder / PROMOTED) or {}
@@ -250,7 +250,7 @@ def _note(
     if is_new:
         from lightkit.cli.redaction import RedactedEventStream  # it loads torch
 
-        registries = sorted({*(noted.get("registries") or []), registry})
+        registries = sorted({*(noted.get("registries") or []), registry_uri})
         runs.write_json(run.folder / PROMOTED, {"schema": 1, "name": name, "registries": registries, **move.as_dict()})
         fields = {"alias": move.alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
         RedactedEventStream(run.events_path, context.resolved).write("promotion", name=name, **fields)

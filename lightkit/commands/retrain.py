@@ -39,7 +39,7 @@ from lightkit.runs.index import PROMOTED
 from lightkit.runs.retrain_state import RUN_FILE, RetrainState, StageState, find_unfinished, median_durations
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["Retrain", "RetrainOptions", "SignalRelay", "StageResult", "digest_config", "retrain", "run_command"]
+__all__ = ["CommandRunner", "Retrain", "RetrainOptions", "StageResult", "retrain"]
 
 _USAGE = "usage: lightkit retrain -c FILE... [--deadline WHEN] [--skip STAGE]... [--key=value]... [key=value]..."
 _HELP = f"""\
@@ -86,15 +86,12 @@ _REFUSED = {
     "--run": "it trains; to go on in a run's folder, give --run.resume=RUN",
     "--print_config": "lightkit fit has it",
     "--format": "give --export-format",
-    "--name": "give --gate.name",
-    "--alias": "lightkit promote has it",
 }
 _SKIPPABLE = ("test", "export", "promote")
 _AFTER_FIT = ("test", "export", "gate", "promote")
 _REJECTED, _INTERRUPTED = 4, 75  # exit codes of a gate and of a command that can be continued
 _INTERRUPTIONS = (_INTERRUPTED, 129, 130, 138, 143)
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
-_KILL_AFTER_S = 5.0  # from the second signal on
 _RESERVE_FACTOR, _RESERVE_EXTRA_S = 1.5, 10.0
 _FIRST_RESERVE_SHARE, _MAX_FIRST_RESERVE_S = 0.25, 900.0
 _NOTIFIERS = ("lightkit.callbacks.SlackNotifier", "lightkit.callbacks.WebhookNotifier")
@@ -201,10 +198,13 @@ def _retrain(words: list[str], options: RetrainOptions, notifier: CommandNotifie
     _check(context, options)
     context.attach_notifier(notifier)
     lock = create_job_lock(context, settings)
-    with lock, SignalRelay() as signals:
-        work = Retrain(context, options, root=root, name=name, deadline=deadline, signals=signals)
+    with lock, CommandRunner() as runner:
+        environment = lock.delegate()
+        work = Retrain(
+            context, options, root=root, name=name, deadline=deadline, runner=runner, environment=environment
+        )
         try:
-            return work.run(lock.delegate(), may_continue=settings.resume == "auto")
+            return work.run(may_continue=settings.resume == "auto")
         finally:
             notifier.is_told, notifier.words = work.has_notified, work.failure
 
@@ -234,7 +234,7 @@ def _check(context: RunContext, options: RetrainOptions) -> None:
         raise ConfigError("--export-format: onnx is not installed. Install it, or choose another format.")
 
 
-def digest_config(context: RunContext) -> str:
+def _digest_config(context: RunContext) -> str:
     """Return a digest of the parts of a config that decide the training.
 
     The same training goes on where `run`, `gate` or notifiers have changed.
@@ -270,20 +270,19 @@ class StageResult:
     killed_by: int | None = None
 
 
-class SignalRelay:
-    """Forwards signals to the running command; a context manager.
+class CommandRunner:
+    """Runs commands of lightkit as processes and forwards signals to the running one; a context manager.
 
-    The first signal lets the command save its state; after the second one it has a few seconds. Between two commands a
-    signal is remembered. Signals that this process was started to ignore are left alone, but for SIGTERM.
+    Between two commands a signal is remembered. Signals that this process was started to ignore are left alone, but for
+    SIGTERM.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self.tree: Tree | None = None
-        self._kill_at_s: float | None = None
+        self._tree: Tree | None = None
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> SignalRelay:
+    def __enter__(self) -> CommandRunner:
         for signum in _SIGNALS:
             if signal.getsignal(signum) != signal.SIG_IGN or signum == signal.SIGTERM:
                 self._before[signum] = signal.signal(signum, self._handle)
@@ -294,69 +293,56 @@ class SignalRelay:
             signal.signal(signum, handler)
         self._before.clear()
 
-    @property
-    def must_kill(self) -> bool:
-        """Whether the command has not ended within a few seconds of the second signal."""
-        return self._kill_at_s is not None and time.monotonic() >= self._kill_at_s
-
-    def forward(self, signum: int) -> None:
-        """Send a signal to the running command."""
-        if self.tree is not None and self.tree.program.poll() is None:
-            self.tree.program.send_signal(signum)
-
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
-        if self.received is not None and self._kill_at_s is None:
-            self._kill_at_s = time.monotonic() + _KILL_AFTER_S
         self.received = self.received or signum
-        self.forward(signum)
+        self._forward(signum)
 
+    def _forward(self, signum: int) -> None:
+        if self._tree is not None and self._tree.program.poll() is None:
+            self._tree.program.send_signal(signum)
 
-def run_command(
-    words: Sequence[str],
-    signals: SignalRelay,
-    *,
-    environment: Mapping[str, str],
-    deadline: datetime | None = None,
-    on_poll: Callable[[], None] = lambda: None,
-    is_silent: bool = False,
-) -> StageResult:
-    """Run a command of ``lightkit``, and wait for its end and that of all its processes.
+    def run(
+        self,
+        words: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        deadline: datetime | None = None,
+        on_poll: Callable[[], None] = lambda: None,
+        is_silent: bool = False,
+    ) -> StageResult:
+        """Run a command, and wait for its end and that of all its processes.
 
-    It shares standard output and error, and a terminal stays one. It gets SIGTERM if this process is killed.
+        It shares standard output and error, and a terminal stays one. It gets SIGTERM if this process is killed.
 
-    Args:
-        words: The words after the program's name.
-        signals: Forwards signals.
-        environment: Variables beside those of this process.
-        deadline: Moment at which it is asked to end.
-        on_poll: Called again and again, and once more after the end.
-        is_silent: Whether its standard output is discarded.
-    """
-    began_s = time.monotonic()
-    tree = signals.tree = started_tree(
-        [sys.executable, "-m", "lightkit", *words],
-        environment={**os.environ, **environment},
-        stdout=subprocess.DEVNULL if is_silent else None,
-    )
-    was_late = False
-    try:
-        if signals.received is not None:  # while it was being started
-            signals.forward(signals.received)
-        while (code := tree.poll()) is None:
-            on_poll()
-            if not was_late and deadline is not None and _now() >= deadline:
-                was_late = True
-                signals.forward(signal.SIGTERM)
-            if signals.must_kill:
-                tree.end(timeout_s=0)
-            with suppress(subprocess.TimeoutExpired):
-                tree.program.wait(0.1)
-    finally:
-        tree.end(timeout_s=10.0)
-        signals.tree = None
-    on_poll()
-    raw = tree.program.returncode
-    return StageResult(code, time.monotonic() - began_s, was_late, -raw if raw is not None and raw < 0 else None)
+        Args:
+            words: The words after the program's name.
+            environment: Variables beside those of this process.
+            deadline: Moment at which it is asked to end.
+            on_poll: Called again and again, and once more after the end.
+            is_silent: Whether its standard output is discarded.
+        """
+        began_s, was_late = time.monotonic(), False
+        tree = self._tree = started_tree(
+            [sys.executable, "-m", "lightkit", *words],
+            environment={**os.environ, **environment},
+            stdout=subprocess.DEVNULL if is_silent else None,
+        )
+        try:
+            if self.received is not None:  # while it was being started
+                self._forward(self.received)
+            while (code := tree.poll()) is None:
+                on_poll()
+                if not was_late and deadline is not None and _now() >= deadline:
+                    was_late = True
+                    self._forward(signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    tree.program.wait(0.1)
+        finally:
+            tree.end(timeout_s=10.0)
+            self._tree = None
+        on_poll()
+        raw = tree.program.returncode
+        return StageResult(code, time.monotonic() - began_s, was_late, -raw if raw is not None and raw < 0 else None)
 
 
 class Retrain:
@@ -368,8 +354,8 @@ class Retrain:
         root: Folder that holds the runs of all jobs.
         name: Name of the job.
         deadline: Moment by which all has to be done, if there is one.
-        signals: Forwards signals.
-        run_command: Runs a command; as `run_command`.
+        runner: Runs the commands.
+        environment: Variables of their processes.
     """
 
     def __init__(
@@ -380,33 +366,29 @@ class Retrain:
         root: Path,
         name: str,
         deadline: datetime | None,
-        signals: SignalRelay,
-        run_command: Callable[..., StageResult] = run_command,
+        runner: CommandRunner,
+        environment: Mapping[str, str],
     ) -> None:
-        self._context, self._options, self._signals = context, options, signals
+        self._context, self._options, self._runner, self._environment = context, options, runner, environment
         self._root, self._name, self._deadline = root, name, deadline
-        self._run_command = run_command
         self._gate = read_gate(context.resolved)
         self._usual_s = median_durations(root, name, _AFTER_FIT)
-        self._environment: Mapping[str, str] = {}
         self._if_changed = options.if_changed
-        self.state = RetrainState(digest_config(context))
+        self.state = RetrainState(_digest_config(context))
         self.failure = ""
         """Text on the screen about the stage that has failed."""
         self.has_notified = False
         """Whether the stage that has ended it has notified the notifiers of the config."""
 
-    def run(self, environment: Mapping[str, str], *, may_continue: bool = True) -> int:
+    def run(self, *, may_continue: bool = True) -> int:
         """Run the stages that are left, and return the exit code.
 
         Args:
-            environment: Variables of the processes that are started.
             may_continue: Whether an unfinished retrain is continued.
 
         Raises:
             OutOfTime: If the deadline leaves no time for the next stage.
         """
-        self._environment = environment
         if may_continue:
             self._continue()
         try:
@@ -417,7 +399,7 @@ class Retrain:
         late_s = 0.0 if self._deadline is None or code else (_now() - self._deadline).total_seconds()
         if late_s > 0:  # a promotion is not cut off
             self._context.tell(f"ended {shown_duration(late_s)} after the deadline; --reserve sets how much to leave")
-        signum = self._signals.received
+        signum = self._runner.received
         self._report(code, None if signum is None else f"Interrupted by {signal.Signals(signum).name}.")
         return code
 
@@ -441,7 +423,7 @@ class Retrain:
         for stage in _AFTER_FIT:
             if self.state[stage].is_over:
                 continue
-            if self._signals.received is not None:  # between two stages
+            if self._runner.received is not None:  # between two stages
                 return _INTERRUPTED
             if (reason := self._skip_reason(stage)) is not None:
                 self.state.skip(stage, reason)
@@ -539,9 +521,8 @@ class Retrain:
     def _run_process(
         self, stage: str, words: Sequence[str], environment: Mapping[str, str] | None = None, **how: Any
     ) -> StageResult:
-        return self._run_command(
+        return self._runner.run(
             words,
-            self._signals,
             environment={**self._environment, **(environment or {})},
             deadline=None if stage == "promote" else self._deadline,  # it is short, and must not be cut off
             is_silent=self._context.mode == "json" and stage in ("gate", "promote"),
@@ -577,7 +558,7 @@ class Retrain:
 
     def _exit_code(self, stage: str, result: StageResult) -> int:
         """Return the exit code of the retrain; an interrupted stage after the training can be continued."""
-        is_stopped = self._signals.received is not None or result.was_late
+        is_stopped = self._runner.received is not None or result.was_late
         if result.killed_by is not None and not is_stopped:
             return 1
         return _INTERRUPTED if is_stopped and result.code in _INTERRUPTIONS and stage != "fit" else result.code

@@ -10,7 +10,7 @@ from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.console import quiet_libraries
 from lightkit.errors import ConfigError
 from lightkit.registry.promotion import Move, alias_version, champions, last_scored, move_alias, read_moves
-from lightkit.registry.store import Store, address_of_root, check_alias, check_model, list_versions, open_store
+from lightkit.registry.store import Registry, address_of_root, check_alias, check_model, list_versions, open_registry
 
 __all__ = ["rollback"]
 
@@ -63,9 +63,9 @@ def rollback(words: list[str]) -> int:
     alias = check_alias(options.get("--alias", "champion"))
     address = address_of_root(options.get("--tracking-uri"), Path(options.get("--root", "runs")))
     quiet_libraries()
-    with open_store(address, creates=False) as store:
-        check_model(store, name)
-        move, skipped = _move_back(store, name, alias, options.get("--to"), reason=options.get("--reason", ""))
+    with open_registry(address, creates=False) as registry:
+        check_model(registry, name)
+        move, skipped = _move_back(registry, name, alias, options.get("--to"), reason=options.get("--reason", ""))
     if "--json" in options:
         print(json.dumps({"name": name, "passed_over": skipped, **move.as_dict()}, ensure_ascii=False))
     elif "--quiet" not in options:
@@ -75,11 +75,11 @@ def rollback(words: list[str]) -> int:
     return 0
 
 
-def _move_back(store: Store, name: str, alias: str, to: str | None, *, reason: str) -> tuple[Move, list[str]]:
+def _move_back(registry: Registry, name: str, alias: str, to: str | None, *, reason: str) -> tuple[Move, list[str]]:
     """Move an alias back; return the move, and deleted versions that were skipped."""
-    versions = {str(version.version): version for version in list_versions(store, name)}
-    with store.attempt(f"move {name}@{alias}"):
-        current, moves, skipped = alias_version(store, name, alias), read_moves(store, name), []
+    versions = {str(version.version): version for version in list_versions(registry, name)}
+    with registry.attempt(f"move {name}@{alias}"):
+        current, moves, skipped = alias_version(registry, name, alias), read_moves(registry, name), []
         if current is None:
             raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")
         if to is None:
@@ -102,4 +102,4 @@ def _move_back(store: Store, name: str, alias: str, to: str | None, *, reason: s
         if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
             scores = {which: score for which, score in scored.scores.items() if which == "challenger"}
             move = replace(move, metric=scored.metric, scores=scores, data=scored.data, num_samples=scored.num_samples)
-        return move_alias(store, name, move), skipped
+        return move_alias(registry, name, move), skipped

@@ -24,15 +24,14 @@ from lightkit.callbacks.checkpoint_reading import read_checkpoint
 from lightkit.config import near, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.bare_trainer import build_bare_trainer
-from lightkit.registry.gate import Scores
-from lightkit.registry.store import KEPT, Store
+from lightkit.registry.gate import ModelScores
+from lightkit.registry.store import KEPT, Registry
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 __all__ = [
     "BaselineModel",
-    "Candidate",
     "EvaluationData",
     "ReplayLoader",
     "class_labels",
@@ -66,11 +65,13 @@ class BaselineModel:
     run: str | None
 
 
-def fetch_baseline(store: Store, version: ModelVersion, folder: Path, *, alias: str | None = None) -> BaselineModel:
+def fetch_baseline(
+    registry: Registry, version: ModelVersion, folder: Path, *, alias: str | None = None
+) -> BaselineModel:
     """Find config and checkpoint of a version: in its run folder, else as `lightkit promote` has kept them in MLflow.
 
     Args:
-        store: MLflow.
+        registry: MLflow.
         version: The version.
         folder: Folder for downloads.
         alias: Alias by which it was found.
@@ -98,8 +99,8 @@ def fetch_baseline(store: Store, version: ModelVersion, folder: Path, *, alias: 
     checkpoint, config = Path(run_folder) / tags.get("checkpoint", ""), Path(run_folder) / "config.yaml"
     found = fault(checkpoint, config)
     if found is not None and (kept := tags.get(KEPT)):
-        with store.attempt(f"download {kept}"):
-            copy = Path(download_artifacts(kept, dst_path=str(folder), tracking_uri=store.client.tracking_uri))
+        with registry.attempt(f"download {kept}"):
+            copy = Path(download_artifacts(kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri))
         checkpoint, config = next(copy.glob("*.ckpt"), copy / "best.ckpt"), copy / "config.yaml"
         found = fault(checkpoint, config)
     if found is not None:
@@ -325,9 +326,6 @@ class EvaluationData(LightningDataModule):
         self._new_labels, self.class_names = None, own
         if own is None or names is None or list(names) == own:
             return
-        numbers = [str(number) for number in range(len(names))]
-        if len(names) == len(own) and numbers in (list(names), own):  # one of the two only numbers the other's classes
-            return
         if unknown := [name for name in own if name not in names]:
             raise ConfigError(
                 f"gate.baseline: it does not know {_join(unknown)}, which the data has; it knows {_join(names)}. "
@@ -391,28 +389,23 @@ def _join(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A model to score.
-
-    Args:
-        name: Its name in messages.
-        module: The module, which gets its weights here.
-        checkpoint: File of its weights.
-        data: The samples, prepared as this model takes them.
-    """
-
-    name: str
-    module: LightningModule
-    checkpoint: Path
-    data: EvaluationData
-
-
-def score(candidate: Candidate, *, metric: str, slices: Sequence[str] = (), accelerator: str | None = "cpu") -> Scores:
+def score(
+    module: LightningModule,
+    checkpoint: Path,
+    data: EvaluationData,
+    *,
+    name: str,
+    metric: str,
+    slices: Sequence[str] = (),
+    accelerator: str | None = "cpu",
+) -> ModelScores:
     """Run a model's own test or validation steps over all samples, and again over those of each class.
 
     Args:
-        candidate: The model.
+        module: The model, which gets its weights here.
+        checkpoint: File of its weights.
+        data: The samples, prepared as this model takes them.
+        name: Its name in messages.
         metric: The metric that is judged.
         slices: Classes, by name or number.
         accelerator: Configured accelerator: on the CPU for ``cpu`` or without CUDA, else on one GPU.
@@ -420,39 +413,37 @@ def score(candidate: Candidate, *, metric: str, slices: Sequence[str] = (), acce
     Raises:
         ConfigError: If the checkpoint does not fit, the model logs no such metric, or there is no such class.
     """
-    data = candidate.data
-    names = read_checkpoint(candidate.checkpoint, mmap=True).get("class_names")
-    data.map_classes(names if isinstance(names, (list, tuple)) else None)
+    class_names = read_checkpoint(checkpoint, mmap=True).get("class_names")
+    data.map_classes(class_names if isinstance(class_names, (list, tuple)) else None)
     data.choose_class(None)
     device = "gpu" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator=device)
 
-    def evaluate(checkpoint: str | None) -> Mapping[str, float]:
+    def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
         run_split = trainer.test if data.split == "test" else trainer.validate
         with warnings.catch_warnings():  # Lightning 2.6.6, of a trainer without the callbacks of the training
             warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`, callbacks")
             run_split(
-                candidate.module,
+                module,
                 datamodule=data,
-                ckpt_path=checkpoint,
+                ckpt_path=ckpt_path,
                 verbose=False,
                 weights_only=not runs.is_trusting(),
             )
-        return {name: float(value) for name, value in trainer.callback_metrics.items()}
+        return {key: float(value) for key, value in trainer.callback_metrics.items()}
 
-    metrics = evaluate(str(candidate.checkpoint))
+    metrics = evaluate(str(checkpoint))
     if metric not in metrics:
         logged = ", ".join(sorted(metrics)) or "none"
         raise ConfigError(
-            f"gate.metric: {candidate.name} logs no {metric!r} on the {data.split} split"
-            f"{near(metric, metrics)}\nlogged: {logged}"
+            f"gate.metric: {name} logs no {metric!r} on the {data.split} split{near(metric, metrics)}\nlogged: {logged}"
         )
     by_class: dict[str, float | None] = {}
     try:
-        for name in slices:
-            data.choose_class(name)
+        for each in slices:
+            data.choose_class(each)
             value = evaluate(None).get(metric)
-            by_class[name] = value if value is not None and math.isfinite(value) else None
+            by_class[each] = value if value is not None and math.isfinite(value) else None
     finally:
         data.choose_class(None)
-    return Scores(candidate.name, metrics, by_class)
+    return ModelScores(name, metrics, by_class)

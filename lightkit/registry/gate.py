@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
 from lightkit.config import Origin, Resolved, mistake, near, read_scalar
 
-__all__ = ["RECORD", "Condition", "Decision", "Drift", "GateSettings", "Scores", "decide", "read_gate", "split_of"]
+__all__ = ["RECORD", "GateSettings", "ModelScores", "decide", "read_gate", "split_of"]
 
 RECORD = "gate.json"
 """Name of the file in the run folder that holds the decision."""
@@ -44,10 +44,6 @@ class GateSettings:
     slices: dict[str, float] | None = None
     drift: dict[str, float] | None = None
     name: str | None = None
-
-    def is_better(self, score: float, other: float) -> bool:
-        """Return whether a score is better than another."""
-        return score > other if self.mode == "max" else score < other
 
 
 def split_of(metric: str) -> str:
@@ -158,11 +154,11 @@ def _typed(key: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ModelScores:
     """A model's scores on the data of the gate.
 
     Args:
-        name: The model, in words.
+        name: Its name in messages.
         metrics: Logged metrics by name.
         slices: The judged metric on the samples of each class; None without samples, or without a finite value.
     """
@@ -172,89 +168,15 @@ class Scores:
     slices: Mapping[str, float | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Drift:
-    """The best of the recently promoted models.
-
-    Args:
-        window: Number of models to look back.
-        best: The best score; None where nothing was promoted yet.
-        version: Its version.
-        unknown: Versions that could not be scored on this data, each with the reason.
-    """
-
-    window: int
-    best: float | None
-    version: str | None
-    unknown: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One condition and its result.
-
-    Args:
-        name: The metric, or the metric on a class.
-        challenger: The candidate's value.
-        baseline: Value of the model to compare with; None without one.
-        asks: The condition in words.
-        passed: Whether it holds.
-    """
-
-    name: str
-    challenger: float | None
-    baseline: float | None
-    asks: str
-    passed: bool
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The gate's decision; its fields, with those of `about`, are those of ``gate.json``.
-
-    Args:
-        passed: Whether the model may be promoted.
-        metric: The judged metric; None where nothing is judged.
-        scores: Metrics of the ``challenger`` and of the ``baseline`` on the same samples; None without a baseline.
-        slices: By class the values of ``challenger`` and ``baseline``.
-        drift: The recently promoted models; None without `gate.drift`.
-        reasons: Failed conditions, in words; empty where it passed.
-        baseline: The model to compare with, in words.
-        num_samples: Number of samples of both scores.
-        run: The run, as ``name/id``.
-        checks: Every condition.
-        about: Further fields: checkpoint, settings, data, baseline, notices, time.
-    """
-
-    passed: bool
-    metric: str | None
-    scores: Mapping[str, Mapping[str, float] | None]
-    slices: Mapping[str, Mapping[str, float | None]]
-    drift: Mapping[str, Any] | None
-    reasons: tuple[str, ...]
-    baseline: str | None
-    num_samples: int
-    run: str
-    checks: tuple[Condition, ...] = ()
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the content of ``gate.json``."""
-        record = asdict(self)
-        about = record.pop("about")
-        return {"schema": 1, **record, "reasons": list(self.reasons), "checks": list(record["checks"]), **about}
-
-
 def decide(
     settings: GateSettings,
-    candidate: Scores,
-    baseline: Scores | None,
+    candidate: ModelScores,
+    baseline: ModelScores | None,
     *,
-    drift: Drift | None = None,
+    drift: Mapping[str, Any] | None = None,
     num_samples: int,
     run: str,
-    about: Mapping[str, Any] | None = None,
-) -> Decision:
+) -> dict[str, Any]:
     """Judge a model by its scores.
 
     A value that is missing or not finite fails every condition on it. A drop of exactly the allowed size passes. A
@@ -262,40 +184,41 @@ def decide(
 
     Args:
         settings: The conditions.
-        candidate: Scores of the model; its metrics have the judged one.
+        candidate: Scores of the model.
         baseline: Scores of the model to compare with.
-        drift: The best of the recently promoted models.
+        drift: The recently promoted models: their number ``window``, the ``best`` score and its ``version``.
         num_samples: Number of samples of the scores.
         run: The run, as ``name/id``.
-        about: Further fields of the decision.
+
+    Returns:
+        The content of ``gate.json``: whether it ``passed``, the failed conditions in words as ``reasons``, all of them
+        as ``checks``, and the ``scores`` and ``slices`` of ``challenger`` and ``baseline``.
     """
-    conditions = [] if settings.metric is None else _conditions(settings, candidate, baseline, drift)
-    reasons = tuple(_failure(condition) for condition in conditions if not condition.passed)
-    return Decision(
-        passed=not reasons,
-        metric=settings.metric,
-        scores={
-            "challenger": dict(candidate.metrics),
-            "baseline": None if baseline is None else dict(baseline.metrics),
-        },
-        slices={
-            name: {"challenger": value, "baseline": None if baseline is None else baseline.slices.get(name)}
+    checks = [] if settings.metric is None else _check_conditions(settings, candidate, baseline, drift)
+    reasons = [_describe_failure(**check) for check in checks if not check["passed"]]
+    of_baseline = ModelScores("", {}) if baseline is None else baseline
+    return {
+        "schema": 1,
+        "passed": not reasons,
+        "metric": settings.metric,
+        "scores": {"challenger": {**candidate.metrics}, "baseline": baseline and {**baseline.metrics}},
+        "slices": {
+            name: {"challenger": value, "baseline": of_baseline.slices.get(name)}
             for name, value in candidate.slices.items()
         },
-        drift=None if drift is None else asdict(drift),
-        reasons=reasons,
-        baseline=None if baseline is None else baseline.name,
-        num_samples=num_samples,
-        run=run,
-        checks=tuple(conditions),
-        about=dict(about or {}),
-    )
+        "drift": drift,
+        "reasons": reasons,
+        "baseline": baseline and baseline.name,
+        "num_samples": num_samples,
+        "run": run,
+        "checks": checks,
+    }
 
 
-def _conditions(
-    settings: GateSettings, candidate: Scores, baseline: Scores | None, drift: Drift | None
-) -> list[Condition]:
-    metric = str(settings.metric)
+def _check_conditions(
+    settings: GateSettings, candidate: ModelScores, baseline: ModelScores | None, drift: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    metric, checks = str(settings.metric), []
     value = candidate.metrics.get(metric)
     other = None if baseline is None else baseline.metrics.get(metric)
 
@@ -313,33 +236,40 @@ def _conditions(
         drop = reference - value if settings.mode == "max" else value - reference
         return drop <= allowed + _ROUNDING * max(abs(value), abs(reference), abs(allowed))
 
-    found = []
+    def add(name: str, value: float | None, other: float | None, asks: str, passed: bool) -> None:
+        checks.append({"name": name, "challenger": value, "baseline": other, "asks": asks, "passed": passed})
+
     if settings.min is not None:
-        found.append(Condition(metric, value, other, f"at least {settings.min:g}", at_least(value, settings.min)))
+        add(metric, value, other, f"at least {settings.min:g}", at_least(value, settings.min))
     if settings.max is not None:
-        found.append(Condition(metric, value, other, f"at most {settings.max:g}", at_most(value, settings.max)))
+        add(metric, value, other, f"at most {settings.max:g}", at_most(value, settings.max))
     if settings.max_drop is not None and baseline is not None:
         asks = f"at most {settings.max_drop:g} worse than {baseline.name}"
-        found.append(Condition(metric, value, other, asks, drops_at_most(other, settings.max_drop)))
-    if not found:
-        found.append(Condition(metric, value, other, "a finite number", _is_number(value)))
+        add(metric, value, other, asks, drops_at_most(other, settings.max_drop))
+    if not checks:
+        add(metric, value, other, "a finite number", _is_number(value))
     holds, word = (at_least, "at least") if settings.mode == "max" else (at_most, "at most")
     for name, bound in (settings.slices or {}).items():
         score = candidate.slices.get(name)
         of_baseline = None if baseline is None else baseline.slices.get(name)
-        found.append(Condition(f"{metric} of {name}", score, of_baseline, f"{word} {bound:g}", holds(score, bound)))
-    if settings.drift is not None and drift is not None and drift.best is not None:
-        last = (
-            "the last promoted model" if drift.window == 1 else f"the best of the last {drift.window} promoted models"
-        )
-        allowed = settings.drift["max_drop"]
-        asks = f"at most {allowed:g} worse than {last} (version {drift.version}: {drift.best:.6g})"
-        found.append(Condition(f"{metric} of late", value, drift.best, asks, drops_at_most(drift.best, allowed)))
-    return found
+        add(f"{metric} of {name}", score, of_baseline, f"{word} {bound:g}", holds(score, bound))
+    if settings.drift is not None and drift is not None and drift["best"] is not None:
+        window, best, allowed = drift["window"], drift["best"], settings.drift["max_drop"]
+        last = "the last promoted model" if window == 1 else f"the best of the last {window} promoted models"
+        asks = f"at most {allowed:g} worse than {last} (version {drift['version']}: {best:.6g})"
+        add(f"{metric} of late", value, best, asks, drops_at_most(best, allowed))
+    return checks
 
 
-def _failure(condition: Condition) -> str:
-    value = "has no value" if condition.challenger is None else f"is {condition.challenger:.6g}"
-    is_compared = " worse than " in condition.asks and not condition.name.endswith(" of late")
-    against = f" (that has {condition.baseline:.6g})" if is_compared and condition.baseline is not None else ""
-    return f"{condition.name} {value}, expected {condition.asks}{against}"
+def _describe_failure(
+    *,
+    name: str,
+    challenger: float | None,
+    baseline: float | None,
+    asks: str,
+    passed: bool,  # noqa: ARG001
+) -> str:
+    value = "has no value" if challenger is None else f"is {challenger:.6g}"
+    is_compared = " worse than " in asks and not name.endswith(" of late")
+    against = f" (that has {baseline:.6g})" if is_compared and baseline is not None else ""
+    return f"{name} {value}, expected {asks}{against}"

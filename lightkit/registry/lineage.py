@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, DataError
 from lightkit.export.exporter import lock_folder
-from lightkit.export.metadata import RECORD, Metadata
+from lightkit.export.metadata import RECORD, Metadata, check_digest
 from lightkit.export.target import ExportTarget
 from lightkit.loggers.mlflow_address import find_address, manifest_tags
 from lightkit.registry.package import PackageFormat, write_package
-from lightkit.registry.store import Store, tracked_run
+from lightkit.registry.store import Registry, tracked_run
 from lightkit.runs.files import write_json
 from lightkit.version import __version__
 
@@ -52,7 +52,7 @@ class RegisteredVersion:
 
 def register(
     subject: ExportTarget,
-    store: Store,
+    registry: Registry,
     *,
     name: str,
     aliases: Sequence[str],
@@ -67,7 +67,7 @@ def register(
 
     Args:
         subject: The model.
-        store: The registry.
+        registry: The registry.
         name: Name of the registered model; created if new.
         aliases: Aliases for the new version.
         form: File format of the model; see `write_package`.
@@ -82,19 +82,19 @@ def register(
         ServerAway: If MLflow does not answer.
     """
     tags = origin_tags(run, checkpoint, subject.metadata)
-    client = store.client
+    client = registry.client
     with tempfile.TemporaryDirectory(prefix="lightkit-register-") as temporary:
         folder, exports = Path(temporary) / "model", Path(temporary) / "exports"
         for left_out in collect_exports(run, tags["checkpoint_sha256"], exports):
             on_step(left_out)
         on_step(f"writing the model for MLflow ({form})")
         write_package(subject, folder, form=form)
-        with store.attempt("take the model"):
+        with registry.attempt("take the model"):
             run_id, experiment_id = _find_or_create_run(client, run, tags)
-            on_step(f"sending it to MLflow at {store.address.shown}")
+            on_step(f"sending it to MLflow at {registry.address.shown}")
             plain_name = "".join("-" if character in "/:.%\"'" else character for character in name)
             model_id = _log_model(client, folder, name=plain_name, run_id=run_id, experiment_id=experiment_id)
-        with store.attempt(f"register a version of {name!r}"):
+        with registry.attempt(f"register a version of {name!r}"):
             version = _create_version(client, name, model_id=model_id, run_id=run_id, tags=tags)
             where = None
             if (exports / RECORD).is_file():
@@ -154,30 +154,25 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
     taken, left_out = {}, []
     with lock_folder(folder):
         for name, entry in ((runs.read_json(folder / RECORD) or {}).get("artefacts") or {}).items():
-            if (fault := _copy_export(folder, name, entry, checkpoint_digest, target)) is None:
-                taken[name] = entry
+            fault = None
+            if (entry.get("source") or {}).get("sha256") != checkpoint_digest:
+                fault = "is of another checkpoint"
             else:
+                try:
+                    check_digest(folder / name)
+                except DataError:
+                    fault = "is not the file that was proved"
+            if fault is not None:
                 left_out.append(f"{folder / name} {fault}, and is left out; `lightkit export` renews it")
+                continue
+            target.mkdir(exist_ok=True)
+            for part in (name, (entry.get("data") or {}).get("file")):
+                if part is not None:
+                    shutil.copyfile(folder / part, target / part)
+            taken[name] = entry
     if taken:
         write_json(target / RECORD, {"schema": 1, "artefacts": taken})
     return left_out
-
-
-def _copy_export(folder: Path, name: str, entry: Mapping[str, Any], checkpoint_digest: str, target: Path) -> str | None:
-    """Copy a file and its external data; return the fault of files that are not as their entry says."""
-    if (entry.get("source") or {}).get("sha256") != checkpoint_digest:
-        return "is of another checkpoint"
-    expected = {name: entry.get("sha256"), **({data["file"]: data["sha256"]} if (data := entry.get("data")) else {})}
-    target.mkdir(exist_ok=True)
-    for part, sha256 in expected.items():
-        copy = target / Path(part).name
-        if (folder / copy.name).is_file():
-            shutil.copyfile(folder / copy.name, copy)
-        if not copy.is_file() or runs.digest(copy) != sha256:
-            for each in expected:
-                (target / Path(each).name).unlink(missing_ok=True)
-            return "is not the file that was proved"
-    return None
 
 
 def _find_or_create_run(client: MlflowClient, run: runs.Run, tags: Mapping[str, str]) -> tuple[str, str]:

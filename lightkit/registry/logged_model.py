@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import re
 import tempfile
 import zipfile
@@ -22,7 +20,8 @@ from lightkit.errors import CheckpointError, ConfigError
 from lightkit.export.metadata import Metadata, TensorSpec, is_recorded
 from lightkit.export.samples import EvaluationSamples
 from lightkit.export.target import read_signature, run_model
-from lightkit.registry.store import address_of_root, open_store
+from lightkit.registry.package import hide_advice
+from lightkit.registry.store import address_of_root, open_registry, set_environment
 
 if TYPE_CHECKING:
     from mlflow.models import Model
@@ -31,7 +30,6 @@ __all__ = ["LoggedModel", "draw_samples", "load_logged_model", "load_module", "s
 
 _ADDRESS = re.compile(r"models:/[^/@]+([@/][^/@]+)?|runs:/[^/]+/.*[^/]")
 _EXPECTED = "models:/NAME@ALIAS, models:/NAME/VERSION, models:/m-ID or runs:/ID/model"
-_ALLOW_PICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
 
 
 @dataclass(frozen=True)
@@ -69,15 +67,15 @@ def load_logged_model(uri: str, *, trust: bool, root: Path | str = "runs", num_s
         raise ConfigError(f"--run: expected {_EXPECTED}, got {uri!r}.")
     option = "--run.root or the environment variable MLFLOW_TRACKING_URI"
     with (
-        open_store(address_of_root(None, Path(root)), option=option, creates=False) as store,
+        open_registry(address_of_root(None, Path(root)), option=option, creates=False) as registry,
         tempfile.TemporaryDirectory(prefix="lightkit-logged-") as temporary,
     ):
         from mlflow.artifacts import download_artifacts  # 2 s
         from mlflow.exceptions import MlflowException
         from mlflow.models import Model
 
-        uris = {"tracking_uri": store.client.tracking_uri, "registry_uri": store.registry_uri}
-        with store.attempt(f"download {uri}"):
+        uris = {"tracking_uri": registry.client.tracking_uri, "registry_uri": registry.registry_uri}
+        with registry.attempt(f"download {uri}"):
             folder = Path(download_artifacts(uri, dst_path=temporary, **uris))
         try:
             description = Model.load(str(folder))
@@ -157,19 +155,8 @@ def _is_torchscript(file: Path) -> bool:
 def _load_by_mlflow(folder: Path, *, is_graph: bool) -> nn.Module:
     import mlflow.pytorch  # 2 s
 
-    before = os.environ.get(_ALLOW_PICKLE)
-    os.environ[_ALLOW_PICKLE] = "true"
-    log = logging.getLogger("mlflow.pytorch")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
+    with hide_advice(), set_environment({"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true"}):
         loaded: nn.Module = mlflow.pytorch.load_model(str(folder), **({} if is_graph else {"map_location": "cpu"}))
-    finally:
-        log.setLevel(level)
-        if before is None:
-            del os.environ[_ALLOW_PICKLE]
-        else:
-            os.environ[_ALLOW_PICKLE] = before
     return loaded
 
 

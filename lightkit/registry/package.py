@@ -25,7 +25,7 @@ from lightkit.runs.integrity import digest
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
-__all__ = ["PackageFormat", "add_preprocessing", "is_servable", "model_signature", "write_package"]
+__all__ = ["PackageFormat", "add_preprocessing", "hide_advice", "is_servable", "model_signature", "write_package"]
 
 PackageFormat = Literal["torch_export", "torchscript"]
 _TOLERANCE = 1e-5  # relative and absolute, for float32 on the same machine
@@ -92,7 +92,7 @@ def write_package(subject: ExportTarget, folder: Path, *, form: PackageFormat) -
         "pip_requirements": [f"torch=={torch.__version__.partition('+')[0]}", f"numpy=={np.__version__}"],
         "metadata": {"lightkit": subject.metadata.as_dict()},
     }
-    with _hide_advice(), torch.no_grad():
+    with hide_advice(), torch.no_grad():
         if form == "torch_export":
             example = examples[0] if len(examples) == 1 else tuple(subject.example)
             with _translate_failure(subject, form), silence_exporters():
@@ -155,7 +155,7 @@ def _translate_failure(subject: ExportTarget, form: PackageFormat, failure: str 
 
 
 @contextmanager
-def _hide_advice() -> Iterator[None]:
+def hide_advice() -> Iterator[None]:
     """Keep MLflow's advice on pickle, and on examples that it cannot show, from the screen."""
     logs = [logging.getLogger(name) for name in ("mlflow.pytorch", "mlflow.models.model", "mlflow.models.utils")]
     levels = [log.level for log in logs]

@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from lightkit.errors import ConfigError, RunLocked
-from lightkit.registry.store import Store, list_versions
+from lightkit.registry.store import Registry, list_versions
 from lightkit.runs.files import finite
 
 __all__ = [
@@ -85,18 +85,18 @@ class Move:
         return {"from" if name == "before" else name: value for name, value in asdict(self).items()}
 
 
-def alias_version(store: Store, name: str, alias: str) -> str | None:
+def alias_version(registry: Registry, name: str, alias: str) -> str | None:
     """Return the version that an alias points to; None for none."""
-    aliases: Mapping[str, Any] = store.client.get_registered_model(name).aliases
+    aliases: Mapping[str, Any] = registry.client.get_registered_model(name).aliases
     return str(aliases[alias]) if alias in aliases else None
 
 
-def read_moves(store: Store, name: str) -> list[Move]:
+def read_moves(registry: Registry, name: str) -> list[Move]:
     """Read all moves of a registered model's aliases, oldest first, with those of the kind `OUTSIDE`.
 
     Aliases that were never promoted are left out: `lightkit register` sets such aliases without a record.
     """
-    model = store.client.get_registered_model(name)
+    model = registry.client.get_registered_model(name)
     found: list[Move] = []
     last: dict[str, Move] = {}
 
@@ -122,14 +122,14 @@ def read_moves(store: Store, name: str) -> list[Move]:
     return found
 
 
-def move_alias(store: Store, name: str, move: Move) -> Move:
+def move_alias(registry: Registry, name: str, move: Move) -> Move:
     """Move an alias, and record it. Where the alias is there already, write the record if it is missing.
 
     Of several processes that move it at once, one does. Processes that share a local database take turns. A server of
     MLflow has no lock, so there the alias is also read again before the move is recorded.
 
     Args:
-        store: The registry.
+        registry: The registry.
         name: The registered model.
         move: The move; its version before is the one that the alias must point to now.
 
@@ -144,14 +144,14 @@ def move_alias(store: Store, name: str, move: Move) -> Move:
         raise ConfigError(f"--reason: {len(move.reason)} characters are too many; {_MAX_REASON_CHARS} are the most.")
 
     def expect(version: str | None) -> None:
-        if (now := alias_version(store, name, move.alias)) != version:
+        if (now := alias_version(registry, name, move.alias)) != version:
             raise RunLocked(
                 f"another process has moved {name}@{move.alias} meanwhile: it is version {now or 'none'}. Try again."
             )
 
-    with store.exclusive():
+    with registry.exclusive():
         expect(move.before)
-        moves = read_moves(store, name)
+        moves = read_moves(registry, name)
         if move.before == move.to:  # moved before, perhaps by a process that was killed, or outside lightkit
             last = next((other for other in reversed(moves) if other.alias == move.alias), None)
             if last is not None and last.kind != OUTSIDE:
@@ -163,10 +163,10 @@ def move_alias(store: Store, name: str, move: Move) -> Move:
         text = json.dumps(finite(asdict(move)), ensure_ascii=False)
         if len(text) > _MAX_TAG_CHARS:
             raise ConfigError(f"--reason: the entry of the log has {len(text)} characters; shorten the reason.")
-        store.client.set_registered_model_alias(name, move.alias, move.to)
+        registry.client.set_registered_model_alias(name, move.alias, move.to)
         expect(move.to)
         key = f"lightkit.promotion.{number:06d}.{secrets.token_hex(4)}"
-        store.client.set_registered_model_tag(name, key, text)
+        registry.client.set_registered_model_tag(name, key, text)
     return move
 
 
@@ -198,7 +198,7 @@ def last_scored(moves: Sequence[Move], version: str) -> Move | None:
     return next((move for move in reversed(moves) if move.to == version and move.scores), None)
 
 
-def needed_runs(store: Store) -> set[str]:
+def needed_runs(registry: Registry) -> set[str]:
     """List the runs, as ``NAME/ID``, of versions that an alias points to or can be rolled back to.
 
     Raises:
@@ -208,16 +208,16 @@ def needed_runs(store: Store) -> set[str]:
     found: set[str] = set()
     token = None
     while True:
-        with store.attempt("list its registered models"):
-            page = store.client.search_registered_models(max_results=1000, page_token=token)
+        with registry.attempt("list its registered models"):
+            page = registry.client.search_registered_models(max_results=1000, page_token=token)
         for model in page:
-            with store.attempt(f"read the versions of {model.name!r}"):
-                moves = read_moves(store, model.name)
-                aliases = store.client.get_registered_model(model.name).aliases
+            with registry.attempt(f"read the versions of {model.name!r}"):
+                moves = read_moves(registry, model.name)
+                aliases = registry.client.get_registered_model(model.name).aliases
             needed = {str(version) for version in aliases.values()}
             for alias in {*aliases, *(move.alias for move in moves)}:
                 needed |= {*champions(moves, alias)[-_NUM_ROLLBACK:]}
-            versions = [each for each in list_versions(store, model.name) if str(each.version) in needed]
+            versions = [each for each in list_versions(registry, model.name) if str(each.version) in needed]
             found |= {each.tags["run"] for each in versions if each.tags.get("run")}
         if not (token := page.token):
             return found

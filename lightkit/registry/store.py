@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEPT",
-    "Store",
+    "Registry",
     "address_of_root",
     "address_of_run",
     "check_alias",
@@ -32,14 +32,14 @@ __all__ = [
     "check_name",
     "find_version",
     "list_versions",
-    "open_store",
+    "open_registry",
+    "set_environment",
     "tracked_run",
     "translate_errors",
 ]
 
 KEPT = "checkpoint_artifact"
 """Tag of a version: address of its checkpoint and its config in MLflow."""
-_MAX_NAME, _MAX_ALIAS = 256, 255  # mlflow.utils.validation of MLflow 3.17, and its tables
 _MAX_CHARS = 300  # of an error of MLflow's
 _OPTION = "--tracking-uri"
 
@@ -102,21 +102,14 @@ def check_name(name: str, *, in_catalog: bool = False) -> str:
         in_catalog: Whether the registry is Databricks' Unity Catalog, where a name has three levels.
 
     Raises:
-        ConfigError: If it does not, with the rule that is broken.
+        ConfigError: If it does not, with the rule.
     """
-    fault = None
-    if not name.strip():
-        fault = "is empty"
-    elif any(character in "/:" or not character.isprintable() for character in name):
-        fault = "has a slash, a colon or a control character"
-    elif name != name.strip() or name in (".", ".."):
-        fault = "has space around it, or is a dot"
-    elif len(name) > _MAX_NAME:
-        fault = f"has {len(name)} characters; {_MAX_NAME} are the most"
-    elif in_catalog and (name.count(".") != 2 or not all(name.split("."))):
-        fault = "has not the three levels of Unity Catalog, such as 'main.vision.flowers'"
-    if fault:
-        raise ConfigError(f"--name: {name!r} {fault}. Give a name such as --name flowers.")
+    is_name = 0 < len(name) <= 256 and name == name.strip() and name.isprintable() and not {*name} & {*"/:"}
+    rule = "1 to 256 printable characters without a slash, a colon or space around them, such as flowers"
+    if is_name and in_catalog:
+        is_name, rule = name.count(".") == 2 and all(name.split(".")), "three levels, such as main.vision.flowers"
+    if not is_name or name in (".", ".."):
+        raise ConfigError(f"--name: {name!r} is no model's name: expected {rule}.")
     return name
 
 
@@ -124,22 +117,16 @@ def check_alias(alias: str) -> str:
     """Return an alias, if MLflow takes it.
 
     Raises:
-        ConfigError: If it does not, with the rule that is broken.
+        ConfigError: If it does not, with the rule.
     """
-    fault = None
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", alias):
-        fault = "is more than letters, digits, hyphens and underscores" if alias else "is empty"
-    elif alias.lower() == "latest" or re.fullmatch(r"[vV]\d+", alias):
-        fault = "is reserved by MLflow, as are latest, v1, v2 and so on"
-    elif len(alias) > _MAX_ALIAS:
-        fault = f"has {len(alias)} characters; {_MAX_ALIAS} are the most"
-    if fault:
-        raise ConfigError(f"--alias: {alias!r} {fault}. Give one such as --alias challenger.")
+    if not re.fullmatch(r"(?!latest$|v\d+$)[a-z0-9_-]{1,255}", alias, re.IGNORECASE):
+        rule = "1 to 255 letters, digits, hyphens and underscores, and none of MLflow's own: latest, v1, v2 and so on"
+        raise ConfigError(f"--alias: {alias!r} is no alias: expected {rule}. Give one such as --alias challenger.")
     return alias
 
 
 @dataclass(frozen=True)
-class Store:
+class Registry:
     """MLflow's tracking store and its registry.
 
     Args:
@@ -165,7 +152,7 @@ class Store:
     @contextmanager
     def attempt(self, action: str) -> Iterator[None]:
         """Within it, uploads have their time, and failures are one line: see `translate_errors`."""
-        with translate_errors(self.address, action, option=self.option), _environment(self.timeouts):
+        with translate_errors(self.address, action, option=self.option), set_environment(self.timeouts):
             yield
 
     @contextmanager
@@ -176,7 +163,7 @@ class Store:
 
 
 @contextmanager
-def open_store(address: Address, *, option: str = _OPTION, creates: bool = True) -> Iterator[Store]:
+def open_registry(address: Address, *, option: str = _OPTION, creates: bool = True) -> Iterator[Registry]:
     """Connect, and send a first request, so that a server that is away is found before anything is built.
 
     Args:
@@ -201,7 +188,7 @@ def open_store(address: Address, *, option: str = _OPTION, creates: bool = True)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     timeouts = {name: value for name, value in _UPLOADING.items() if name not in os.environ}
     connecting = {name: value for name, value in _CONNECTING.items() if name not in os.environ}
-    with translate_errors(address, "open the registry", option=option), _environment(connecting):
+    with translate_errors(address, "open the registry", option=option), set_environment(connecting):
         if address.artifacts is not None:
             address.artifacts.parent.mkdir(parents=True, exist_ok=True)
         with _exclusive(address):
@@ -209,10 +196,10 @@ def open_store(address: Address, *, option: str = _OPTION, creates: bool = True)
             client.search_experiments(max_results=1)
     # MLflow's own functions must use this address too: a client of 3.17 looks up ``models:/`` through them.
     before = mlflow.get_tracking_uri() if mlflow.tracking.is_tracking_uri_set() else ""  # type: ignore[no-untyped-call]
-    with _environment({"MLFLOW_TRACKING_URI": address.uri}):
+    with set_environment({"MLFLOW_TRACKING_URI": address.uri}):
         mlflow.set_tracking_uri(address.uri)
         try:
-            yield Store(address, client, mlflow.get_registry_uri(), timeouts, option)
+            yield Registry(address, client, mlflow.get_registry_uri(), timeouts, option)
         finally:
             mlflow.set_tracking_uri(before)
 
@@ -277,7 +264,8 @@ def _exclusive(address: Address) -> Iterator[None]:
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def set_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables within it."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -290,15 +278,15 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def list_versions(store: Store, name: str) -> list[ModelVersion]:
+def list_versions(registry: Registry, name: str) -> list[ModelVersion]:
     """List the versions of a registered model with their tags, oldest first; none where there is no such model."""
     quoted = name.replace("'", "''")
-    with store.attempt(f"list the versions of {name!r}"):
-        found = list(store.client.search_model_versions(f"name='{quoted}'", max_results=1000))
+    with registry.attempt(f"list the versions of {name!r}"):
+        found = list(registry.client.search_model_versions(f"name='{quoted}'", max_results=1000))
     return sorted(found, key=lambda version: int(version.version))
 
 
-def find_version(store: Store, name: str, reference: str) -> ModelVersion | None:
+def find_version(registry: Registry, name: str, reference: str) -> ModelVersion | None:
     """Find a version by its number or by an alias.
 
     Returns:
@@ -307,7 +295,7 @@ def find_version(store: Store, name: str, reference: str) -> ModelVersion | None
     Raises:
         ConfigError: If there is no version of that number, or an alias of a similar name exists.
     """
-    aliases = _aliases(store, name)
+    aliases = _aliases(registry, name)
     if aliases is None and not reference.isdecimal():
         return None
     number = reference if reference.isdecimal() else (aliases or {}).get(reference)
@@ -316,36 +304,36 @@ def find_version(store: Store, name: str, reference: str) -> ModelVersion | None
             known = ", ".join(aliases or {})
             raise ConfigError(f"gate.baseline: {name} has no alias {reference!r}{hint}\naliases: {known}")
         return None
-    versions = {str(version.version): version for version in list_versions(store, name)}
+    versions = {str(version.version): version for version in list_versions(registry, name)}
     if number not in versions:
         known = ", ".join(versions) or "none"
         raise ConfigError(f"gate.baseline: {name} has no version {number}. Its versions: {known}.")
     return versions[number]
 
 
-def check_model(store: Store, name: str) -> None:
+def check_model(registry: Registry, name: str) -> None:
     """Check that a registered model exists.
 
     Raises:
         ConfigError: If it does not, with those of similar names.
     """
-    if _aliases(store, name) is not None:
+    if _aliases(registry, name) is not None:
         return
-    with store.attempt("list its registered models"):
-        names = [model.name for model in store.client.search_registered_models(max_results=1000)]
+    with registry.attempt("list its registered models"):
+        names = [model.name for model in registry.client.search_registered_models(max_results=1000)]
     known = (
         f"registered models: {', '.join(names[:10])}" if names else "there is none yet; `lightkit register` makes one"
     )
-    raise ConfigError(f"There is no registered model {name!r} at {store.address.shown}{near(name, names)}\n{known}")
+    raise ConfigError(f"There is no registered model {name!r} at {registry.address.shown}{near(name, names)}\n{known}")
 
 
-def _aliases(store: Store, name: str) -> Mapping[str, str] | None:
+def _aliases(registry: Registry, name: str) -> Mapping[str, str] | None:
     """Return the aliases of a registered model; None where there is no such model."""
     from mlflow.exceptions import MlflowException  # 2 s
 
-    with store.attempt(f"find the model {name!r}"):
+    with registry.attempt(f"find the model {name!r}"):
         try:
-            model: Any = store.client.get_registered_model(name)
+            model: Any = registry.client.get_registered_model(name)
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise

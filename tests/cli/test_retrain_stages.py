@@ -15,7 +15,7 @@ from lightkit import runs
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
 from lightkit.cli.full_validation import open_context
-from lightkit.commands.retrain import Retrain, RetrainOptions, SignalRelay, StageResult
+from lightkit.commands.retrain import CommandRunner, Retrain, RetrainOptions, StageResult
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime
 from lightkit.registry.gate import GateSettings, read_gate
@@ -31,7 +31,7 @@ class Felled(BaseException):
     """What a kill of the whole retrain looks like from within."""
 
 
-class Stagehands:
+class Stagehands(CommandRunner):
     """Pretends to run the commands.
 
     Args:
@@ -39,13 +39,14 @@ class Stagehands:
     """
 
     def __init__(self, house: House) -> None:
+        super().__init__()
         self.house = house
         self.codes: dict[str, int] = {}
         self.how: dict[str, dict[str, Any]] = {}
         self.felled_at: str | None = None
         self.gate: dict[str, Any] = {}
         self.seconds = 2.0
-        self.meanwhile: Callable[[str, SignalRelay], None] = lambda _stage, _signals: None
+        self.meanwhile: Callable[[str], None] = lambda _stage: None
         self.calls: list[list[str]] = []
         self.environments: list[dict[str, str]] = []
         self.deadlines: list[datetime | None] = []
@@ -57,10 +58,9 @@ class Stagehands:
         self.calls = []
         return names
 
-    def __call__(
+    def run(
         self,
         words: Sequence[str],
-        signals: SignalRelay,
         *,
         environment: Mapping[str, str],
         deadline: datetime | None = None,
@@ -75,7 +75,7 @@ class Stagehands:
         if stage == "fit" and code != 6:
             self._train(Path(environment[RUN_FILE]), code)
             on_poll()
-        self.meanwhile(stage, signals)
+        self.meanwhile(stage)
         if self.felled_at == stage:
             raise Felled
         return StageResult(code, self.seconds, **self.how.get(stage, {}))
@@ -92,7 +92,6 @@ class Stagehands:
         self,
         *words: str,
         left_s: float | None = None,
-        signals: SignalRelay | None = None,
         may_continue: bool = True,
         **options: Any,
     ) -> int:
@@ -107,10 +106,11 @@ class Stagehands:
             root=Path("runs"),
             name="small",
             deadline=deadline,
-            signals=signals or SignalRelay(),
-            run_command=self,
+            runner=self,
+            environment={"HELD": "yes"},
         )
-        return work.run({"HELD": "yes"}, may_continue=may_continue)
+        self.received = None
+        return work.run(may_continue=may_continue)
 
     @property
     def states(self) -> dict[str, str]:
@@ -157,7 +157,7 @@ def test_a_gate_that_says_no_ends_the_retrain_and_the_next_start_trains_anew(
 
 
 def test_a_promotion_that_was_done_is_not_done_twice(hands: Stagehands) -> None:
-    def promote(stage: str, _signals: SignalRelay) -> None:
+    def promote(stage: str) -> None:
         if stage == "promote":
             runs.write_json(runs.list_runs("runs", "small")[0].folder / "promoted.json", {"alias": "champion"})
 
@@ -172,7 +172,7 @@ def test_a_promotion_that_was_done_is_not_done_twice(hands: Stagehands) -> None:
 
 
 def test_a_training_that_ended_well_just_before_the_kill_is_not_trained_again(hands: Stagehands) -> None:
-    def fell(stage: str, _signals: SignalRelay) -> None:
+    def fell(stage: str) -> None:
         if stage == "fit":
             raise Felled
 
@@ -180,7 +180,7 @@ def test_a_training_that_ended_well_just_before_the_kill_is_not_trained_again(ha
     with pytest.raises(Felled):
         hands.retrain()
     assert hands.states["fit"] == "running"
-    hands.meanwhile, hands.calls = lambda _stage, _signals: None, []
+    hands.meanwhile, hands.calls = lambda _stage: None, []
 
     assert hands.retrain() == 0
     assert hands.stages == ["test", "export"]
@@ -300,9 +300,9 @@ def test_a_stage_that_did_not_end_itself(
 def test_a_signal_ends_the_retrain_and_the_same_command_goes_on(
     hands: Stagehands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def knock(stage: str, signals: SignalRelay) -> None:
+    def knock(stage: str) -> None:
         if stage == "test":
-            signals.received = signal.SIGTERM
+            hands.received = signal.SIGTERM
 
     hands.meanwhile, hands.codes["test"] = knock, 143
     assert hands.retrain() == 75
@@ -310,14 +310,14 @@ def test_a_signal_ends_the_retrain_and_the_same_command_goes_on(
     hands.codes["test"] = 0  # it was as good as done when the signal came
     assert hands.retrain() == 75
     assert hands.states["test"] == "done"
-    hands.meanwhile, hands.calls = lambda _stage, _signals: None, []
+    hands.meanwhile, hands.calls = lambda _stage: None, []
     assert hands.retrain() == 0
     assert hands.stages == ["export"]
 
 
 def test_a_training_that_was_interrupted_with_nothing_to_resume_says_so(hands: Stagehands) -> None:
-    def knock(_stage: str, signals: SignalRelay) -> None:
-        signals.received = signal.SIGINT
+    def knock(_stage: str) -> None:
+        hands.received = signal.SIGINT
 
     hands.meanwhile, hands.codes["fit"] = knock, 130
     assert hands.retrain() == 130
@@ -353,7 +353,7 @@ def test_a_promotion_is_not_cut_off_by_the_deadline(hands: Stagehands) -> None:
 def test_an_end_after_the_deadline_is_told(
     hands: Stagehands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def dawdle(stage: str, _signals: SignalRelay) -> None:
+    def dawdle(stage: str) -> None:
         if stage == "promote":
             later = datetime.now(timezone.utc) + timedelta(seconds=1019)
             monkeypatch.setattr("lightkit.commands.retrain._now", lambda: later)
@@ -369,7 +369,7 @@ def test_an_end_after_the_deadline_is_told(
 def test_what_failed_is_told_to_programs_as_well(
     hands: Stagehands, stage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(begun: str, _signals: SignalRelay) -> None:
+    def fail(begun: str) -> None:
         events = runs.EventStream(runs.list_runs("runs", "small")[0].events_path)
         code, error = (5, "no photos\nin tulips") if begun == stage else (0, None)
         events.write("end", status="failed" if code else "done", exit_code=code, seconds=1.0, error=error)

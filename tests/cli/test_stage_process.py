@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 import lightkit
-from lightkit.commands.retrain import SignalRelay, run_command
+from lightkit.commands.retrain import CommandRunner
 
 SLEEPER = """\
 import signal, sys, time
 from pathlib import Path
 def leave(signum, frame):
     Path("asked").write_text(str(signum))
-    if "--deaf" not in sys.argv:
-        sys.exit(75)
+    sys.exit(75)
 for each in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
     signal.signal(each, leave)
 Path("ready").touch()
@@ -45,8 +44,8 @@ def test_a_command_gives_its_code_and_writes_where_this_process_does(
     words: list[str], code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     looks: list[int] = []
-    with SignalRelay() as relay:
-        done = run_command(words, relay, environment={}, on_poll=lambda: looks.append(1))
+    with CommandRunner() as runner:
+        done = runner.run(words, environment={}, on_poll=lambda: looks.append(1))
     assert (done.code, done.was_late, done.killed_by) == (code, False, None)
     assert looks
     told = capfd.readouterr()
@@ -54,8 +53,8 @@ def test_a_command_gives_its_code_and_writes_where_this_process_does(
 
 
 def test_a_silent_command_writes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    with SignalRelay() as relay:
-        assert run_command(["--version"], relay, environment={}, is_silent=True).code == 0
+    with CommandRunner() as runner:
+        assert runner.run(["--version"], environment={}, is_silent=True).code == 0
     assert capfd.readouterr().out == ""
 
 
@@ -69,42 +68,25 @@ def test_signals_are_passed_on(sleeper: Path, signum: signal.Signals) -> None:
             signal.raise_signal(signum)
 
     before = signal.getsignal(signum)
-    with SignalRelay() as relay:
-        done = run_command([], relay, environment={}, on_poll=knock)
-    assert (done.code, relay.received) == (75, signum)
+    with CommandRunner() as runner:
+        done = runner.run([], environment={}, on_poll=knock)
+    assert (done.code, runner.received) == (75, signum)
     assert (sleeper / "asked").read_text(encoding="utf-8") == str(int(signum))
     assert signal.getsignal(signum) == before
 
 
-def test_a_command_that_heeds_no_signal_is_killed_after_the_second(
-    sleeper: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lightkit.commands.retrain._KILL_AFTER_S", 0.2)
-    sent: list[int] = []
-
-    def knock() -> None:
-        if (sleeper / "ready").exists() and len(sent) < 2:
-            sent.append(1)
-            signal.raise_signal(signal.SIGTERM)
-
-    with SignalRelay() as relay:
-        done = run_command(["--deaf"], relay, environment={}, on_poll=knock)
-    assert done.killed_by == signal.SIGKILL
-    assert len(sent) == 2
-
-
 def test_a_command_is_asked_to_end_at_its_deadline(sleeper: Path) -> None:
-    with SignalRelay() as relay:
-        done = run_command([], relay, environment={}, deadline=datetime.now(timezone.utc))
+    with CommandRunner() as runner:
+        done = runner.run([], environment={}, deadline=datetime.now(timezone.utc))
     assert done.was_late
     assert done.code in (75, 128 + signal.SIGTERM)  # the latter before it has a handler
-    assert relay.received is None
+    assert runner.received is None
 
 
 def test_a_signal_that_comes_while_a_command_is_started_reaches_it(sleeper: Path) -> None:
-    with SignalRelay() as relay:
-        relay.received = signal.SIGTERM
-        done = run_command([], relay, environment={})
+    with CommandRunner() as runner:
+        runner.received = signal.SIGTERM
+        done = runner.run([], environment={})
     assert done.code in (75, 128 + signal.SIGTERM)
 
 
@@ -112,8 +94,8 @@ def test_a_signal_that_comes_while_a_command_is_started_reaches_it(sleeper: Path
 def test_a_command_does_not_outlive_this_process(sleeper: Path) -> None:
     parent = (
         "import sys; sys.path.remove('')\n"  # where this test has its own lightkit
-        "from lightkit.commands.retrain import SignalRelay, run_command\n"
-        "run_command([], SignalRelay(), environment={'PYTHONPATH': '.'})"
+        "from lightkit.commands.retrain import CommandRunner\n"
+        "CommandRunner().run([], environment={'PYTHONPATH': '.'})"
     )
     root = str(Path(lightkit.__file__).parents[1])
     with subprocess.Popen([sys.executable, "-c", parent], env={"PYTHONPATH": root}, cwd=sleeper) as process:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 
-from lightkit.registry.gate import Decision, Drift, GateSettings, Scores, decide
+from lightkit.registry.gate import GateSettings, ModelScores, decide
 
 METRIC = "test/accuracy"
 
@@ -19,11 +20,12 @@ def judged(
     baseline: float | None = None,
     *,
     slices: Mapping[str, float | None] | None = None,
-    drift: Drift | None = None,
-) -> Decision:
+    drift: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """The decision on a model of one score."""
-    other = None if baseline is None else Scores("flowers version 1 (champion)", {METRIC: baseline})
-    return decide(settings, Scores("run", {METRIC: value}, slices or {}), other, drift=drift, num_samples=9, run="a/b")
+    other = None if baseline is None else ModelScores("flowers version 1 (champion)", {METRIC: baseline})
+    candidate = ModelScores("run", {METRIC: value}, slices or {})
+    return decide(settings, candidate, other, drift=drift, num_samples=9, run="a/b")
 
 
 def single(value: float) -> float:
@@ -66,8 +68,8 @@ def test_a_score_passes_by_its_conditions(
     settings: GateSettings, value: float, baseline: float | None, passes: bool
 ) -> None:
     decision = judged(settings, value, baseline)
-    assert decision.passed is passes
-    assert bool(decision.reasons) is not passes
+    assert decision["passed"] is passes
+    assert bool(decision["reasons"]) is not passes
 
 
 @pytest.mark.parametrize(
@@ -79,8 +81,9 @@ def test_a_score_passes_by_its_conditions(
 def test_each_class_has_a_bound_of_its_own(mode: str, bound: float, value: float | None, passes: bool) -> None:
     settings = GateSettings(METRIC, mode=mode, slices={"roses": bound})  # type: ignore[arg-type]
     decision = judged(settings, 0.9, slices={"roses": value})
-    assert decision.passed is passes
-    assert [check.name for check in decision.checks if not check.passed] == ["test/accuracy of roses"] * (not passes)
+    assert decision["passed"] is passes
+    failed = [check["name"] for check in decision["checks"] if not check["passed"]]
+    assert failed == ["test/accuracy of roses"] * (not passes)
 
 
 @pytest.mark.parametrize(
@@ -90,18 +93,19 @@ def test_each_class_has_a_bound_of_its_own(mode: str, bound: float, value: float
 )
 def test_the_best_of_late_bounds_a_slow_slide(best: float | None, value: float, passes: bool) -> None:
     settings = GateSettings(METRIC, drift={"window": 5, "max_drop": 0.03})
-    decision = judged(settings, value, 0.88, drift=Drift(5, best, None if best is None else "2"))
-    assert decision.passed is passes
+    drift = {"window": 5, "best": best, "version": None if best is None else "2"}
+    decision = judged(settings, value, 0.88, drift=drift)
+    assert decision["passed"] is passes
     if not passes:
-        assert decision.reasons == (
+        assert decision["reasons"] == [
             "test/accuracy of late is 0.869, expected at most 0.03 worse than the best of the last 5 promoted models "
             "(version 2: 0.9)",
-        )
+        ]
 
 
 def test_the_record_holds_every_field_and_is_json() -> None:
     decision = judged(GateSettings(METRIC, min=0.8, max_drop=0.01), 0.5, 0.9)
-    record = json.loads(json.dumps(decision.as_dict()))
+    record = json.loads(json.dumps(decision))
     assert record["passed"] is False
     assert record["scores"] == {"challenger": {METRIC: 0.5}, "baseline": {METRIC: 0.9}}
     assert record["baseline"] == "flowers version 1 (champion)"
@@ -113,5 +117,5 @@ def test_the_record_holds_every_field_and_is_json() -> None:
 
 
 def test_without_a_metric_nothing_is_judged() -> None:
-    decision = decide(GateSettings(), Scores("run", {}), None, num_samples=0, run="a/b")
-    assert (decision.passed, decision.checks, decision.metric) == (True, (), None)
+    decision = decide(GateSettings(), ModelScores("run", {}), None, num_samples=0, run="a/b")
+    assert (decision["passed"], decision["checks"], decision["metric"]) == (True, [], None)

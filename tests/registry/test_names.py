@@ -14,21 +14,9 @@ def test_a_name_that_mlflow_takes_comes_back(name: str) -> None:
     assert check_name(name) == name
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("", "is empty"),
-        ("a/b", "has a slash"),
-        ("models:flowers", "a colon"),
-        (" flowers", "space around it"),
-        ("..", "is a dot"),
-        ("f" * 300, "has 300 characters"),
-        ("two\nlines", "control character"),
-    ],
-    ids=["empty", "slash", "colon", "space", "dots", "long", "line break"],
-)
-def test_a_name_that_mlflow_refuses_is_told_with_its_rule(name: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=f"(?s)^--name: .*{says}.*--name flowers"):
+@pytest.mark.parametrize("name", ["", "a/b", "models:flowers", " flowers", "..", "f" * 300, "two\nlines"], ids=repr)
+def test_a_name_that_mlflow_refuses_is_told_with_the_rule(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--name: .* is no model's name: expected 1 to 256 printable"):
         check_name(name)
 
 
@@ -44,18 +32,7 @@ def test_an_alias_that_mlflow_takes_comes_back(alias: str) -> None:
     assert check_alias(alias) == alias
 
 
-@pytest.mark.parametrize(
-    ("alias", "says"),
-    [
-        ("", "is empty"),
-        ("two words", "more than letters"),
-        ("latest", "reserved by MLflow"),
-        ("Latest", "reserved by MLflow"),
-        ("v3", "reserved by MLflow"),
-        ("a" * 256, "has 256 characters"),
-    ],
-    ids=["empty", "space", "latest", "capital", "version", "long"],
-)
-def test_an_alias_that_mlflow_refuses_is_told_with_its_rule(alias: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=f"^--alias: .*{says}.*--alias challenger"):
+@pytest.mark.parametrize("alias", ["", "two words", "latest", "Latest", "v3", "a" * 256])
+def test_an_alias_that_mlflow_refuses_is_told_with_the_rule(alias: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--alias: .* is no alias: expected 1 to 255 letters"):
         check_alias(alias)

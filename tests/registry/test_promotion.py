@@ -18,7 +18,7 @@ from lightkit.registry.promotion import (
     move_alias,
     read_moves,
 )
-from lightkit.registry.store import Store
+from lightkit.registry.store import Registry
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # 2026-11: mlflow 3.17 leaves connections to the collector
@@ -33,12 +33,12 @@ def client(database: str) -> MlflowClient:
 
 
 @pytest.fixture
-def store(client: MlflowClient, database: str, tmp_path: Path) -> Store:
+def registry(client: MlflowClient, database: str, tmp_path: Path) -> Registry:
     """The empty log of a model `net` of three versions."""
     client.create_registered_model("net")
     for _ in range(3):
         client.create_model_version("net", str(tmp_path))
-    return Store(find_address(database), client)
+    return Registry(find_address(database), client)
 
 
 def done(kind: str, version: str, before: str | None = None, reason: str = "") -> Move:
@@ -46,9 +46,9 @@ def done(kind: str, version: str, before: str | None = None, reason: str = "") -
     return Move(kind, "champion", before, version, reason=reason)
 
 
-def chain(store: Store) -> list[tuple[str, str | None, str]]:
+def chain(registry: Registry) -> list[tuple[str, str | None, str]]:
     """The kinds and versions of the moves."""
-    return [(move.kind, move.before, move.to) for move in read_moves(store, "net")]
+    return [(move.kind, move.before, move.to) for move in read_moves(registry, "net")]
 
 
 @pytest.mark.parametrize(
@@ -79,39 +79,39 @@ def test_who_is_the_actor_in_ci_and_else_the_user() -> None:
     assert "@" in describe_actor({})
 
 
-def test_a_reason_that_no_tag_can_hold_is_refused_before_anything_is_written(store: Store) -> None:
+def test_a_reason_that_no_tag_can_hold_is_refused_before_anything_is_written(registry: Registry) -> None:
     with pytest.raises(ConfigError, match="--reason: 1001 characters are too many"):
-        move_alias(store, "net", done("promote", "1", reason="x" * 1001))
-    assert (read_moves(store, "net"), alias_version(store, "net", "champion")) == ([], None)
+        move_alias(registry, "net", done("promote", "1", reason="x" * 1001))
+    assert (read_moves(registry, "net"), alias_version(registry, "net", "champion")) == ([], None)
 
 
-def test_a_move_without_a_record_is_one_from_outside(store: Store, client: MlflowClient) -> None:
+def test_a_move_without_a_record_is_one_from_outside(registry: Registry, client: MlflowClient) -> None:
     client.set_registered_model_alias("net", "challenger", "1")
-    move_alias(store, "net", done("promote", "1"))
+    move_alias(registry, "net", done("promote", "1"))
     client.set_registered_model_alias("net", "champion", "2")
-    assert chain(store) == [("promote", None, "1"), (OUTSIDE, "1", "2")]
-    move_alias(store, "net", done("promote", "3", "2"))
-    assert chain(store) == [("promote", None, "1"), (OUTSIDE, "1", "2"), ("promote", "2", "3")]
-    assert [move.number for move in read_moves(store, "net")] == [1, 0, 2]
+    assert chain(registry) == [("promote", None, "1"), (OUTSIDE, "1", "2")]
+    move_alias(registry, "net", done("promote", "3", "2"))
+    assert chain(registry) == [("promote", None, "1"), (OUTSIDE, "1", "2"), ("promote", "2", "3")]
+    assert [move.number for move in read_moves(registry, "net")] == [1, 0, 2]
 
 
-def test_a_record_that_is_missing_is_written_once(store: Store, client: MlflowClient) -> None:
-    move_alias(store, "net", done("promote", "1"))
+def test_a_record_that_is_missing_is_written_once(registry: Registry, client: MlflowClient) -> None:
+    move_alias(registry, "net", done("promote", "1"))
     client.set_registered_model_alias("net", "champion", "2")
     for _ in range(2):
-        move_alias(store, "net", done("promote", "2", "2"))
-    assert chain(store) == [("promote", None, "1"), ("promote", "1", "2")]
+        move_alias(registry, "net", done("promote", "2", "2"))
+    assert chain(registry) == [("promote", None, "1"), ("promote", "1", "2")]
 
 
-def test_an_alias_that_has_moved_meanwhile_is_left_alone(store: Store) -> None:
-    move_alias(store, "net", done("promote", "1"))
+def test_an_alias_that_has_moved_meanwhile_is_left_alone(registry: Registry) -> None:
+    move_alias(registry, "net", done("promote", "1"))
     with pytest.raises(RunLocked, match=r"another process has moved net@champion meanwhile: it is version 1\."):
-        move_alias(store, "net", done("promote", "2"))
-    assert chain(store) == [("promote", None, "1")]
+        move_alias(registry, "net", done("promote", "2"))
+    assert chain(registry) == [("promote", None, "1")]
 
 
 def test_an_alias_that_another_has_moved_at_the_same_time_is_not_recorded(
-    store: Store, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_alias = MlflowClient.set_registered_model_alias
 
@@ -119,14 +119,14 @@ def test_an_alias_that_another_has_moved_at_the_same_time_is_not_recorded(
         set_alias(self, name, alias, version)
         set_alias(self, name, alias, "3")
 
-    move_alias(store, "net", done("promote", "1"))
+    move_alias(registry, "net", done("promote", "1"))
     monkeypatch.setattr(MlflowClient, "set_registered_model_alias", and_another)
     with pytest.raises(RunLocked, match="it is version 3"):
-        move_alias(store, "net", done("promote", "2", "1"))
-    assert chain(store) == [("promote", None, "1"), (OUTSIDE, "1", "3")]
+        move_alias(registry, "net", done("promote", "2", "1"))
+    assert chain(registry) == [("promote", None, "1"), (OUTSIDE, "1", "3")]
 
 
-def test_tags_of_somebody_else_are_passed_over(store: Store, client: MlflowClient) -> None:
+def test_tags_of_somebody_else_are_passed_over(registry: Registry, client: MlflowClient) -> None:
     for key, text in {"lightkit.promotion.000001.ab": "no JSON", "owner": "ann", "lightkit.promotion.2": "{}"}.items():
         client.set_registered_model_tag("net", key, text)
-    assert read_moves(store, "net") == []
+    assert read_moves(registry, "net") == []

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from lightkit.errors import ConfigError, LightkitError, ServerAway
 from lightkit.loggers.mlflow_address import find_address
-from lightkit.registry.store import Store, open_store, translate_errors
+from lightkit.registry.store import Registry, open_registry, translate_errors
 
 pytestmark = [
     # 2026-11: mlflow 3.17 leaves connections to the garbage collector.
@@ -28,9 +28,9 @@ def test_within_a_store_mlflow_speaks_to_its_address_and_not_after_it(database: 
     shutil.copyfile("runs/mlflow.db", "runs/other.db")  # whose tables take a second to make
     before, variables = mlflow.get_tracking_uri(), dict(os.environ)
     other = database.replace("mlflow.db", "other.db")
-    with open_store(find_address(other)) as store:
-        assert mlflow.get_tracking_uri() == store.client.tracking_uri == other
-        assert store.registry_uri == other
+    with open_registry(find_address(other)) as registry:
+        assert mlflow.get_tracking_uri() == registry.client.tracking_uri == other
+        assert registry.registry_uri == other
     assert mlflow.get_tracking_uri() == before
     assert dict(os.environ) == variables
 
@@ -39,11 +39,11 @@ def test_within_a_store_mlflow_speaks_to_its_address_and_not_after_it(database: 
 def test_what_mlflow_refuses_is_told_in_its_words_and_without_secrets(database: str) -> None:
     says = r"^MLflow at sqlite:///.* cannot find it: Invalid model name 'http://\*\*\*@host'\. Names cannot .*'\.$"
     with (
-        open_store(find_address(database)) as store,
+        open_registry(find_address(database)) as registry,
         pytest.raises(ConfigError, match=says),
-        store.attempt("find it"),
+        registry.attempt("find it"),
     ):
-        store.client.get_registered_model("http://me:sesame@host")
+        registry.client.get_registered_model("http://me:sesame@host")
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_a_server_that_is_away_is_told_from_a_wrong_name(
 )
 def test_unity_catalog_is_told_from_other_registries(uri: str, answer: bool) -> None:
     client: Any = None
-    assert Store(find_address("http://host"), client, uri).in_catalog is answer
+    assert Registry(find_address("http://host"), client, uri).in_catalog is answer
