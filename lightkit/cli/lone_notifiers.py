@@ -9,13 +9,12 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from lightkit.callbacks.messages import Kind, Message
 from lightkit.callbacks.notifying import Notifier
 from lightkit.cli.refusals import unwrapped_errors
 from lightkit.config import Resolved, mistake
 from lightkit.errors import ConfigError
 
-__all__ = ["built_notifiers", "send_test"]
+__all__ = ["built_notifiers"]
 
 _OWN = "lightkit.callbacks."
 
@@ -66,30 +65,3 @@ def _built(said: Mapping[str, Any]) -> Notifier:
 def _told(error: Exception) -> str:
     words = str(error.message if isinstance(error, ArgumentError) else error)
     return f"{type(error).__name__}: {' '.join(words.split())}"
-
-
-def send_test(notifier: Notifier, kind: Kind, *, job: str) -> None:
-    """Send one message that says that it is a test, and wait for the answer.
-
-    Args:
-        notifier: Sends it.
-        kind: What it is like.
-        job: Name of the job.
-
-    Raises:
-        NotTaken: If it was not taken.
-    """
-    metrics = {"val/loss": 0.25, "val/accuracy": 0.9}
-    gate = {"metric": "test/accuracy", "passed": True, "scores": {"challenger": {"test/accuracy": 0.9}}, "reasons": []}
-    fields: dict[Kind, dict[str, Any]] = {
-        "start": {"status": "running", "max_epochs": 10},
-        "epoch": {"status": "running", "epoch": 4, "max_epochs": 10, "metrics": metrics},
-        "end": {"status": "done", "exit_code": 0, "epoch": 9, "max_epochs": 10, "metrics": metrics},
-        "failure": {"status": "failed", "exit_code": 1, "error": "nothing has failed: this is a test"},
-        "gate": {"status": "passed", "exit_code": 0, "gate": gate},
-    }
-    notifier.tell_now(
-        Message(
-            kind, job=f"{job} (test of lightkit notify-test)", stage="gate" if kind == "gate" else "fit", **fields[kind]
-        )
-    )

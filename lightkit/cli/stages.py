@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext
+from lightkit.cli.deadline_option import fix_deadline
 from lightkit.cli.explaining import located
 from lightkit.cli.export_options import parse_words
 from lightkit.cli.full_validation import open_context
@@ -18,7 +19,6 @@ from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
 from lightkit.cli.light_imports import import_lightning
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.threads import num_threads
-from lightkit.cli.timing import with_moment
 from lightkit.cli.up_to_date import check_up_to_date, warn_unchecked_rank
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
 from lightkit.hardware import this_machine
@@ -48,7 +48,7 @@ def _run_command(command: str, words: list[str], watch: SignalWatch, notifier: C
     if command == "export":
         return _run_export(words, watch, notifier)
     if command == "fit":
-        words = with_moment(words)
+        words = fix_deadline(words)
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
         note_preemption(watch)
     seat = seat_of(os.environ)

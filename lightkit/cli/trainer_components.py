@@ -34,13 +34,13 @@ from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.finite_weights import nan_weights
 from lightkit.callbacks.notifying import Notifier
 from lightkit.cli.context import RunContext
+from lightkit.cli.deadline_option import get_deadline
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.cli.run_header import RunHeader
 from lightkit.cli.scripted import DataChanged
 from lightkit.cli.stage import Stage
 from lightkit.cli.stall_report import make_watchdog
-from lightkit.cli.timing import deadline_of
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import ConfigError
 from lightkit.launch import WatchdogSettings, heartbeat, read_watchdog
@@ -207,7 +207,7 @@ class TrainerComponents:
 
     def _in_time(self) -> list[Callback]:
         """Give what heeds the deadline, if there is one."""
-        deadline = deadline_of(self._session)
+        deadline = get_deadline(self._session)
         if deadline is None:
             return []
         return [

@@ -1,4 +1,4 @@
-"""`lightkit history`: who promoted what, when and why."""
+"""`lightkit history`: the promotions of a registered model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ does not answer, try again later.
 
 lightkit history flowers
 """
-_OWN: dict[str, Takes] = {"--root": "value", "--tracking-uri": "value", "--json": "switch"}
+_OPTIONS: dict[str, Takes] = {"--root": "value", "--tracking-uri": "value", "--json": "switch"}
 _HEAD = ("time", "what", "version", "by", "score", "baseline", "reason")
 
 
@@ -46,7 +46,7 @@ def history(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    line = parse_command_line("history", words, usage=_USAGE, own=_OWN)
+    line = parse_command_line("history", words, usage=_USAGE, own=_OPTIONS)
     name = line.get_positional("history", "the name of a registered model", _USAGE)
     address = address_of_root(line.options.get("--tracking-uri"), Path(line.options.get("--root", "runs")))
     quiet_libraries()
@@ -60,17 +60,14 @@ def history(words: list[str]) -> int:
     elif not moves:
         print(f"No promotion of {name} is recorded; `lightkit promote RUN --name {name}` promotes.")
     else:
-        print_table(_HEAD, [_row(move) for move in moves], is_terminal=sys.stdout.isatty())
+        print_table(_HEAD, [_cells(move) for move in moves], is_terminal=sys.stdout.isatty())
     return 0
 
 
-def _row(move: Move) -> list[str]:
+def _cells(move: Move) -> list[str]:
     what = f"{move.kind}{' by force' if move.forced else ''}"
     moment = move.time.replace("+00:00", "Z")
     versions = f"{move.before or '-'} -> {move.to}{'' if move.alias == 'champion' else f' ({move.alias})'}"
-    score, baseline = (_shown(move.scores.get(which)) for which in ("challenger", "baseline"))
+    scores = (move.scores.get(which) for which in ("challenger", "baseline"))
+    score, baseline = ("" if score is None else f"{score:.4f}" for score in scores)
     return [moment, what, versions, move.by, f"{score} {move.metric or ''}".strip(), baseline, move.reason]
-
-
-def _shown(score: float | None) -> str:
-    return "" if score is None else f"{score:.4f}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.config_loader import load_config
@@ -32,30 +32,24 @@ Neither model nor data are built, and nothing is written. What the events of a n
   --quiet      print only what did not arrive
 
 A switch is told start, failure and end, in this order, so that it ends well. Each message is tried once.
-Exit code 0: all have arrived; 1: some have not; 2: the config is wrong, or has nobody to tell.
+Exit code 0: all have arrived; 1: some have not; 2: the config is wrong, or has no receiver.
 
 lightkit notify-test -c configs/flowers.yaml -c configs/notify/slack.yaml
 """
-_KINDS = ("start", "epoch", "end", "failure", "gate")
+_METRICS = {"val/loss": 0.25, "val/accuracy": 0.9}
+_GATE = {"metric": "test/accuracy", "passed": True, "scores": {"challenger": {"test/accuracy": 0.9}}, "reasons": []}
+_MESSAGES: dict[str, dict[str, Any]] = {
+    "start": {"status": "running", "max_epochs": 10},
+    "epoch": {"status": "running", "epoch": 4, "max_epochs": 10, "metrics": _METRICS},
+    "end": {"status": "done", "exit_code": 0, "epoch": 9, "max_epochs": 10, "metrics": _METRICS},
+    "failure": {"status": "failed", "exit_code": 1, "error": "nothing has failed: this is a test"},
+    "gate": {"status": "passed", "exit_code": 0, "gate": _GATE},
+}
+"""A message of each kind."""
 _SIGNS: Mapping[str, Sign] = {"start": "start", "failure": "fail", "end": "ok"}
-_OWN: dict[str, Takes] = {"--kind": "value", "--quiet": "switch"}
-_CONFIG: dict[str, Takes] = {"-c": "value", "--config": "value", "--run": "value"}
+_OPTIONS: dict[str, Takes] = {"--kind": "value", "--quiet": "switch"}
+_CONFIG_OPTIONS: dict[str, Takes] = {"-c": "value", "--config": "value", "--run": "value"}
 _TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """One message that is to be sent.
-
-    Args:
-        listener: Who sends it, in the words of the config.
-        kind: What it tells.
-        send: Sends it; raises `DeliveryError`.
-    """
-
-    listener: str
-    kind: str
-    send: Callable[[], None]
 
 
 def notify_test(words: list[str]) -> int:
@@ -65,30 +59,34 @@ def notify_test(words: list[str]) -> int:
         words: The command line after the command.
 
     Raises:
-        ConfigError: If the arguments or the config are wrong, or nobody is to be told.
+        ConfigError: If the arguments or the config are wrong, or there is no receiver.
     """
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    line = parse_command_line("notify-test", words, usage=_USAGE, own=_OWN, config=_CONFIG)
+    line = parse_command_line("notify-test", words, usage=_USAGE, own=_OPTIONS, config=_CONFIG_OPTIONS)
     if line.positionals:
         raise ConfigError(f"notify-test: unexpected argument {line.positionals[0]!r}\n{_USAGE}")
-    kinds = _kinds(line.options.get("--kind"))
+    kinds = line.options["--kind"].split(",") if "--kind" in line.options else [*_MESSAGES]
+    for kind in kinds:
+        if kind not in _MESSAGES:
+            raise ConfigError(f"--kind: expected {', '.join(_MESSAGES)}, got {kind!r}{near(kind, _MESSAGES)}")
     mode = choose_output_mode({"quiet": "--quiet" in line.options}, sys.stdout)
-    resolved = _resolved(line.config_words)
+    resolved = _load_config(line.config_words)
     configure_console(mode, resolved.masked)
-    trials = list(_trials(resolved, kinds, find_job_name(resolved, "fit", line.config_words)))
-    if not trials:
+    job = f"{find_job_name(resolved, 'fit', line.config_words)} (test of lightkit notify-test)"
+    tests = list(_list_tests(resolved, kinds, job))
+    if not tests:
         raise ConfigError(
-            "notify-test: nobody is told anything of this kind. Add configs/notify/slack.yaml, an entry "
+            "notify-test: the config has no receiver of such messages. Add configs/notify/slack.yaml, an entry "
             "callbacks.slack or callbacks.webhook with its webhook_url, or set run.heartbeat_url."
         )
-    width = max(len(trial.listener) for trial in trials)
+    width = max(len(receiver) for receiver, _, _ in tests)
     num_failed = 0
-    for trial in trials:
-        head = f"{trial.listener:<{width}}  {trial.kind:<7}"
+    for receiver, kind, deliver in tests:
+        head = f"{receiver:<{width}}  {kind:<7}"
         try:
-            trial.send()
+            deliver()
         except DeliveryError as error:
             num_failed += 1
             print(f"{head}  not delivered: {error}", file=sys.stderr, flush=True)
@@ -97,37 +95,30 @@ def notify_test(words: list[str]) -> int:
     return 1 if num_failed else 0
 
 
-def _kinds(said: str | None) -> tuple[str, ...]:
-    kinds = _KINDS if said is None else tuple(said.split(","))
-    for kind in kinds:
-        if kind not in _KINDS:
-            raise ConfigError(f"--kind: expected {', '.join(_KINDS)}, got {kind!r}{near(kind, _KINDS)}")
-    return kinds
-
-
-def _resolved(words: Sequence[str]) -> Resolved:
-    """Lay the config; whether its data is there is not asked."""
+def _load_config(words: Sequence[str]) -> Resolved:
+    """Load the config; its data need not exist."""
     problems = Problems()
     is_of_run = any(word.partition("=")[0] == "--run" for word in words)
-    laid = load_config("test" if is_of_run else "fit", words, problems)
+    resolved = load_config("test" if is_of_run else "fit", words, problems).resolved
     if (error := problems.error()) is not None:
-        raise error.reworded(laid.resolved.masked)
+        raise error.reworded(resolved.masked)
     for key in ("callbacks", "run"):
-        if (laid.resolved.values.get(key) is not None) and not isinstance(laid.resolved.values[key], dict):
-            raise ConfigError(f"{key}: expected a mapping, got {laid.resolved.masked(repr(laid.resolved.values[key]))}")
-    return laid.resolved
+        value = resolved.values.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise ConfigError(f"{key}: expected a mapping, got {resolved.masked(repr(value))}")
+    return resolved
 
 
-def _trials(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[_Trial]:
-    notifiers = build_notifiers(resolved)
-    if notifiers:
-        from lightkit.cli.lone_notifiers import send_test  # here: it loads torch
+def _list_tests(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[tuple[str, str, partial[None]]]:
+    """List each message: its receiver as the config calls it, its kind, and the call that sends it."""
+    for name, notifier in build_notifiers(resolved):
+        from lightkit.callbacks.messages import Message  # here: it loads torch
 
-        for name, notifier in notifiers:
-            for sent in notifier.kinds_sent(kinds):
-                yield _Trial(name, sent, partial(send_test, notifier, sent, job=job))
-    if (switch := create_heartbeat(resolved)) is not None:
+        for sent in notifier.kinds_sent(kinds):
+            message = Message(sent, job=job, stage="gate" if sent == "gate" else "fit", **_MESSAGES[sent])
+            yield name, sent, partial(notifier.tell_now, message)
+    if (heartbeat := create_heartbeat(resolved)) is not None:
         for kind, sign in _SIGNS.items():
             if kind in kinds:
-                post = switch.post_of(sign, "lightkit notify-test: nothing has happened")
-                yield _Trial("run.heartbeat_url", kind, partial(send, post, timeout_s=_TIMEOUT_S))
+                post = heartbeat.post_of(sign, "lightkit notify-test: nothing has happened")
+                yield "run.heartbeat_url", kind, partial(send, post, timeout_s=_TIMEOUT_S)
