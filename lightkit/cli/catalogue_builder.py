@@ -37,7 +37,7 @@ from lightkit.cli.resume import RunSettings
 from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.config.schema import PACKAGES, describe_type
 from lightkit.launch import LaunchSettings
-from lightkit.launch.settings import ENGINES
+from lightkit.launch.plan import ENGINES
 from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
 

@@ -19,9 +19,8 @@ from lightkit.launch.blame import Verdict, judge
 from lightkit.launch.board import Board, Standing
 from lightkit.launch.heartbeat import Heartbeat, heartbeat, waiting
 from lightkit.launch.output import redirect, writer
-from lightkit.launch.plan import Plan, plan_launch
+from lightkit.launch.plan import ENGINES, LaunchSettings, Plan, check_engine, plan_launch, read_settings
 from lightkit.launch.ranks import ATTEMPT, ENGINE, LAUNCH, PREEMPTED, Rank, this_rank
-from lightkit.launch.settings import ENGINES, LaunchSettings, check_engine, read_settings
 from lightkit.launch.supervisor import Supervisor
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, read_watchdog
 

@@ -1,20 +1,258 @@
-"""What is to be started: engine, number of processes, threads of each."""
+"""The `launch` block of a config, and the launch that it results in: engine, number of processes, threads of each."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from socket import gethostname
+from typing import Any
 
-from lightkit.config import Origin, mistake
-from lightkit.launch.settings import LaunchSettings
+from lightkit.config import KeyPath, Origin, Resolved, mistake, near, read_scalar
 
-__all__ = ["CHOSEN_THREADS", "THREADS", "Plan", "plan_launch"]
+__all__ = [
+    "CHOSEN_THREADS",
+    "ENGINES",
+    "THREADS",
+    "LaunchSettings",
+    "Plan",
+    "check_engine",
+    "plan_launch",
+    "read_settings",
+]
 
+ENGINES = ("local", "horovod", "torchrun", "spark", "ray", "slurm")
 THREADS = "OMP_NUM_THREADS"
 CHOSEN_THREADS = "_LIGHTKIT_THREADS"
-"""Says which number of threads no user has set: lightkit has, beside `OMP_NUM_THREADS`."""
+"""Environment variable that marks a value of `OMP_NUM_THREADS` which lightkit has chosen, and no user."""
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """From one process to many.
+
+    Args:
+        engine: What starts the processes: `horovod` (horovodrun), `torchrun`, `spark`, `ray`, `slurm` (through
+            `lightkit submit`), or `local`, Lightning's own launcher on this machine. `null`: `horovod` where the
+            strategy is Horovod's, else `local`.
+        processes: Number of processes, each with one device; on each node for `torchrun`. For `spark` a negative
+            number means that many on the driver, a positive one on the workers.
+        hosts: `horovod` only: hosts and the processes that each may have, as in `a:4,b:4`.
+        nodes: `torchrun` and `slurm`: number of machines; for `torchrun` also the fewest and the most, as in `1:4`.
+        rendezvous: `torchrun` with several nodes: `HOST:PORT` at which they find each other.
+        max_restarts: `torchrun` only: how often all processes begin again from the last checkpoint once one is lost.
+        max_failures: `ray` only: the same.
+        master: `spark`: URL of the cluster, such as `spark://host:7077`; `ray`: address of the cluster. `null`: the
+            session that is there, or this machine.
+        controller: `horovod` only: `gloo` or `mpi`.
+        network_interface: Interface by which machines reach each other, such as `eth0`, where the launcher takes the
+            wrong one.
+        timeout_s: Seconds in which all processes must have arrived.
+        stall_timeout_s: With several processes the most that `watchdog` lets one of them wait without a finished
+            batch, in seconds, whatever the steps take; 0 waits for ever.
+        all_ranks: Show what the other processes write too, each line after its rank.
+        threads: Threads of each process. `null`: the cores of a machine shared out among its processes; one on a
+            cluster of Spark or Ray, where nobody knows how many share a machine.
+        slurm: Options of `sbatch`, such as `{partition: gpu, time: "2:00:00"}`.
+    """
+
+    engine: str | None = None
+    processes: int | None = None
+    hosts: str | None = None
+    nodes: int | str = 1
+    rendezvous: str | None = None
+    max_restarts: int = 0
+    max_failures: int = 0
+    master: str | None = None
+    controller: str = "gloo"
+    network_interface: str | None = None
+    timeout_s: float = 300.0
+    stall_timeout_s: float = 600.0
+    all_ranks: bool = False
+    threads: int | None = None
+    slurm: dict[str, Any] | None = None
+
+    @property
+    def num_nodes(self) -> tuple[int, int]:
+        """The fewest and the most machines."""
+        fewest, _, most = str(self.nodes).partition(":")
+        return int(fewest), int(most or fewest)
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """Processes that each host may have."""
+        pairs = (host.strip().rpartition(":") for host in (self.hosts or "").split(",") if host.strip())
+        return {host: int(slots) for host, _, slots in pairs}
+
+
+# -- the block -----------------------------------------------------------------------------------------------------
+
+
+def _is_int(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_nodes(value: Any) -> bool:
+    found = re.fullmatch(r"(\d+)(?::(\d+))?", str(value))
+    return found is not None and 1 <= int(found[1]) <= int(found[2] or found[1])
+
+
+def _is_hosts(value: Any) -> bool:
+    if value is None:
+        return True
+    pairs = [pair.strip().rpartition(":") for pair in value.split(",")] if isinstance(value, str) else []
+    hosts = [host for host, _, _ in pairs]
+    return bool(hosts) and len({*hosts}) == len(hosts) and all(h and n.isdigit() and int(n) > 0 for h, _, n in pairs)
+
+
+def _is_address(value: Any) -> bool:
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    return value is None or (bool(host) and port.isdigit() and 0 < int(port) < 65536)
+
+
+_EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "engine": (lambda value: value is None or value in ENGINES, f"one of {', '.join(ENGINES)}"),
+    "processes": (
+        lambda value: value is None or (_is_int(value, -(2**31)) and value != 0),
+        "a number of processes, such as 2 (spark: -2 on the driver)",
+    ),
+    "hosts": (_is_hosts, "each host once with its number of processes, such as 'a:4,b:4'"),
+    "nodes": (_is_nodes, "a number of machines, or the fewest and the most, such as 1:4"),
+    "rendezvous": (_is_address, "HOST:PORT"),
+    "max_restarts": (lambda value: _is_int(value, 0), "a number of restarts"),
+    "max_failures": (lambda value: _is_int(value, 0), "a number of failures"),
+    "master": (_is_text, "the address of a cluster"),
+    "controller": (lambda value: value in ("gloo", "mpi"), "one of gloo, mpi"),
+    "network_interface": (_is_text, "the name of an interface, such as eth0"),
+    "timeout_s": (lambda value: _is_seconds(value) and value > 0, "seconds"),
+    "stall_timeout_s": (_is_seconds, "seconds, or 0 to wait for ever"),
+    "all_ranks": (lambda value: isinstance(value, bool), "true or false"),
+    "threads": (lambda value: value is None or _is_int(value, 1), "a number of threads"),
+    "slurm": (lambda value: value is None or isinstance(value, dict), "options of sbatch, such as {partition: gpu}"),
+}
+_ENGINES_OF = {
+    "hosts": ("horovod",),
+    "controller": ("horovod",),
+    "nodes": ("torchrun", "slurm"),
+    "rendezvous": ("torchrun",),
+    "max_restarts": ("torchrun",),
+    "max_failures": ("ray",),
+    "master": ("spark", "ray"),
+    "network_interface": ("horovod", "torchrun", "spark", "ray"),
+    "slurm": ("slurm",),
+}
+
+
+def read_settings(resolved: Resolved) -> LaunchSettings:
+    """Check the `launch` block of a config.
+
+    Raises:
+        ConfigError: If a key or a value in it is wrong, or is for another engine than the one in it.
+    """
+    block = resolved.values.get("launch")
+    if block is None:
+        return LaunchSettings()
+    if not isinstance(block, dict):
+        raise mistake(
+            f"launch: expected a mapping such as {{processes: 2}}, got {block!r}", resolved.origin_of("launch")
+        )
+    values = {key: _read_value(value, resolved, ("launch", key)) for key, value in block.items()}
+    names = [field.name for field in fields(LaunchSettings)]
+    for key, value in values.items():
+        origin = resolved.origin_of(("launch", key))
+        if key not in names:
+            raise mistake(
+                f"launch.{key}: there is no such key{near(str(key), names)}\nkeys: {', '.join(names)}", origin
+            )
+        is_valid, expected = _EXPECTED[key]
+        if not is_valid(value):
+            raise mistake(f"launch.{key}: expected {expected}, got {value!r}", origin)
+    settings = LaunchSettings(**values)
+    if settings.engine is not None:
+        _check_keys(settings, resolved, settings.engine)
+    return settings
+
+
+def _read_value(value: Any, resolved: Resolved, path: KeyPath) -> Any:
+    """Read a value: a flag is text, YAML 1.1 takes 1:4 for a number to the base of 60, and options of sbatch are text."""
+    if isinstance(value, dict):
+        return {name: _read_value(child, resolved, (*path, name)) for name, child in value.items()}
+    origin, text = resolved.origin_of(path), value if isinstance(value, str) else ""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if is_number and origin is not None and origin.kind == "file":
+        text = origin.source[(origin.column or 1) - 1 : (origin.end_column or 1) - 1].strip()
+    if len(path) > 2:
+        return read_scalar(text) if text in ("true", "false", "null") else text or value
+    if re.fullmatch(r"\d+(:\d+)+", text):
+        return text
+    return read_scalar(value) if isinstance(value, str) else value
+
+
+def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str | None) -> None:
+    """Check that the engine which starts the processes uses all keys of the config about them.
+
+    Args:
+        settings: The config's `launch` block.
+        resolved: The config, with today's trainer keys.
+        strategy: Name of the strategy, None if Lightning chooses it.
+
+    Raises:
+        ConfigError: If a key is for other engines only.
+    """
+    engine = settings.engine or ("horovod" if strategy == "horovod" or settings.hosts else "local")
+    _check_keys(settings, resolved, engine)
+    path = ("trainer", "num_nodes")
+    trainer = resolved.values.get("trainer")
+    num_nodes = trainer.get("num_nodes") if isinstance(trainer, dict) else None
+    num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes
+    if not isinstance(num_nodes, int) or num_nodes == 1:
+        return
+    if engine not in ("torchrun", "slurm"):
+        raise mistake(
+            f"trainer.num_nodes: {num_nodes} machines whose processes are started by hand are not joined to one run, "
+            f"and the engine here is {engine!r}; say launch.engine: torchrun, launch.nodes: {num_nodes} and "
+            f"launch.rendezvous",
+            resolved.origin_of(path),
+        )
+    fewest, most = settings.num_nodes
+    is_asked = engine == "slurm" and most == 1  # `lightkit submit` takes the trainer's number then
+    if not is_asked and not fewest <= num_nodes <= most and not _is_overruled(resolved, path, ("launch", "nodes")):
+        raise mistake(
+            f"trainer.num_nodes: {num_nodes} contradicts launch.nodes, which is {settings.nodes}; say launch.nodes only",
+            resolved.origin_of(path),
+            resolved.origins.get(("launch", "nodes")),
+        )
+
+
+def _check_keys(settings: LaunchSettings, resolved: Resolved, engine: str) -> None:
+    for key, engines in _ENGINES_OF.items():
+        is_default = getattr(settings, key) in (None, getattr(LaunchSettings, key))
+        if is_default or engine in engines or _is_overruled(resolved, ("launch", key), ("launch", "engine")):
+            continue
+        here = "launch.engine is" if settings.engine is not None else "launch.engine is not said, which comes to"
+        raise mistake(
+            f"launch.{key}: is for the engine {' or '.join(engines)} only, but {here} {engine!r}",
+            resolved.origin_of(("launch", key)),
+            resolved.origins.get(("launch", "engine")),
+        )
+
+
+def _is_overruled(resolved: Resolved, path: KeyPath, by: KeyPath) -> bool:
+    """Tell whether a higher layer sets the other key: a lower one was written for another engine."""
+    lower, higher = resolved.origins.get(path), resolved.origins.get(by)
+    return lower is not None and higher is not None and resolved.ranks.get(lower, 0) < resolved.ranks.get(higher, 0)
+
+
+# -- the launch ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -23,9 +261,9 @@ class Plan:
 
     Args:
         engine: What starts the processes: `local`, `horovod`, `torchrun`, `spark`, `ray`.
-        processes: Number of all processes; of the fewest nodes where their number may change; negative for so many
+        processes: Number of all processes; of the fewest nodes if their number may change; negative for so many
             on Spark's driver.
-        local_processes: Number of them on this machine, where that is known, else 1.
+        local_processes: Number of them on this machine, if that is known, else 1.
         strategy: `horovod` or `ddp`.
         uses_gpus: Whether each has a GPU.
         settings: The config's `launch` block.
@@ -39,32 +277,30 @@ class Plan:
     settings: LaunchSettings
 
     def threads(self, num_cores: int) -> int:
-        """Threads of each process: more processes than cores would fight for them.
+        """Compute the threads of each process, so that there are not more threads than cores.
 
         Args:
             num_cores: Cores of this machine.
         """
         if self.settings.threads is not None:
             return self.settings.threads
-        return max(1, num_cores // max(1, self.local_processes)) if self._is_here else 1
-
-    @property
-    def _is_here(self) -> bool:
-        """Whether this machine has ranks: of a cluster of Spark or Ray nobody knows how many share a machine."""
-        master = self.settings.master or os.environ.get({"spark": "MASTER", "ray": "RAY_ADDRESS"}.get(self.engine, ""))
-        is_local = master is None or master == "local" or master.startswith(("local[", "local-cluster["))
-        return self.engine not in ("spark", "ray") or self.processes < 0 or is_local
+        if self.engine in ("spark", "ray") and self.processes > 0:
+            master = self.settings.master or os.environ.get({"spark": "MASTER", "ray": "RAY_ADDRESS"}[self.engine])
+            if master is not None and not re.match(r"local$|local\[|local-cluster\[", master):
+                return 1  # it is unknown how many processes share a machine of a cluster
+        return max(1, num_cores // max(1, self.local_processes))
 
     def environment(self, num_cores: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Variables of the engine's own that all processes need."""
+        """Build the environment variables that all processes need for this engine."""
         is_set = self.settings.threads is None and environ.get(THREADS)
-        given = {} if is_set else dict.fromkeys((THREADS, CHOSEN_THREADS), str(self.threads(num_cores)))
+        variables = {} if is_set else dict.fromkeys((THREADS, CHOSEN_THREADS), str(self.threads(num_cores)))
         if self.settings.network_interface:
-            given |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), self.settings.network_interface)
+            names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+            variables |= dict.fromkeys(names, self.settings.network_interface)
         if self.engine == "torchrun" or (self.engine == "spark" and self.strategy == "ddp"):
             # torch 2.9 and 2.15: after a restart the ranks read each other's old addresses, and hang
-            given["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        return given
+            variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        return variables
 
 
 def plan_launch(
@@ -75,66 +311,55 @@ def plan_launch(
     uses_gpus: bool = False,
     origin: Origin | None = None,
 ) -> Plan | None:
-    """Decide what has to be started; None where one process, this one, is all.
+    """Decide which processes are to be started; None if this process is the only one.
 
     Args:
         settings: The config's `launch` block.
-        strategy: Name of the strategy, None where Lightning chooses it.
-        processes: Number of processes on this machine that the hardware keys ask for, as far as it is known.
+        strategy: Name of the strategy, None if Lightning chooses it.
+        processes: Number of processes on this machine by the hardware keys, as far as it is known.
         uses_gpus: Whether each has a GPU.
-        origin: Place that names the engine or the number of processes, for errors.
+        origin: Place that sets the engine or the number of processes, for errors.
 
     Raises:
-        ConfigError: If the engine and the strategy do not go together, or the number of processes is not known.
+        ConfigError: If the engine and the strategy do not fit, or the number of processes is not known.
     """
     engine = settings.engine or ("horovod" if strategy == "horovod" or settings.hosts else "local")
+    name = strategy or "ddp"
     _check_strategy(engine, strategy, origin)
+    num_slots = sum(settings.slots.values())
     wanted = settings.processes
     if wanted is None:
-        wanted = sum(settings.slots.values()) if settings.hosts else processes
+        wanted = num_slots if settings.hosts else processes
     if engine in ("local", "slurm") or (engine == "horovod" and settings.engine is None and (wanted or 1) == 1):
-        is_many = engine == "local" and (wanted or 1) > 1 and _starts_itself(strategy or "ddp")
-        return _plan("local", wanted or 1, wanted or 1, settings, strategy, uses_gpus=uses_gpus) if is_many else None
+        # Lightning starts this command again for each rank, unless it forks or a class decides.
+        is_script = name.startswith(("ddp", "fsdp", "deepspeed", "model_parallel"))
+        is_fork = name.startswith(("ddp_spawn", "ddp_fork", "ddp_notebook"))
+        if engine != "local" or (wanted or 1) == 1 or is_fork or not is_script:
+            return None
+        return Plan("local", wanted or 1, wanted or 1, name, uses_gpus, settings)
     if wanted is None:
         raise mistake(f"launch.processes: the engine {engine!r} must know how many; say launch.processes", origin)
     if wanted < 0 and engine != "spark":
         raise mistake(f"launch.processes: {wanted} has a meaning for the engine spark only; expected 1 or more", origin)
-    if settings.hosts and (there := sum(settings.slots.values())) < wanted:
+    if settings.hosts and num_slots < wanted:
         raise mistake(
-            f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {there} slots", origin
+            f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {num_slots} slots", origin
         )
     fewest, most = settings.num_nodes
     if engine == "torchrun" and most > 1 and settings.rendezvous is None:
         raise mistake("launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them", origin)
-    here = _processes_here(settings) if settings.hosts else abs(wanted)
-    everywhere = wanted * (fewest if engine == "torchrun" else 1)
-    return _plan(engine, everywhere, here, settings, strategy, uses_gpus=uses_gpus)
-
-
-def _starts_itself(strategy: str) -> bool:
-    """Whether Lightning starts this command again for each rank, as it does unless it forks or a class decides."""
-    return strategy.startswith(("ddp", "fsdp", "deepspeed", "model_parallel")) and not strategy.startswith(
-        ("ddp_spawn", "ddp_fork", "ddp_notebook")
-    )
-
-
-def _processes_here(settings: LaunchSettings) -> int:
-    """Processes on the fullest machine, where all names of this one are one machine."""
-    own = sum(slots for host, slots in settings.slots.items() if host in ("localhost", "127.0.0.1", gethostname()))
-    return max(own, *settings.slots.values())
-
-
-def _plan(
-    engine: str, processes: int, here: int, settings: LaunchSettings, strategy: str | None, *, uses_gpus: bool
-) -> Plan:
-    return Plan(engine, processes, here, strategy or "ddp", uses_gpus, settings)
+    here = abs(wanted)
+    if settings.hosts:  # all names of this machine are one machine; the fullest machine counts
+        own = [slots for host, slots in settings.slots.items() if host in ("localhost", "127.0.0.1", gethostname())]
+        here = max(sum(own), *settings.slots.values())
+    return Plan(engine, wanted * (fewest if engine == "torchrun" else 1), here, name, uses_gpus, settings)
 
 
 def _check_strategy(engine: str, strategy: str | None, origin: Origin | None) -> None:
     if engine == "horovod" and strategy != "horovod":
-        said = "no strategy" if strategy is None else f"the strategy {strategy!r}"
+        found = "no strategy" if strategy is None else f"the strategy {strategy!r}"
         raise mistake(
-            f"launch.engine: horovodrun starts ranks for the strategy horovod, but there is {said}; "
+            f"launch.engine: horovodrun starts ranks for the strategy horovod, but there is {found}; "
             f"say accelerator.strategy: horovod, or take the engine torchrun",
             origin,
         )
@@ -144,11 +369,6 @@ def _check_strategy(engine: str, strategy: str | None, origin: Origin | None) ->
             f"horovod or spark",
             origin,
         )
-    if (
-        engine in ("torchrun", "ray", "spark")
-        and strategy not in (None, "ddp", "horovod")
-        and not strategy.startswith("ddp")
-    ):
-        if engine == "torchrun" and strategy.startswith(("fsdp", "deepspeed", "model_parallel")):
-            return
+    fitting = {"spark": ("ddp", "horovod"), "ray": ("ddp",), "torchrun": ("ddp", "fsdp", "deepspeed", "model_parallel")}
+    if strategy is not None and engine in fitting and not strategy.startswith(fitting[engine]):
         raise mistake(f"launch.engine: the engine {engine!r} trains with the strategy ddp, not {strategy!r}", origin)
