@@ -16,7 +16,6 @@ from typing import Any
 from lightkit import config, runs
 from lightkit.cli.config_loader import STAGES, LoadedConfig, load_config, options_of
 from lightkit.cli.console import OutputMode, choose_output_mode
-from lightkit.cli.joining import Seat, seat_of
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.predict_options import check_predict_options
 from lightkit.cli.resume import find_checkpoint
@@ -25,7 +24,7 @@ from lightkit.cli.validation import validate
 from lightkit.config import Hardware
 from lightkit.config.secrets import find_masked_values
 from lightkit.errors import ConfigError
-from lightkit.launch import LaunchSettings
+from lightkit.launch import LaunchSettings, RankContext, join_launch
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["RunContext", "load_context"]
@@ -53,7 +52,7 @@ class RunContext:
         launch: The config's `launch` block.
         options: The command's own options, as they were said.
         inputs: Words that stand alone: the images of `predict`.
-        seat: This process's place among several ranks, if it is one of them.
+        rank_context: This process among the ranks of a launch, if it is one of them.
         began_with: What the fit is made from, where that has been looked at already.
         notifier: Whom the command tells of its beginning and its end.
         stack: Closed at the end of the invocation: lock, current run.
@@ -78,7 +77,7 @@ class RunContext:
     launch: LaunchSettings = field(default_factory=LaunchSettings)
     options: Mapping[str, str | bool] = field(default_factory=dict)
     inputs: Sequence[str] = ()
-    seat: Seat | None = None
+    rank_context: RankContext | None = None
     began_with: runs.Inputs | None = None
     notifier: CommandNotifier = field(default_factory=CommandNotifier)
     stack: ExitStack = field(default_factory=ExitStack)
@@ -93,7 +92,7 @@ class RunContext:
             ConfigError: If `run.heartbeat_url` is no address.
         """
         self.notifier = notifier
-        notifier.begin(self.resolved, self.seat, runs_stage=not self.passthrough and self.print_config is None)
+        notifier.begin(self.resolved, self.rank_context, runs_stage=not self.passthrough and self.print_config is None)
 
     def raise_problems(self) -> None:
         """Raise every mistake that has been found, with secrets hidden.
@@ -223,7 +222,7 @@ def _session(
             None if session.weights else _checkpoint(options.get("ckpt_path", resolved.values.get("ckpt_path")), base)
         )
     if command and not problems:
-        session.seat = seat_of(os.environ, (resolved.values.get("run") or {}).get("root") or "runs")
+        session.rank_context = join_launch(os.environ, (resolved.values.get("run") or {}).get("root") or "runs")
     return session
 
 

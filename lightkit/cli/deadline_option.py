@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from lightkit.cli.context import RunContext
-from lightkit.cli.joining import INHERITED, seat_of
+from lightkit.launch import INHERITED, join_launch
 from lightkit.runs.deadlines import parse_deadline
 from lightkit.runs.retrain_state import RUN_FILE
 
@@ -36,7 +36,7 @@ def fix_deadline(words: Sequence[str], environ: Mapping[str, str] = os.environ) 
     Raises:
         ConfigError: If it cannot be read, or is over.
     """
-    is_resolved = bool(environ.get(INHERITED) or environ.get(RUN_FILE)) or seat_of(environ) is not None
+    is_resolved = bool(environ.get(INHERITED) or environ.get(RUN_FILE)) or join_launch(environ) is not None
     fixed = list(words)
     for at, word in enumerate(fixed):
         if word.startswith(f"{_OPTION}=") or (at and fixed[at - 1] == _OPTION):

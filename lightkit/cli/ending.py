@@ -59,8 +59,8 @@ def ended_by_force(session: RunContext, stage: Stage) -> Iterator[None]:
         newest = runs.newest_written(run.checkpoints) if session.command == "fit" else None  # whoever resumes reads it
         ended = Interrupted(signum, checkpoint=newest)
         stage.recorder.close(ended)
-        if session.seat is not None:
-            return session.seat.end_by_force(ended)
+        if session.rank_context is not None:
+            return session.rank_context.end_by_force(ended)
         session.tell(told_interruption(ended))
         return ended.exit_code
 

@@ -54,7 +54,7 @@ def open_run_context(words: Sequence[str], *, is_quiet: bool = False) -> RunCont
         ConfigError: If anything in it is wrong.
     """
     context = open_context("export", words, SignalWatch())
-    context.seat = None
+    context.rank_context = None
     context.mode = "quiet" if is_quiet else context.mode
     return context
 

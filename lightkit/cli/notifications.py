@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.config_loader import WITH_MODEL, load_config, options_of
-from lightkit.cli.joining import DATA_CHANGED, INHERITED
 from lightkit.config import Problems, Resolved, mistake, read_scalar, split_arguments
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, told_interruption
-from lightkit.launch import LAUNCH, this_rank
+from lightkit.launch import DATA_CHANGED, INHERITED, LAUNCH, this_rank
 from lightkit.runs.dead_man import HELD, DeadMansSwitch, sign_of
 from lightkit.runs.webhook import CLOSE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifying import Notifier
-    from lightkit.cli.joining import Seat
+    from lightkit.launch import RankContext
 
 __all__ = ["CommandNotifier", "build_notifiers", "create_heartbeat", "find_job_name"]
 
@@ -44,7 +43,7 @@ class CommandNotifier:
         self._patience_s = CLOSE_TIMEOUT_S
         self._switch: DeadMansSwitch | None = None
         self._resolved: Resolved | None = None
-        self._rank: Seat | None = None
+        self._rank: RankContext | None = None
         self.notifiers: list[Notifier] = []
         """Those of the trainer, once there is one."""
         self.words = ""
@@ -84,7 +83,7 @@ class CommandNotifier:
         self._tell_stage_end(error)
         self._end(error, _code_of(error))
 
-    def begin(self, resolved: Resolved, rank: Seat | None, *, runs_stage: bool) -> None:
+    def begin(self, resolved: Resolved, rank: RankContext | None, *, runs_stage: bool) -> None:
         """Send the beginning: the config is known.
 
         Args:

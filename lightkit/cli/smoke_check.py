@@ -62,9 +62,9 @@ from lightkit.callbacks.checkpoint_reading import CheckpointReader
 from lightkit.callbacks.notifying import Notifier
 from lightkit.cli.context import RunContext
 from lightkit.cli.explaining import located
-from lightkit.cli.launching import plan_of
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.cli.refusals import refusals_told, refused, unwrapped_errors
+from lightkit.cli.supervision import make_plan
 from lightkit.cli.trust import restrict_loading
 from lightkit.config import KeyPath, Problems, Resolved, dotted, mistake, near, shown_path
 from lightkit.errors import CheckpointError, ConfigError, DataError, LightkitError
@@ -684,7 +684,7 @@ class _SmokeCheck:
         if "train" in report.batches and all(loop["batches"] is not None for loop in epoch):
             report.epoch_seconds = sum(loop["seconds"] * loop["batches"] for loop in epoch)
         report.metrics = sorted(probe.metrics | set(trainer.callback_metrics))
-        plan = plan_of(self._session)
+        plan = make_plan(self._session)
         num_processes = 1 if plan is None else max(1, plan.local_processes)
         peak_bytes = _peak_memory_bytes() + probe.workers_bytes
         report.memory = {

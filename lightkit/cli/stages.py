@@ -14,16 +14,16 @@ from lightkit.cli.deadline_option import fix_deadline
 from lightkit.cli.explaining import located
 from lightkit.cli.export_options import parse_words
 from lightkit.cli.full_validation import open_context
-from lightkit.cli.joining import seat_of
-from lightkit.cli.launching import plan_of, refuse_unsubmitted, supervise
 from lightkit.cli.light_imports import import_lightning
 from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.supervision import make_plan, require_srun, supervise
 from lightkit.cli.threads import num_threads
+from lightkit.cli.tracebacks import format_traceback
 from lightkit.cli.up_to_date import check_up_to_date, warn_unchecked_rank
 from lightkit.errors import CheckpointError, ConfigError, LightkitError
 from lightkit.hardware import this_machine
 from lightkit.hardware.allocator import keep_memory
-from lightkit.launch import this_rank
+from lightkit.launch import join_launch, this_rank
 from lightkit.launch.plan import THREADS
 from lightkit.runs.signals import SignalWatch
 
@@ -51,27 +51,27 @@ def _run_command(command: str, words: list[str], watch: SignalWatch, notifier: C
         words = fix_deadline(words)
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
         note_preemption(watch)
-    seat = seat_of(os.environ)
-    if seat is not None:  # from here on its supervisor tells what goes wrong
-        seat.open()
-        if seat.rank.engine != "local":  # it may be on another machine, which the supervisor's signals do not reach
-            seat.listen(watch)
-        return seat.run(partial(_run_opened, command, words, watch, notifier))
+    rank_context = join_launch(os.environ)
+    if rank_context is not None:  # from here on its supervisor reports errors
+        rank_context.open()
+        if rank_context.rank.engine != "local":
+            rank_context.watch_stop_requests(watch)
+        return rank_context.run(partial(_run_opened, command, words, watch, notifier), format_traceback)
     session = _open(command, words, watch, notifier)
     configure_console(session.mode, session.resolved.masked)
-    if session.seat is not None:
-        session.seat.open()
+    if session.rank_context is not None:
+        session.rank_context.open()
     for notice in session.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
-    if session.seat is None:
-        refuse_unsubmitted(session)
+    if session.rank_context is None:
+        require_srun(session)
         if (code := check_up_to_date(session)) is not None:
             return code
-        if (plan := plan_of(session)) is not None:
+        if (plan := make_plan(session)) is not None:
             return supervise(session, plan)
     os.environ.update(_threads(session))
-    if session.seat is not None:
-        return session.seat.run(partial(_run_session, session, words))
+    if session.rank_context is not None:
+        return session.rank_context.run(partial(_run_session, session, words), format_traceback)
     return _run_session(session, words)
 
 
@@ -83,7 +83,7 @@ def _run_export(words: list[str], watch: SignalWatch, notifier: CommandNotifier)
 
         return export_logged_model(options, arguments)
     session = _open("export", words, watch, notifier)
-    session.seat = None
+    session.rank_context = None
     return _run_session(session, words)
 
 
@@ -102,14 +102,14 @@ def _threads(session: RunContext) -> dict[str, str]:
     """Tell libraries that are loaded later how many threads to have, where no launch of lightkit's has told them."""
     if session.launch.threads is not None:
         return {THREADS: str(session.launch.threads)}
-    if session.seat is None or session.seat.rank.engine == "local" or os.environ.get(THREADS):
+    if session.rank_context is None or session.rank_context.rank.engine == "local" or os.environ.get(THREADS):
         return {}
-    return {THREADS: str(num_threads(session.seat.rank, num_cores=this_machine().cores or 1))}
+    return {THREADS: str(num_threads(session.rank_context.rank, num_cores=this_machine().cores or 1))}
 
 
 def _run_opened(command: str, words: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
     session = _open(command, words, watch, notifier)
-    if session.seat is not None and not session.seat.supervised:
+    if session.rank_context is not None and not session.rank_context.supervised:
         warn_unchecked_rank(session)
     return _run_session(session, words)
 
@@ -126,9 +126,9 @@ def _run_session(session: RunContext, words: list[str]) -> int:
     try:
         return _run(session)
     except DataChanged as change:
-        if session.seat is not None and session.seat.supervised:  # all ranks begin again
+        if session.rank_context is not None and session.rank_context.supervised:  # all ranks begin again
             raise
-        if session.seat is not None and session.seat.rank.size > 1:
+        if session.rank_context is not None and session.rank_context.rank.size > 1:
             says = str(change).replace("begins a new run: ", "")
             raise ConfigError(f"run.resume: {says}, and --run.resume=never begins a new run") from change
         session.tell(str(change))

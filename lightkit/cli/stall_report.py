@@ -46,7 +46,7 @@ class _StallReport:
         self._run = stage.start.run
         self._is_reported = False
         self._stacks: Path | None = None
-        most_s = math.inf if session.seat is None else session.launch.stall_timeout_s
+        most_s = math.inf if session.rank_context is None else session.launch.stall_timeout_s
 
         def limit_s() -> float:
             return min(settings.limit_s(heartbeat()), most_s)
@@ -73,11 +73,11 @@ class _StallReport:
     def _record(self, stall: Stall) -> None:
         """Write the stacks and the event."""
         rank = 0
-        if self._session.seat is not None:
-            self._session.seat.tell_stall(stall)
-            rank = self._session.seat.rank.rank
+        if self._session.rank_context is not None:
+            self._session.rank_context.end_stalled(stall)
+            rank = self._session.rank_context.rank.rank
         now = datetime.now(timezone.utc)
-        name = f"{now:%Y%m%d-%H%M%S}{'' if self._session.seat is None else f'-rank-{rank}'}.txt"
+        name = f"{now:%Y%m%d-%H%M%S}{'' if self._session.rank_context is None else f'-rank-{rank}'}.txt"
         batch = stall.culprit.batch
         indices = "" if batch is None else f"its batch: {', '.join(map(str, batch))}\n"
         text = f"{now.isoformat(timespec='seconds')} {stall}\n{indices}\n{stall.stacks}"
@@ -109,7 +109,7 @@ class _StallReport:
             self._session.watch.cut(STALLED, None if self._is_reported else message)
 
         threading.Timer(_FORCED_END_S, end_by_force).start()  # a disk that hangs must not keep it
-        if self._session.seat is not None:  # the supervisor reports and records the end
+        if self._session.rank_context is not None:  # the supervisor reports and records the end
             for child in multiprocessing.active_children():
                 child.kill()
             os._exit(STALLED)

@@ -17,10 +17,10 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.ending import close, dropped_on_mistake, ended_by_force, release, resumable
 from lightkit.cli.input_digests import record_inputs
 from lightkit.cli.job_lock import create_job_lock
-from lightkit.cli.joining import INHERITED
 from lightkit.cli.redaction import RedactedEventStream, redact_words
 from lightkit.cli.resume import RunSettings, RunStart, choose_start, restart_run
 from lightkit.cli.stage import Stage
+from lightkit.launch import INHERITED
 from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.version import __version__
 
@@ -51,8 +51,8 @@ def begin(
     if (told := _told(session)) is not None:
         session.watch.look()
         start = _inherited(told)
-        if session.seat is not None:
-            session.seat.keep_log(start.run.folder)
+        if session.rank_context is not None:
+            session.rank_context.keep_log(start.run.folder)
         events = RedactedEventStream(start.run.events_path, session.resolved)
         return Stage(start, RunRecorder(start.run, events=events))
     if session.base is not None:
@@ -78,9 +78,9 @@ def _told(session: RunContext) -> dict[str, Any] | None:
     if told := os.environ.get(INHERITED):
         inherited: dict[str, Any] = json.loads(told)
         return inherited
-    if session.seat is None or session.seat.rank.rank == 0:
+    if session.rank_context is None or session.rank_context.rank.rank == 0:
         return None
-    return session.seat.wait_for_run(session.launch.timeout_s)
+    return session.rank_context.wait_for_run(session.launch.timeout_s)
 
 
 def _begin_fit(
@@ -93,7 +93,7 @@ def _begin_fit(
 ) -> Stage:
     assert settings.name is not None
     lock = create_job_lock(session, settings)
-    earlier = None if session.seat is None else session.seat.earlier_run(session.launch.timeout_s)
+    earlier = None if session.rank_context is None else session.rank_context.earlier_run(session.launch.timeout_s)
     lock.acquire()
     session.stack.push(lambda *_: release(lock, session))
     start = (
@@ -177,15 +177,15 @@ def _stage(session: RunContext, start: RunStart, *, manifest: Mapping[str, Any] 
 def _bequeath(session: RunContext, stage: Stage) -> None:
     start = stage.start
     checkpoint = None if start.checkpoint is None else str(start.checkpoint)
-    earlier = None if session.seat is None else session.seat.earlier_run(session.launch.timeout_s)
+    earlier = None if session.rank_context is None else session.rank_context.earlier_run(session.launch.timeout_s)
     told = {
         "folder": str(start.run.folder),
         "resumed": start.run.resumed,
         "checkpoint": checkpoint,
         "first_checkpoint": checkpoint if earlier is None else earlier["first_checkpoint"],
     }
-    if session.seat is not None:
-        session.seat.tell_run(told)
+    if session.rank_context is not None:
+        session.rank_context.announce_run(told)
     os.environ[INHERITED] = json.dumps(told)
     session.stack.callback(os.environ.pop, INHERITED, None)
 

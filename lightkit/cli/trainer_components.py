@@ -54,7 +54,7 @@ _OF_TRAINING = (*_OF_ALL_STAGES, "compile", "fused")
 
 def share_devices(trainer: Any, session: RunContext) -> None:
     """Let the trainer count the ranks as their launcher does; the saved config keeps what the user said."""
-    rank = None if session.seat is None else session.seat.rank
+    rank = None if session.rank_context is None else session.rank_context.rank
     if rank is None or rank.engine not in ("torchrun", "slurm", "ray"):
         return
     in_ray = rank.engine == "ray"  # it shows each rank one device, and knows the others itself
@@ -134,7 +134,7 @@ class TrainerComponents:
 
     def _parts_of_engine(self, callbacks: list[Callback], plugins: list[Any] | None) -> dict[str, Any]:
         """Give the trainer what an engine has for it beside its variables."""
-        engine = None if self._session.seat is None else self._session.seat.rank.engine
+        engine = None if self._session.rank_context is None else self._session.rank_context.rank.engine
         if engine == "slurm":  # the batch script puts the job into the queue again, with our own checkpoint
             return {"plugins": [*(plugins or []), SLURMEnvironment(auto_requeue=False)]}
         if engine != "ray":
@@ -152,7 +152,7 @@ class TrainerComponents:
         own = list_callbacks(given)
         if given.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
             own = [callback for callback in own if not isinstance(callback, Checkpoint)]
-        run, seat = self._stage.start.run, self._session.seat
+        run, rank_context = self._stage.start.run, self._session.rank_context
         shown: list[Callback] = [RunHeader(self._session.mode, run, self._session.hardware)]
         if given.get("enable_progress_bar") is not False and not any(
             isinstance(callback, ProgressBar) for callback in own
@@ -166,7 +166,7 @@ class TrainerComponents:
         unchanged = LambdaCallback(setup=self._refuse_other_data)
         began = LambdaCallback(on_fit_start=self._log_config, on_train_start=self._note_beginning)
         watchdog = make_watchdog(self._session, self._stage, read_watchdog(self._session.resolved))
-        watch = StallWatch(watchdog, gently=seat is None)
+        watch = StallWatch(watchdog, gently=rank_context is None)
         recorder = self._stage.recorder
         bad_images = BadImages(run, events=recorder.events)
         hush: list[Callback] = [HushXLA()] if trains_on_xla(given.get("accelerator"), given.get("strategy")) else []

@@ -70,11 +70,11 @@ def warn_unchecked_rank(session: RunContext) -> None:
         ConfigError: If ``--unchanged-ok`` stands alone.
     """
     check_options(session)
-    if "if-changed" in session.options and session.seat is not None and session.seat.rank.rank == 0:
+    if "if-changed" in session.options and session.rank_context is not None and session.rank_context.rank.rank == 0:
         _log.warning(
             "--if-changed has no effect in a rank that %s has started; ask before that, or let lightkit start the "
             "ranks (launch.processes)",
-            session.seat.rank.engine,
+            session.rank_context.rank.engine,
         )
 
 

@@ -17,8 +17,8 @@ from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.data_paths import check_known_data
 from lightkit.cli.full_validation import open_context
-from lightkit.cli.launching import plan_of
 from lightkit.cli.light_imports import import_lightning
+from lightkit.cli.supervision import make_plan
 from lightkit.config import Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.ci_report import add_step_summary, write_junit
@@ -124,7 +124,7 @@ def _check_session(session: RunContext, *, imports: bool) -> None:
         logging.getLogger("lightkit").warning(notice)
     problems = Problems()
     with problems.noted():
-        plan_of(session)
+        make_plan(session)
     if not imports:
         with problems.noted():
             check_known_data(session.resolved)

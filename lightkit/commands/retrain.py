@@ -31,7 +31,7 @@ from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.resume import RunSettings
 from lightkit.config import mistake, near, read_scalar, shown_path
 from lightkit.errors import ConfigError, OutOfTime
-from lightkit.launch.processes import Tree, started_tree
+from lightkit.launch.local import ProcessTree, start_tree
 from lightkit.registry.gate import RECORD, read_gate
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
 from lightkit.runs.deadlines import duration_s, parse_deadline, shown_duration
@@ -279,7 +279,7 @@ class CommandRunner:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._tree: Tree | None = None
+        self._tree: ProcessTree | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> CommandRunner:
@@ -322,7 +322,7 @@ class CommandRunner:
             is_silent: Whether its standard output is discarded.
         """
         began_s, was_late = time.monotonic(), False
-        tree = self._tree = started_tree(
+        tree = self._tree = start_tree(
             [sys.executable, "-m", "lightkit", *words],
             environment={**os.environ, **environment},
             stdout=subprocess.DEVNULL if is_silent else None,

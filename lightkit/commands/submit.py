@@ -8,7 +8,7 @@ from typing import Any
 
 from lightkit.cli.context import RunContext
 from lightkit.cli.full_validation import open_context
-from lightkit.cli.launching import plan_of
+from lightkit.cli.supervision import make_plan
 from lightkit.config import mistake, read_scalar, shown_path
 from lightkit.config.credentials import mask_line
 from lightkit.errors import ConfigError
@@ -58,7 +58,7 @@ def submit_fit(words: list[str]) -> int:
 
 def _job(session: RunContext, words: list[str]) -> SlurmJob:
     _refuse_secrets(words)
-    plan_of(session)  # refuses what Slurm cannot start
+    make_plan(session)  # refuses what Slurm cannot start
     run = session.resolved.values.get("run") or {}
     name = str(run.get("name") or session.default_name)
     root = Path(run.get("root") or "runs")

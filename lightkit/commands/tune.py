@@ -120,7 +120,7 @@ def tune(words: list[str]) -> int:
         configure_console(context.mode, context.resolved.masked)
         for notice in context.hardware.notices:
             logging.getLogger("lightkit").warning(notice)
-        context.seat = None
+        context.rank_context = None
         keys = _list_open_keys(context)
         for option in {"--batch-size", "--learning-rate"} & {*line.options}:
             _check_takes_value(option, context.resolved)

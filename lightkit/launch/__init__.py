@@ -1,56 +1,53 @@
-"""From one process to many: which rank this process is, and who starts the others.
+"""From one process to many: which rank this process is, and how the others are started, watched and ended.
 
 ::
 
     rank = this_rank(os.environ)            # None: no launcher has started this process
-    plan = plan_launch(settings, ...)       # None: one process is all
-    verdict = Supervisor(plan, words, ...).run()
+    plan = plan_launch(settings, ...)       # None: this process is the only one
+    result = Supervisor(plan, words, ...).run()
 
-- `LaunchSettings`, `read_settings`: the config's `launch` block. `plan_launch`: what it comes to.
-- `Supervisor` starts all ranks through an engine, ends them together, and says which one has failed (`judge`).
-- `Board`: the folder through which ranks and supervisor tell each other how they stand.
-- `Watchdog`, `heartbeat`, `waiting`: a process that hangs is told from one that works or waits for it, and ended.
-- `WatchdogSettings`, `read_watchdog`: the config's `watchdog` block.
+- `LaunchSettings`, `read_settings`: the config's `launch` block. `plan_launch`: the launch that it results in.
+- `Supervisor` starts all ranks through an engine, ends them together, and returns a `LaunchResult`.
+- `RankContext` is one rank; ranks and supervisor exchange their status in a folder, the `StatusStore`.
+- `Watchdog`, `heartbeat`, `waiting`: end a process that hangs, but not one that works or waits for others.
 
-Apart, and without torch, so that the process that only starts others costs nothing.
+Free of torch, so that a process that only starts others costs nothing.
 """
 
-from lightkit.launch.blame import Verdict, judge
-from lightkit.launch.board import Board, Standing
 from lightkit.launch.heartbeat import Heartbeat, heartbeat, waiting
-from lightkit.launch.output import redirect, writer
 from lightkit.launch.plan import ENGINES, LaunchSettings, Plan, check_engine, plan_launch, read_settings
-from lightkit.launch.ranks import ATTEMPT, ENGINE, LAUNCH, PREEMPTED, Rank, this_rank
+from lightkit.launch.ranks import LAUNCH, Rank, this_rank
+from lightkit.launch.result import LaunchResult
+from lightkit.launch.status import RankStatus, StatusStore
 from lightkit.launch.supervisor import Supervisor
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, read_watchdog
+from lightkit.launch.worker import DATA_CHANGED, INHERITED, RankContext, join_launch
 
 __all__ = [
-    "ATTEMPT",
-    "ENGINE",
+    "DATA_CHANGED",
     "ENGINES",
+    "INHERITED",
     "LAUNCH",
-    "PREEMPTED",
     "STALLED",
-    "Board",
     "Heartbeat",
     "Hung",
+    "LaunchResult",
     "LaunchSettings",
     "Plan",
     "Rank",
+    "RankContext",
+    "RankStatus",
     "Stall",
-    "Standing",
+    "StatusStore",
     "Supervisor",
-    "Verdict",
     "Watchdog",
     "WatchdogSettings",
     "check_engine",
     "heartbeat",
-    "judge",
+    "join_launch",
     "plan_launch",
     "read_settings",
     "read_watchdog",
-    "redirect",
     "this_rank",
     "waiting",
-    "writer",
 ]

@@ -1,4 +1,4 @@
-"""What ranks write: each to a file of its own, which the screen follows."""
+"""Output of ranks: each writes to a file of its own, which the supervisor copies to the screen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["Follower", "prefixed", "redirect", "writer"]
+__all__ = ["Follower", "redirect", "writer"]
 
 
 def redirect(path: Path, *descriptors: int) -> None:
@@ -32,49 +32,42 @@ def redirect(path: Path, *descriptors: int) -> None:
 
 
 class Follower:
-    """Hands on what is appended to a file.
+    """Copies new text of a file, which may not exist yet, to a function; text that exists already is left out.
 
     Args:
-        path: The file; it may not be there yet.
-        write: Takes what is new.
-        by_line: Hand on whole lines only.
-        skip: Leave out what is there already.
+        path: The file.
+        write: Takes the text.
+        prefix: Put before each line; only whole lines are copied then.
     """
 
-    def __init__(
-        self, path: Path, write: Callable[[bytes], None], *, by_line: bool = False, skip: bool = False
-    ) -> None:
+    def __init__(self, path: Path, write: Callable[[bytes], None], *, prefix: bytes = b"") -> None:
         self._path = path
-        self._at = path.stat().st_size if skip and path.is_file() else 0
+        self._offset = path.stat().st_size if path.is_file() else 0
         self._write = write
-        self._by_line = by_line
-        self._file: BinaryIO | None = None
-        self._rest = b""
+        self._prefix = prefix
 
     def follow(self, *, to_end: bool = False) -> None:
-        """Hand on what is new.
+        """Copy new text.
 
         Args:
-            to_end: The file is complete: hand on a last line without its end, too, and close the file.
+            to_end: The file is complete: copy a last line without its end, too.
         """
-        if self._file is None:
-            try:
-                self._file = self._path.open("rb")
-                self._file.seek(self._at)
-            except FileNotFoundError:
-                return
-        text = self._rest + self._file.read()
-        end = text.rfind(b"\n") + 1 if self._by_line and not to_end else len(text)
-        self._rest = text[end:]
-        if text[:end]:
-            self._write(text[:end])
-        if to_end:
-            self._file.close()
-            self._file = None
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        if self._prefix:
+            text = text if to_end else text[: text.rfind(b"\n") + 1]
+        self._offset += len(text)
+        if text:
+            lines = text.splitlines(keepends=True) if self._prefix else [text]
+            self._write(b"".join(self._prefix + line for line in lines))
 
 
 def writer(stream: BinaryIO) -> Callable[[bytes], None]:
-    """Give a function that writes to a stream at once; nothing more once its terminal has been closed."""
+    """Return a function that writes to a stream at once, and nothing more once its terminal has been closed."""
 
     def write(text: bytes) -> None:
         try:
@@ -86,12 +79,3 @@ def writer(stream: BinaryIO) -> Callable[[bytes], None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
     return write
-
-
-def prefixed(write: Callable[[bytes], None], prefix: bytes) -> Callable[[bytes], None]:
-    """Give a function that writes with something before each line."""
-
-    def write_prefixed(text: bytes) -> None:
-        write(b"".join(prefix + line for line in text.splitlines(keepends=True)))
-
-    return write_prefixed

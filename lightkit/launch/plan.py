@@ -183,7 +183,7 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
 
 
 def _read_value(value: Any, resolved: Resolved, path: KeyPath) -> Any:
-    """Read a value: a flag is text, YAML 1.1 takes 1:4 for a number to the base of 60, and options of sbatch are text."""
+    """Read a value as it was written: YAML 1.1 takes 1:4 for a number to the base of 60, and flags are text."""
     if isinstance(value, dict):
         return {name: _read_value(child, resolved, (*path, name)) for name, child in value.items()}
     origin, text = resolved.origin_of(path), value if isinstance(value, str) else ""
@@ -227,7 +227,7 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
     is_asked = engine == "slurm" and most == 1  # `lightkit submit` takes the trainer's number then
     if not is_asked and not fewest <= num_nodes <= most and not _is_overruled(resolved, path, ("launch", "nodes")):
         raise mistake(
-            f"trainer.num_nodes: {num_nodes} contradicts launch.nodes, which is {settings.nodes}; say launch.nodes only",
+            f"trainer.num_nodes: {num_nodes} contradicts launch.nodes: {settings.nodes}; say launch.nodes only",
             resolved.origin_of(path),
             resolved.origins.get(("launch", "nodes")),
         )

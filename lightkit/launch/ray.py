@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from lightkit.errors import ConfigError
-from lightkit.launch.job import Job, LaunchFailed, chatter_to, first_line, run_driver
+from lightkit.launch.driver import Job, LaunchError, first_line, redirect_output, run_driver
 from lightkit.launch.ranks import ATTEMPT, ENGINE
 
 __all__ = ["drive", "lightning_parts", "run_rank"]
@@ -44,12 +44,12 @@ def drive(job: Job) -> int:
     check_installed()
     log = job.launch / "ray.log"
     os.environ |= _SETTINGS
-    with chatter_to(log), _cluster(job, log) as ray, _in_time(job, ray.cluster_resources()) as late:
+    with redirect_output(log), _cluster(job, log) as ray, _in_time(job, ray.cluster_resources()) as late:
         try:
             _trainer(job).fit()
         except (Late, Exception) as error:
             logging.exception("the launch failed")
-            raise LaunchFailed(late[0] if late else _why(error, log)) from error
+            raise LaunchError(late[0] if late else _why(error, log)) from error
     return 0
 
 
@@ -150,7 +150,7 @@ def _cluster(job: Job, log: Path) -> Iterator[Any]:
     except Exception as error:
         logging.exception("Ray did not start")
         where = f"at {address}" if address else "on this machine"
-        raise LaunchFailed(f"Ray {where} did not start: {first_line(error)}\nIts log is {log}") from error
+        raise LaunchError(f"Ray {where} did not start: {first_line(error)}\nIts log is {log}") from error
     try:
         yield ray
     finally:

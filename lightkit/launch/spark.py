@@ -20,7 +20,7 @@ from typing import Any
 
 from lightkit.errors import ConfigError
 from lightkit.launch import spark_tasks
-from lightkit.launch.job import Job, LaunchFailed, chatter_to, first_line, run_driver
+from lightkit.launch.driver import Job, LaunchError, first_line, redirect_output, run_driver
 
 __all__ = ["check_installed", "check_slots", "drive", "driver_command", "most_slots"]
 
@@ -36,7 +36,7 @@ def drive(job: Job) -> int:
     check_installed(job)
     check_slots(job.master or os.environ.get("MASTER", ""), job.processes)
     log = job.launch / "spark.log"
-    with chatter_to(log):
+    with redirect_output(log):
         context = _context(job, log)
         try:
             _wait_for_slots(context, job)
@@ -53,7 +53,7 @@ def _run_watched(context: Any, job: Job, log: Path) -> None:
             _run(context, job)
     except Exception as error:
         logging.exception("the launch failed")
-        raise LaunchFailed(_why(job, error, late=watch.late, log=log)) from error
+        raise LaunchError(_why(job, error, late=watch.late, log=log)) from error
 
 
 def driver_command(job: Job) -> list[str]:
@@ -142,7 +142,7 @@ def _context(job: Job, log: Path) -> Any:
     except Exception as error:
         logging.exception("Spark did not start")
         where = job.master or "the master that SPARK_HOME or MASTER names"
-        raise LaunchFailed(
+        raise LaunchError(
             f"launch.master: Spark at {where} did not start: {first_line(error)}\nIts log is {log}"
         ) from error
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightkit.launch.job import Job
+from lightkit.launch.driver import Job
 
 __all__ = ["RankFailed", "code_path", "ddp_task", "run_horovod_rank", "written_path"]
 
@@ -75,7 +75,7 @@ def run_rank(job: Job, rank: int, environment: dict[str, str]) -> None:
     Raises:
         RankFailed: If it ends with another code than 0, or was started before.
     """
-    command = [sys.executable, "-m", "lightkit.launch.guard", str(_RANK_GRACE_S), *job.rank_command()]
+    command = [sys.executable, "-m", "lightkit.launch.local", str(_RANK_GRACE_S), *job.rank_command]
     variables = {**job.rank_environment(os.environ), **environment}
     job.launch.mkdir(parents=True, exist_ok=True)
     if written_path(job, rank).exists():  # a cluster's own settings may repeat a stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lightkit.launch.job import Job
+from lightkit.launch.driver import Job
 
 
 def job(folder: Path, *words: str, **settings: Any) -> Job:

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from lightkit.launch import LaunchSettings, Plan, plan_launch
-from lightkit.launch.commands import launch_command
+from lightkit.launch.driver import driver_command
+from lightkit.launch.local import launcher_command
 
 
 def command(settings: LaunchSettings, strategy: str | None, processes: int | None = None) -> list[str]:
     plan = plan_launch(settings, strategy=strategy, processes=processes)
     assert isinstance(plan, Plan)
-    return launch_command(plan, ["fit", "-c", "a b.yaml"], folder=Path("/launch"), environment={"OMP_NUM_THREADS": "3"})
+    make = driver_command if plan.engine in ("spark", "ray") else launcher_command
+    return make(plan, ["fit", "-c", "a b.yaml"], folder=Path("/launch"), environment={"OMP_NUM_THREADS": "3"})
 
 
 def test_horovodrun_has_hosts_controller_and_interface() -> None:

@@ -25,7 +25,7 @@ CONTENT = (
     ],
 )
 def test_a_program_that_a_guard_ends_has_the_exit_code_of_its_end(program: str, code: int) -> None:
-    command = [sys.executable, "-m", "lightkit.launch.guard", "0.3", sys.executable, "-c", program]
+    command = [sys.executable, "-m", "lightkit.launch.local", "0.3", sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as guard:
         assert guard.stdout is not None
         guard.stdout.readline()

@@ -1,4 +1,4 @@
-"""What a driver program of Spark or Ray is told to start, and how such a program ends."""
+"""The job of a driver program of Spark or Ray, and the process in which such a program runs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lightkit.errors import LightkitError
-from lightkit.launch.commands import search_path
-from lightkit.launch.guard import guarded
+from lightkit.launch.local import run_guarded, search_path
+from lightkit.launch.plan import Plan
 from lightkit.launch.ranks import LAUNCH
 
-__all__ = ["Job", "LaunchFailed", "chatter_to", "first_line", "run_driver"]
+__all__ = ["Job", "LaunchError", "driver_command", "first_line", "redirect_output", "run_driver"]
 
-DRIVER_GRACE_S = 6.0  # less than the supervisor gives
+_DRIVER_GRACE_S = 6.0  # less than the supervisor gives
 
 
-class LaunchFailed(LightkitError):
+class LaunchError(LightkitError):
     """The cluster could not run all ranks to a good end."""
 
 
@@ -32,14 +32,14 @@ class Job:
         words: Command line after `lightkit`.
         processes: Number of ranks; for Spark a negative number means that many on the driver.
         strategy: `horovod` or `ddp`.
-        gpus: Whether each rank has a GPU.
-        threads: Threads of each rank.
         environment: Variables that every rank must have.
         folder: Working directory.
-        master: Address of the cluster; None for the one that the surroundings name, or this machine.
+        gpus: Whether each rank has a GPU.
+        threads: Threads of each rank.
+        master: Address of the cluster; None for that of the environment, or this machine.
         max_failures: Ray: how often all ranks begin again once one is lost.
         timeout_s: Seconds in which all ranks must have been started.
-        storage: Ray: folder for what it keeps.
+        storage: Ray: folder for its files.
         program: Package that each rank runs, as `python -m` does; on Ray, the `main` in its `__main__`.
     """
 
@@ -57,8 +57,27 @@ class Job:
     program: str = "lightkit"
 
     @classmethod
+    def of(cls, plan: Plan, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Job:
+        """Make the job of a plan. The arguments are those of `local.launcher_command`."""
+        threads = environment.get("OMP_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "1"
+        outermost = threads.partition(",")[0].strip()  # OpenMP takes a list of numbers, one a level
+        return cls(
+            words=list(words),
+            processes=plan.processes,
+            strategy="horovod" if plan.strategy == "horovod" else "ddp",
+            gpus=plan.uses_gpus,
+            threads=int(outermost) if outermost.isdigit() else 1,
+            environment=dict(environment),
+            folder=str(Path.cwd()),
+            master=plan.settings.master,
+            max_failures=plan.settings.max_failures,
+            timeout_s=plan.settings.timeout_s,
+            storage=str(folder / "ray"),
+        )
+
+    @classmethod
     def from_json(cls, text: str) -> Job:
-        """Read what `to_json` has written."""
+        """Read the result of `to_json`."""
         return cls(**json.loads(text))
 
     def to_json(self) -> str:
@@ -70,17 +89,20 @@ class Job:
         """Folder of the launch."""
         return Path(self.environment[LAUNCH])
 
+    @property
     def rank_command(self) -> list[str]:
-        """Give the command of one rank."""
+        """Command of one rank."""
         return [sys.executable, "-m", self.program, *self.words]
 
     def rank_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Give the variables of one rank.
-
-        Args:
-            environ: Those of the process that starts it.
-        """
+        """Build the variables of one rank from those of the process that starts it."""
         return {**environ, "PATH": search_path(environ), "OMP_NUM_THREADS": str(self.threads), **self.environment}
+
+
+def driver_command(plan: Plan, words: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> list[str]:
+    """Return the command of the driver program. The arguments are those of `local.launcher_command`."""
+    job = Job.of(plan, words, folder, environment)
+    return [sys.executable, "-m", f"lightkit.launch.{plan.engine}", job.to_json()]
 
 
 def run_driver(module: str, drive: Callable[[Job], int], arguments: Sequence[str]) -> int:
@@ -88,12 +110,12 @@ def run_driver(module: str, drive: Callable[[Job], int], arguments: Sequence[str
 
     Args:
         module: Its module.
-        drive: What the module does; returns 0 if all ranks ended well.
+        drive: Function of the module that returns 0 if all ranks ended well.
         arguments: The job as JSON; `--driver` before it in the guarded process.
     """
     if arguments[:1] != ["--driver"]:
         command = [sys.executable, "-m", module, "--driver", *arguments]
-        code = guarded(command, grace_s=DRIVER_GRACE_S)
+        code = run_guarded(command, grace_s=_DRIVER_GRACE_S)
         return code if code in (0, 2) else 1
     try:
         return drive(Job.from_json(arguments[1]))
@@ -103,12 +125,8 @@ def run_driver(module: str, drive: Callable[[Job], int], arguments: Sequence[str
 
 
 @contextmanager
-def chatter_to(log: Path) -> Iterator[None]:
-    """Send what this process and its children write to a file.
-
-    Args:
-        log: The file.
-    """
+def redirect_output(log: Path) -> Iterator[None]:
+    """Send the output of this process and its children to a file within a block."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -127,6 +145,5 @@ def chatter_to(log: Path) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line of what an error says, or its name where it says nothing."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    """Return the first line of an error's message, or its name if it has none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
