@@ -2,25 +2,24 @@
 
 from lightkit.callbacks.bad_images import BadImages
 from lightkit.callbacks.checkpoint import Checkpoint
+from lightkit.callbacks.checkpoint_audit import DiskSpaceMonitor
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO, VerifiedXLACheckpointIO
 from lightkit.callbacks.computation import Computation
 from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.last_block import last_block
 from lightkit.callbacks.nonfinite import FiniteLoss
+from lightkit.callbacks.notifiers import SlackNotifier, WebhookNotifier
 from lightkit.callbacks.predictions import PredictionTable
 from lightkit.callbacks.progress import progress_for
 from lightkit.callbacks.recorder import RunRecorder
 from lightkit.callbacks.resume import ResumeState
-from lightkit.callbacks.room import EnoughRoom
-from lightkit.callbacks.slack import SlackNotifier
-from lightkit.callbacks.watching import StallWatch
-from lightkit.callbacks.webhook import WebhookNotifier
+from lightkit.callbacks.watchdog import StallWatch
 
 __all__ = [
     "BadImages",
     "Checkpoint",
     "Computation",
-    "EnoughRoom",
+    "DiskSpaceMonitor",
     "FiniteLoss",
     "PredictionTable",
     "ResumeState",

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightkit import runs
-from lightkit.callbacks.agreement import Agreement
+from lightkit.callbacks.distributed_flag import DistributedFlag
 from lightkit.config import near
 from lightkit.errors import ConfigError
 
@@ -68,7 +68,7 @@ class Checkpoint(ModelCheckpoint):
             save_on_train_epoch_end=True,
         )
         self.save_last_every_s = save_last_every_s
-        self._is_time = Agreement()
+        self._is_time = DistributedFlag()
         self.save_last_every_n_steps = save_last_every_n_steps
         self._auto = monitor == "auto"
         self._saved_at_s = time.monotonic()

@@ -1,29 +1,45 @@
-"""Checkpoints written aside, read back and renamed, with a digest beside each."""
+"""Write checkpoints aside, read them back and rename them, with a digest beside each."""
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
+import decimal
+import enum
 import logging
+import os
+import uuid
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning_fabric.plugins.io.xla import XLACheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.strategies import Strategy
+from torch import Tensor
+from torch.optim import Optimizer
 
 from lightkit import runs
-from lightkit.callbacks.checkpoint_reading import CheckpointReader, classes_beside_tensors
-from lightkit.callbacks.plain_values import plain, without_numpy_scalars
-from lightkit.callbacks.sizes import size_of
+from lightkit.callbacks.safe_loading import CheckpointReader, classes_beside_tensors
 from lightkit.errors import CheckpointError
 from lightkit.runs.disk import check_room, free_bytes, in_bytes
 
-__all__ = ["VerifiedCheckpointIO", "VerifiedXLACheckpointIO", "writes_digests"]
+__all__ = [
+    "VerifiedCheckpointIO",
+    "VerifiedXLACheckpointIO",
+    "first_size_of",
+    "plain",
+    "size_of",
+    "without_numpy_scalars",
+    "writes_digests",
+]
 
 LAST, LAST_BUT_ONE = "last.ckpt", "last-1.ckpt"
 _FEW = 3
@@ -185,3 +201,118 @@ def _read_back(path: Path) -> None:
         raise OSError(f"it does not read back as it was written ({error})") from error
     if broken is not None:
         raise OSError(f"{broken} in it does not read back as it was written")
+
+
+_AS_TEXT = (os.PathLike, dt.timedelta, decimal.Decimal, uuid.UUID)
+_AS_THEY_ARE = (torch.Tensor, torch.dtype, torch.device, str, bytes, bool, int, float, complex, type(None))
+
+
+def plain(value: Any) -> Any:
+    """Give what stands for a value in a config: text for a path, the name of an enumeration's member, and so on.
+
+    Containers and values are those that ``torch.load(weights_only=True)`` takes; what has no plain form is left.
+    """
+    if isinstance(value, enum.Enum):
+        return value.name
+    if type(value) in _AS_THEY_ARE:
+        return value
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Namespace):
+        return plain(vars(value))
+    if isinstance(value, Mapping):  # also an OmegaConf DictConfig, which resolves what it interpolates
+        return {plain(key): plain(child) for key, child in value.items()}
+    return _plain_sequence(value)
+
+
+def _plain_sequence(value: Any) -> Any:
+    if isinstance(value, torch.Size):
+        return value
+    if isinstance(value, tuple):
+        return tuple(plain(child) for child in value)
+    if isinstance(value, (set, frozenset)):
+        children = [plain(child) for child in value]
+        return set(children) if all(isinstance(child, Hashable) for child in children) else children
+    if isinstance(value, (list, range)) or type(value).__module__ == "omegaconf.listconfig":
+        return [plain(child) for child in value]
+    if isinstance(value, (dt.datetime, dt.date, dt.time)):
+        return value.isoformat()
+    if isinstance(value, _AS_TEXT):
+        return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    kinds: tuple[type[Any], ...] = (str, bytes, bool, int, float, complex)
+    for kind in kinds:  # of a class of somebody's own
+        if isinstance(value, kind):
+            return kind(value)
+    if callable(value) and hasattr(value, "__qualname__") and hasattr(value, "__module__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return value
+
+
+def without_numpy_scalars(value: Any) -> Any:
+    """Put Python's numbers in the place of numpy's within plain containers; the very object where there are none.
+
+    A learning rate that was found, or a metric that a callback keeps, may be one.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        changed = {key: without_numpy_scalars(child) for key, child in value.items()}
+        return changed if any(changed[key] is not child for key, child in value.items()) else value
+    if type(value) in (list, tuple):
+        children = [without_numpy_scalars(child) for child in value]
+        same = all(new is old for new, old in zip(children, value, strict=True))
+        return value if same else type(value)(children)
+    return value
+
+
+_PER_TENSOR_BYTES = 384  # its name and its place in the pickle, and twice in the archive's lists, aligned to 64
+_AT_LEAST_BYTES = 64 << 10  # all that is no tensor: counters, hyper-parameters, what callbacks keep
+_MARGIN = 1.01
+
+
+def size_of(checkpoint: Mapping[str, Any]) -> int:
+    """Estimate the file of a checkpoint, a little too large rather than too small.
+
+    torch writes each storage once, and the whole of it where a tensor is a view of a part.
+    """
+    storages: dict[Any, int] = {}
+    num_tensors = 0
+    for tensor in _tensors(checkpoint):
+        num_tensors += 1
+        key, size = _storage(tensor)
+        storages[key] = size
+    return int(sum(storages.values()) * _MARGIN) + num_tensors * _PER_TENSOR_BYTES + _AT_LEAST_BYTES
+
+
+def first_size_of(state_dict: Mapping[str, Any], optimizers: list[Optimizer]) -> int:
+    """Estimate the first checkpoint of a training whose optimizers have not stepped yet.
+
+    Those that have betas keep two values for each weight, those with a momentum one; for others none are counted.
+    """
+    kept = 0
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            values = 2 if "betas" in group else int(bool(group.get("momentum")))
+            kept += values * sum(weight.numel() * weight.element_size() for weight in group["params"])
+    return size_of(state_dict) + kept
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _storage(tensor: Tensor) -> tuple[Any, int]:
+    try:
+        storage = tensor.untyped_storage()
+        return (tensor.device, storage.data_ptr()), storage.nbytes()
+    except (NotImplementedError, RuntimeError):  # a kind of tensor without a storage of its own
+        return id(tensor), tensor.numel() * tensor.element_size()

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
-from lightkit.callbacks.agreement import Agreement
 from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch, is_last_for_now
+from lightkit.callbacks.distributed_flag import DistributedFlag
 from lightkit.errors import OutOfTime
 from lightkit.runs.deadlines import shown_duration
 
@@ -66,7 +66,7 @@ class StopAtDeadline(Callback):
         self._validation_s: float | None = None
         self._save_s = 0.0
         self._can_be_judged = False
-        self._asked = Agreement()
+        self._asked = DistributedFlag()
         self._is_late = self._has_paused = False
 
     @property

@@ -11,8 +11,8 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 from pytorch_lightning.trainer.connectors.signal_connector import _HandlersCompose
 
-from lightkit.callbacks.agreement import Agreement
 from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch, is_last_for_now
+from lightkit.callbacks.distributed_flag import DistributedFlag
 from lightkit.errors import Interrupted
 from lightkit.runs.signals import SignalWatch
 
@@ -35,7 +35,7 @@ class StopOnSignal(Callback):
     def __init__(self, watch: SignalWatch, *, last_good: Callable[[], Path | None]) -> None:
         self._watch = watch
         self._last_good = last_good
-        self._asked = Agreement()
+        self._asked = DistributedFlag()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Let Lightning's handler be gone as soon as it is there: loaders and their barriers come before any hook."""

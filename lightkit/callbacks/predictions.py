@@ -5,20 +5,27 @@ from __future__ import annotations
 import csv
 import hmac
 import io
+import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import torch
-from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import BasePredictionWriter
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
-from lightkit.errors import DataError
+from lightkit.errors import ConfigError, DataError
+from lightkit.prediction.inference import ProgressLines, select_class_names
+from lightkit.prediction.table import Prediction
+from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks
 
-__all__ = ["PredictionTable"]
+__all__ = ["ListedPredictions", "PredictionTable"]
 
 _SEAL_BYTES = 32  # of SHA-256
 
@@ -216,3 +223,144 @@ def _rows(table: Path) -> Iterator[list[str]]:
 
 def _order(item: tuple[_Place, Any]) -> _Place:
     return item[0]
+
+
+_log = logging.getLogger("lightkit")
+_ROUNDING = 0.01  # of half precision
+
+
+class ListedPredictions(Callback):
+    """Write what `predict_step` returns for each image of a `ListedImages`, in their order.
+
+    Several processes write a file each, which rank zero joins. The files appear once they are complete.
+
+    Args:
+        output: The table, in the format that its name ends in.
+        top_k: How many classes of each image are told; None for what is usual.
+        contact_sheet: An HTML page to write besides.
+        on_written: Is told, on the process of rank zero, once the files are there.
+        progress_stream: That process prints the number of images there now and then; None for no output.
+        interval_s: Seconds between two lines.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        *,
+        top_k: int | None = None,
+        contact_sheet: Path | None = None,
+        on_written: Callable[[PredictionWriter], None] = lambda _: None,
+        progress_stream: TextIO | None = None,
+        interval_s: float = 10.0,
+    ) -> None:
+        self._new_writer = partial(PredictionWriter, output, top_k=top_k, contact_sheet=contact_sheet)
+        self._on_written = on_written
+        self._progress_stream, self._interval_s = progress_stream, interval_s
+        self._lines: ProgressLines | None = None
+        self._rank_writer: RankWriter | None = None
+        self._writer: PredictionWriter | None = None
+        self._rank_open, self._writer_open = ExitStack(), ExitStack()
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin this rank's file, if there are several ranks, and the clock."""
+        if self._progress_stream is not None and trainer.is_global_zero:
+            self._lines = ProgressLines(_images(trainer).num, stream=self._progress_stream, interval_s=self._interval_s)
+        if trainer.world_size > 1:
+            writer = RankWriter(_images(trainer).scratch, trainer.global_rank)
+            self._rank_writer = self._rank_open.enter_context(writer)
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Append a row for each image of the batch.
+
+        Raises:
+            ConfigError: If what `predict_step` gives is not one row of numbers for each image.
+            DataError: If the model gives more or fewer numbers than it names classes.
+        """
+        entries: list[Prediction] = _images(trainer).take_entries()
+        values = _values(outputs, pl_module, num_images=len(batch))
+        if trainer.is_global_zero and self._writer is None:
+            self._begin(trainer, pl_module, values)
+        writer, rows = self._rank_writer or self._writer, iter(values.numpy())
+        assert writer is not None
+        for entry in entries:
+            writer.add(entry if entry.defect is not None else replace(entry, values=next(rows)))
+        if self._lines is not None:
+            self._lines.add(len(entries) * trainer.world_size)  # the others have as many, but for the last batch
+
+    def _begin(self, trainer: Trainer, module: LightningModule, values: Tensor) -> None:
+        """Begin the files once the number of classes is known: if they cannot be written, little was done in vain."""
+        width, kind = values.shape[1], getattr(module, "output_kind", None)
+        names = select_class_names(kind, getattr(module, "class_names", None))
+        if names is None:  # those of the data mean nothing where the model's output is something else
+            names = select_class_names(kind, _images(trainer).names_of_data()) if kind is not None else None
+            names = names if names is not None and len(names) == width else None
+        elif len(names) != width:
+            raise DataError(
+                f"model: {type(module).__name__} gives {width} values an image, and its class_names are {len(names)}; "
+                "expected one for each value."
+            )
+        if names is not None and not _are_probabilities(values):
+            _log.warning(
+                "%s.predict_step gives numbers that are no probabilities; they are told as they are, without classes",
+                type(module).__name__,
+            )
+            names = None
+        self._writer = self._writer_open.enter_context(self._new_writer(class_names=names, num_values=width))
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Complete the files; of several ranks, rank 0 does once all have written theirs."""
+        self._rank_open.close()
+        if self._rank_writer is not None:
+            trainer.strategy.barrier("predictions of all ranks")
+        if self._writer is None:
+            return
+        if self._rank_writer is not None:
+            for prediction in join_ranks(_images(trainer).scratch, trainer.world_size):
+                self._writer.add(prediction)
+        self._writer_open.close()
+        _images(trainer).remove_scratch()
+        self._on_written(self._writer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Remove what was written so far: half a table looks like a whole one."""
+        for stack in (self._rank_open, self._writer_open):
+            stack.__exit__(type(exception), exception, exception.__traceback__)
+        if (images := _images(trainer)) is not None:
+            images.remove_scratch()
+
+
+def _images(trainer: Trainer) -> Any:
+    """The `ListedImages`; data modules are in a room beside this one."""
+    return trainer.datamodule  # type: ignore[attr-defined]
+
+
+def _are_probabilities(values: Tensor) -> bool:
+    """Tell whether numbers can be; those that are not finite are told of each image."""
+    finite = values[values.isfinite()]
+    return bool(((finite >= -_ROUNDING) & (finite <= 1 + _ROUNDING)).all())
+
+
+def _values(outputs: Any, module: LightningModule, *, num_images: int) -> Tensor:
+    """Give float32 ``(num_images, num_values)``: probabilities, where the module says how to come to them.
+
+    Raises:
+        ConfigError: If the module gives something else.
+    """
+    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != num_images:
+        shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else ""
+        raise ConfigError(
+            f"model: {type(module).__name__}.predict_step gives a {type(outputs).__name__}{shape} for a batch of "
+            f"{num_images} images; expected a tensor ({num_images}, classes). It is given the images alone, "
+            "(batch, channels, height, width)."
+        )
+    values = outputs.detach().float().cpu().reshape(num_images, -1)
+    is_forward = not is_overridden("predict_step", module, LightningModule)  # then Lightning's gives what forward does
+    return values.softmax(dim=1) if is_forward and getattr(module, "output_kind", None) == "logits" else values

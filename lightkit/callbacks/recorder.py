@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import math
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
-from lightkit.callbacks.end_claim import EndClaim
 from lightkit.callbacks.epoch_meter import EpochMeter
-from lightkit.callbacks.outcome import described_data, described_hardware, end_of
-from lightkit.callbacks.standing import Standing
-from lightkit.errors import LightkitError
+from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutOfTime
 from lightkit.runs.disk import what_is_free
 
-__all__ = ["RunRecorder"]
+__all__ = [
+    "OnceGuard",
+    "RunRecorder",
+    "SummaryWriter",
+    "best_checkpoint",
+    "best_row",
+    "described_data",
+    "described_hardware",
+    "end_of",
+    "paths_of",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -46,13 +59,13 @@ class RunRecorder(Callback):
         self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._warned)
         self._meter = EpochMeter()
-        self._standing = Standing(run)
+        self._summary_writer = SummaryWriter(run)
         self._stage: str | None = None
         self._stage_began_s = self._began_s = time.monotonic()
         self._announced: str | None = None
         self._stopped_by: str | None = None
         self._drops_later_rows = False
-        self._end = EndClaim()
+        self._end = OnceGuard()
         self._writes = getattr(rank_zero_only, "rank", 0) == 0  # until the trainer knows better
 
     def __enter__(self) -> RunRecorder:
@@ -78,7 +91,7 @@ class RunRecorder(Callback):
         status, code, words = end_of(error)
         seconds = round(time.monotonic() - self._began_s, 3)
         try:
-            self._standing.end(status, code, words, seconds=seconds, stopped_by=self._stopped_by)
+            self._summary_writer.end(status, code, words, seconds=seconds, stopped_by=self._stopped_by)
             why = {} if self._stopped_by is None else {"stopped_by": self._stopped_by}
             self.events.write("end", status=status, exit_code=code, seconds=seconds, error=words, **why)
         except OSError as failure:
@@ -111,7 +124,7 @@ class RunRecorder(Callback):
         self._writes = trainer.is_global_zero
         stage = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
         self._stage, self._stage_began_s = stage, time.monotonic()
-        self._standing.begin(stage)
+        self._summary_writer.begin(stage)
         self._warnings.watch_loggers()
         if not self._writes:
             return
@@ -236,13 +249,13 @@ class RunRecorder(Callback):
         self._table.record(epoch.epoch, epoch.step, epoch.row)
         free = what_is_free(self.run.folder)
         self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=epoch.seconds, **free)
-        if self._standing.is_due:
+        if self._summary_writer.is_due:
             self._write_summary(trainer)
 
     def _record_result(self, trainer: Trainer, stage: str) -> None:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         if self._writes:
-            self._standing.note_stage(stage, metrics)
+            self._summary_writer.note_stage(stage, metrics)
             self._end_stage(trainer)
             self.events.write("result", stage=stage, metrics=metrics)
 
@@ -251,7 +264,9 @@ class RunRecorder(Callback):
             self._write_summary(trainer, {self._stage: round(time.monotonic() - self._stage_began_s, 3)})
 
     def _write_summary(self, trainer: Trainer, durations: Mapping[str, float] | None = None) -> None:
-        self._standing.write(trainer, self._table.rows, samples_per_s=self._meter.samples_per_s, durations=durations)
+        self._summary_writer.write(
+            trainer, self._table.rows, samples_per_s=self._meter.samples_per_s, durations=durations
+        )
 
     def reserve_end(self, timeout_s: float) -> None:
         """Let the calling thread, which ends the process by force, record the end.
@@ -273,3 +288,263 @@ def _tell_loggers(trainer: Trainer, hook: str, *about: Any) -> None:
         tell = getattr(logger, hook, None)
         if callable(tell):
             tell(*about)
+
+
+def end_of(error: BaseException | None) -> tuple[str, int, str | None]:
+    """Status, exit code and one line of words."""
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return "done", 0, None
+    words = " ".join(f"{type(error).__name__}: {error}".split())
+    if isinstance(error, Interrupted):
+        return "interrupted" if error.checkpoint is None else "preempted", error.exit_code, f"signal {error.signum}"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 130, "KeyboardInterrupt"
+    if isinstance(error, LightkitError):
+        return "preempted" if isinstance(error, OutOfTime) else "failed", error.exit_code, str(error)
+    if isinstance(error, BrokenPipeError):  # whoever read the output has left, as `| head` does
+        return "failed", PIPE_CLOSED, words
+    code = error.code if isinstance(error, SystemExit) else 1
+    return "failed", code if isinstance(code, int) else 1, words
+
+
+def best_row(trainer: Trainer, rows: list[dict[str, float]]) -> dict[str, float] | None:
+    """The row of the epoch that the checkpoints call best; the last one where they monitor nothing."""
+    keeper = trainer.checkpoint_callback
+    monitor = keeper.monitor if isinstance(keeper, ModelCheckpoint) else None
+    if monitor is None:
+        return rows[-1] if rows else None
+    measured = [row for row in rows if math.isfinite(row.get(monitor, math.nan))]
+    choose = max if getattr(keeper, "mode", "min") == "max" else min
+    return choose(measured, key=lambda row: row[monitor], default=None)  # the first of equals, as ModelCheckpoint
+
+
+def best_checkpoint(trainer: Trainer, best: dict[str, float] | None) -> dict[str, Any] | None:
+    """Monitor, its mode, value and epoch of the best checkpoint; None where nothing is monitored."""
+    keeper = trainer.checkpoint_callback
+    if not isinstance(keeper, ModelCheckpoint) or keeper.monitor is None or best is None:
+        return None
+    return {
+        "monitor": keeper.monitor,
+        "mode": keeper.mode,
+        "value": best[keeper.monitor],
+        "epoch": int(best["epoch"]),
+    }
+
+
+def paths_of(trainer: Trainer, run: runs.Run) -> dict[str, Path]:
+    """The files of a run, whether or not they are there yet."""
+    keeper = trainer.checkpoint_callback
+    return {
+        "best_checkpoint": Path(getattr(keeper, "best_model_path", "") or run.checkpoints / "best.ckpt"),
+        "last_checkpoint": Path(getattr(keeper, "last_model_path", "") or run.checkpoints / "last.ckpt"),
+        "config": run.config_path,
+        "manifest": run.manifest_path,
+        "events": run.events_path,
+        "metrics": run.metrics_path,
+    }
+
+
+def described_data(trainer: Trainer) -> dict[str, Any] | None:
+    """What the data module says of itself, if it has a ``describe``."""
+    describe = getattr(getattr(trainer, "datamodule", None), "describe", None)
+    return dict(describe()) if callable(describe) else None
+
+
+def described_hardware(trainer: Trainer) -> dict[str, Any]:
+    """The machine, and what of it the trainer uses."""
+    gpus = [torch.cuda.get_device_name(index) for index in trainer.device_ids] if _on_cuda(trainer) else []
+    accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator").lower()
+    return {
+        **runs.describe_hardware(gpus),
+        "accelerator": accelerator,
+        "devices": trainer.world_size,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _on_cuda(trainer: Trainer) -> bool:
+    return trainer.strategy.root_device.type == "cuda"
+
+
+_EVERY_S = 1.0  # while it runs: a fit of a thousand short epochs must not wait for the disk a thousand times
+
+
+class SummaryWriter:
+    """The summary of a run, with what other processes tell in it.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: runs.Run) -> None:
+        self._run = run
+        self._summary, self._tells_status = _opened(run)
+        self._tells_fit = False
+        self._own_stages: dict[str, dict[str, float]] = {}
+        self._written_s = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it was written long enough ago."""
+        return time.monotonic() - self._written_s > _EVERY_S
+
+    def begin(self, stage: str) -> None:
+        """Know that a stage begins: of a fit there is more to tell."""
+        self._tells_fit = self._tells_fit or stage == "fit"
+        self._tells_status = self._tells_status or self._tells_fit
+
+    def note_stage(self, stage: str, metrics: dict[str, float]) -> None:
+        """Keep the metrics of a stage beside the fit."""
+        self._own_stages[stage] = metrics
+
+    def write(
+        self,
+        trainer: Trainer,
+        rows: list[dict[str, float]],
+        *,
+        samples_per_s: float | None,
+        durations: Mapping[str, float] | None = None,
+    ) -> None:
+        """Write how it stands, where there is something of its own to tell.
+
+        Args:
+            trainer: Knows the steps and the checkpoints.
+            rows: Those of metrics.csv.
+            samples_per_s: Throughput of the training.
+            durations: Seconds of stages that have ended.
+        """
+        if not self._tells_status and not durations:
+            return
+        self._summary.durations.update(durations or {})
+        paths: Mapping[str, Path] | None = None
+        if self._tells_fit:
+            best = best_row(trainer, rows)
+            self._summary.epochs = int(rows[-1]["epoch"]) + 1 if rows else 0
+            self._summary.steps = trainer.global_step
+            self._summary.throughput = {"samples_per_s": samples_per_s}
+            self._summary.metrics = {"best": best or {}, "last": rows[-1] if rows else {}}
+            self._summary.best = best_checkpoint(trainer, best)
+            paths = paths_of(trainer, self._run)
+        self._put(durations or {}, paths)
+        self._written_s = time.monotonic()
+
+    def end(self, status: str, code: int, words: str | None, *, seconds: float, stopped_by: str | None) -> None:
+        """Write how it has ended.
+
+        Args:
+            status: One of `runs.STATUSES`.
+            code: Exit code of the process.
+            words: What went wrong, in one line.
+            seconds: Since this process began it.
+            stopped_by: Why training ended well, but earlier than its config says.
+        """
+        if not self._tells_status:
+            return
+        self._summary.status, self._summary.exit_code, self._summary.error = status, code, words
+        self._summary.ended, self._summary.stopped_by = _now(), stopped_by or self._summary.stopped_by
+        self._summary.durations["total"] = seconds
+        self._put({})
+
+    def _put(self, durations: Mapping[str, float], paths: Mapping[str, Path] | None = None) -> None:
+        own = copy.deepcopy(self._summary) if self._tells_status else None
+        self._write(own, self._own_stages, durations, paths)
+
+    def _write(
+        self,
+        own: runs.Summary | None,
+        stages: Mapping[str, dict[str, float]],
+        durations: Mapping[str, float],
+        paths: Mapping[str, Path] | None,
+    ) -> None:
+        """Write with what another process has written meanwhile: a test may run beside the fit of its run.
+
+        It is read, and the files are looked for, right before: a moment after it was asked for.
+        """
+        written = runs.Summary.read(self._run.summary_path)
+        summary = own or written or copy.deepcopy(self._summary)
+        if written is not None:
+            summary.stages = written.stages
+        summary.stages.update(stages)
+        summary.durations.update(durations)
+        if paths is not None:
+            self._summary.paths = {name: str(path) for name, path in paths.items() if path.exists()}
+        if own is not None:
+            summary.paths = self._summary.paths
+        summary.write(self._run.summary_path)
+
+
+def _opened(run: runs.Run) -> tuple[runs.Summary, bool]:
+    """The summary to go on with, and whether its status is this process's to tell.
+
+    A stage that only adds its metrics to an earlier fit leaves how that one ended as it is.
+    """
+    left = runs.Summary.read(run.summary_path)
+    if left is None:
+        return runs.Summary(run=f"{run.name}/{run.id}", started=_now()), True
+    if not run.resumed:
+        return left, False
+    left.status, left.exit_code, left.error, left.durations = "running", None, None, {}
+    left.started, left.ended, left.stopped_by = _now(), None, None
+    return left, True
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+class OnceGuard:
+    """The right to record the end, which one thread has: the first that takes it, or that has reserved it before.
+
+    It is reserved before its thread waits for the disk, so that nobody takes it who waits for the same write. The lock
+    is held while this is looked up, never while anybody waits or writes; who waits for the record says how long.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reserved_by: threading.Thread | None = None
+        self._is_taken = False
+        self._recorded = threading.Event()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the end is recorded, or about to be."""
+        return self._is_taken
+
+    def reserve(self) -> bool:
+        """Keep it for the calling thread, which ends the process by force.
+
+        Returns:
+            Whether it is this thread's now; not where it was taken, or another has reserved it.
+        """
+        with self._lock:
+            if self._is_anothers():
+                return False
+            self._reserved_by = threading.current_thread()
+            return True
+
+    def take(self) -> bool:
+        """Take it for the calling thread.
+
+        Returns:
+            Whether this thread is to record the end; not where it was taken, or another has reserved it.
+        """
+        with self._lock:
+            if self._is_anothers():
+                return False
+            self._is_taken = True
+            return True
+
+    def fulfil(self) -> None:
+        """Say that the end is recorded, or cannot be."""
+        self._recorded.set()
+
+    def wait(self, within_s: float) -> None:
+        """Wait until the end is recorded, or cannot be.
+
+        Args:
+            within_s: Seconds after which nobody waits any more.
+        """
+        self._recorded.wait(within_s)
+
+    def _is_anothers(self) -> bool:
+        return self._is_taken or self._reserved_by not in (None, threading.current_thread())

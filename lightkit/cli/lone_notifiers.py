@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from lightkit.callbacks.notifying import Notifier
+from lightkit.callbacks.notifiers import Notifier
 from lightkit.cli.refusals import unwrapped_errors
 from lightkit.config import Resolved, mistake
 from lightkit.errors import ConfigError

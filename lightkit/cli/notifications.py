@@ -17,7 +17,7 @@ from lightkit.runs.dead_man import HELD, DeadMansSwitch, sign_of
 from lightkit.runs.webhook import CLOSE_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from lightkit.callbacks.notifying import Notifier
+    from lightkit.callbacks.notifiers import Notifier
     from lightkit.launch import RankContext
 
 __all__ = ["CommandNotifier", "build_notifiers", "create_heartbeat", "find_job_name"]

@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
-from lightkit.callbacks.listed_predictions import ListedPredictions
+from lightkit.callbacks.predictions import ListedPredictions
 from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.predict_options import format_predict_end, parse_predict_options

@@ -58,8 +58,8 @@ from torch.optim.lr_scheduler import LRScheduler
 import lightkit
 from lightkit import runs
 from lightkit.callbacks import Checkpoint
-from lightkit.callbacks.checkpoint_reading import CheckpointReader
-from lightkit.callbacks.notifying import Notifier
+from lightkit.callbacks.notifiers import Notifier
+from lightkit.callbacks.safe_loading import CheckpointReader
 from lightkit.cli.context import RunContext
 from lightkit.cli.explaining import located
 from lightkit.cli.lightning_cli import LightkitCLI

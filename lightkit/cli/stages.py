@@ -170,10 +170,10 @@ def _check_promises(cli: LightkitCLI) -> None:
     Raises:
         CheckpointError: Then.
     """
-    from lightkit.callbacks.promises import broken_promise  # here: it loads Lightning
+    from lightkit.callbacks.checkpoint_audit import missing_checkpoint  # here: it loads Lightning
 
     trainer = cli.trainer
     if getattr(trainer, "fast_dev_run", False) or not trainer.is_global_zero:
         return
-    if (broken := broken_promise(trainer)) is not None:
+    if (broken := missing_checkpoint(trainer)) is not None:
         raise CheckpointError(f"Training ended, but {broken}. The same command writes it again, or says why it cannot.")

@@ -19,7 +19,7 @@ from lightkit.callbacks import (
     BadImages,
     Checkpoint,
     Computation,
-    EnoughRoom,
+    DiskSpaceMonitor,
     FiniteLoss,
     PredictionTable,
     ResumeState,
@@ -29,10 +29,10 @@ from lightkit.callbacks import (
     VerifiedXLACheckpointIO,
     progress_for,
 )
-from lightkit.callbacks.checkpoint_reading import CheckpointReader, check_content, read_checkpoint
 from lightkit.callbacks.deadline import StopAtDeadline
-from lightkit.callbacks.finite_weights import nan_weights
-from lightkit.callbacks.notifying import Notifier
+from lightkit.callbacks.nonfinite import nan_weights
+from lightkit.callbacks.notifiers import Notifier
+from lightkit.callbacks.safe_loading import CheckpointReader, check_content, read_checkpoint
 from lightkit.cli.context import RunContext
 from lightkit.cli.deadline_option import get_deadline
 from lightkit.cli.predict_images import build_prediction_callback
@@ -201,7 +201,7 @@ class TrainerComponents:
         action = (self._saved_config.get("watchdog") or {}).get("on_nonfinite", WatchdogSettings().on_nonfinite)
         run, events = self._stage.start.run, self._stage.recorder.events
         return [
-            EnoughRoom(run),
+            DiskSpaceMonitor(run),
             FiniteLoss(action, events=events, last_good=self._last_good),
         ]
 

@@ -112,7 +112,7 @@ def _load_config(words: Sequence[str]) -> Resolved:
 def _list_tests(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[tuple[str, str, partial[None]]]:
     """List each message: its receiver as the config calls it, its kind, and the call that sends it."""
     for name, notifier in build_notifiers(resolved):
-        from lightkit.callbacks.messages import Message  # here: it loads torch
+        from lightkit.callbacks.notifiers import Message  # here: it loads torch
 
         for sent in notifier.kinds_sent(kinds):
             message = Message(sent, job=job, stage="gate" if sent == "gate" else "fit", **_MESSAGES[sent])

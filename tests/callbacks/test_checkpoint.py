@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lightkit import runs
 from lightkit.callbacks import Checkpoint, ResumeState, VerifiedCheckpointIO
-from lightkit.callbacks.agreement import Agreement
+from lightkit.callbacks.distributed_flag import DistributedFlag
 from lightkit.data.loaders import train_loader
 from lightkit.errors import ConfigError
 
@@ -155,11 +155,11 @@ def test_ranks_ask_each_other_only_where_a_write_may_come(
 ) -> None:
     asked: list[int] = []
 
-    def after_batch(_: Agreement, trainer: pl.Trainer, wanted: bool) -> bool:
+    def after_batch(_: DistributedFlag, trainer: pl.Trainer, wanted: bool) -> bool:
         asked.append(trainer.global_step)
         return wanted
 
-    monkeypatch.setattr(Agreement, "after_batch", after_batch)
+    monkeypatch.setattr(DistributedFlag, "after_batch", after_batch)
     fit(Checkpoint(None, dirpath=str(tmp_path), save_last_every_s=0.0), Rising(), exact=exact, max_epochs=1)
     assert asked == ([1, 2, 3, 4] if exact else [])
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.callbacks.finite_weights import nan_weights, not_finite_at_first, spoilt_weights
+from lightkit.callbacks.nonfinite import nan_weights, not_finite_at_first, spoilt_weights
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64)
 

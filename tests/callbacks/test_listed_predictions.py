@@ -16,7 +16,7 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
-from lightkit.callbacks.listed_predictions import ListedPredictions
+from lightkit.callbacks.predictions import ListedPredictions
 from lightkit.errors import DataError
 from lightkit.prediction.table import Prediction
 

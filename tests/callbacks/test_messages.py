@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from lightkit.callbacks import messages
-from lightkit.callbacks.messages import Message, as_json, last_lines
+from lightkit.callbacks import notifiers
+from lightkit.callbacks.notifiers import Message, as_json, last_lines
 from lightkit.errors import DataError
 
 GOLDEN = (
@@ -42,7 +42,7 @@ def test_a_message_is_one_json_object_with_all_fields() -> None:
 
 
 def test_every_field_is_described() -> None:
-    described = re.findall(r"^(\w+)  +\S", str(messages.__doc__), flags=re.MULTILINE)
+    described = re.findall(r"^(\w+)  +\S", str(notifiers.__doc__), flags=re.MULTILINE)
     assert described == sorted(described, key=described.index)
     assert {*described} == {*json.loads(GOLDEN)}
 

@@ -14,8 +14,7 @@ from torchmetrics import CatMetric, SumMetric
 
 from lightkit import runs
 from lightkit.callbacks import Checkpoint, FiniteLoss, ResumeState, VerifiedCheckpointIO
-from lightkit.callbacks.finite_weights import spoilt_weights
-from lightkit.callbacks.late_losses import LateLosses
+from lightkit.callbacks.nonfinite import LateLosses, spoilt_weights
 from lightkit.data import train_loader
 from lightkit.errors import ConfigError, NonfiniteLoss
 

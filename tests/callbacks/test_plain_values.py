@@ -15,7 +15,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from lightkit.callbacks.plain_values import plain, without_numpy_scalars
+from lightkit.callbacks.checkpoint_io import plain, without_numpy_scalars
 
 NESTED: Any = vars(jsonargparse)["Namespace"](a=argparse.Namespace(b=Path("c")))
 

@@ -10,7 +10,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from lightkit import runs
-from lightkit.callbacks import Checkpoint, EnoughRoom, VerifiedCheckpointIO, room
+from lightkit.callbacks import Checkpoint, DiskSpaceMonitor, VerifiedCheckpointIO, checkpoint_audit
 from lightkit.errors import CheckpointError
 from lightkit.runs import disk
 
@@ -33,7 +33,7 @@ def _fit(run: runs.Run) -> Trainer:
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=3,
-        callbacks=[EnoughRoom(run), Checkpoint(monitor=None, dirpath=str(run.checkpoints))],
+        callbacks=[DiskSpaceMonitor(run), Checkpoint(monitor=None, dirpath=str(run.checkpoints))],
         plugins=[VerifiedCheckpointIO()],
         logger=False,
         enable_progress_bar=False,
@@ -58,8 +58,8 @@ def test_a_training_whose_first_checkpoint_does_not_fit_is_refused(
 def test_little_memory_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(room, "available_memory_bytes", lambda: 40_000_000)
-    monkeypatch.setattr(room, "memory_bytes", lambda: 1_000_000_000)
+    monkeypatch.setattr(checkpoint_audit, "available_memory_bytes", lambda: 40_000_000)
+    monkeypatch.setattr(checkpoint_audit, "memory_bytes", lambda: 1_000_000_000)
     with caplog.at_level(logging.WARNING, logger="lightkit"):
         _fit(runs.create(tmp_path, "job"))
     (said,) = [record.getMessage() for record in caplog.records]

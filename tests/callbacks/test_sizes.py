@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.callbacks.sizes import first_size_of, size_of
+from lightkit.callbacks.checkpoint_io import first_size_of, size_of
 
 _SHARED = torch.zeros(50_000)
 CONTENTS: dict[str, Any] = {

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightkit.callbacks import SlackNotifier
-from lightkit.callbacks.messages import KINDS, Message
+from lightkit.callbacks.notifiers import KINDS, Message
 
 WHERE: dict[str, Any] = {"host": "night", "time": "2026-11-22T03:00:00+00:00"}
 

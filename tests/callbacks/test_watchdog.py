@@ -183,7 +183,7 @@ def test_a_data_set_that_sleeps_is_named_and_the_training_goes_on_as_if_it_had_n
     assert stall.phase == "train"
     assert stall.culprit.name == "the main thread"
     assert stall.line is not None
-    assert stall.line.startswith("tests/callbacks/test_watching.py:")
+    assert stall.line.startswith("tests/callbacks/test_watchdog.py:")
     assert stall.line.endswith(" in __getitem__")
     assert stall.culprit.sample in (stall.culprit.batch or ())
     saved = watched.saved()

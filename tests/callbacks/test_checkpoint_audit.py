@@ -12,7 +12,7 @@ from pytorch_lightning.plugins import CheckpointIO, TorchCheckpointIO
 from torch.utils.data import DataLoader
 
 from lightkit.callbacks import Checkpoint, VerifiedCheckpointIO
-from lightkit.callbacks.promises import broken_promise
+from lightkit.callbacks.checkpoint_audit import missing_checkpoint
 
 
 class Point(LightningModule):
@@ -61,7 +61,7 @@ def _kept(folder: Path) -> Trainer:
 
 
 def test_all_is_well_where_all_are_there(tmp_path: Path) -> None:
-    assert broken_promise(_kept(tmp_path)) is None
+    assert missing_checkpoint(_kept(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
@@ -72,24 +72,24 @@ def test_a_checkpoint_that_is_gone_or_altered_is_told(name: str, tmp_path: Path)
     path = tmp_path / name
     content = path.read_bytes()
     path.write_bytes(content[:-1])
-    assert (broken_promise(trainer) or "").startswith(str(path))
+    assert (missing_checkpoint(trainer) or "").startswith(str(path))
     path.unlink()
-    assert (broken_promise(trainer) or "").startswith(f"{path} is missing")
+    assert (missing_checkpoint(trainer) or "").startswith(f"{path} is missing")
     path.write_bytes(content)
-    assert broken_promise(trainer) is None
+    assert missing_checkpoint(trainer) is None
 
 
 def test_one_that_was_never_written_is_told(tmp_path: Path) -> None:
     unmonitored: Any = ModelCheckpoint(dirpath=tmp_path, save_last=True, every_n_epochs=1, save_top_k=1)
     trainer = _trained(unmonitored)
-    assert broken_promise(trainer) is None
+    assert missing_checkpoint(trainer) is None
     unmonitored.last_model_path = ""  # as where its monitor was never logged
-    assert "with save_last has written no checkpoint" in (broken_promise(trainer) or "")
+    assert "with save_last has written no checkpoint" in (missing_checkpoint(trainer) or "")
 
 
 def test_nan_is_never_the_best_and_is_told_where_no_epoch_had_more(tmp_path: Path) -> None:
     trainer = _trained(Scores([math.nan, math.nan]), Checkpoint(monitor="score", dirpath=str(tmp_path)))
-    broken = broken_promise(trainer) or ""
+    broken = missing_checkpoint(trainer) or ""
     assert broken.startswith(f"{tmp_path}/best.ckpt was not written: score, which callbacks.checkpoint monitors, was")
     assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["last-1.ckpt", "last.ckpt"]
 
@@ -100,18 +100,18 @@ def test_an_epoch_that_was_measured_is_better_than_nan(
     mode: Any, scores: list[float], best: int, tmp_path: Path
 ) -> None:
     trainer = _trained(Scores(scores), keeper := Checkpoint(monitor="score", mode=mode, dirpath=str(tmp_path)))
-    assert broken_promise(trainer) is None
+    assert missing_checkpoint(trainer) is None
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best
     assert keeper.best_model_score == 2.0
 
 
 def test_nothing_is_promised_before_it_is_due(tmp_path: Path) -> None:
     later: Any = ModelCheckpoint(dirpath=tmp_path, save_last=True, every_n_epochs=5)
-    assert broken_promise(_trained(later)) is None
+    assert missing_checkpoint(_trained(later)) is None
 
 
 def test_of_what_another_plugin_has_written_it_is_asked_that_it_is_there(tmp_path: Path) -> None:
     trainer = _trained(Checkpoint(monitor=None, dirpath=str(tmp_path)), plugin=TorchCheckpointIO())
-    assert broken_promise(trainer) is None
+    assert missing_checkpoint(trainer) is None
     (tmp_path / "last.ckpt").unlink()
-    assert str(broken_promise(trainer)).startswith(f"{tmp_path / 'last.ckpt'} is missing")
+    assert str(missing_checkpoint(trainer)).startswith(f"{tmp_path / 'last.ckpt'} is missing")

@@ -7,13 +7,13 @@ import time
 import torch
 from pytorch_lightning import Trainer
 
-__all__ = ["Agreement"]
+__all__ = ["DistributedFlag"]
 
 EVERY_S = 0.2
 MOST_BATCHES = 8
 
 
-class Agreement:
+class DistributedFlag:
     """Tells all processes after the same batch that one of them wants something.
 
     A message for which all of them wait takes a millisecond, or several where Horovod looks for work less often. Of

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.callbacks import agreement
-from lightkit.callbacks.agreement import MOST_BATCHES, Agreement
+from lightkit.callbacks import distributed_flag
+from lightkit.callbacks.distributed_flag import MOST_BATCHES, DistributedFlag
 
 NUM_BATCHES = 60
 
@@ -47,12 +47,12 @@ def agreed(
 ) -> tuple[list[list[bool]], int]:
     """Give what each rank was told after each batch, and the number of messages; rank 1 wants it from a batch on."""
     meeting, told, here = threading.Barrier(2), dict[int, torch.Tensor](), threading.local()
-    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: here.rank.now_s))
+    monkeypatch.setattr(distributed_flag, "time", SimpleNamespace(monotonic=lambda: here.rank.now_s))
     ranks = [Rank(number, meeting, told) for number in range(2)]
 
     def trained(rank: Any) -> list[bool]:
         here.rank = rank
-        asked, answers = Agreement(), []
+        asked, answers = DistributedFlag(), []
         for batch in range(NUM_BATCHES):
             rank.now_s += batch_s(rank.number, batch)
             wants = rank.number == 1 and wants_from is not None and batch >= wants_from
@@ -105,7 +105,7 @@ def test_the_slowest_rank_decides_how_often(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_one_process_asks_nobody() -> None:
-    asked, alone = Agreement(), Rank(0, threading.Barrier(1), {})
+    asked, alone = DistributedFlag(), Rank(0, threading.Barrier(1), {})
     alone.world_size = 1
     assert [asked.after_batch(alone, wanted) for wanted in (True, False)] == [True, False]  # type: ignore[arg-type]
     assert alone.num_messages == 0
