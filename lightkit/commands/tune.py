@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
-_USAGE = "usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget SECONDS] [--json]"
+_USAGE = "usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget S] [--json]"
 _HELP = f"""\
 {_USAGE} [--key=value]...
 
