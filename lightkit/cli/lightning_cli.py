@@ -13,10 +13,10 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from lightkit import runs
 from lightkit.cli.data_paths import check_data
 from lightkit.cli.layered import LayeredCLI
+from lightkit.cli.lightning_errors import locate_lightning_error, unwrap_errors
 from lightkit.cli.parser import build_each_logger
 from lightkit.cli.predict_images import build_image_data, drop_limits
 from lightkit.cli.redaction import redact_tags
-from lightkit.cli.refusals import refused, unwrapped_errors
 from lightkit.cli.resume import RunSettings
 from lightkit.cli.scripted import Checked, ConfigPrinted, DataChanged, keeps_own_file, with_file_name
 from lightkit.cli.stage import Stage
@@ -124,7 +124,7 @@ class LightkitCLI(LayeredCLI):
         self._begin()
         automatic, self.auto_configure_optimizers = self.auto_configure_optimizers, False
         try:
-            with unwrapped_errors():
+            with unwrap_errors():
                 super().instantiate_classes()
         except ValueError as error:
             if self.session is not None and str(error).startswith("Not a valid subclass of Logger"):
@@ -173,7 +173,7 @@ class LightkitCLI(LayeredCLI):
         except _TRAINER_ERRORS as error:
             if self.session is None:
                 raise
-            raise refused(error, self.session.resolved) from error
+            raise locate_lightning_error(error, self.session.resolved) from error
         if equipment is not None:
             equipment.attach(trainer)
         return trainer

@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import ArgumentParser
 
 from lightkit.callbacks.notifiers import Notifier
-from lightkit.cli.refusals import unwrapped_errors
+from lightkit.cli.lightning_errors import unwrap_errors
 from lightkit.config import Resolved, mistake
 from lightkit.errors import ConfigError
 
@@ -37,7 +37,7 @@ def built_notifiers(resolved: Resolved, entries: Mapping[str, Any]) -> list[tupl
         try:
             if not _is_notifier(said["class_path"]):
                 continue
-            with unwrapped_errors():
+            with unwrap_errors():
                 notifier = _built(said)
         except Exception as error:  # the class is anybody's  # noqa: BLE001
             says = str(error) if isinstance(error, ConfigError) else f"{path} cannot be built: {_told(error)}"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lightkit.cli.explaining import located
 from lightkit.cli.lightning_cli import LightkitCLI
-from lightkit.cli.refusals import refusals_told
+from lightkit.cli.lightning_errors import explain_lightning_errors
+from lightkit.cli.parser_errors import add_place
 from lightkit.distributed.process_group import process_group_left
 from lightkit.errors import LightkitError
 
@@ -40,7 +40,7 @@ def translate_model_errors(context: RunContext) -> Iterator[None]:
     """
     with context.stack, process_group_left():
         try:
-            with refusals_told(context.resolved):
+            with explain_lightning_errors(context.resolved):
                 yield
         except LightkitError as error:
-            raise located(error, context.resolved) from error
+            raise add_place(error, context.resolved) from error

@@ -15,8 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 # The classes of these rooms are known by their short names once they are imported.
 from lightkit import data, loggers, models  # noqa: F401
-from lightkit.cli.explaining import exit_at_import, explained, subclass_names
-from lightkit.cli.refusals import unwrapped_errors
+from lightkit.cli.lightning_errors import unwrap_errors
+from lightkit.cli.parser_errors import explain_exit_at_import, explain_parser_error, list_subclass_names
 from lightkit.config import Resolved, dump_yaml
 
 __all__ = ["build_data", "build_each_logger", "parse_config"]
@@ -49,9 +49,9 @@ def parse_config(
         return parser.parse_args([*command, "--config", dump_yaml(dict(values))])
     except ArgumentError as error:
         keys = {str(action.dest) for action in known._actions} | {"callbacks", "logger"}
-        raise explained(error, resolved, keys=keys, classes=_known_classes()) from error
+        raise explain_parser_error(error, resolved, keys=keys, classes=_known_classes()) from error
     except SystemExit as end:
-        raise exit_at_import(end, resolved) from end
+        raise explain_exit_at_import(end, resolved) from end
 
 
 def build_data(section: Any, resolved: Resolved) -> LightningDataModule:
@@ -63,10 +63,10 @@ def build_data(section: Any, resolved: Resolved) -> LightningDataModule:
     parser = LightningArgumentParser(exit_on_error=False)
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
     try:
-        with unwrapped_errors():
+        with unwrap_errors():
             built = parser.instantiate_classes(parser.parse_object({"data": section}))
     except ArgumentError as error:
-        raise explained(error, resolved, keys=(), classes=_known_classes()) from error
+        raise explain_parser_error(error, resolved, keys=(), classes=_known_classes()) from error
     module: LightningDataModule = built["data"]
     return module
 
@@ -86,9 +86,9 @@ def build_each_logger(parser: LightningArgumentParser, listed: Any, *, command: 
     for value in listed if isinstance(listed, list) else ():
         alone = Namespace(subcommand=command)  # type: ignore[no-untyped-call]
         alone[f"{prefix}trainer.logger"] = value
-        with unwrapped_errors():
+        with unwrap_errors():
             parser.instantiate_classes(alone)
 
 
 def _known_classes() -> set[str]:
-    return {name for base in _BASES for name in subclass_names(base)}
+    return {name for base in _BASES for name in list_subclass_names(base)}

@@ -61,9 +61,9 @@ from lightkit.callbacks import Checkpoint
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.safe_loading import CheckpointReader
 from lightkit.cli.context import RunContext
-from lightkit.cli.explaining import located
 from lightkit.cli.lightning_cli import LightkitCLI
-from lightkit.cli.refusals import refusals_told, refused, unwrapped_errors
+from lightkit.cli.lightning_errors import explain_lightning_errors, locate_lightning_error, unwrap_errors
+from lightkit.cli.parser_errors import add_place
 from lightkit.cli.supervision import make_plan
 from lightkit.cli.trust import restrict_loading
 from lightkit.config import KeyPath, Problems, Resolved, dotted, mistake, near, shown_path
@@ -201,11 +201,11 @@ def _collect_error(
     """
     raised: list[BaseException] = []
     try:
-        with refusals_told(resolved), unwrapped_errors():
+        with explain_lightning_errors(resolved), unwrap_errors():
             yield raised
     except LightkitError as error:
         raised.append(error)
-        problems.add(located(error, resolved))
+        problems.add(add_place(error, resolved))
     except (Exception, SystemExit) as error:  # noqa: BLE001 (any error of the user's code is reported)
         raised.append(error)
         path, doing = context()
@@ -217,7 +217,9 @@ def _collect_error(
 def _format_crash(error: BaseException, resolved: Resolved, path: KeyPath, doing: str) -> ConfigError:
     frames = _user_frames(error)
     if isinstance(error, ValueError) and frames and not _LIGHTNING.isdisjoint(frames[0][0].resolve().parents):
-        return refused(error, resolved)  # Lightning checks some arguments of the trainer late, by plain ValueErrors
+        return locate_lightning_error(
+            error, resolved
+        )  # Lightning checks some arguments of the trainer late, by plain ValueErrors
     text = str(error).strip().splitlines()[-1] if _WORKER_ERROR in str(error) else f"{type(error).__name__}: {error}"
     text = " ".join(resolved.masked(text).split()).removesuffix(":")
     lines = [f"{dotted(path)}: {doing}: {text if len(text) <= _MAX_CHARS else f'{text[:_MAX_CHARS]}...'}"]
@@ -641,7 +643,7 @@ class _SmokeCheck:
         try:
             trainer = Trainer(**given)
         except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
-            raise refused(error, self._resolved) from error
+            raise locate_lightning_error(error, self._resolved) from error
         for limit in ("limit_val_batches", "limit_test_batches", "limit_predict_batches"):
             if getattr(trainer, limit):  # 0 means no such batch
                 setattr(trainer, limit, 1)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.deadline_option import fix_deadline
-from lightkit.cli.explaining import located
 from lightkit.cli.export_options import parse_words
 from lightkit.cli.full_validation import open_context
 from lightkit.cli.light_imports import import_lightning
 from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.parser_errors import add_place
 from lightkit.cli.supervision import make_plan, require_srun, supervise
 from lightkit.cli.threads import num_threads
 from lightkit.cli.tracebacks import format_traceback
@@ -139,14 +139,14 @@ def _run_session(session: RunContext, words: list[str]) -> int:
 
 def _run(session: RunContext) -> int:
     from lightkit.cli.lightning_cli import ConfigPrinted, LightkitCLI  # late as above, and the next ones too
-    from lightkit.cli.refusals import full_disk_told, refusals_told
+    from lightkit.cli.lightning_errors import explain_full_disk, explain_lightning_errors
     from lightkit.cli.run_header import print_run_end
     from lightkit.distributed.process_group import process_group_left
 
     quiet_libraries()
-    with session.notifier.stage(), full_disk_told(), session.stack, process_group_left():
+    with session.notifier.stage(), explain_full_disk(), session.stack, process_group_left():
         try:
-            with refusals_told(session.resolved):
+            with explain_lightning_errors(session.resolved):
                 cli = LightkitCLI(session=session)
         except ConfigPrinted:
             return 0
@@ -155,7 +155,7 @@ def _run(session: RunContext) -> int:
                 raise
             return 0
         except LightkitError as error:
-            raise located(error, session.resolved) from error
+            raise add_place(error, session.resolved) from error
         if session.command == "fit":
             _check_promises(cli)
         if session.command != "export":  # which has told its own end

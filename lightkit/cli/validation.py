@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
-from lightkit.cli.explaining import subclass_names
+from lightkit.cli.parser_errors import list_subclass_names
 from lightkit.cli.path_checks import check_paths
 from lightkit.config import KeyPath, Problems, Resolved
 from lightkit.config.loader import drop_paths
@@ -96,7 +96,7 @@ def _is_loaded(name: str, bases: Collection[str]) -> bool:
     for path in bases:
         module, _, short = path.rpartition(".")
         base = getattr(sys.modules.get(module), short, None)
-        if isinstance(base, type) and name in subclass_names(base):
+        if isinstance(base, type) and name in list_subclass_names(base):
             return True
     registered = getattr(sys.modules.get("pytorch_lightning.strategies"), "StrategyRegistry", ())
     return "pytorch_lightning.strategies.Strategy" in bases and name.lower() in registered

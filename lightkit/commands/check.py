@@ -6,7 +6,6 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,8 +25,6 @@ from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
     from lightkit.cli.smoke_check import SmokeReport
-
-__all__ = ["check"]
 
 _HELP = """\
 usage: lightkit check [STAGE] -c FILE... [--full | --deep] [--junit FILE] [--key=value]... [key=value]...
@@ -64,87 +61,80 @@ def check(words: list[str]) -> int:
 
     Args:
         words: The command line after the command.
+
+    Raises:
+        ConfigError: If `--junit` has no file.
     """
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    is_deep, is_full = "--deep" in words, "--full" in words
-    junit, words = _junit_in([word for word in words if word not in ("--deep", "--full")])
-    stage = words.pop(0) if words and words[0] in STAGES else "fit"
     began = time.monotonic()
-    found = None
-    try:
-        session = open_context(stage, words, SignalWatch(), full=is_full)
-        _check_session(session, imports=is_deep or is_full or session.needs_imports)
-        _tell(session, _check_deeply(session) if is_deep else None)
-    except LightkitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        found = error
-    files = _files_in(words)
-    add_step_summary(check_page(files, found))
-    if junit is not None:
-        write_junit(junit, "lightkit check", check_cases(files, found, time.monotonic() - began))
-    return 0 if found is None else _MISTAKES
-
-
-def _junit_in(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Take out the file for JUnit."""
-    junit, rest, left = None, [], [*words]
+    left, config_words = list(words), list[str]()
+    stage = left.pop(0) if left and left[0] in STAGES else "fit"
+    junit, switches = None, set[str]()
     while left:
-        word = left.pop(0)
-        option, equals, value = word.partition("=")
-        if option != "--junit":
-            rest.append(word)
-            continue
-        junit = value if equals else left.pop(0) if left else ""
-        if not junit:
-            raise ConfigError("check: --junit: expected a file after it")
-    return junit, rest
+        option, equals, value = (word := left.pop(0)).partition("=")
+        if word in ("--deep", "--full"):
+            switches.add(word)
+        elif option == "--junit":
+            junit = value if equals else left.pop(0) if left else ""
+            if not junit:
+                raise ConfigError("check: --junit: expected a file after it")
+        else:
+            config_words.append(word)
+    error = None
+    try:
+        context = open_context(stage, config_words, SignalWatch(), full="--full" in switches)
+        _check_config(context, imports=bool(switches) or context.needs_imports)
+        report = _run_smoke_check(context) if "--deep" in switches else None
+        if context.mode == "json":
+            fields = {"stage": context.command, "mistakes": []} if report is None else report.fields()
+            print(context.resolved.masked(json.dumps(fields)))
+        elif context.mode != "quiet":
+            lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
+            lines = lines if report is None else [*report.lines(), "no mistakes found"]
+            print(context.resolved.masked("\n".join(lines)))
+    except LightkitError as raised:
+        print(f"error: {raised}", file=sys.stderr)
+        error = raised
+    files = split_arguments(config_words, options=options_of("fit"), problems=Problems()).files
+    add_step_summary(check_page(files, error))
+    if junit is not None:
+        write_junit(junit, "lightkit check", check_cases(files, error, time.monotonic() - began))
+    return 0 if error is None else _MISTAKES
 
 
-def _files_in(words: Sequence[str]) -> list[str]:
-    """List the config files, also where the words could not all be read."""
-    options = options_of("fit")
-    return split_arguments(words, options=options, problems=Problems()).files
+def _check_config(context: RunContext, *, imports: bool) -> None:
+    """Check the launch and the data, and with imports let jsonargparse parse the config.
 
-
-def _tell(session: RunContext, report: SmokeReport | None) -> None:
-    if session.mode == "json":
-        fields = {"stage": session.command, "mistakes": []} if report is None else report.fields()
-        print(session.resolved.masked(json.dumps(fields)))
-    elif session.mode != "quiet":
-        lines = [] if report is None else report.lines()
-        hint = "; --deep builds everything and runs a batch, too" if report is None else ""
-        print(session.resolved.masked("\n".join([*lines, f"no mistakes found{hint}"])))
-
-
-def _check_session(session: RunContext, *, imports: bool) -> None:
-    configure_console(session.mode, session.resolved.masked)
-    for notice in session.hardware.notices:
+    Raises:
+        ConfigError: If there are mistakes in it.
+        DataError: If only data is missing.
+    """
+    configure_console(context.mode, context.resolved.masked)
+    for notice in context.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
     problems = Problems()
     with problems.noted():
-        make_plan(session)
-    if not imports:
-        with problems.noted():
-            check_known_data(session.resolved)
-        problems.raise_any()
-        return
-    # Here, not above: from this import on torch and Lightning are loaded, which takes seconds.
-    import_lightning()
-    from lightkit.cli.lightning_cli import Checked, LightkitCLI
+        make_plan(context)
+    if imports:
+        import_lightning()
+        from lightkit.cli.lightning_cli import Checked, LightkitCLI  # late: torch and Lightning take seconds
 
-    quiet_libraries()
-    with session.stack, problems.noted(), suppress(Checked):
-        LightkitCLI(session=replace(session, only_checks=True))
+        quiet_libraries()
+        with context.stack, problems.noted(), suppress(Checked):
+            LightkitCLI(session=replace(context, only_checks=True))
+    else:
+        with problems.noted():
+            check_known_data(context.resolved)
     problems.raise_any()
 
 
-def _check_deeply(session: RunContext) -> SmokeReport:
+def _run_smoke_check(context: RunContext) -> SmokeReport:
     """Build everything and run one batch of each split."""
-    from lightkit.cli.smoke_check import run_smoke_check  # late as above
+    from lightkit.cli.smoke_check import run_smoke_check  # late, as above
 
     try:
-        return run_smoke_check(session)
+        return run_smoke_check(context)
     except LightkitError as error:
-        raise error.reworded(session.resolved.masked) from error
+        raise error.reworded(context.resolved.masked) from error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.explaining import located
 from lightkit.cli.full_validation import open_context
+from lightkit.cli.parser_errors import add_place
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.signals import SignalWatch
 
@@ -46,5 +46,5 @@ def fetch(words: list[str]) -> int:
             raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")
         download()
     except LightkitError as error:
-        raise located(error, session.resolved) from error
+        raise add_place(error, session.resolved) from error
     return 0

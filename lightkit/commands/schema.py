@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.config_loader import NAMED_CLASSES, STAGES
-from lightkit.config import near, shown_path
+from lightkit.config import shown_path
 from lightkit.config.json_schema import file_schema
 from lightkit.config.schema import load_schema
 from lightkit.errors import ConfigError
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
-__all__ = ["schema"]
-
-_HELP = """\
-usage: lightkit schema [-o FILE] [--summary]
+_USAGE = "usage: lightkit schema [-o FILE] [--summary]"
+_HELP = f"""\
+{_USAGE}
 
 Print the JSON Schema of a config file, by which an editor completes keys and class names, shows what they mean, and
 marks what is wrong. Classes of your own are taken as they are.
@@ -45,41 +45,28 @@ def schema(words: list[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    is_of_summary = "--summary" in words
-    file = _file_of([word for word in words if word != "--summary"])
-    text = SUMMARY_SCHEMA.read_text(encoding="utf-8") if is_of_summary else _schema_of_config()
-    if file is None:
+    own: dict[str, Takes] = {"-o": "value", "--output": "value", "--summary": "switch"}
+    line = parse_command_line("schema", words, usage=_USAGE, own=own)
+    if line.positionals:
+        raise ConfigError(f"schema: unexpected argument {line.positionals[0]!r}\n{_USAGE}")
+    is_of_summary = "--summary" in line.options
+    if is_of_summary:
+        text = SUMMARY_SCHEMA.read_text(encoding="utf-8")
+    else:
+        config_schema = file_schema(load_schema(), default_classes=NAMED_CLASSES, subcommands=STAGES)
+        text = json.dumps(config_schema, ensure_ascii=False) + "\n"
+    name = line.options.get("--output", line.options.get("-o"))
+    if name is None:
         print(text, end="")
         return 0
+    file = Path(name)
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"schema: {shown_path(file)} cannot be written: {error.strerror or error}") from None
     if is_of_summary:
         print(f"{shown_path(file)} is written")
-        return 0
-    print(f"{shown_path(file)} is written; as first line of a config:")
-    print(f"# yaml-language-server: $schema={shown_path(file)}")
+    else:
+        print(f"{shown_path(file)} is written; as first line of a config:")
+        print(f"# yaml-language-server: $schema={shown_path(file)}")
     return 0
-
-
-def _schema_of_config() -> str:
-    described = file_schema(load_schema(), default_classes=NAMED_CLASSES, subcommands=STAGES)
-    return json.dumps(described, ensure_ascii=False) + "\n"
-
-
-def _file_of(words: list[str]) -> Path | None:
-    """Give the file that is named, the last of several."""
-    file = None
-    waiting = iter(words)
-    for word in waiting:
-        if word in ("-o", "--output"):
-            file = next(waiting, "")
-        elif word.startswith(("-o=", "--output=")):
-            file = word.partition("=")[2]
-        else:
-            says = f"schema: unexpected argument {word!r}{near(word, ('-o', '--output', '--summary', '--help'))}"
-            raise ConfigError(f"{says}\nusage: lightkit schema [-o FILE] [--summary]")
-        if not file:
-            raise ConfigError(f"schema: expected a file after {word}, got the end of the command line")
-    return None if file is None else Path(file)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.explaining import located
 from lightkit.cli.full_validation import open_context
+from lightkit.cli.parser_errors import add_place
 from lightkit.cli.tables import print_table
 from lightkit.config import Origin, Resolved, dump_yaml, shown_path
 from lightkit.config.accelerator.auto import choose_settings
@@ -133,7 +133,7 @@ def tune(words: list[str]) -> int:
             with context.stack, redirect_stdout(sys.stderr):  # what the user's code prints is no measurement
                 lines, benchmark = _measure(context, keys, line.options, budget_s=budget_s)
         except LightkitError as error:
-            raise located(error, context.resolved) from error
+            raise add_place(error, context.resolved) from error
     layer = context.resolved.masked(_format_layer(lines, words))
     output.write_text(layer, encoding="utf-8")
     if "--json" in line.options:
