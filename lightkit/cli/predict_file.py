@@ -18,7 +18,7 @@ from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.metadata import check_digest, format_of, is_recorded, read_metadata
 from lightkit.export.worker import Arrays, Runner, open_model
-from lightkit.images.listing import listed
+from lightkit.images.inputs import find_images
 from lightkit.images.reading import pillow_warnings
 from lightkit.prediction.inference import (
     check_image_model,
@@ -64,7 +64,7 @@ def predict_by_file(words: Sequence[str]) -> int:
         )
     check_predict_words(given, arguments.inputs)
     options = parse_predict_options(given, arguments.inputs)
-    listing = listed(arguments.inputs)
+    images = find_images(arguments.inputs)
     is_json = given.get("output") == "json"
     mode = choose_output_mode({"output": "json"} if is_json else {"quiet": bool(given.get("quiet"))}, sys.stdout)
     configure_console(mode)
@@ -84,9 +84,9 @@ def predict_by_file(words: Sequence[str]) -> int:
     )
     screen = sys.stderr if options.output == STANDARD_OUTPUT else sys.stdout
     with pillow_warnings(), writer:
-        predictions = predict_images(model, metadata, listing, name=str(file))
+        predictions = predict_images(model, metadata, images, name=str(file))
         if mode in ("terminal", "plain"):
-            predictions = show_progress(predictions, listing.count(), stream=screen, is_terminal=screen.isatty())
+            predictions = show_progress(predictions, images.count(), stream=screen, is_terminal=screen.isatty())
         for prediction in predictions:
             writer.add(prediction)
         if not writer.num:  # any other input without images was refused before

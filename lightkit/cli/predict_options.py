@@ -63,12 +63,12 @@ def check_predict_options(options: Mapping[str, str | bool], inputs: Sequence[st
         ConfigError: If an option is wrong, or an output cannot be written.
         DataError: If a named file or folder has no image.
     """
-    from lightkit.images.listing import listed  # here: numpy and Pillow, which other commands need not load
+    from lightkit.images.inputs import find_images  # here: numpy and Pillow, which other commands need not load
 
     check_predict_words(options, inputs)
     if inputs:
         parse_predict_options(options, inputs)
-        listed(inputs)
+        find_images(inputs)
 
 
 def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[str]) -> PredictOptions:
@@ -82,7 +82,7 @@ def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[st
         ConfigError: If an output has another format, cannot be written, or is a file that is read for the predictions;
             or a number is none.
     """
-    from lightkit.images.listing import named_files  # here: numpy, which other commands need not load
+    from lightkit.images.inputs import find_named_files  # here: numpy, which other commands need not load
     from lightkit.prediction.table import check_output_path
 
     output, sheet, top_k = (options.get(name) for name in ("output", "contact-sheet", "top-k"))
@@ -96,7 +96,7 @@ def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[st
     for option, path in (("output", output_path), ("contact-sheet", sheet_path)):
         if path is None or not path.is_file():
             continue
-        same = [str(file) for file in (*named_files(inputs), *models) if file.is_file() and file.samefile(path)]
+        same = [str(file) for file in (*find_named_files(inputs), *models) if file.is_file() and file.samefile(path)]
         same += ["standard input"] if "-" in inputs and _is_standard_input(path) else []
         if same:
             raise ConfigError(

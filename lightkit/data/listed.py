@@ -21,7 +21,7 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
 from lightkit.errors import ConfigError, DataError, LightkitError
-from lightkit.images.listing import listed
+from lightkit.images.inputs import find_images
 from lightkit.images.reading import PreparedImage, prepare_images
 from lightkit.prediction.table import Prediction
 
@@ -101,7 +101,7 @@ class ListedImages(LightningDataModule):
         except OSError as error:
             return ConfigError(f"run.root: cannot write {self.folder}: {error.strerror or error}")
         try:
-            num = _write_list(listed(self.words), _list_in(scratch))
+            num = _write_list(find_images(self.words), _list_in(scratch))
             if not num:
                 raise DataError(f"{' '.join(self.words)}: there is no image.")
         except OSError as error:

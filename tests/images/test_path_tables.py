@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.path_tables import path_table
+from lightkit.images.inputs import open_path_table
 
 PATHS = ["a.jpg", "deep/b.jpg"]
 
@@ -46,7 +46,7 @@ def name(request: pytest.FixtureRequest) -> str:
     ids=["path", "image", "file", "capital", "only text"],
 )
 def test_the_column_of_paths_is_found_in_each_kind_of_table(tmp_path: Path, name: str, columns: Any) -> None:
-    assert list(path_table(write(tmp_path / name, columns)).cells()) == PATHS
+    assert list(open_path_table(write(tmp_path / name, columns)).read_cells()) == PATHS
 
 
 def test_a_table_without_a_column_of_paths_says_which_columns_it_has(tmp_path: Path, name: str) -> None:
@@ -54,7 +54,7 @@ def test_a_table_without_a_column_of_paths_says_which_columns_it_has(tmp_path: P
     with pytest.raises(
         DataError, match=r"path, image, file or filename.*; it has 'pth', 'note'; did you mean 'path'\?"
     ):
-        path_table(table)
+        open_path_table(table)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_a_table_of_images_is_told_as_that(tmp_path: Path, name: str, columns: A
     with pytest.raises(
         DataError, match=r"holds images themselves, as bytes in the column '[Ii]mage'.*lightkit predict"
     ):
-        path_table(table)
+        open_path_table(table)
 
 
 def test_of_a_table_of_images_and_paths_the_paths_are_taken_where_they_lead_to_files(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     table = write(tmp_path / "list.parquet", {"image": [b"one", b"two"], "path": ["a.jpg", "b.jpg"]})
-    assert list(path_table(table)) == [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"]
+    assert list(open_path_table(table)) == [f"{tmp_path}/a.jpg", f"{tmp_path}/b.jpg"]
 
 
 def test_relative_paths_count_from_the_folder_of_the_table(
@@ -91,12 +91,12 @@ def test_relative_paths_count_from_the_folder_of_the_table(
         (tmp_path / place).touch()
     table = write(tmp_path / "tables" / name, {"path": ["a.jpg", "b.jpg", "c.jpg", "/d.jpg", "file:///e%20f.jpg"]})
     folder = tmp_path / "tables"
-    assert list(path_table(table)) == [f"{folder}/a.jpg", "b.jpg", f"{folder}/c.jpg", "/d.jpg", "/e f.jpg"]
+    assert list(open_path_table(table)) == [f"{folder}/a.jpg", "b.jpg", f"{folder}/c.jpg", "/d.jpg", "/e f.jpg"]
 
 
 def test_a_row_without_a_path_is_kept(tmp_path: Path) -> None:
     table = write(tmp_path / "list.parquet", {"path": ["a.jpg", None, ""]})
-    assert list(path_table(table).cells()) == ["a.jpg", "", ""]
+    assert list(open_path_table(table).read_cells()) == ["a.jpg", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_row_without_a_path_is_kept(tmp_path: Path) -> None:
 )
 def test_csv_files_of_many_habits_are_read(tmp_path: Path, text: bytes, cells: list[str]) -> None:
     (tmp_path / "list.csv").write_bytes(text)
-    assert list(path_table(tmp_path / "list.csv").cells()) == cells
+    assert list(open_path_table(tmp_path / "list.csv").read_cells()) == cells
 
 
 def test_a_delta_table_gives_the_rows_of_its_newest_version(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_delta_table_gives_the_rows_of_its_newest_version(tmp_path: Path) -> N
     table = write(tmp_path / "delta", {"path": ["old.jpg"]})
     deltalake.write_deltalake(table, pa.table({"path": ["a.jpg"]}), mode="overwrite")
     deltalake.write_deltalake(table, pa.table({"path": ["b.jpg"]}), mode="append")
-    assert sorted(path_table(table).cells()) == ["a.jpg", "b.jpg"]
+    assert sorted(open_path_table(table).read_cells()) == ["a.jpg", "b.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,14 @@ def test_a_damaged_table_is_told_in_a_line(tmp_path: Path, name: str, content: b
     if name.startswith("delta"):
         pytest.importorskip("deltalake", reason="needs the extra lightkit[delta]")
     with pytest.raises(DataError, match=r"this table cannot be read \(.+\)\.$") as caught:
-        path_table(tmp_path / name.partition("/")[0])
+        open_path_table(tmp_path / name.partition("/")[0])
     assert "\n" not in str(caught.value)
 
 
 def test_a_quotation_mark_that_is_never_closed_does_not_fill_the_memory(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text('path,n\n"a.jpg,1\n' + "b.jpg,1\n" * 200_000)
     with pytest.raises(DataError, match="field larger than field limit"):
-        path_table(tmp_path / "list.csv")
+        open_path_table(tmp_path / "list.csv")
 
 
 def test_without_deltalake_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_without_deltalake_the_error_names_the_extra(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ConfigError, match=r"pip install 'lightkit\[delta\]'"):
-        path_table(tmp_path / "delta")
+        open_path_table(tmp_path / "delta")
 
 
 @pytest.mark.parametrize("text", ["a.jpg,daisy\nb.jpg,rose\n", "7,x/b.PNG\n8,c.png\n"], ids=["first", "last"])
@@ -166,11 +166,11 @@ def test_a_first_row_that_looks_like_data_is_told_as_that(tmp_path: Path, text: 
     (tmp_path / "list.csv").write_text(text)
     says = r"list.csv: its first row .* looks like data; expected the columns' names there, such as path,label"
     with pytest.raises(DataError, match=says):
-        path_table(tmp_path / "list.csv")
+        open_path_table(tmp_path / "list.csv")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
 def test_a_table_in_another_encoding_is_told_as_that(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "list.csv").write_text("path\na.jpg\n", encoding=encoding)
     with pytest.raises(DataError, match=r"list.csv: this table is not in UTF-8 .* Save it as UTF-8"):
-        path_table(tmp_path / "list.csv")
+        open_path_table(tmp_path / "list.csv")

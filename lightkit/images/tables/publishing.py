@@ -15,7 +15,7 @@ from pathlib import Path
 from pyarrow import ArrowException, parquet
 
 from lightkit.errors import ConfigError, DataError, RunLocked
-from lightkit.images.path_tables import is_delta
+from lightkit.images.inputs import is_delta
 from lightkit.images.tables.writing import MARK
 from lightkit.runs.files import flush
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightkit.images.path_tables import is_delta
+from lightkit.images.inputs import is_delta
 from lightkit.images.tables.delta import (
     check_delta,
     committed_names,
