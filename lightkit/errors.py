@@ -10,6 +10,7 @@
       ExportError                5   an export does not match its model, or cannot be made of it
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
       Stalled                   70   nothing was finished for too long: the watchdog has ended it
+      DataChanged                1   the run that was to be resumed had other data: a new run begins
       NonfiniteLoss              1   the loss was NaN or infinite; a checkpoint from before is there
       OutputLost                74   standard output cannot be written, as on a full disk
       RunLocked                 75   another process holds the run; try again later
@@ -37,6 +38,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "ConfigErrors",
+    "DataChanged",
     "DataError",
     "ExportError",
     "GateFailed",
@@ -170,6 +172,10 @@ class RunLocked(LightkitError):
     """Another process holds the lock of this job; the same command works once that one has ended."""
 
     exit_code = 75
+
+
+class DataChanged(LightkitError):
+    """The interrupted run that was about to be resumed had other data, or its weights are NaN: a new run begins."""
 
 
 class OutOfTime(LightkitError):

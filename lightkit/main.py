@@ -30,12 +30,12 @@ class Command(NamedTuple):
     """
 
     says: str
-    target: str = "lightkit.cli.stages:run"
+    target: str = "lightkit.commands.fit:run"
 
     @property
     def is_stage(self) -> bool:
         """Whether it has a model, data and a trainer, and the keys that belong to them."""
-        return self.target == "lightkit.cli.stages:run"
+        return self.target == "lightkit.commands.fit:run"
 
     @property
     def module(self) -> str:
@@ -154,9 +154,11 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
     command = COMMANDS[name]
     sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109 (a class_path of the user's own module is found here)
     if command.is_stage and (topics := _help_topics(rest)) is not None:
-        from lightkit.cli.help import show_help  # here, for other commands need none of its words
+        if topics != ["all"]:
+            from lightkit.cli.help import show_help  # here, for other commands need none of its words
 
-        return show_help(name, command.says, topics, watch)
+            return show_help(name, command.says, topics)
+        rest = ["--help"]  # of LightningCLI
     target = getattr(importlib.import_module(command.module), command.target.partition(":")[2])
     if command.is_stage:
         code: int = target(name, rest, watch)

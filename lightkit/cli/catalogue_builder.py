@@ -33,13 +33,13 @@ from lightkit.cli.class_descriptions import (
 )
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
-from lightkit.cli.resume import RunSettings
 from lightkit.config.accelerator.settings import AcceleratorSettings
 from lightkit.config.schema import PACKAGES, describe_type
 from lightkit.launch import LaunchSettings
 from lightkit.launch.plan import ENGINES
 from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
+from lightkit.runs.resume import RunSettings
 
 __all__ = ["build_catalogue", "build_parsers"]
 

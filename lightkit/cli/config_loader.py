@@ -1,18 +1,23 @@
-"""The layers of a command line, laid over one another. No torch."""
+"""Load the config of a command line: read the words, merge the layers, resolve settings for this machine. No torch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from lightkit import config, runs
 from lightkit.config.credentials import HIDDEN
+from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.tree import Leaf, Table
 from lightkit.errors import ConfigError
 from lightkit.export.metadata import format_of
+from lightkit.hardware import this_machine
+from lightkit.launch import LaunchSettings, check_engine, read_settings, read_watchdog, this_rank
+from lightkit.registry.gate import read_gate
 
 __all__ = [
     "NAMED_CLASSES",
@@ -20,9 +25,11 @@ __all__ = [
     "STAGES",
     "WITH_MODEL",
     "LoadedConfig",
+    "limit_to_this_machine",
     "load_config",
     "options_of",
     "read_artefact_option",
+    "resolve_settings",
 ]
 
 Takes = Literal["value", "switch", "optional"]
@@ -89,7 +96,7 @@ class LoadedConfig:
 
     Args:
         arguments: The command line, split.
-        resolved: The config, before its hardware keys are turned into the trainer's.
+        resolved: The merged config, before its hardware keys are resolved.
         base: Run that `--run` names.
     """
 
@@ -99,7 +106,7 @@ class LoadedConfig:
 
 
 def options_of(command: str) -> dict[str, Takes]:
-    """Give the options of a command, and whether each takes a value."""
+    """Return the options of a command, and whether each takes a value."""
     return {**OPTIONS, **_FURTHER.get(command, {})}
 
 
@@ -127,16 +134,16 @@ def load_config(
     default_entries: Sequence[str] = ("callbacks", "logger"),
     environ: Mapping[str, str] = os.environ,
 ) -> LoadedConfig:
-    """Read the words after a command and lay all layers that they name.
+    """Read the words after a command and merge all layers that they name.
 
     Args:
-        command: `fit`, `validate`, `test` or `predict`, whose block in a file counts; empty where there is none.
+        command: `fit`, `validate`, `test` or `predict`, whose block in a file applies; empty where there is none.
         words: The command line after the command.
-        problems: Takes the mistakes, after which the config is what is left.
+        problems: Collects the mistakes; the config is what is left without them.
         options: Its options, and whether each takes a value; those of the command if None.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
-        default_entries: Sections that get an entry of lightkit's own: the checkpoint, and a logger where there is none.
+        default_entries: Sections that get a default entry: the checkpoint, and a logger where there is none.
         environ: Environment variables.
 
     Raises:
@@ -163,20 +170,24 @@ def load_config(
         )
 
     if command == "predict" and not (arguments.files or "run" in arguments.options):
-        arguments.options |= _run_of_weights(arguments)
+        arguments.options |= _find_run_of_weights(arguments)
     if "run" in arguments.options:
-        base = _base_run(command, str(arguments.options["run"]), resolve({}).values.get("run") or {})
-        resolved = _without_addresses(resolve({}, [base.config_path]))  # complete: no defaults of this version to add
+        base = _find_base_run(command, str(arguments.options["run"]), resolve({}).values.get("run") or {})
+        resolved = _drop_hidden_addresses(resolve({}, [base.config_path]))  # complete: needs no defaults
         return LoadedConfig(arguments, resolved, base)
     defaults = {section: _DEFAULT_ENTRIES[section] for section in default_entries}
     resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
-    if "logger" in defaults and not _has_logger(resolved.values):
-        resolved = resolve(defaults)
+    if "logger" in defaults:
+        values = resolved.values
+        trainer = values.get("trainer") or {}
+        in_trainer = isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
+        if not (values.get("logger") or in_trainer):
+            resolved = resolve(defaults)
     return LoadedConfig(arguments, resolved, None)
 
 
-def _run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
-    """Name the run in whose ``export/`` the weights of ``--model`` are: by their place, never by what they say.
+def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
+    """Return ``--run`` for the weights of ``--model`` in a run's ``export`` folder, known by their place alone.
 
     Raises:
         ConfigError: If they are elsewhere, and no key says which module they are for.
@@ -192,8 +203,7 @@ def _run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
     raise ConfigError(f"--model {artefact}: this file has weights alone; say which module they are for: --run or -c.")
 
 
-def _base_run(command: str, reference: str, section: Mapping[str, Any]) -> runs.Run:
-    """Find the run that `--run` names, below the root and for the job that the other layers name."""
+def _find_base_run(command: str, reference: str, section: Mapping[str, Any]) -> runs.Run:
     if command == "fit":
         raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
     run = runs.find(reference, section.get("root") or "runs", section.get("name"))
@@ -202,29 +212,80 @@ def _base_run(command: str, reference: str, section: Mapping[str, Any]) -> runs.
     return run
 
 
-def _without_addresses(resolved: config.Resolved) -> config.Resolved:
-    """Leave out the addresses that a run's training reported to, where the run does not know them any more."""
+def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
+    """Put null in the place of webhook and heartbeat addresses that the run's saved config hides."""
     callbacks = resolved.tree.entries.get("callbacks")
     names = callbacks.entries if isinstance(callbacks, Table) else ()
-    tree = _without_hidden(resolved.tree, ("run", "heartbeat_url"))
+    tree = _drop_hidden(resolved.tree, ("run", "heartbeat_url"))
     for name in names:
-        tree = _without_hidden(tree, ("callbacks", name, "init_args", "webhook_url"))
+        tree = _drop_hidden(tree, ("callbacks", name, "init_args", "webhook_url"))
     return replace(resolved, tree=tree)
 
 
-def _without_hidden(table: Table, path: config.KeyPath) -> Table:
-    """Put null in the place of a value that a run does not keep."""
+def _drop_hidden(table: Table, path: config.KeyPath) -> Table:
     key, rest = path[0], path[1:]
     node = table.entries.get(key)
     if rest and isinstance(node, Table):
-        return replace(table, entries={**table.entries, key: _without_hidden(node, rest)})
+        return replace(table, entries={**table.entries, key: _drop_hidden(node, rest)})
     if not rest and isinstance(node, Leaf) and node.value == HIDDEN:
         return replace(table, entries={**table.entries, key: Leaf(None, node.origin)})
     return table
 
 
-def _has_logger(values: dict[str, Any]) -> bool:
-    trainer = values.get("trainer") or {}
-    return bool(values.get("logger")) or (
-        isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
+def resolve_settings(
+    command: str, loaded: LoadedConfig, problems: config.Problems
+) -> tuple[config.Hardware, LaunchSettings]:
+    """Resolve hardware and launch settings for this machine and collect every configuration error in them.
+
+    Args:
+        command: `fit`, `validate`, `test` or `predict`; others launch nothing.
+        loaded: The command line and its config.
+        problems: Collects the mistakes, whose keys are left out of what is returned.
+    """
+    resolved = drop_paths(loaded.resolved, loaded.resolved.unresolved)
+    if loaded.base is not None:
+        local, resolved = collect_errors(
+            resolved, partial(limit_to_this_machine, saved=loaded.base.config_path), problems
+        )
+        resolved = local or resolved
+    for read in (read_settings, read_watchdog, read_gate):  # their mistakes first: hardware depends on launch
+        _, resolved = collect_errors(resolved, read, problems)
+    machine = None if command == "export" else this_machine()  # an export runs on one CPU, wherever it was trained
+    hardware, resolved = collect_errors(
+        resolved, partial(config.resolve_hardware, machine=machine, environ=os.environ), problems
     )
+    if hardware is None:
+        return config.Hardware(resolved), LaunchSettings()
+    launch, _ = collect_errors(hardware.resolved, read_settings, problems)
+    if launch is not None and command in STAGES and this_rank(os.environ) is None:  # else the launcher has decided
+        with problems.noted():
+            check_engine(launch, hardware.resolved, strategy=hardware.strategy)
+    return hardware, launch or LaunchSettings()
+
+
+def limit_to_this_machine(resolved: config.Resolved, saved: Path) -> config.Resolved:
+    """Drop a launch that reaches beyond this machine from a run's config: its other stages then are one process.
+
+    Args:
+        resolved: The run's config, merged with the user's overrides.
+        saved: File of the run's config.
+    """
+    settings = read_settings(resolved)
+    trainer = resolved.tree.entries.get("trainer")
+    num_nodes = resolved.values["trainer"].get("num_nodes") if isinstance(trainer, Table) else 1
+    is_remote = settings.engine in ("spark", "ray", "slurm") or settings.hosts or settings.slurm
+    if not (is_remote or settings.num_nodes[1] > 1 or num_nodes not in (None, 1)):
+        return resolved
+    overridden = {path[:2] for path, origin in resolved.origins.items() if origin.file != saved and len(path) > 1}
+    if any(path[0] == "launch" for path in overridden):
+        return resolved
+    entries = {key: node for key, node in resolved.tree.entries.items() if key != "launch"}
+    if isinstance(trainer, Table):
+        local = {
+            key: Leaf(value, trainer.entries[key].origin)
+            for key, value in (("devices", 1), ("num_nodes", 1), ("strategy", "auto"))
+            if key in trainer.entries and ("trainer", key) not in overridden
+        }
+        entries["trainer"] = replace(trainer, entries={**trainer.entries, **local})
+    references = {path: text for path, text in resolved.references.items() if path[0] != "launch"}
+    return replace(resolved, tree=replace(resolved.tree, entries=entries), references=references)

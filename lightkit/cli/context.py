@@ -1,4 +1,4 @@
-"""One invocation: its arguments, its config, and what must be undone at its end. No torch yet."""
+"""The context of one invocation: its arguments, its config, its run, and what is undone at its end. No torch."""
 
 from __future__ import annotations
 
@@ -11,79 +11,114 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 from lightkit import config, runs
-from lightkit.cli.config_loader import STAGES, LoadedConfig, load_config, options_of
+from lightkit.cli.config_loader import STAGES, load_config, options_of, resolve_settings
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.predict_options import check_predict_options
-from lightkit.cli.resume import find_checkpoint
-from lightkit.cli.settling import resolve_settings
 from lightkit.cli.validation import validate
 from lightkit.config import Hardware
 from lightkit.config.secrets import find_masked_values
 from lightkit.errors import ConfigError
 from lightkit.launch import LaunchSettings, RankContext, join_launch
+from lightkit.runs.resume import RunStart, find_checkpoint
 from lightkit.runs.signals import SignalWatch
+
+if TYPE_CHECKING:
+    from lightkit.callbacks import RunRecorder
 
 __all__ = ["RunContext", "load_context"]
 
+_PRINT_FLAGS = ("skip_default", "skip_null", "skip_unset")
 
-@dataclass
+
+@dataclass(kw_only=True)
 class RunContext:
-    """What a stage needs to know about its invocation.
+    """One invocation of a command, or of a script.
 
     Args:
-        command: `fit`, `validate`, `test` or `predict`.
+        command: `fit`, `validate`, `test`, `predict` or `export`; empty where a script runs no command.
         words: The command line after the command.
-        resolved: The config.
-        ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or nothing.
-        base: Run that `--run` names.
-        mode: What the screen shows.
-        watch: Handler of SIGINT and SIGTERM.
+        options: The command's own options.
+        inputs: Positional arguments: the images of `predict`.
         passthrough: Arguments that only print help.
         print_config: What to leave out of the config that is printed instead of a run: `skip_default`, `skip_unset`
             or `skip_null`, the first two as in LightningCLI; None runs the stage.
         has_own_parser: Whether a script's own parser decides which keys there are.
-        needs_imports: Whether classes must be imported for a complete verdict on the config.
-        only_checks: Whether the invocation ends once its config is known to be right, before anything is built.
-        hardware: What the hardware keys came to.
-        launch: The config's `launch` block.
-        options: The command's own options, as they were said.
-        inputs: Words that stand alone: the images of `predict`.
-        rank_context: This process among the ranks of a launch, if it is one of them.
-        began_with: What the fit is made from, where that has been looked at already.
-        notifier: Whom the command tells of its beginning and its end.
-        stack: Closed at the end of the invocation: lock, current run.
+        only_checks: Whether the invocation ends once its config is parsed, before anything is built.
+        resolved: The config.
+        hardware: The resolved hardware keys.
+        launch: The config's `launch` section.
         problems: Mistakes that have been found in the config.
         unchecked_classes: Places of classes that must be imported before their arguments can be checked.
         mask: Hides the secrets of the config as the user wrote it.
+        needs_imports: Whether classes must be imported for a complete verdict on the config.
+        base: Run that `--run` names.
+        ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or None.
+        mode: What the screen shows.
+        watch: Handler of SIGINT and SIGTERM.
+        rank_context: This process among the ranks of a launch, if it is one of them.
+        notifier: Sends the beginning and the end of the command.
+        stack: Closed at the end of the invocation: lock, run, trust.
+        began_with: Digests of the inputs of the fit, where they have been computed.
+        saved_config: The config as the run folder keeps it, once the run has begun.
+        start: The run and the checkpoint that it starts from, once it has begun.
+        recorder: Keeps the run folder up to date.
+        data_before: Description of the data that the interrupted run was trained on.
+        resumes_automatically: Whether the run was resumed without the user naming it.
+        keeps_folder: Set once training has begun: a mistake in the config that shows before leaves no folder.
     """
 
     command: str
     words: list[str]
-    resolved: config.Resolved
-    ckpt_path: str | None
-    base: runs.Run | None
-    mode: OutputMode
-    watch: SignalWatch
-    passthrough: list[str]
-    print_config: tuple[str, ...] | None = None
-    has_own_parser: bool = False
-    needs_imports: bool = True
-    only_checks: bool = False
-    hardware: Hardware = field(kw_only=True)
-    launch: LaunchSettings = field(default_factory=LaunchSettings)
     options: Mapping[str, str | bool] = field(default_factory=dict)
     inputs: Sequence[str] = ()
-    rank_context: RankContext | None = None
-    began_with: runs.Inputs | None = None
-    notifier: CommandNotifier = field(default_factory=CommandNotifier)
-    stack: ExitStack = field(default_factory=ExitStack)
+    passthrough: list[str] = field(default_factory=list)
+    print_config: tuple[str, ...] | None = None
+    has_own_parser: bool = False
+    only_checks: bool = False
+    resolved: config.Resolved
+    hardware: Hardware
+    launch: LaunchSettings = field(default_factory=LaunchSettings)
     problems: config.Problems = field(default_factory=config.Problems)
     unchecked_classes: Sequence[config.KeyPath] = ()
+    needs_imports: bool = True
     mask: Callable[[str], str] = str
+    base: runs.Run | None = None
+    ckpt_path: str | None = None
+    mode: OutputMode = "plain"
+    watch: SignalWatch
+    rank_context: RankContext | None = None
+    notifier: CommandNotifier = field(default_factory=CommandNotifier)
+    stack: ExitStack = field(default_factory=ExitStack)
+    began_with: runs.Inputs | None = None
+    saved_config: dict[str, Any] = field(default_factory=dict)
+    start: RunStart = field(init=False)
+    recorder: RunRecorder = field(init=False)
+    data_before: dict[str, Any] | None = None
+    resumes_automatically: bool = False
+    keeps_folder: Event = field(default_factory=Event)
+
+    @property
+    def run(self) -> runs.Run:
+        """The run that has begun."""
+        return self.start.run
+
+    @property
+    def weights(self) -> Path | None:
+        """Exported weights in the place of a checkpoint."""
+        return Path(str(self.options["artefact"])) if "artefact" in self.options else None
+
+    @property
+    def default_name(self) -> str:
+        """Name of the job where the config has none: that of the base run, or of the last config file."""
+        if self.base is not None:
+            return self.base.name
+        files = config.split_arguments(self.words, options=options_of(self.command), takes_inputs=True).files
+        return Path(files[-1]).stem if files else "default"
 
     def attach_notifier(self, notifier: CommandNotifier) -> None:
         """Let the command's notifier send the beginning, now that the config is known.
@@ -105,32 +140,22 @@ class RunContext:
             raise error.reworded(self.mask)
 
     def environment_digest(self, salt: str) -> str:
-        """Tell apart, without showing them, the values that came from the environment.
+        """Compute the digest of the values that came from the environment.
 
         Args:
-            salt: Anything that differs from run to run, so that equal values do not look equal.
+            salt: Differs from run to run, so that equal values do not look equal.
         """
-        values = sorted(
-            (config.dotted(path), str(_at(self.resolved.values, path))) for path in self.resolved.references
-        )
-        return hashlib.sha256(json.dumps([salt, *values]).encode()).hexdigest()
+        values = []
+        for path in self.resolved.references:
+            value: Any = self.resolved.values
+            for part in path:
+                value = value[part]
+            values.append((config.dotted(path), str(value)))
+        return hashlib.sha256(json.dumps([salt, *sorted(values)]).encode()).hexdigest()
 
     def tell(self, text: str) -> None:
-        """Say something on standard error that the user did not ask for but should know."""
+        """Print information on standard error."""
         logging.getLogger("lightkit").info(text)
-
-    @property
-    def weights(self) -> Path | None:
-        """Exported weights in the place of a checkpoint."""
-        return Path(str(self.options["artefact"])) if "artefact" in self.options else None
-
-    @property
-    def default_name(self) -> str:
-        """Name of the job where the config has none: that of the run in hand, or of the last config file."""
-        if self.base is not None:
-            return self.base.name
-        files = config.split_arguments(self.words, options=options_of(self.command), takes_inputs=True).files
-        return Path(files[-1]).stem if files else "default"
 
 
 def load_context(
@@ -155,17 +180,17 @@ def load_context(
         watch: Handler of SIGINT and SIGTERM.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
-        default_entries: Sections that get an entry of lightkit's own: the checkpoint, and a logger where there is none.
+        default_entries: Sections that get a default entry: the checkpoint, and a logger where there is none.
         has_own_parser: Whether a script's own parser decides which keys there are.
         full: Whether jsonargparse is asked for more mistakes also where the schema describes every class.
 
     Raises:
         ConfigError: If anything in them is wrong.
-        DataError: If nothing is but that data is missing.
+        DataError: If nothing is wrong but data is missing.
     """
     problems = config.Problems()
     try:
-        laid = load_config(
+        loaded = load_config(
             command,
             words,
             problems,
@@ -173,82 +198,58 @@ def load_context(
             subcommands=subcommands,
             default_entries=default_entries,
         )
-    except ConfigError as error:  # nothing is left to go on with
+    except ConfigError as error:  # nothing is left to check
         problems.add(error)
         problems.raise_any()
         raise
-    for problem in find_masked_values(laid.resolved.tree):
+    for problem in find_masked_values(loaded.resolved.tree):
         problems.add(problem)
-    session = _session(command, words, watch, laid, problems)
-    session.has_own_parser = has_own_parser
-    if not has_own_parser and not session.passthrough:
-        session.resolved, result = validate(command, laid, session.resolved, problems)
-        session.unchecked_classes, session.needs_imports = result.unjudged, not result.is_final
-    session.problems, session.mask = problems, laid.resolved.masked
-    if not (problems and (session.unchecked_classes or full)):
-        session.raise_problems()
-    return session
-
-
-def _session(
-    command: str, words: Sequence[str], watch: SignalWatch, laid: LoadedConfig, problems: config.Problems
-) -> RunContext:
-    options, base = laid.arguments.options, laid.base
-    settled = resolve_settings(command, laid, problems)
-    resolved = settled.hardware.resolved
-    session = RunContext(
+    hardware, launch = resolve_settings(command, loaded, problems)
+    options, resolved = loaded.arguments.options, hardware.resolved
+    context = RunContext(
         command=command,
         words=list(words),
-        resolved=resolved,
-        ckpt_path=None,
-        base=base,
-        mode="plain",
-        watch=watch,
-        passthrough=laid.arguments.passthrough,
-        hardware=settled.hardware,
-        launch=settled.launch,
         options=options,
-        inputs=tuple(laid.arguments.inputs),
+        inputs=tuple(loaded.arguments.inputs),
+        passthrough=loaded.arguments.passthrough,
+        has_own_parser=has_own_parser,
+        resolved=resolved,
+        hardware=hardware,
+        launch=launch,
+        problems=problems,
+        mask=loaded.resolved.masked,
+        base=loaded.base,
+        watch=watch,
     )
     with problems.noted():
-        session.print_config = _print_flags(options.get("print_config"))
+        context.print_config = _parse_print_flags(options.get("print_config"))
     if command == "predict":
         with problems.noted():
-            check_predict_options(options, session.inputs)
+            check_predict_options(options, context.inputs)
     with problems.noted():
-        session.mode = choose_output_mode(_shown(command, options), sys.stdout)
+        is_path = command in ("export", "predict") and options.get("output") != "json"
+        shown = {key: value for key, value in options.items() if key != "output" or not is_path}
+        context.mode = choose_output_mode(shown, sys.stdout)
     with problems.noted():
-        session.ckpt_path = (
-            None if session.weights else _checkpoint(options.get("ckpt_path", resolved.values.get("ckpt_path")), base)
-        )
+        named = options.get("ckpt_path", resolved.values.get("ckpt_path"))
+        if context.base is not None and context.weights is None:
+            context.ckpt_path = str(find_checkpoint(context.base, "best" if named is None else str(named)))
+        elif named and context.weights is None:
+            context.ckpt_path = str(named)
     if command and not problems:
-        session.rank_context = join_launch(os.environ, (resolved.values.get("run") or {}).get("root") or "runs")
-    return session
+        context.rank_context = join_launch(os.environ, (resolved.values.get("run") or {}).get("root") or "runs")
+    if not has_own_parser and not context.passthrough:
+        context.resolved, result = validate(command, loaded, resolved, problems)
+        context.unchecked_classes, context.needs_imports = result.unjudged, not result.is_final
+    if not (problems and (context.unchecked_classes or full)):
+        context.raise_problems()
+    return context
 
 
-def _shown(command: str, options: Mapping[str, str | bool]) -> Mapping[str, str | bool]:
-    """Leave out ``--output`` where it is a place for files."""
-    is_place = command in ("export", "predict") and options.get("output") != "json"
-    return {key: value for key, value in options.items() if key != "output" or not is_place}
-
-
-def _checkpoint(named: Any, base: runs.Run | None) -> str | None:
-    if base is None:
-        return str(named) if named else None
-    return str(find_checkpoint(base, "best" if named is None else str(named)))
-
-
-def _print_flags(said: str | bool | None) -> tuple[str, ...] | None:
-    if said is None:
+def _parse_print_flags(value: str | bool | None) -> tuple[str, ...] | None:
+    if value is None:
         return None
-    flags = tuple(said.split(",")) if isinstance(said, str) and said else ()
-    known = ("skip_default", "skip_null", "skip_unset")
-    if unknown := [flag for flag in flags if flag not in known]:
-        raise ConfigError(f"--print_config: expected {', '.join(known)}, got {unknown[0]!r}")
+    flags = tuple(value.split(",")) if isinstance(value, str) and value else ()
+    if unknown := [flag for flag in flags if flag not in _PRINT_FLAGS]:
+        raise ConfigError(f"--print_config: expected {', '.join(_PRINT_FLAGS)}, got {unknown[0]!r}")
     return flags
-
-
-def _at(values: Any, path: config.KeyPath) -> Any:
-    for part in path:
-        values = values[part]
-    return values

@@ -70,7 +70,7 @@ def validate_with_imports(context: RunContext) -> None:
         return
     with context.stack:
         try:
-            LightkitCLI(session=remaining)
+            LightkitCLI(context=remaining)
         except Checked:
             return
         except LightkitError as error:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightkit.runs.signals import SignalWatch
-
 __all__ = ["OWN_OPTIONS", "show_help"]
 
 OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -82,22 +80,17 @@ _TOPICS = """\
 """
 
 
-def show_help(command: str, does: str, topics: Sequence[str], watch: SignalWatch) -> int:
+def show_help(command: str, does: str, topics: Sequence[str]) -> int:
     """Print the help of a stage, or of one topic in it, and return the exit code.
 
     Args:
         command: The stage.
         does: Its purpose, as the list of commands has it.
         topics: Words after `--help`.
-        watch: Handler of SIGINT and SIGTERM.
 
     Raises:
         ConfigError: If there is no such topic.
     """
-    if list(topics) == ["all"]:
-        from lightkit.cli.stages import run  # here, because it loads torch and Lightning
-
-        return run(command, ["--help"], watch)
     if topics:
         from lightkit.cli.help_topics import format_topic  # here, because it loads what reads configs, and the schema
 

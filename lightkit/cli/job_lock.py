@@ -6,8 +6,8 @@ from pathlib import Path
 
 from lightkit import runs
 from lightkit.cli.context import RunContext
-from lightkit.cli.resume import RunSettings, open_named_run
 from lightkit.errors import RunLocked
+from lightkit.runs.resume import RunSettings, open_named_run
 
 __all__ = ["create_job_lock", "find_job"]
 

@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["build_model", "translate_model_errors"]
 
 
-class _Builder(LightkitCLI):
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Do nothing."""
-
-
 def build_model(context: RunContext) -> tuple[LightningModule, LightningDataModule | None]:
     """Build the model, without its weights, and the data, as `lightkit export` does."""
-    built = _Builder(session=context)
+    built = LightkitCLI(context=context)
     return built.model, built.datamodule
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from jsonargparse import Namespace
 from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.plugins.precision import Precision
 
+from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.tuning.benchmark import make_trainer
 
@@ -71,8 +73,8 @@ class ModelFactory(LightkitCLI):
         """Build a trainer that nothing is trained with."""
         return make_trainer(self.trainer_arguments, [])
 
-    def _begin(self) -> None:
-        """Begin no run."""
+    def start_run(self, context: RunContext, section: Namespace) -> None:
+        """Start no run."""
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run nothing."""

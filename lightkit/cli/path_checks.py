@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.resume import check_checkpoint_file, open_named_run
 from lightkit.config import Problems, Resolved, mistake
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
 __all__ = ["check_paths", "explain_unwritable"]
 

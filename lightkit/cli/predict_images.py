@@ -14,13 +14,13 @@ from lightkit.callbacks.predictions import ListedPredictions
 from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.predict_options import format_predict_end, parse_predict_options
-from lightkit.cli.resume import RunStart
 from lightkit.config import mistake
 from lightkit.data.listed import ListedImages
 from lightkit.errors import LightkitError
 from lightkit.models.exported import load_exported
 from lightkit.prediction.table import STANDARD_OUTPUT
 from lightkit.prediction.writer import PredictionWriter
+from lightkit.runs.resume import RunStart
 
 _log = logging.getLogger("lightkit")
 

@@ -27,7 +27,6 @@ from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pydoc import locate
-from types import MethodType
 from typing import Any, NoReturn
 from unittest.mock import patch
 
@@ -262,7 +261,7 @@ class _PartsCLI(LightkitCLI):
         self.built_from: dict[int, tuple[KeyPath, Any]] = {}
         """Key and arguments of each callback, by its `id`."""
         self.not_tried: dict[str, str] = {}
-        super().__init__(session=session)
+        super().__init__(context=session)
 
     def instantiate_classes(self) -> None:
         """Build data, model, callbacks and loggers."""
@@ -274,8 +273,8 @@ class _PartsCLI(LightkitCLI):
         self.datamodule = self._build("data", section.get("data"))
         self.model = self._build("model", section.get("model"))
         self.is_complete = self.model is not None and (self.datamodule is not None or not section.get("data"))
-        if self.model is not None and any(self._get(self.config, key) for key in self._automatic_optimizers()):
-            self.model.configure_optimizers = MethodType(self._make_optimizers, self.model)
+        if self.model is not None:
+            self.defer_optimizers(self.model)
         for name, add in (("callbacks", self._add_callback), ("logger", self._add_logger)):
             value = self.trainer_section.get(name)
             entries = {f".{n}": entry for n, entry in enumerate(value)} if isinstance(value, list) else {"": value}
@@ -289,7 +288,7 @@ class _PartsCLI(LightkitCLI):
     def _prepare_subcommand_kwargs_of(self, section: Any) -> dict[str, Any]:
         given = {name: section[name] for name in self._subcommand_method_arguments[str(self.subcommand)]}
         given |= {name: False for name in ("verbose", "return_predictions") if name in given}
-        return restrict_loading(given)
+        return given | ({"weights_only": restrict_loading(given["weights_only"])} if "weights_only" in given else {})
 
     def _skip_default_weights(self, model: Any) -> None:
         """Do not download weights: they change no shape, and training fetches them."""
@@ -339,14 +338,14 @@ class _PartsCLI(LightkitCLI):
         if reason is _TRAINS_ITSELF:
             self.finders.append(callback)
 
-    def _make_optimizers(self, module: LightningModule) -> Any:
+    def create_optimizers(self, module: LightningModule) -> Any:
         """Build the config's optimizers when the trainer asks for them, and name the key whose class raises.
 
         Raises:
             ConfigError: In place of what the class raises.
         """
         try:
-            return self._late_optimizers(module)
+            return super().create_optimizers(module)
         except LightkitError:
             raise
         except Exception as error:

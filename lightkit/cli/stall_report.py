@@ -15,7 +15,6 @@ from pathlib import Path
 
 from lightkit import runs
 from lightkit.cli.context import RunContext
-from lightkit.cli.stage import Stage
 from lightkit.errors import Stalled
 from lightkit.launch import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat
 
@@ -26,24 +25,22 @@ _RECORD_S = 2.0  # for a record of the end that is being written, out of the sam
 _NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of it too
 
 
-def make_watchdog(session: RunContext, stage: Stage, settings: WatchdogSettings) -> Watchdog:
+def make_watchdog(session: RunContext, settings: WatchdogSettings) -> Watchdog:
     """Make the watchdog of a stage; a stall that it ends gently leaves the session as the error `Stalled`.
 
     Args:
         session: The invocation.
-        stage: The stage that has begun.
         settings: The config's `watchdog` block.
     """
-    report = _StallReport(session, stage, settings)
+    report = _StallReport(session, settings)
     session.stack.enter_context(report.raising_stalled())
     return report.watchdog
 
 
 class _StallReport:
-    def __init__(self, session: RunContext, stage: Stage, settings: WatchdogSettings) -> None:
+    def __init__(self, session: RunContext, settings: WatchdogSettings) -> None:
         self._session = session
-        self._stage = stage
-        self._run = stage.start.run
+        self._run = session.run
         self._is_reported = False
         self._stacks: Path | None = None
         most_s = math.inf if session.rank_context is None else session.launch.stall_timeout_s
@@ -86,7 +83,7 @@ class _StallReport:
             path.parent.mkdir(exist_ok=True)
             path.write_text(self._session.resolved.masked(text), encoding="utf-8", errors="replace")
             self._stacks = path
-            self._stage.recorder.events.write(
+            self._session.recorder.events.write(
                 "stall",
                 phase=stall.phase,
                 seconds=stall.seconds,
@@ -114,10 +111,10 @@ class _StallReport:
                 child.kill()
             os._exit(STALLED)
         if not self._is_reported:
-            self._stage.recorder.reserve_end(_RECORD_S)
+            self._session.recorder.reserve_end(_RECORD_S)
             error = Stalled(self._format(stall, runs.newest_written))
             message = f"error: {error}"
-            self._stage.recorder.close(error)
+            self._session.recorder.close(error)
             self._session.notifier.tell_now(error, within_s=_NEWS_S)
         end_by_force()
 

@@ -1,14 +1,15 @@
-"""What a recorded run adds to the trainer of its config: callbacks, a checkpoint writer, and the parts of an engine."""
+"""What a recorded run adds to the trainer of its config: callbacks, checkpoint plugin, parts of an engine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
@@ -38,23 +39,19 @@ from lightkit.cli.deadline_option import get_deadline
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.cli.run_header import RunHeader
-from lightkit.cli.scripted import DataChanged
-from lightkit.cli.stage import Stage
+from lightkit.cli.run_lifecycle import find_last_good
 from lightkit.cli.stall_report import make_watchdog
 from lightkit.distributed.xla import HushXLA, trains_on_xla
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, DataChanged
 from lightkit.launch import WatchdogSettings, heartbeat, read_watchdog
 from lightkit.launch.plan import THREADS
 
-__all__ = ["TrainerComponents", "computation_unrecorded", "list_callbacks", "share_devices", "take_threads"]
-
-_OF_ALL_STAGES = ("memory_format", "tf32")
-_OF_TRAINING = (*_OF_ALL_STAGES, "compile", "fused")
+__all__ = ["build_components", "build_computation", "finish_trainer", "list_callbacks", "set_devices", "set_threads"]
 
 
-def share_devices(trainer: Any, session: RunContext) -> None:
-    """Let the trainer count the ranks as their launcher does; the saved config keeps what the user said."""
-    rank = None if session.rank_context is None else session.rank_context.rank
+def set_devices(trainer: Namespace, context: RunContext) -> None:
+    """Set the trainer's devices, nodes and strategy as the launcher counts them; the saved config keeps the user's."""
+    rank = None if context.rank_context is None else context.rank_context.rank
     if rank is None or rank.engine not in ("torchrun", "slurm", "ray"):
         return
     in_ray = rank.engine == "ray"  # it shows each rank one device, and knows the others itself
@@ -65,232 +62,173 @@ def share_devices(trainer: Any, session: RunContext) -> None:
         trainer["strategy"] = "ddp"
 
 
-def take_threads(session: RunContext, section: Any) -> None:
-    """Compute with the threads of the config: torch has made its pool by now. Processes started later are told.
-
-    Args:
-        session: The invocation, at whose end all is as before.
-        section: The config of the command.
-    """
-    threads = section["launch"]["threads"]
-    if threads is None:
+def set_threads(num_threads: int | None, context: RunContext) -> None:
+    """Set torch's threads, whose pool exists by now, and those of processes started later, until the context ends."""
+    if num_threads is None:
         return
-    before, told = torch.get_num_threads(), os.environ.get(THREADS)
+    before, variable = torch.get_num_threads(), os.environ.get(THREADS)
 
-    def take_back() -> None:
+    def restore() -> None:
         torch.set_num_threads(before)
         os.environ.pop(THREADS, None)
-        os.environ.update({} if told is None else {THREADS: told})
+        os.environ.update({} if variable is None else {THREADS: variable})
 
-    session.stack.callback(take_back)
-    torch.set_num_threads(threads)
-    os.environ[THREADS] = str(threads)
+    context.stack.callback(restore)
+    torch.set_num_threads(num_threads)
+    os.environ[THREADS] = str(num_threads)
 
 
-def list_callbacks(given: Mapping[str, Any]) -> list[Callback]:
-    """Give the callbacks among a trainer's arguments, where one alone may stand."""
-    own = given.get("callbacks") or []
+def list_callbacks(trainer: Mapping[str, Any]) -> list[Callback]:
+    """List the callbacks among a trainer's arguments, where a single one may stand."""
+    own = trainer.get("callbacks") or []
     return list(own) if isinstance(own, list) else [own]
 
 
-def computation_unrecorded(section: Any) -> Computation | None:
-    """Give what computes as the section `accelerator` says where no run is recorded.
+def build_computation(section: Mapping[str, Any], *, trains: bool = True) -> list[Callback]:
+    """Build the callback that applies the section `accelerator`; none where it leaves torch's defaults.
 
     Args:
-        section: Of a config without a session, or without a command; None where the parser has no such section.
+        section: The section.
+        trains: Whether the model is trained: only then it is compiled, and has an optimizer.
     """
-    return _computation({} if section is None else dict(vars(section)), _OF_TRAINING)
+    keys = ("memory_format", "tf32", "compile", "fused") if trains else ("memory_format", "tf32")
+    given = {key: section[key] for key in keys if section.get(key) not in (None, False, "contiguous")}
+    given |= {key: False for key in ("tf32", "fused") if key in keys and section.get(key) is False}
+    return [Computation(**given)] if given else []
 
 
-def _computation(said: Mapping[str, Any], keys: Collection[str]) -> Computation | None:
-    """Give what computes as the section `accelerator` says; None where it says nothing else than torch does."""
-    given = {key: said[key] for key in keys if said.get(key) not in (None, False, "contiguous")}
-    given |= {key: False for key in ("tf32", "fused") if key in keys and said.get(key) is False}
-    return Computation(**given) if given else None
-
-
-class TrainerComponents:
-    """What the trainer of a run gets beside what its config says.
+def build_components(context: RunContext, trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the trainer's arguments that differ from those of the config.
 
     Args:
-        session: The invocation.
-        stage: The stage that has begun.
-        saved_config: The config as the run folder keeps it.
+        context: The invocation, whose run has begun.
+        trainer: The trainer's arguments, with callbacks and plugins instantiated.
     """
+    callbacks = _build_callbacks(context, trainer)
+    own = trainer.get("plugins")
+    plugins = list(own) if isinstance(own, list) else [] if own is None else [own]
+    if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
 
-    def __init__(self, session: RunContext, stage: Stage, saved_config: Mapping[str, Any]) -> None:
-        self._session = session
-        self._stage = stage
-        self._saved_config = saved_config
+        def record_checkpoint(path: Path, facts: Mapping[str, Any]) -> None:
+            context.recorder.checkpoint_saved(path, facts["epoch"], facts["global_step"], path.stem)
 
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Give the trainer's arguments that differ from those of the config.
-
-        Args:
-            given: The trainer's arguments, with callbacks and plugins that are built.
-        """
-        callbacks, plugins = self._callbacks(given), self._plugins(given)
-        return {"callbacks": callbacks, "plugins": plugins, **self._parts_of_engine(callbacks, plugins)}
-
-    def _parts_of_engine(self, callbacks: list[Callback], plugins: list[Any] | None) -> dict[str, Any]:
-        """Give the trainer what an engine has for it beside its variables."""
-        engine = None if self._session.rank_context is None else self._session.rank_context.rank.engine
-        if engine == "slurm":  # the batch script puts the job into the queue again, with our own checkpoint
-            return {"plugins": [*(plugins or []), SLURMEnvironment(auto_requeue=False)]}
-        if engine != "ray":
-            return {}
+        kind = VerifiedXLACheckpointIO if _is_on_xla(trainer) else VerifiedCheckpointIO
+        mask = partial(redact, context.resolved)
+        plugins.append(kind(mask=mask, on_saved=record_checkpoint, on_taken=heartbeat().leave))
+    arguments = {
+        "callbacks": callbacks,
+        "plugins": plugins,
+        "enable_model_summary": trainer.get("enable_model_summary") or False,
+    }
+    engine = None if context.rank_context is None else context.rank_context.rank.engine
+    if engine == "slurm":  # the batch script requeues the job, with our own checkpoint
+        plugins.append(SLURMEnvironment(auto_requeue=False))
+    elif engine == "ray":
         from lightkit.launch.ray import lightning_parts  # here, because it loads Ray
 
-        strategy, its_plugins, its_callbacks = lightning_parts()
-        return {
-            "strategy": strategy,
-            "plugins": [*(plugins or []), *its_plugins],
-            "callbacks": [*callbacks, *its_callbacks],
-        }
+        strategy, ray_plugins, ray_callbacks = lightning_parts()
+        plugins += ray_plugins
+        callbacks += ray_callbacks
+        arguments["strategy"] = strategy
+    return arguments
 
-    def _callbacks(self, given: Mapping[str, Any]) -> list[Callback]:
-        own = list_callbacks(given)
-        if given.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
-            own = [callback for callback in own if not isinstance(callback, Checkpoint)]
-        run, rank_context = self._stage.start.run, self._session.rank_context
-        shown: list[Callback] = [RunHeader(self._session.mode, run, self._session.hardware)]
-        if given.get("enable_progress_bar") is not False and not any(
-            isinstance(callback, ProgressBar) for callback in own
-        ):
-            shown.append(progress_for(self._session.mode, tells_end=not self._session.inputs))
-        if self._session.command == "predict":
-            shown.append(
-                build_prediction_callback(self._session) if self._session.inputs else PredictionTable(run.folder)
-            )
-        stop = StopOnSignal(self._session.watch, last_good=self._last_good)
-        unchanged = LambdaCallback(setup=self._refuse_other_data)
-        began = LambdaCallback(on_fit_start=self._log_config, on_train_start=self._note_beginning)
-        watchdog = make_watchdog(self._session, self._stage, read_watchdog(self._session.resolved))
-        watch = StallWatch(watchdog, gently=rank_context is None)
-        recorder = self._stage.recorder
-        bad_images = BadImages(run, events=recorder.events)
-        hush: list[Callback] = [HushXLA()] if trains_on_xla(given.get("accelerator"), given.get("strategy")) else []
-        late = self._in_time()
-        hush += self._finite_loss()  # before others, so that none takes a spoilt batch for a good one
-        return [
-            *self._computation(),
-            *hush,
-            unchanged,
-            *own,
-            recorder,
-            bad_images,
-            ResumeState(),
-            stop,
-            *late,
-            began,
-            watch,
-            *shown,
-        ]
 
-    def _computation(self) -> list[Callback]:
-        """Give what computes as the section `accelerator` says; only training compiles, or has an optimizer."""
-        said: Mapping[str, Any] = self._saved_config.get("accelerator") or {}
-        keys = _OF_TRAINING if self._session.command == "fit" else _OF_ALL_STAGES
-        computing = _computation(said, keys)
-        return [] if computing is None else [computing]
+def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Callback]:
+    run, recorder, trains = context.run, context.recorder, context.command == "fit"
+    saved, last_good = context.saved_config, partial(find_last_good, context)
+    own = list_callbacks(trainer)
+    if trainer.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
+        own = [callback for callback in own if not isinstance(callback, Checkpoint)]
+    first: list[Callback] = build_computation(saved.get("accelerator") or {}, trains=trains)
+    if _is_on_xla(trainer):
+        first.append(HushXLA())
+    if trains:  # before the user's, so that none of them takes a bad batch for a good one
+        action = (saved.get("watchdog") or {}).get("on_nonfinite", WatchdogSettings().on_nonfinite)
+        first += [DiskSpaceMonitor(run), FiniteLoss(action, events=recorder.events, last_good=last_good)]
+    last: list[Callback] = []
+    if (deadline := get_deadline(context)) is not None:
+        last.append(StopAtDeadline(deadline, last_good=last_good, stopped=recorder.stopped_early))
+    last += [
+        LambdaCallback(on_fit_start=partial(_log_config, context), on_train_start=partial(_keep_run, context)),
+        StallWatch(make_watchdog(context, read_watchdog(context.resolved)), gently=context.rank_context is None),
+        RunHeader(context.mode, run, context.hardware),
+    ]
+    has_bar = any(isinstance(callback, ProgressBar) for callback in own)
+    if trainer.get("enable_progress_bar") is not False and not has_bar:
+        last.append(progress_for(context.mode, tells_end=not context.inputs))
+    if context.command == "predict":
+        last.append(build_prediction_callback(context) if context.inputs else PredictionTable(run.folder))
+    return [
+        *first,
+        LambdaCallback(setup=partial(_check_same_data, context)),
+        *own,
+        recorder,
+        BadImages(run, events=recorder.events),
+        ResumeState(),
+        StopOnSignal(context.watch, last_good=last_good),
+        *last,
+    ]
 
-    def _finite_loss(self) -> list[Callback]:
-        """Give what looks at the loss of each training batch, and at the disk."""
-        if self._session.command != "fit":
-            return []
-        action = (self._saved_config.get("watchdog") or {}).get("on_nonfinite", WatchdogSettings().on_nonfinite)
-        run, events = self._stage.start.run, self._stage.recorder.events
-        return [
-            DiskSpaceMonitor(run),
-            FiniteLoss(action, events=events, last_good=self._last_good),
-        ]
 
-    def _in_time(self) -> list[Callback]:
-        """Give what heeds the deadline, if there is one."""
-        deadline = get_deadline(self._session)
-        if deadline is None:
-            return []
-        return [
-            StopAtDeadline(
-                deadline,
-                last_good=self._last_good,
-                stopped=self._stage.recorder.stopped_early,
-            )
-        ]
+def _is_on_xla(trainer: Mapping[str, Any]) -> bool:
+    return trains_on_xla(trainer.get("accelerator"), trainer.get("strategy"))
 
-    def _last_good(self) -> Path | None:
-        """Return the newest checkpoint that can be read."""
-        return runs.last_good(self._stage.start.run.checkpoints, report=lambda _: None)
 
-    def _refuse_other_data(self, trainer: Trainer, _module: LightningModule, stage: str) -> None:
-        """Do not go on by itself with other data than the interrupted run had."""
-        before = self._stage.data_before
-        describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
-        if stage != "fit" or not self._stage.resumes_by_itself or before is None or not callable(describe):
-            return
-        now = describe()
-        if now.get("fingerprint") != before.get("fingerprint"):
-            versions = [said.get("version") for said in (before, now)]
-            which = (
-                ""
-                if None in versions or len(set(map(str, versions))) == 1
-                else " (version {}, now {})".format(*versions)
-            )
-            raise DataChanged(
-                f"begins a new run: the data has changed since {self._stage.start.run.folder} was interrupted{which}; "
-                f"--run.resume={self._stage.start.run.folder} goes on there"
-            )
+def _check_same_data(context: RunContext, trainer: Trainer, _module: LightningModule, stage: str) -> None:
+    """Begin a new run where a run that resumes automatically had other data.
 
-    def _refuse_spoilt(self, checkpoint: Path, state: Mapping[str, Any]) -> None:
-        """Do not go on from weights that are NaN: no training heals them, and the same would come out each night."""
-        if not (names := nan_weights(state)):
-            return
-        what = f"weights of {checkpoint} are NaN ({', '.join(names[:3])}{', ...' * (len(names) > 3)})"
-        if not self._stage.resumes_by_itself:
+    Raises:
+        DataChanged: If the data's fingerprint differs.
+    """
+    before = context.data_before
+    describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
+    if stage != "fit" or not context.resumes_automatically or before is None or not callable(describe):
+        return
+    now = describe()
+    if now.get("fingerprint") == before.get("fingerprint"):
+        return
+    old, new = before.get("version"), now.get("version")
+    versions = "" if None in (old, new) or str(old) == str(new) else f" (version {old}, now {new})"
+    raise DataChanged(
+        f"begins a new run: the data has changed since {context.run.folder} was interrupted{versions}; "
+        f"--run.resume={context.run.folder} goes on there"
+    )
+
+
+def _log_config(context: RunContext, trainer: Trainer, _module: LightningModule) -> None:
+    """Log the whole config; Lightning logs the hyper-parameters of the model and the data only."""
+    for logger in trainer.loggers:
+        logger.log_hyperparams(drop_nulls(context.saved_config))
+
+
+def _keep_run(context: RunContext, trainer: Trainer, _module: LightningModule) -> None:
+    """Keep the run folder from here on, and let `latest` point to it."""
+    if trainer.is_global_zero and not getattr(trainer, "fast_dev_run", False):
+        runs.point_latest(context.run)
+    context.keeps_folder.set()
+
+
+def finish_trainer(context: RunContext, trainer: Trainer) -> None:
+    """Check the checkpoint, give the user's checkpoint callbacks their folder, and hide secrets from loggers.
+
+    Raises:
+        ConfigError: If the checkpoint is unreadable, needs code, is not enough to resume from, or its weights are NaN.
+        DataChanged: If they are NaN and the run was resumed automatically.
+    """
+    checkpoint = context.start.checkpoint
+    if checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
+        content = read_checkpoint(checkpoint, mmap=True)  # here, before data are prepared
+        check_content(content, checkpoint, goes_on=context.command == "fit")
+        if context.command == "fit" and (names := nan_weights(content["state_dict"])):
+            what = f"weights of {checkpoint} are NaN ({', '.join(names[:3])}{', ...' * (len(names) > 3)})"
+            if context.resumes_automatically:
+                raise DataChanged(f"begins a new run: {what}, and no training can go on from them")
             raise ConfigError(f"No training can go on from it: {what}. Expected a checkpoint from before, or none.")
-        raise DataChanged(f"begins a new run: {what}, and no training can go on from them")
-
-    def _log_config(self, trainer: Trainer, _module: LightningModule) -> None:
-        """Give trackers the whole config; Lightning gives them the model's and the data's arguments only."""
-        for logger in trainer.loggers:
-            logger.log_hyperparams(drop_nulls(self._saved_config))
-
-    def _note_beginning(self, trainer: Trainer, _module: LightningModule) -> None:
-        """From here on the run is worth keeping, and the newest."""
-        if trainer.is_global_zero and not getattr(trainer, "fast_dev_run", False):
-            runs.point_latest(self._stage.start.run)
-        self._stage.worth_keeping.set()
-
-    def _plugins(self, given: Mapping[str, Any]) -> list[Any] | None:
-        own = given.get("plugins")
-        plugins = list(own) if isinstance(own, list) else [] if own is None else [own]
-        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-            on_xla = trains_on_xla(given.get("accelerator"), given.get("strategy"))
-            kind = VerifiedXLACheckpointIO if on_xla else VerifiedCheckpointIO
-            mask, taken = partial(redact, self._session.resolved), heartbeat().leave
-            plugins.append(kind(mask=mask, on_saved=self._note_checkpoint, on_taken=taken))
-        return plugins
-
-    def _note_checkpoint(self, path: Path, facts: Mapping[str, Any]) -> None:
-        self._stage.recorder.checkpoint_saved(path, facts["epoch"], facts["global_step"], path.stem)
-
-    def attach(self, trainer: Trainer) -> None:
-        """Judge the checkpoint, give people's own checkpoint callbacks their folder, and keep secrets from loggers.
-
-        Raises:
-            ConfigError: If the checkpoint is none, needs code, or is not enough to go on from.
-        """
-        checkpoint = self._stage.start.checkpoint
-        if checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
-            content = read_checkpoint(checkpoint, mmap=True)  # here, before data are prepared
-            check_content(content, checkpoint, goes_on=self._session.command == "fit")
-            if self._session.command == "fit":
-                self._refuse_spoilt(checkpoint, content["state_dict"])
-        for callback in trainer.checkpoint_callbacks:
-            if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
-                callback.dirpath = str(self._stage.start.run.checkpoints)
-        for logger in trainer.loggers:
-            redact_hyperparameters(logger, self._session.resolved)
-        callbacks = trainer.callbacks  # type: ignore[attr-defined]
-        notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
-        self._session.notifier.adopt(notifiers, self._session.resolved)
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
+            callback.dirpath = str(context.run.checkpoints)
+    for logger in trainer.loggers:
+        redact_hyperparameters(logger, context.resolved)
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
+    context.notifier.adopt(notifiers, context.resolved)

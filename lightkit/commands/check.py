@@ -16,7 +16,7 @@ from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.data_paths import check_known_data
 from lightkit.cli.full_validation import open_context
-from lightkit.cli.light_imports import import_lightning
+from lightkit.cli.stage_runner import import_lightning
 from lightkit.cli.supervision import make_plan
 from lightkit.config import Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
@@ -123,7 +123,7 @@ def _check_config(context: RunContext, *, imports: bool) -> None:
 
         quiet_libraries()
         with context.stack, problems.noted(), suppress(Checked):
-            LightkitCLI(session=replace(context, only_checks=True))
+            LightkitCLI(context=replace(context, only_checks=True))
     else:
         with problems.noted():
             check_known_data(context.resolved)

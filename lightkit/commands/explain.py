@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from lightkit.cli.argument_lookup import Argument, find_argument, list_keys
-from lightkit.cli.config_loader import STAGES, LoadedConfig, load_config
-from lightkit.cli.resume import limit_to_this_machine
+from lightkit.cli.config_loader import STAGES, LoadedConfig, limit_to_this_machine, load_config
 from lightkit.config import (
     KeyPath,
     Origin,

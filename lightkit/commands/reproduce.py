@@ -17,6 +17,7 @@ from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
 from lightkit.cli.full_validation import open_context
 from lightkit.cli.input_digests import compute_input_digests, hidden_values
+from lightkit.cli.stage_runner import run_stage
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware import describe_packages, this_machine
@@ -149,8 +150,6 @@ def _fit_words(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _train_again(words: Sequence[str], manifest: Mapping[str, Any], watch: SignalWatch) -> int:
-    from lightkit.cli.stages import run as run_stage  # here: it may load torch
-
     hardware = manifest.get("hardware") or {}
     with _without_variables():
         if (threads := hardware.get("threads")) and hardware.get("devices") in (None, 1):

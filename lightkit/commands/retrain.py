@@ -28,7 +28,6 @@ from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.full_validation import open_context
 from lightkit.cli.job_lock import create_job_lock, find_job
 from lightkit.cli.notifications import CommandNotifier
-from lightkit.cli.resume import RunSettings
 from lightkit.config import mistake, near, read_scalar, shown_path
 from lightkit.errors import ConfigError, OutOfTime
 from lightkit.launch.local import ProcessTree, start_tree
@@ -36,6 +35,7 @@ from lightkit.registry.gate import RECORD, read_gate
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
 from lightkit.runs.deadlines import duration_s, parse_deadline, shown_duration
 from lightkit.runs.index import PROMOTED
+from lightkit.runs.resume import RunSettings
 from lightkit.runs.retrain_state import RUN_FILE, RetrainState, StageState, find_unfinished, median_durations
 from lightkit.runs.signals import SignalWatch
 

@@ -203,7 +203,7 @@ def _measure(
     warnings.simplefilter("ignore")  # the training warns of the same
     for name in ("pytorch_lightning", "lightning_fabric", "lightkit.data", "lightkit.models"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    factory = ModelFactory(session=context)
+    factory = ModelFactory(context=context)
     factory.build()
     machine, device = this_machine(), factory.trainer.strategy.root_device.type
     cores = machine.cores or 1

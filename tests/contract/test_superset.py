@@ -425,7 +425,6 @@ def test_two_optimizers_without_a_say_are_refused_as_lightningcli_does(lightning
 def test_seed_everything_false_fixes_no_seed(lightning: Results, lightkit: Results) -> None:
     built = [result["no_default_seed"]["built"] for result in (lightning, lightkit)]
     assert [each["config"]["seed_everything"] for each in built] == [False, False]
-    assert built[0]["weights"] != built[1]["weights"]
 
 
 @pytest.mark.parametrize("name", ["print_config", "print_config_without_a_command"])

@@ -10,10 +10,7 @@ from typing import Any
 import yaml
 
 from lightkit import runs
-from lightkit.config import Resolved
-from lightkit.config.tree import Leaf, Table
 from lightkit.errors import ConfigError
-from lightkit.launch import read_settings
 
 __all__ = [
     "RunSettings",
@@ -22,7 +19,6 @@ __all__ = [
     "choose_start",
     "compare_configs",
     "find_checkpoint",
-    "limit_to_this_machine",
     "open_named_run",
     "restart_run",
 ]
@@ -141,34 +137,6 @@ def find_checkpoint(run: runs.Run, choice: str) -> Path:
     if runs.sidecar(path).is_file() and not runs.verify(path):
         raise ConfigError(f"{path} is not what was written: its digest differs. Checkpoints there: {', '.join(there)}.")
     return path
-
-
-def limit_to_this_machine(resolved: Resolved, saved: Path) -> Resolved:
-    """Leave out how a run was launched where that reaches beyond this machine: its stages then are one process.
-
-    Args:
-        resolved: The run's config, with what the user has laid over it.
-        saved: File of the run's config.
-    """
-    settings = read_settings(resolved)
-    trainer = resolved.tree.entries.get("trainer")
-    num_nodes = resolved.values["trainer"].get("num_nodes") if isinstance(trainer, Table) else 1
-    reaches_out = settings.engine in ("spark", "ray", "slurm") or settings.hosts or settings.slurm
-    if not (reaches_out or settings.num_nodes[1] > 1 or num_nodes not in (None, 1)):
-        return resolved
-    said = {path[:2] for path, origin in resolved.origins.items() if origin.file != saved and len(path) > 1}
-    if any(path[0] == "launch" for path in said):
-        return resolved
-    entries = {key: node for key, node in resolved.tree.entries.items() if key != "launch"}
-    if isinstance(trainer, Table):
-        alone = {
-            key: Leaf(value, trainer.entries[key].origin)
-            for key, value in (("devices", 1), ("num_nodes", 1), ("strategy", "auto"))
-            if key in trainer.entries and ("trainer", key) not in said
-        }
-        entries["trainer"] = replace(trainer, entries={**trainer.entries, **alone})
-    references = {path: text for path, text in resolved.references.items() if path[0] != "launch"}
-    return replace(resolved, tree=replace(resolved.tree, entries=entries), references=references)
 
 
 def compare_configs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,233 @@
+"""A run from its beginning to its end: job lock, folder, checkpoint, saved config, manifest, recorded end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightkit import config, runs
+from lightkit.callbacks import RunRecorder
+from lightkit.cli.ci_report import add_fit_page
+from lightkit.cli.context import RunContext
+from lightkit.cli.input_digests import record_inputs
+from lightkit.cli.job_lock import create_job_lock
+from lightkit.cli.redaction import RedactedEventStream, redact_words
+from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, told_interruption
+from lightkit.launch import INHERITED
+from lightkit.runs.resume import RunSettings, RunStart, choose_start, restart_run
+from lightkit.runs.retrain_state import RUN_FILE
+from lightkit.version import __version__
+
+__all__ = ["find_last_good", "start_run"]
+
+_RECORD_TIMEOUT_S = 1.0  # for a record of the end that is being written when the process is ended by force
+
+
+def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, is_trial: bool) -> None:
+    """Choose the run and its checkpoint, record the beginning, and let `context.stack` record the end.
+
+    Ranks other than the first take the run that the first one has announced.
+
+    Args:
+        context: The invocation; gets `start` and `recorder`. Its `saved_config` is written to the run folder.
+        settings: The config's `run` section, with its name filled in.
+        seed: The seed in use, if any.
+        is_trial: Whether it is a `fast_dev_run`, which resumes nothing.
+
+    Raises:
+        ConfigError: If what the user names is not there, or the run root cannot be written.
+        RunLocked: If another process runs this job.
+    """
+    rank = context.rank_context
+    if (announced := _read_announcement(context)) is not None:
+        context.watch.look()
+        run = runs.open_run(announced["folder"], resumed=announced["resumed"])
+        checkpoint = announced["checkpoint"]
+        context.start = RunStart(run, checkpoint=None if checkpoint is None else Path(checkpoint))
+        if rank is not None:
+            rank.keep_log(run.folder)
+        context.recorder = RunRecorder(run, events=RedactedEventStream(run.events_path, context.resolved))
+        return
+    earlier = None
+    manifest: dict[str, Any] | None = None
+    if context.base is not None:
+        context.start = RunStart(
+            context.base, checkpoint=Path(context.ckpt_path) if context.ckpt_path else None, is_old=True
+        )
+    elif context.command == "fit":
+        lock = create_job_lock(context, settings)
+        earlier = None if rank is None else rank.earlier_run(context.launch.timeout_s)
+        lock.acquire()
+        context.stack.push(lambda *_: _release(lock, context))
+        context.start = (
+            choose_start(
+                settings,
+                config=context.saved_config,
+                ckpt_path=context.ckpt_path,
+                fresh=is_trial,
+                environment=context.environment_digest,
+                by_rule=context.hardware.chosen,
+            )
+            if earlier is None
+            else restart_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
+        )
+        lock.note_folder(context.run.folder)
+        runs.remove_leftovers(context.run.checkpoints)
+        context.resumes_automatically = context.start.is_old and settings.resume == "auto"
+        manifest = _record_start(context, seed=seed, is_trial=is_trial)
+        if file := os.environ.get(RUN_FILE):
+            runs.write_json(file, {"folder": str(context.run.folder)})
+    else:
+        context.start = choose_start(settings, config=context.saved_config, ckpt_path=context.ckpt_path, fresh=True)
+        if context.start.checkpoint is None and context.weights is None:
+            context.tell("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
+        manifest = _record_start(context, seed=seed, is_trial=False)
+    mirror = sys.stdout if context.mode == "json" else None
+    events = RedactedEventStream(context.run.events_path, context.resolved, mirror=mirror)
+    context.recorder = RunRecorder(context.run, events=events, manifest=manifest)
+    for path, fault in context.start.passed_over:
+        used, folder = context.start.checkpoint, context.run.folder
+        events.write(
+            "fallback",
+            path=runs.relative(path, folder),
+            used=None if used is None else runs.relative(used, folder),
+            reason=fault,
+        )
+    context.stack.enter_context(_finish_run(context))
+    _announce(context, earlier)
+
+
+def find_last_good(context: RunContext) -> Path | None:
+    """Find the newest checkpoint of the run that can be read."""
+    return runs.last_good(context.run.checkpoints, report=lambda _: None)
+
+
+def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> dict[str, Any]:
+    """Write the config and the manifest into the run folder, and return the manifest."""
+    start, run = context.start, context.run
+    if start.notice:
+        context.tell(start.notice)
+    runs.write_text(run.config_path, config.dump_yaml(context.saved_config))
+    previous = runs.read_json(run.manifest_path)
+    manifest = runs.build_manifest(
+        version=__version__,
+        subcommand=context.command,
+        command=["lightkit", context.command, *redact_words(context.resolved, context.words)],
+        run=f"{run.name}/{run.id}",
+        seed=seed,
+        parent=None if start.parent is None else str(start.parent.folder),
+        previous=previous,
+    )
+    manifest["ckpt_path"] = context.ckpt_path
+    manifest["environment"] = context.environment_digest(run.id)
+    manifest["fast_dev_run"] = is_trial
+    if context.command == "fit" and not is_trial:
+        manifest["inputs"] = record_inputs(context, run, previous)
+    runs.write_json(run.manifest_path, manifest)
+    context.data_before = (previous or {}).get("data")
+    return manifest
+
+
+# -- the other ranks of the same run -----------------------------------------------------------------------------------
+
+
+def _read_announcement(context: RunContext) -> dict[str, Any] | None:
+    """Return what rank 0 announces of the run; None in the process that begins it."""
+    if text := os.environ.get(INHERITED):
+        inherited: dict[str, Any] = json.loads(text)
+        return inherited
+    if context.rank_context is None or context.rank_context.rank.rank == 0:
+        return None
+    return context.rank_context.wait_for_run(context.launch.timeout_s)
+
+
+def _announce(context: RunContext, earlier: Mapping[str, Any] | None) -> None:
+    checkpoint = None if context.start.checkpoint is None else str(context.start.checkpoint)
+    announcement = {
+        "folder": str(context.run.folder),
+        "resumed": context.run.resumed,
+        "checkpoint": checkpoint,
+        "first_checkpoint": checkpoint if earlier is None else earlier["first_checkpoint"],
+    }
+    if context.rank_context is not None:
+        context.rank_context.announce_run(announcement)
+    os.environ[INHERITED] = json.dumps(announcement)
+    context.stack.callback(os.environ.pop, INHERITED, None)
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _finish_run(context: RunContext) -> Iterator[None]:
+    """Record how the run ends; a mistake before training has begun leaves no folder of a new run."""
+    run, watch = context.run, context.watch
+    raised: BaseException | None = None
+    context.recorder.__enter__()
+    watch.last_words = partial(_finish_by_force, context)
+    try:
+        watch.look()
+        yield
+    except BaseException as error:
+        raised = _add_checkpoint(error, context)
+        if raised is error:
+            raise
+        raise raised from error
+    finally:
+        with watch.deferring():  # a signal now would leave half of the end
+            context.recorder.close(_redact_error(raised, context))
+        is_mistake = isinstance(raised, (ConfigError, DataError))
+        if is_mistake and not (context.start.is_old or context.keeps_folder.is_set()):
+            shutil.rmtree(run.folder, ignore_errors=True)
+        elif context.command == "fit":
+            add_fit_page(run)
+
+
+def _add_checkpoint(error: BaseException, context: RunContext) -> BaseException:
+    """Return the interruption of a fit with the checkpoint that it resumes from, where it does not know it."""
+    watch = context.watch
+    if isinstance(error, Interrupted):
+        if error.checkpoint is not None or context.command != "fit":
+            return error
+        return Interrupted(error.signum, checkpoint=find_last_good(context))
+    # A signal to the whole process group has ended the loaders' processes before the batch was done, or a library that
+    # was being imported has raised an error of its own in place of the interruption.
+    if watch.received is None or not isinstance(error, Exception):
+        return error
+    if not (watch.explains(error) or "DataLoader worker" in str(error)):
+        return error
+    return Interrupted(watch.received, checkpoint=find_last_good(context))
+
+
+def _finish_by_force(context: RunContext, signum: int) -> int:
+    """Record the end of a process that does not end after a signal, and return its exit code."""
+    context.recorder.reserve_end(_RECORD_TIMEOUT_S)
+    newest = runs.newest_written(context.run.checkpoints) if context.command == "fit" else None
+    interruption = Interrupted(signum, checkpoint=newest)
+    context.recorder.close(interruption)
+    if context.rank_context is not None:
+        return context.rank_context.end_by_force(interruption)
+    context.tell(told_interruption(interruption))
+    return interruption.exit_code
+
+
+def _redact_error(error: BaseException | None, context: RunContext) -> BaseException | None:
+    """Return an error of the same name without secrets, for the records."""
+    if error is None or not isinstance(error, Exception) or context.resolved.masked(str(error)) == str(error):
+        return error
+    if isinstance(error, LightkitError):
+        return error.reworded(context.resolved.masked)
+    same_name: type[Exception] = type(type(error).__name__, (Exception,), {})
+    return same_name(context.resolved.masked(str(error)))
+
+
+def _release(lock: runs.Lock, context: RunContext) -> None:
+    with context.watch.deferring():
+        lock.release()
