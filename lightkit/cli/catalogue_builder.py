@@ -33,7 +33,7 @@ from lightkit.cli.class_descriptions import (
 )
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
-from lightkit.config.accelerator.settings import AcceleratorSettings
+from lightkit.config.accelerator.keys import AcceleratorSettings
 from lightkit.config.schema import PACKAGES, describe_type
 from lightkit.launch import LaunchSettings
 from lightkit.launch.plan import ENGINES

@@ -14,8 +14,7 @@ from typing import Any
 from lightkit.cli.argument_lookup import list_class_names
 from lightkit.cli.config_loader import NAMED_CLASSES, OPTIONS, STAGES, load_config, options_of
 from lightkit.config import Problems
-from lightkit.config.accelerator.said import BLOCK_KEYS
-from lightkit.config.accelerator.words import KINDS
+from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, KINDS
 from lightkit.config.schema import ConfigSchema, load_schema
 from lightkit.errors import LightkitError
 from lightkit.export.metadata import FILES as FORMATS

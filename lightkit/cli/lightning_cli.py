@@ -38,7 +38,7 @@ from lightkit.cli.trainer_components import (
 )
 from lightkit.cli.trust import restrict_loading
 from lightkit.cli.validation import validate_signatures
-from lightkit.config.accelerator.settings import AcceleratorSettings
+from lightkit.config.accelerator.keys import AcceleratorSettings
 from lightkit.config.loader import collect_errors
 from lightkit.errors import ConfigError, DataChanged, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer

@@ -23,7 +23,7 @@ from lightkit.config import (
     resolve_hardware,
     split_arguments,
 )
-from lightkit.config.accelerator.said import BLOCK_KEYS, OLD_TRAINER_KEYS
+from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS
 from lightkit.config.display import RedactedConfig, format_annotated, format_inline, format_origin, origin_fields
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.origins import NESTED_FILES

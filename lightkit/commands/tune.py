@@ -24,10 +24,9 @@ from lightkit.cli.full_validation import open_context
 from lightkit.cli.parser_errors import add_place
 from lightkit.cli.tables import print_table
 from lightkit.config import Origin, Resolved, dump_yaml, shown_path
-from lightkit.config.accelerator.auto import choose_settings
-from lightkit.config.accelerator.homes import home_of
-from lightkit.config.accelerator.said import Said
-from lightkit.config.accelerator.words import PRECISIONS
+from lightkit.config.accelerator.computing import choose_settings, target_key
+from lightkit.config.accelerator.keys import RawSetting
+from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import Leaf
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import this_machine
@@ -163,7 +162,7 @@ def _check_takes_value(option: str, resolved: Resolved) -> None:
         ConfigError: If none has such an argument.
     """
     key = option.removeprefix("--").replace("-", "_")
-    home_of(key, Said(("accelerator", key), Leaf("auto", Origin("flag", option)), 1), resolved)
+    target_key(key, RawSetting(("accelerator", key), Leaf("auto", Origin("flag", option)), 1), resolved)
 
 
 def _list_open_keys(context: RunContext) -> list[str]:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from lightkit.config.accelerator.said import BLOCK_KEYS, OLD_TRAINER_KEYS
-from lightkit.config.accelerator.words import KINDS, OLD_STRATEGIES, PRECISIONS, XLA_STRATEGIES, why_gone
+from lightkit.config.accelerator.vocabulary import (
+    BLOCK_KEYS,
+    GONE_DEVICES,
+    KINDS,
+    OLD_STRATEGIES,
+    OLD_TRAINER_KEYS,
+    PRECISIONS,
+    XLA_STRATEGIES,
+)
 from lightkit.config.loader import SECTIONS
 from lightkit.config.schema import ConfigSchema, list_branches
 
@@ -31,8 +38,8 @@ _KEYS: dict[str, tuple[Schema, str]] = {
     "kind": (_KIND, "Kind of device; accelerator: cpu is short for it"),
     "gpus": (_COUNT, "Number of GPUs, their numbers as in [0, 3], or -1 for all; 0 is the CPU"),
     "tpu_cores": (_COUNT, "Number of TPU cores, [5] for that one, or all"),
-    "ipus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {why_gone('ipu')}"),
-    "hpus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {why_gone('hpu')}"),
+    "ipus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {GONE_DEVICES.get('ipu')}"),
+    "hpus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {GONE_DEVICES.get('hpu')}"),
     "num_processes": (_NUMBER, "Number of processes on CPUs, with ddp unless a strategy is given"),
     "strategy": (_STRATEGY, "How processes train together: ddp, fsdp, horovod, ..., or a class"),
     "num_nodes": (_NUMBER, "Number of machines"),

@@ -11,9 +11,14 @@ from typing import Any
 import yaml
 
 from lightkit.config.accelerator import resolve_hardware
-from lightkit.config.accelerator.computing import COMPUTING_KEYS
-from lightkit.config.accelerator.said import OLD_TRAINER_KEYS
-from lightkit.config.accelerator.words import GONE_STRATEGIES, HOROVOD, OLD_STRATEGIES, STRATEGIES_AS_ACCELERATORS
+from lightkit.config.accelerator.vocabulary import (
+    COMPUTING_KEYS,
+    GONE_STRATEGIES,
+    HOROVOD,
+    OLD_STRATEGIES,
+    OLD_TRAINER_KEYS,
+    STRATEGIES_AS_ACCELERATORS,
+)
 from lightkit.config.loader import CLASS_SECTIONS, WORDS, Resolved, layers_of
 from lightkit.config.merge import MergeRules
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake, shown_path

@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from lightkit.config.accelerator.said import OLD_TRAINER_KEYS
-from lightkit.config.accelerator.words import GONE_STRATEGIES, HOROVOD, why_gone
+from lightkit.config.accelerator.vocabulary import GONE_DEVICES, GONE_STRATEGIES, HOROVOD, OLD_TRAINER_KEYS
 from lightkit.config.yaml_edits import KEEP
 
 Keys = dict[str, Any]
@@ -223,7 +222,7 @@ _GONE_BY_STRATEGY = {
     "DDPSpawnSharded": "ddp_sharded_spawn",
     "HPUParallel": "hpu_parallel", "Hivemind": "hivemind", "IPU": "ipu_strategy", "SingleHPU": "hpu_single",
 }
-_HPU, _IPU = why_gone("hpu"), why_gone("ipu")
+_HPU, _IPU = GONE_DEVICES["hpu"], GONE_DEVICES["ipu"]
 REMOVED_CLASSES = {
     **{f"{module}.{stem}{end}": GONE_STRATEGIES[word] for stem, word in _GONE_BY_STRATEGY.items()
        for module, end in (("plugins", "Plugin"), ("strategies", "Strategy"))},

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightkit.config.accelerator.said import OLD_TRAINER_KEYS
-from lightkit.config.accelerator.words import (
+from lightkit.config.accelerator.vocabulary import (
     GONE_STRATEGIES,
     OLD_STRATEGIES,
+    OLD_TRAINER_KEYS,
     STRATEGIES_AS_ACCELERATORS,
     STRATEGY_CLASSES,
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightkit.config import Hardware, resolve, resolve_hardware
-from lightkit.config.accelerator.computing import COMPUTING_KEYS
+from lightkit.config.accelerator.vocabulary import COMPUTING_KEYS
 from lightkit.errors import ConfigError
 from lightkit.hardware import Gpu, Machine
 from tests.config.hardware.test_layers import layered

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
 from lightkit.config import Hardware, resolve, resolve_hardware
-from lightkit.config.accelerator.computing import COMPUTING_KEYS
-from lightkit.config.accelerator.said import BLOCK_KEYS
+from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, COMPUTING_KEYS
 from lightkit.config.overrides import Flag
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "ACCELERATOR_CLASSES",
-    "GONE_STRATEGIES",
-    "HOROVOD",
-    "KINDS",
-    "OLD_STRATEGIES",
-    "PRECISIONS",
-    "STRATEGIES_AS_ACCELERATORS",
-    "STRATEGY_CLASSES",
-    "XLA_PRECISIONS",
-    "XLA_STRATEGIES",
-    "why_gone",
-]
-
 HOROVOD = "lightkit.distributed.HorovodStrategy"
+ALL = -1
+"""Number of devices that stands for every visible one."""
 
 KINDS = {"auto": None, "cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "mps": "mps", "tpu": "tpu"}
 """Lightning's words for ``trainer.accelerator``, each with the kind of device that it means."""
-
 ACCELERATOR_CLASSES = {
     "CPUAccelerator": "cpu",
     "CUDAAccelerator": "gpu",
@@ -39,6 +26,24 @@ STRATEGY_CLASSES = {
 }
 XLA_STRATEGIES = ("xla", "xla_debug", "single_xla", "single_tpu")
 
+OLD_TRAINER_KEYS = ("gpus", "tpu_cores", "ipus", "hpus", "num_processes")
+"""Arguments of Lightning 1.x's trainer that today's has not."""
+TRAINER_DEFAULTS = {
+    "accelerator": "auto",
+    "devices": "auto",
+    "strategy": "auto",
+    "num_nodes": 1,
+    "precision": "32-true",
+}
+"""Today's keys of the trainer for hardware, with their defaults."""
+COMPUTING_KEYS = (
+    *("precision", "memory_format", "compile", "tf32", "fused"),
+    *("threads", "num_workers", "batch_size", "learning_rate"),
+)
+"""Keys of the block that say how to compute, not on what."""
+BLOCK_KEYS = ("kind", *OLD_TRAINER_KEYS, "strategy", "num_nodes", *COMPUTING_KEYS, "scale_lr", "warmup_epochs")
+"""Keys of the block ``accelerator``."""
+
 OLD_STRATEGIES: dict[str, tuple[str, str | None]] = {
     "ddp_cpu": ("ddp", "cpu"),
     "fsdp_native": ("fsdp", None),
@@ -47,7 +52,6 @@ OLD_STRATEGIES: dict[str, tuple[str, str | None]] = {
     "tpu_spawn_debug": ("xla_debug", "tpu"),
 }
 """Strategies of Lightning 1.x that are called otherwise today, with the kind of device that the old name implied."""
-
 STRATEGIES_AS_ACCELERATORS = ("ddp", "ddp_spawn", "ddp_fork", "deepspeed", "horovod", *OLD_STRATEGIES)
 """Strategies that Lightning up to 1.5 took under ``trainer.accelerator``; those in `GONE_STRATEGIES` too."""
 
@@ -56,6 +60,8 @@ _HIVEMIND = "Lightning 2.0 dropped Hivemind; use ddp, or launch.engine: torchrun
 _FULLY_SHARDED = "use fsdp or deepspeed_stage_3, on GPUs"
 _NO_HPU = "Lightning 2.1 moved HPUs out, to a package that does not work with Lightning 2.6; use gpus or cpu"
 _NO_IPU = "Lightning 2.1 dropped IPUs; use gpus, tpu_cores or cpu"
+GONE_DEVICES = {"hpu": _NO_HPU, "ipu": _NO_IPU}
+"""Kinds of device that Lightning no longer knows, each with what to do."""
 GONE_STRATEGIES = {
     "bagua": "Lightning 2.0 dropped Bagua; use ddp",
     "collaborative": _HIVEMIND,
@@ -74,12 +80,6 @@ GONE_STRATEGIES = {
 }
 """Strategies of Lightning 1.x that have no equivalent, each with what to do."""
 
-
-def why_gone(device: str) -> str:
-    """Say what became of a kind of device that Lightning no longer knows, and what to use instead."""
-    return _NO_HPU if device == "hpu" else _NO_IPU
-
-
 PRECISIONS = {
     "16": "16-mixed",
     "32": "32-true",
@@ -89,6 +89,5 @@ PRECISIONS = {
     **{word: word for word in ("transformer-engine", "transformer-engine-float16")},
 }
 """Every precision that Lightning takes, with its name today."""
-
 XLA_PRECISIONS = {"32": "32-true", "32-true": "32-true", "bf16": "bf16-true", "bf16-true": "bf16-true"}
 """Those that mean something on XLA: Lightning refuses the mixed ones, and ``16-true`` computes in float32 there."""
