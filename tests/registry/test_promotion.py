@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -15,8 +16,10 @@ from lightkit.registry.promotion import (
     alias_version,
     champions,
     describe_actor,
+    last_scored,
     move_alias,
     read_moves,
+    recent_champions,
 )
 from lightkit.registry.store import Registry
 
@@ -41,9 +44,10 @@ def registry(client: MlflowClient, database: str, tmp_path: Path) -> Registry:
     return Registry(find_address(database), client)
 
 
-def done(kind: str, version: str, before: str | None = None, reason: str = "") -> Move:
-    """A move of the champion."""
-    return Move(kind, "champion", before, version, reason=reason)
+def done(kind: str, version: str, before: str | None = None, alias: str = "champion", **more: Any) -> Move:
+    """A move; a promotion has its version as its score."""
+    scores = {"challenger": float(version)} if kind == "promote" else {}
+    return Move(kind, alias, before, version, **{"scores": scores, **more})
 
 
 def chain(registry: Registry) -> list[tuple[str, str | None, str]]:
@@ -130,3 +134,26 @@ def test_tags_of_somebody_else_are_passed_over(registry: Registry, client: Mlflo
     for key, text in {"lightkit.promotion.000001.ab": "no JSON", "owner": "ann", "lightkit.promotion.2": "{}"}.items():
         client.set_registered_model_tag("net", key, text)
     assert read_moves(registry, "net") == []
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [
+        ([done("promote", "1"), done("promote", "2", "1"), done("promote", "3", "2")], ["2", "3"]),
+        ([done("promote", "1"), done("promote", "9", alias="staging"), done("promote", "8", alias="staging")], ["1"]),
+        ([done("promote", "1"), done("promote", "2", "1"), done("rollback", "1", "2")], ["1"]),
+        ([done("promote", "2", "1")], ["1", "2"]),
+        ([done("promote", "1"), done("promote", "2", "1"), done("promote", "1", "2")], ["2", "1"]),
+        ([], []),
+    ],
+    ids=["the last", "of another alias", "rolled back", "moved by other means", "twice", "none"],
+)
+def test_only_champions_of_the_alias_count(moves: list[Move], expected: list[str]) -> None:
+    assert [move.to for move in recent_champions(moves, "champion", 2)] == expected
+
+
+def test_a_version_comes_with_its_scores_whatever_moved_last() -> None:
+    moves = [done("promote", "1"), done("promote", "2", "1"), done("rollback", "1", "2")]
+    assert recent_champions(moves, "champion", 5)[0].scores == {"challenger": 1.0}
+    assert last_scored(moves, "3") is None
+    assert recent_champions([done("promote", "2", "1")], "champion", 5)[0].scores == {}
