@@ -11,10 +11,10 @@ import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from torch import Tensor, nn
+from torch.fx.experimental.optimization import fuse
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightkit.models.folding import folded, is_watched
-
-__all__ = ["FrozenFeatures", "are_images", "logits_of", "own_methods"]
+__all__ = ["FrozenFeatures", "are_images", "fuse_batch_norms", "logits_of", "own_methods"]
 
 log = logging.getLogger("lightkit.models")
 
@@ -51,7 +51,7 @@ class FrozenFeatures:
         self._is_wanted, self._seen = is_wanted, seen
         self._frozen: list[nn.Parameter] = []
         self._key: bytes | None = None
-        self._folded: nn.Module | None = None
+        self._fused: nn.Module | None = None
         self._has_looked = self._is_computing = False
 
     def example(self, size: tuple[int, int]) -> Tensor | None:
@@ -97,7 +97,7 @@ class FrozenFeatures:
         self._key = self._sums_of([parameter for _, parameter in frozen]) if self.is_frozen() else None
         self._is_computing = False
         if self._key != before or not was_computing:
-            self._folded, self._has_looked = None, False  # and the memory of its weights
+            self._fused, self._has_looked = None, False  # and the memory of its weights
         return self._key
 
     def _sums_of(self, frozen: Sequence[nn.Parameter]) -> bytes:
@@ -113,22 +113,22 @@ class FrozenFeatures:
     def of(self, images: Tensor) -> Tensor:
         """Give the features of normalised images, in the dtype of the trainer's precision.
 
-        Where `folded` has a copy of the network it computes them, which takes less time and rounds otherwise.
+        Where there is a copy without batch norms it computes them, which takes less time and rounds otherwise.
         """
         self._seen(images)
         self._is_computing = True
         if not self._has_looked:
-            self._folded, self._has_looked = self._copy_for(_noise(images.shape[2:]).to(images)), True
-        features, _ = self._traced(images, self._folded)
+            self._fused, self._has_looked = self._copy_for(_noise(images.shape[2:]).to(images)), True
+        features, _ = self._traced(images, self._fused)
         assert features is not None
         return features
 
     def _copy_for(self, images: Tensor) -> nn.Module | None:
         """Give a faster copy of the network whose features of some images differ in their rounding alone."""
-        if is_watched(self._module):
+        if _has_hooks(self._module):
             return None
         with _in_eval(self._module), _uncompiled(self._module):
-            copy = folded(self._network)
+            copy = fuse_batch_norms(self._network)
         if copy is None or self._head_names[0] not in dict(copy.named_modules()):
             return None
         features, _ = self._traced(images)
@@ -156,6 +156,35 @@ class FrozenFeatures:
 
     def _precision(self) -> AbstractContextManager[Any]:
         return self._module.trainer.precision_plugin.val_step_context()
+
+
+def fuse_batch_norms(network: nn.Module) -> nn.Module | None:
+    """Copy a network for evaluation, with its batch norms folded into the layers before them by torch.fx.
+
+    A batch norm of known statistics is one factor and one summand a channel, which convolutions and linear layers have
+    as well (Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+    Inference", 2018, section 3.2). The caller compares the numbers: a layer that is used twice would take two norms.
+
+    Args:
+        network: In eval mode. It is not changed.
+
+    Returns:
+        The copy; None where there are no batch norms, where the order of the layers depends on the numbers, where
+        weights would be rounded to less than float32, and where hooks look at layers.
+    """
+    layers = [*network.modules()]
+    are_exact = all(parameter.dtype in (torch.float32, torch.float64) for parameter in network.parameters())
+    if not any(isinstance(layer, _BatchNorm) for layer in layers) or any(map(_has_hooks, layers)) or not are_exact:
+        return None
+    try:
+        return fuse(network).requires_grad_(requires_grad=False)
+    except Exception as error:  # noqa: BLE001 (a forward in Python may do anything with what stands for a tensor)
+        log.debug("%s is computed as it is, since it cannot be traced: %s", type(network).__name__, error)
+        return None
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
 
 
 def are_images(inputs: Tensor) -> bool:

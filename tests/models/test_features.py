@@ -13,8 +13,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from lightkit.models import ImageClassifier
-from lightkit.models.features import FrozenFeatures, logits_of
-from lightkit.models.folding import folded
+from lightkit.models.features import FrozenFeatures, fuse_batch_norms, logits_of
 from tests.models.test_folding import Norms
 
 
@@ -175,7 +174,7 @@ def test_a_copy_is_of_the_weights_that_are_there_and_goes_once_an_epoch_needs_no
     features, images = features_of(model), torch.randn(4, 3, 64, 64)
     features.key()
     before = features.of(images)
-    copy = weakref.ref(features._folded)
+    copy = weakref.ref(features._fused)
     with torch.no_grad():
         model._network.get_parameter("features.0.0.weight").mul_(-1)
     features.key()
@@ -188,7 +187,7 @@ def test_a_copy_is_of_the_weights_that_are_there_and_goes_once_an_epoch_needs_no
     features.key()
     gc.collect()
     assert copy() is None
-    assert features._folded is None
+    assert features._fused is None
 
 
 def test_a_copy_that_gives_other_numbers_is_not_used(
@@ -198,17 +197,44 @@ def test_a_copy_that_gives_other_numbers_is_not_used(
     features, images = features_of(model), torch.randn(4, 3, 64, 64)
 
     def wrong(network: nn.Module) -> nn.Module | None:
-        copy = folded(network)
+        copy = fuse_batch_norms(network)
         assert copy is not None
         with torch.no_grad():
             copy.get_parameter("features.0.0.weight").mul_(1.01)
         return copy
 
-    monkeypatch.setattr("lightkit.models.features.folded", wrong)
+    monkeypatch.setattr("lightkit.models.features.fuse_batch_norms", wrong)
     features.key()
     (head,) = model._head_names
     with torch.no_grad():
         torch.testing.assert_close(logits_of(model._network, head, features.of(images)), model(images))
+
+
+class Twice(nn.Module):
+    """Uses a convolution twice, before norms of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.one, self.other = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+        self.head = nn.Linear(3, 3)
+        for norm in (self.one, self.other):
+            assert norm.running_var is not None
+            norm.running_var.fill_(4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        one = self.one(self.conv(images))
+        logits: Tensor = self.head(self.other(self.conv(one)).mean((2, 3)))
+        return logits
+
+
+def test_a_copy_in_which_a_layer_has_taken_two_norms_is_not_used(model_of: Callable[..., ImageClassifier]) -> None:
+    model = model_of()
+    model.network, model._head_names = Twice().eval().requires_grad_(requires_grad=False), ("head",)
+    assert fuse_batch_norms(model.network) is not None
+    features = features_of(model)
+    features.key()
+    assert features.of(torch.randn(4, 3, 8, 8)).shape == (4, 3)
+    assert features._fused is None
 
 
 class ByDefault(nn.Module):
@@ -227,7 +253,7 @@ class ByDefault(nn.Module):
 def test_a_copy_that_cannot_be_computed_is_not_used(model_of: Callable[..., ImageClassifier]) -> None:
     model = model_of()
     model.network, model._head_names = ByDefault().eval().requires_grad_(requires_grad=False), ("head",)
-    assert folded(model.network) is not None
+    assert fuse_batch_norms(model.network) is not None
     features, images = features_of(model), torch.randn(4, 3, 8, 8)
     features.key()
     assert features.of(images).shape == (4, 4)
@@ -242,4 +268,4 @@ def test_a_copy_computes_float64_as_exactly(model_of: Callable[..., ImageClassif
         torch.testing.assert_close(
             logits_of(model._network, head, features.of(images)), model(images), rtol=1e-9, atol=1e-9
         )
-    assert features._folded is not None
+    assert features._fused is not None

