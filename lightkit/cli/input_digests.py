@@ -133,7 +133,8 @@ def _config_of(session: RunContext) -> dict[str, Any]:
     resolved = session.resolved
     presented = RedactedConfig(resolved)
     said = {
-        dotted(path): _plain(presented.value(node, path))
+        # what the hardware has chosen is no change of the config on other hardware
+        dotted(path): "auto" if dotted(path) in session.hardware.chosen else _plain(presented.value(node, path))
         for path, node in iterate_leaves(resolved.tree, ())
         if not _is_left_out(path)
     }
