@@ -15,7 +15,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch, is_last_for_now
 from lightkit.callbacks.distributed_flag import DistributedFlag
 from lightkit.errors import OutOfTime
-from lightkit.runs.deadlines import shown_duration
+from lightkit.runs.deadline import format_duration
 
 __all__ = ["STOPPED_BY", "StopAtDeadline"]
 
@@ -201,7 +201,7 @@ class StopAtDeadline(Callback):
         if not self._num_batches or total == float("inf"):
             return " Say a later --deadline."
         epoch_s = (self._clock() - self._batches_began_s) / self._num_batches * total + self._tail_s(trainer)
-        return f" It takes about {shown_duration(epoch_s)}: say a later --deadline."
+        return f" It takes about {format_duration(epoch_s)}: say a later --deadline."
 
 
 def _is_stopping(trainer: Trainer) -> bool:

@@ -9,7 +9,7 @@ from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.ci_report import Case, add_step_summary, markdown_table
-from lightkit.runs.deadlines import shown_duration
+from lightkit.runs.deadline import format_duration
 
 __all__ = ["add_fit_page", "check_cases", "check_page"]
 
@@ -71,7 +71,7 @@ def _fit_page(record: Mapping[str, Any], run: runs.Run) -> str:
         facts.append(("checkpoint", f"`{checkpoint}`{of_best}"))
     facts += [("epochs", record.get("epochs")), ("steps", record.get("steps"))]
     seconds = (record.get("durations") or {}).get("total")
-    facts += [("time", shown_duration(seconds))] if isinstance(seconds, (int, float)) else []
+    facts += [("time", format_duration(seconds))] if isinstance(seconds, (int, float)) else []
     facts += [("error", record["error"])] if record.get("error") else []
     code = record.get("exit_code")
     parts = [

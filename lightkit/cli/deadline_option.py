@@ -8,7 +8,7 @@ from datetime import datetime
 
 from lightkit.cli.context import RunContext
 from lightkit.launch import INHERITED, join_launch
-from lightkit.runs.deadlines import parse_deadline
+from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.retrain_state import RUN_FILE
 
 __all__ = ["fix_deadline", "get_deadline"]

@@ -71,7 +71,7 @@ from lightkit.hardware.processor import available_memory_bytes
 from lightkit.loggers import CSV, MLflow, TensorBoard
 from lightkit.models import ImageClassifier
 from lightkit.models.backbones import SMALL_CNN
-from lightkit.runs.deadlines import shown_duration
+from lightkit.runs.deadline import format_duration
 from lightkit.runs.disk import existing_folder, in_bytes
 
 __all__ = ["SmokeReport", "run_smoke_check"]
@@ -516,7 +516,7 @@ class SmokeReport:
                 sizes.append(f"{_LOOPS[name]} {samples}{text}")
         took = ", ".join(f"{_LOOPS[name]} {loop['seconds']:.2f} s" for name, loop in self.batches.items())
         if self.epoch_seconds:
-            took += f"; the first is the slowest, so an epoch takes less than {shown_duration(self.epoch_seconds)}"
+            took += f"; the first is the slowest, so an epoch takes less than {format_duration(self.epoch_seconds)}"
         disks = []
         for disk in self.checkpoints:
             each = f"{disk['count']} x {in_bytes(disk['needed_bytes'] / disk['count'])}"

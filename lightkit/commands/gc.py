@@ -22,7 +22,7 @@ from lightkit.errors import ConfigError
 from lightkit.loggers.mlflow_address import Address, mask_password
 from lightkit.registry.promotion import needed_runs
 from lightkit.registry.store import address_of_root, open_registry, tracked_run
-from lightkit.runs.deadlines import duration_s
+from lightkit.runs.deadline import parse_duration
 from lightkit.runs.fingerprints import shown_size
 from lightkit.runs.index import PROMOTED, IndexedRun, index_runs
 from lightkit.runs.retention import RetentionRules, delete_hidden_runs, hide_runs, plan_deletions
@@ -129,7 +129,7 @@ def _parse_rules(options: Mapping[str, str]) -> RetentionRules:
         keep_last=parse("--keep-last", "a whole number", _parse_count),
         keep_best=parse("--keep-best", "a whole number", _parse_count),
         max_size_bytes=parse("--max-size", "a size such as 50G or 500M", _parse_size),
-        older_than_s=parse("--older-than", "a time such as 30d or 12h", duration_s),
+        older_than_s=parse("--older-than", "a time such as 30d or 12h", parse_duration),
         metric=options.get("--metric"),
         mode=mode,
     )

@@ -33,7 +33,7 @@ from lightkit.errors import ConfigError, OutOfTime
 from lightkit.launch.local import ProcessTree, start_tree
 from lightkit.registry.gate import RECORD, read_gate
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
-from lightkit.runs.deadlines import duration_s, parse_deadline, shown_duration
+from lightkit.runs.deadline import format_duration, parse_deadline, parse_duration
 from lightkit.runs.index import PROMOTED
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.retrain_state import RUN_FILE, RetrainState, StageState, find_unfinished, median_durations
@@ -162,7 +162,7 @@ def _parse(words: Sequence[str]) -> tuple[RetrainOptions, list[str]]:
         ExportOptions.parse({"format": export_format})
     except ConfigError as error:
         raise error.reworded(lambda text: text.replace("--format", "--export-format")) from None
-    reserve_s = duration_s(given["--reserve"]) if "--reserve" in given else None
+    reserve_s = parse_duration(given["--reserve"]) if "--reserve" in given else None
     if "--reserve" in given and reserve_s is None:
         raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {given['--reserve']!r}")
     skip = [stage.strip() for stage in given["--skip"].split(",")] if "--skip" in given else []
@@ -398,7 +398,7 @@ class Retrain:
             raise
         late_s = 0.0 if self._deadline is None or code else (_now() - self._deadline).total_seconds()
         if late_s > 0:  # a promotion is not cut off
-            self._context.tell(f"ended {shown_duration(late_s)} after the deadline; --reserve sets how much to leave")
+            self._context.tell(f"ended {format_duration(late_s)} after the deadline; --reserve sets how much to leave")
         signum = self._runner.received
         self._report(code, None if signum is None else f"Interrupted by {signal.Signals(signum).name}.")
         return code
@@ -447,7 +447,7 @@ class Retrain:
         if self._deadline is not None:
             left_s = (self._deadline - _now()).total_seconds()
             reserve_s = self._reserve_s(left_s)
-            reserve, left = shown_duration(reserve_s), shown_duration(left_s)
+            reserve, left = format_duration(reserve_s), format_duration(left_s)
             if left_s <= reserve_s:
                 raise OutOfTime(
                     f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve "
@@ -493,8 +493,8 @@ class Retrain:
         if self._deadline is not None:
             left_s, needs_s = (self._deadline - _now()).total_seconds(), self._usual_s.get(stage, 0.0)
             if left_s <= needs_s:
-                needs = f", and {stage} takes about {shown_duration(needs_s)}" if needs_s else ""
-                when = f"in {shown_duration(left_s)}" if left_s > 0 else "over"
+                needs = f", and {stage} takes about {format_duration(needs_s)}" if needs_s else ""
+                when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
                 raise OutOfTime(f"The deadline is {when}{needs}; the same command goes on with {stage}.")
         self.state.begin(stage)
         self._write_event(stage, "begun")
@@ -584,7 +584,7 @@ class Retrain:
         for each in state.stages:
             details = _describe(each, run)
             status = "not run" if each.status == "pending" else each.status
-            duration = shown_duration(each.seconds) if each.seconds is not None and each.status != "skipped" else ""
+            duration = format_duration(each.seconds) if each.seconds is not None and each.status != "skipped" else ""
             rows.append((each.stage, status, duration, details))
             details = details or each.says or "not run"
             failure = None

@@ -13,9 +13,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from lightkit.errors import Interrupted, is_interruption
-from lightkit.runs.children import kill_children
 
-__all__ = ["PATIENCE_S", "SignalWatch"]
+__all__ = ["PATIENCE_S", "SignalWatch", "kill_children"]
 
 PATIENCE_S = 11.5
 """Seconds from a signal to the end of a process that does not end by itself; with its last words less than 15 s."""
@@ -24,6 +23,25 @@ _LAST_WORDS_S = 2.0
 _SAME_WISH_S = 0.5  # `timeout` sends its signal to the process and then to its group
 _ASKING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
 _Handler = Callable[[int, FrameType | None], object] | int | None
+
+
+def kill_children() -> None:
+    """Kill all processes that descend from this one, and return once they are gone, or after a second.
+
+    The process with which Python removes shared memory that others leave behind is spared: it ends by itself.
+    """
+    import psutil  # slow to import, and rarely needed by a program that begins
+
+    for _ in range(20):
+        left = []
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(child.cmdline()):
+                    left.append(child)
+                    child.kill()
+        if not left:
+            return
+        time.sleep(0.05)
 
 
 class SignalWatch:
