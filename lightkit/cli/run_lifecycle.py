@@ -14,13 +14,13 @@ from typing import Any
 
 from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
-from lightkit.cli.ci_report import add_fit_page
 from lightkit.cli.context import RunContext
 from lightkit.cli.input_digests import record_inputs
 from lightkit.cli.job_lock import create_job_lock
 from lightkit.cli.redaction import RedactedEventStream, redact_words
 from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, told_interruption
 from lightkit.launch import INHERITED
+from lightkit.runs.ci_report import add_fit_page
 from lightkit.runs.resume import RunSettings, RunStart, choose_start, restart_run
 from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.version import __version__

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lightkit.cli.ci_report import check_cases, check_page
 from lightkit.cli.config_loader import STAGES, options_of
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext
@@ -20,7 +19,7 @@ from lightkit.cli.stage_runner import import_lightning
 from lightkit.cli.supervision import make_plan
 from lightkit.config import Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
-from lightkit.runs.ci_report import add_step_summary, write_junit
+from lightkit.runs.ci_report import add_step_summary, check_cases, check_page, write_junit
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:

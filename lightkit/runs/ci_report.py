@@ -10,12 +10,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
+from lightkit.config import shown_path
 from lightkit.errors import ConfigError, LightkitError, visible
-from lightkit.runs.files import write_text
+from lightkit.runs.deadline import format_duration
+from lightkit.runs.files import read_json, write_text
+from lightkit.runs.run import Run
 
-__all__ = ["STEP_SUMMARY", "Case", "add_step_summary", "junit_on_failure", "markdown_table", "write_junit"]
+__all__ = [
+    "STEP_SUMMARY",
+    "Case",
+    "add_fit_page",
+    "add_step_summary",
+    "check_cases",
+    "check_page",
+    "junit_on_failure",
+    "markdown_table",
+    "write_junit",
+]
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """Variable with the path of the file that the CI system reads."""
@@ -135,3 +149,61 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str
 
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
+
+
+def add_fit_page(run: Run) -> None:
+    """Add the result of a fit to the summary of the CI step: run, best checkpoint, duration, error, metrics."""
+    record = read_json(run.summary_path)
+    if record is None:  # it has ended before training
+        return
+    best, paths, metrics = record.get("best") or {}, record.get("paths") or {}, record.get("metrics") or {}
+    facts: list[tuple[str, Any]] = [("run", f"`{shown_path(run.folder)}`")]
+    if checkpoint := paths.get("best_checkpoint") or paths.get("last_checkpoint"):
+        value = f": {best['monitor']} {best['value']:.4g} in epoch {best['epoch'] + 1}" if best.get("value") else ""
+        facts.append(("checkpoint", f"`{checkpoint}`{value}"))
+    facts += [("epochs", record.get("epochs")), ("steps", record.get("steps"))]
+    seconds = (record.get("durations") or {}).get("total")
+    facts += [("time", format_duration(seconds))] if isinstance(seconds, (int, float)) else []
+    facts += [("error", record["error"])] if record.get("error") else []
+    code = f" (exit code {record['exit_code']})" if record.get("exit_code") else ""
+    parts = [f"### lightkit fit: {record.get('run')} {record.get('status')}{code}", markdown_table(["", ""], facts)]
+    of_best, of_last = metrics.get("best") or {}, metrics.get("last") or {}
+    names = [name for name in dict.fromkeys([*of_best, *of_last]) if name not in ("epoch", "step")]
+    if names:
+        rows = [(name, of_best.get(name, ""), of_last.get(name, "")) for name in names]
+        parts.append(markdown_table(["metric", "best epoch", "last epoch"], rows))
+    add_step_summary("\n\n".join(parts))
+
+
+def check_cases(files: Sequence[str], error: LightkitError | None, seconds: float) -> list[Case]:
+    """Return a failed case for each mistake in a config, or one that passes.
+
+    Args:
+        files: The config files.
+        error: The mistakes; None for none.
+        seconds: Duration of the check.
+    """
+    subject = ", ".join(files) or "command line"
+    if error is None:
+        return [Case(subject, seconds)]
+    mistakes = _list_mistakes(error)
+    cases: list[Case] = []
+    for text in mistakes:
+        name = f"{subject}: {text.splitlines()[0].partition(': ')[0][:120]}"  # the key
+        same = sum(case.name.partition(" (")[0] == name for case in cases)
+        cases.append(Case(f"{name} ({same + 1})" if same else name, seconds / len(mistakes), failure=text))
+    return cases
+
+
+def check_page(files: Sequence[str], error: LightkitError | None) -> str:
+    """Format the result of a check in Markdown."""
+    head = f"### lightkit check: {', '.join(files) or 'command line'}\n\n"
+    if error is None:
+        return f"{head}no mistakes found"
+    mistakes = _list_mistakes(error)
+    blocks = [f"```\n{text.replace('```', '` ` `')}\n```" for text in mistakes]
+    return f"{head}{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}\n\n" + "\n".join(blocks)
+
+
+def _list_mistakes(error: LightkitError) -> list[str]:
+    return [str(each) for each in error.problems] if isinstance(error, ConfigError) else str(error).split("\nerror: ")
