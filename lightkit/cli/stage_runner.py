@@ -22,7 +22,7 @@ from lightkit.cli.tracebacks import format_traceback
 from lightkit.cli.up_to_date import check_up_to_date, warn_unchecked_rank
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, LightkitError
 from lightkit.hardware import this_machine
-from lightkit.hardware.allocator import keep_memory
+from lightkit.hardware.processor import keep_memory
 from lightkit.launch import join_launch, this_rank
 from lightkit.launch.plan import THREADS
 from lightkit.runs.signals import SignalWatch

@@ -10,8 +10,6 @@ from lightkit.config import near
 from lightkit.errors import ConfigError
 from lightkit.hardware import Horovod, Machine, find_horovod, this_machine
 
-__all__ = ["devices"]
-
 DEVICES_HELP = """\
 usage: lightkit devices [--json]
 
@@ -41,28 +39,28 @@ def devices(words: list[str]) -> int:
             raise ConfigError(f"{says}\nusage: lightkit devices [--json]")
     machine, horovod = this_machine(), find_horovod()
     if "--json" in words:
-        print(json.dumps({"schema": 1, **machine.described(), "horovod": asdict(horovod)}, indent=2))
+        print(json.dumps({"schema": 1, **asdict(machine), "horovod": asdict(horovod)}, indent=2))
     else:
-        _show(_rows(machine, horovod))
+        _print_rows(_list_rows(machine, horovod))
     return 0
 
 
-def _rows(machine: Machine, horovod: Horovod) -> list[tuple[str, str]]:
+def _list_rows(machine: Machine, horovod: Horovod) -> list[tuple[str, str]]:
     cores = "unknown" if machine.cores is None else str(machine.cores)
     return [
         ("host", f"{machine.host}, {machine.platform}"),
         ("cpu", machine.cpu or "unknown"),
         ("cores", f"{cores} for this process; {' '.join(machine.instruction_sets) or 'no known instruction sets'}"),
-        ("memory", f"{_size(machine.memory_bytes)}, {_size(machine.memory_available_bytes)} available"),
-        *_gpu_rows(machine),
-        ("xla", _xla(machine)),
-        ("horovod", _horovod(horovod)),
+        ("memory", f"{_format_size(machine.memory_bytes)}, {_format_size(machine.memory_available_bytes)} available"),
+        *_list_gpus(machine),
+        ("xla", _describe_xla(machine)),
+        ("horovod", _describe_horovod(horovod)),
         ("versions", f"Python {machine.python}"),
         *[("", f"{name} {version}") for name, version in machine.versions.items()],
     ]
 
 
-def _gpu_rows(machine: Machine) -> list[tuple[str, str]]:
+def _list_gpus(machine: Machine) -> list[tuple[str, str]]:
     if machine.mps:
         return [("gpus", "Apple's, as mps")]
     if machine.gpus is None:
@@ -70,11 +68,11 @@ def _gpu_rows(machine: Machine) -> list[tuple[str, str]]:
     if not machine.gpus:
         driver = f"; driver {machine.gpu_driver}" if machine.gpu_driver else ", or no driver for them"
         return [("gpus", f"none that CUDA shows to this process{driver}")]
-    rows = [("", f"{gpu.index}: {gpu.name}, {_size(gpu.memory_bytes)}, {gpu.uuid}") for gpu in machine.gpus]
+    rows = [("", f"{gpu.index}: {gpu.name}, {_format_size(gpu.memory_bytes)}, {gpu.uuid}") for gpu in machine.gpus]
     return [("gpus", f"{len(rows)}, driver {machine.gpu_driver}"), *rows]
 
 
-def _xla(machine: Machine) -> str:
+def _describe_xla(machine: Machine) -> str:
     xla = machine.xla
     chips = f"{xla.tpu_chips or 'no'} TPU chip{'s' if xla.tpu_chips != 1 else ''}"
     cores = f" with {xla.tpu_cores} cores in all" if xla.tpu_chips else ""
@@ -86,7 +84,7 @@ def _xla(machine: Machine) -> str:
     return f"{chips}{cores}; torch-xla {xla.version}, PJRT_DEVICE {xla.device or 'not set'}"
 
 
-def _horovod(horovod: Horovod) -> str:
+def _describe_horovod(horovod: Horovod) -> str:
     if horovod.version is None:
         return "not installed: make horovod"
     if horovod.built_with is None:
@@ -96,11 +94,11 @@ def _horovod(horovod: Horovod) -> str:
     return f"{horovod.version}, built with {', '.join(has) or 'nothing'}; without {', '.join(lacks) or 'nothing'}"
 
 
-def _size(size_bytes: int | None) -> str:
+def _format_size(size_bytes: int | None) -> str:
     return "unknown" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
 
 
-def _show(rows: list[tuple[str, str]]) -> None:
+def _print_rows(rows: list[tuple[str, str]]) -> None:
     if not sys.stdout.isatty():
         for label, text in rows:
             print(f"{label:10}{text}")

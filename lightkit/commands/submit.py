@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 from lightkit.cli.context import RunContext
 from lightkit.cli.full_validation import open_context
@@ -14,8 +13,6 @@ from lightkit.config.credentials import mask_line
 from lightkit.errors import ConfigError
 from lightkit.launch.slurm import SlurmJob, batch_script, submit
 from lightkit.runs.signals import SignalWatch
-
-__all__ = ["submit_fit"]
 
 _HELP = """\
 usage: lightkit submit -c FILE... [--dry-run] [--key=value]... [key=value]...
@@ -45,8 +42,15 @@ def submit_fit(words: list[str]) -> int:
     is_dry = "--dry-run" in words
     words = [word for word in words if word != "--dry-run"]
     # The flag: what the config asks for must be on the cluster's machines, not on this one.
-    session = open_context("fit", [*words, "--launch.engine=slurm"], SignalWatch())
-    script = batch_script(job := _job(session, words))
+    context = open_context("fit", [*words, "--launch.engine=slurm"], SignalWatch())
+    pairs = [f"{word}={following}" for word, following in itertools.pairwise(words) if word.startswith("--")]
+    if (secret := next((word for word in (*words, *pairs) if mask_line(word) != word), None)) is not None:
+        raise ConfigError(
+            f"submit: {mask_line(secret)}: Slurm keeps the command line, and shows it to others; write "
+            f"${{oc.env:NAME}} there, and set that variable where the job runs"
+        )
+    job = _make_job(context, words)
+    script = batch_script(job)
     if is_dry:
         print(script, end="")
         return 0
@@ -56,64 +60,40 @@ def submit_fit(words: list[str]) -> int:
     return 0
 
 
-def _job(session: RunContext, words: list[str]) -> SlurmJob:
-    _refuse_secrets(words)
-    make_plan(session)  # refuses what Slurm cannot start
-    run = session.resolved.values.get("run") or {}
-    name = str(run.get("name") or session.default_name)
-    root = Path(run.get("root") or "runs")
+def _make_job(context: RunContext, words: list[str]) -> SlurmJob:
+    make_plan(context)  # refuses what Slurm cannot start
+    values = context.resolved.values
+    run, trainer = values.get("run") or {}, values.get("trainer") or {}
+    name = str(run.get("name") or context.default_name)
+    fewest, nodes = context.launch.num_nodes
+    if fewest != nodes:
+        raise mistake(
+            f"launch.nodes: Slurm gives a fixed number of machines, got {context.launch.nodes!r}",
+            context.resolved.origin_of("launch.nodes"),
+        )
+    num_nodes, devices = trainer.get("num_nodes"), trainer.get("devices")
+    num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes  # a flag's value is text
+    devices = read_scalar(devices) if isinstance(devices, str) else devices
+    processes = context.launch.processes
+    if processes is None and isinstance(devices, list):  # each process has one device
+        processes = len(devices)
+    elif processes is None and isinstance(devices, int) and devices > 0:
+        processes = devices
+    elif processes is None and devices in (None, "auto") and context.hardware.kind != "gpu":
+        processes = 1
+    if processes is None:
+        raise ConfigError(
+            f"submit: how many processes each machine runs is not known here, for the devices are {devices!r}; "
+            f"say launch.processes"
+        )
     return SlurmJob(
         words=["fit", *words],
         name=name,
         folder=str(Path.cwd()),
-        output=str(root / name / "slurm-%j.out"),
-        nodes=_nodes(session),
-        processes=_processes(session),
-        threads=session.launch.threads,
-        gpus=session.hardware.kind == "gpu",
-        options=session.launch.slurm or {},
+        output=str(Path(run.get("root") or "runs") / name / "slurm-%j.out"),
+        nodes=num_nodes if nodes == 1 and isinstance(num_nodes, int) else nodes,
+        processes=processes,
+        threads=context.launch.threads,
+        gpus=context.hardware.kind == "gpu",
+        options=context.launch.slurm or {},
     )
-
-
-def _refuse_secrets(words: list[str]) -> None:
-    """Keep secrets out of the batch script, which Slurm stores and shows."""
-    pairs = [f"{word}={following}" for word, following in itertools.pairwise(words) if word.startswith("--")]
-    said = next((word for word in (*words, *pairs) if mask_line(word) != word), None)
-    if said is not None:
-        raise ConfigError(
-            f"submit: {mask_line(said)}: Slurm keeps the command line, and shows it to others; write ${{oc.env:NAME}} "
-            f"there, and set that variable where the job runs"
-        )
-
-
-def _nodes(session: RunContext) -> int:
-    fewest, most = session.launch.num_nodes
-    if fewest != most:
-        raise mistake(
-            f"launch.nodes: Slurm gives a fixed number of machines, got {session.launch.nodes!r}",
-            session.resolved.origin_of("launch.nodes"),
-        )
-    given = _of_trainer(session, "num_nodes")
-    return given if most == 1 and isinstance(given, int) else most
-
-
-def _processes(session: RunContext) -> int:
-    """Processes on each machine: each has one device."""
-    if session.launch.processes is not None:
-        return session.launch.processes
-    devices = _of_trainer(session, "devices")
-    if isinstance(devices, list):
-        return len(devices)
-    if isinstance(devices, int) and devices > 0:
-        return devices
-    if devices in (None, "auto", 1) and session.hardware.kind != "gpu":
-        return 1
-    raise ConfigError(
-        f"submit: how many processes each machine runs is not known here, for the devices are {devices!r}; "
-        f"say launch.processes"
-    )
-
-
-def _of_trainer(session: RunContext, key: str) -> Any:
-    value = (session.resolved.values.get("trainer") or {}).get(key)
-    return read_scalar(value) if isinstance(value, str) else value  # a flag's value is text

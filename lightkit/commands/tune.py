@@ -30,9 +30,8 @@ from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import Leaf
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import this_machine
-from lightkit.hardware.allocator import keep_memory
 from lightkit.hardware.cores import find_user_threads
-from lightkit.hardware.processor import available_memory_bytes
+from lightkit.hardware.processor import available_memory_bytes, keep_memory
 from lightkit.launch.plan import THREADS
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch

@@ -6,10 +6,8 @@
     machine.cores, machine.memory_bytes, machine.gpus, machine.versions["torch"]
 """
 
-from lightkit.hardware.gpus import Gpu
-from lightkit.hardware.horovod import Horovod, find_horovod
+from lightkit.hardware.gpus import Gpu, Xla
 from lightkit.hardware.machine import Machine, this_machine
-from lightkit.hardware.packages import PACKAGES, describe_packages
-from lightkit.hardware.xla import Xla
+from lightkit.hardware.packages import PACKAGES, Horovod, describe_packages, find_horovod
 
 __all__ = ["PACKAGES", "Gpu", "Horovod", "Machine", "Xla", "describe_packages", "find_horovod", "this_machine"]

@@ -1,13 +1,15 @@
-"""NVIDIA's GPUs, as many as CUDA would show to this process, without the CUDA context that a fork breaks."""
+"""GPUs as CUDA would show them to this process, and TPUs as torch-xla would, without importing either.
+
+A CUDA context would break a later fork.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-__all__ = ["Gpu", "Gpus", "visible_gpus"]
 
 _DRIVERS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")
 """Places that show that there is a GPU of NVIDIA's although NVML cannot be asked: Jetson, or WSL without it."""
@@ -62,28 +64,22 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any = None, drivers: Sequence
     except nvml.NVMLError:
         return Gpus(None if any(Path(place).exists() for place in drivers) else ())
     try:
-        handles = [handle for index in range(nvml.nvmlDeviceGetCount()) for handle in _opened(index, nvml)]
-        shown = _shown(handles, environ.get("CUDA_VISIBLE_DEVICES"), nvml)
-        gpus = tuple(_gpu(index, handle, nvml) for index, handle in enumerate(shown))
-        return Gpus(gpus, _text(nvml.nvmlSystemGetDriverVersion()))
+        handles = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            # NVML counts GPUs too that a control group keeps from this process, as Slurm's ConstrainDevices does; CUDA
+            # passes them over, and numbers the others from 0.
+            with suppress(nvml.NVMLError_NoPermission):
+                handles.append(nvml.nvmlDeviceGetHandleByIndex(index))
+        shown = _select_visible(handles, environ.get("CUDA_VISIBLE_DEVICES"), nvml)
+        gpus = tuple(_describe_gpu(index, handle, nvml) for index, handle in enumerate(shown))
+        return Gpus(gpus, _decode(nvml.nvmlSystemGetDriverVersion()))
     except nvml.NVMLError:
         return Gpus(None)
     finally:
         nvml.nvmlShutdown()
 
 
-def _opened(index: int, nvml: Any) -> list[Any]:
-    """Give the GPU, or nothing where a control group keeps this process from it, as Slurm's ConstrainDevices does.
-
-    NVML counts such GPUs too, and CUDA passes them over and numbers the others from 0.
-    """
-    try:
-        return [nvml.nvmlDeviceGetHandleByIndex(index)]
-    except nvml.NVMLError_NoPermission:
-        return []
-
-
-def _shown(handles: list[Any], variable: str | None, nvml: Any) -> list[Any]:
+def _select_visible(handles: list[Any], variable: str | None, nvml: Any) -> list[Any]:
     """Choose as CUDA does: the first entry that names no GPU ends the list, and one that stands twice empties it.
 
     The rules are those of the CUDA C++ Programming Guide, "CUDA Environment Variables", and of
@@ -91,11 +87,11 @@ def _shown(handles: list[Any], variable: str | None, nvml: Any) -> list[Any]:
     """
     if variable is None:
         return handles
-    uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    uuids = [_decode(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
     found: list[Any] = []
     seen: set[Any] = set()
     for word in variable.split(","):
-        handle, key = _named(word.strip(), handles, uuids, nvml)
+        handle, key = _find_handle(word.strip(), handles, uuids, nvml)
         if handle is None:
             break
         if key in seen:
@@ -107,7 +103,7 @@ def _shown(handles: list[Any], variable: str | None, nvml: Any) -> list[Any]:
     return found
 
 
-def _named(word: str, handles: list[Any], uuids: list[str], nvml: Any) -> tuple[Any, Any]:
+def _find_handle(word: str, handles: list[Any], uuids: list[str], nvml: Any) -> tuple[Any, Any]:
     """Find what an entry names: an index, the beginning of one UUID, or a MIG slice."""
     if word.startswith("MIG-"):
         try:
@@ -122,24 +118,72 @@ def _named(word: str, handles: list[Any], uuids: list[str], nvml: Any) -> tuple[
     return (handles[index], index) if 0 <= index < len(handles) else (None, None)
 
 
-def _gpu(index: int, handle: Any, nvml: Any) -> Gpu:
+def _describe_gpu(index: int, handle: Any, nvml: Any) -> Gpu:
+    try:
+        capability = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    except nvml.NVMLError:
+        capability = 8, 0  # NVML may not tell that of a MIG slice, which is 8.0 at least
     return Gpu(
         index,
-        _text(nvml.nvmlDeviceGetName(handle)),
+        _decode(nvml.nvmlDeviceGetName(handle)),
         int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        _text(nvml.nvmlDeviceGetUUID(handle)),
-        _capability(handle, nvml),
+        _decode(nvml.nvmlDeviceGetUUID(handle)),
+        tuple(capability),
     )
 
 
-def _capability(handle: Any, nvml: Any) -> tuple[int, int]:
-    """Give the compute capability; NVML may not tell that of a MIG slice, which is 8.0 at least."""
-    try:
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    except nvml.NVMLError:
-        return 8, 0
-    return major, minor
-
-
-def _text(value: str | bytes) -> str:
+def _decode(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+_GOOGLE = "0x1ae0"
+_CORES_PER_CHIP = {
+    "0x0027": 2,  # v2, v3
+    "0x005e": 1,  # v4
+    "0x0063": 1,  # v5e
+    "0x006f": 1,  # v6e
+    "0x0056": 1,
+    "0x0062": 1,
+    "0x0076": 1,  # 7x
+}
+"""PCI ids of TPUs, from `torch_xla._internal.tpu` (2.9), and `num_logical_cores_per_chip` there: two up to v3."""
+
+
+@dataclass(frozen=True)
+class Xla:
+    """XLA's side of a machine.
+
+    Args:
+        version: Version of torch-xla; None where it is not installed.
+        device: What ``PJRT_DEVICE`` says that XLA runs on: ``TPU``, ``CPU``; None where it says nothing.
+        tpu_chips: TPU chips on this host's PCI bus.
+        tpu_cores: Their cores, each a device for Lightning.
+    """
+
+    version: str | None = None
+    device: str | None = None
+    tpu_chips: int = 0
+    tpu_cores: int = 0
+
+
+def find_xla(environ: Mapping[str, str], version: str | None, pci: Path = Path("/sys/bus/pci/devices")) -> Xla:
+    """Count TPUs as torch-xla itself does, on the PCI bus.
+
+    Args:
+        environ: Environment variables.
+        version: Version of torch-xla, if it is installed.
+        pci: Folder with an entry for each device on the bus.
+    """
+    cores = [
+        _CORES_PER_CHIP[device]
+        for place in (sorted(pci.iterdir()) if pci.is_dir() else ())
+        if _read(place / "vendor") == _GOOGLE and (device := _read(place / "device")) in _CORES_PER_CHIP
+    ]
+    return Xla(version, environ.get("PJRT_DEVICE") or None, len(cores), sum(cores))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:  # a device that was just taken away
+        return ""

@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from lightkit.hardware import processor
-from lightkit.hardware.gpus import Gpu, visible_gpus
+from lightkit.hardware.gpus import Gpu, Xla, find_xla, visible_gpus
 from lightkit.hardware.packages import describe_packages
-from lightkit.hardware.xla import Xla, find_xla
-
-__all__ = ["Machine", "this_machine"]
 
 
 @dataclass(frozen=True)
@@ -49,10 +45,6 @@ class Machine:
     mps: bool = False
     xla: Xla = field(default_factory=Xla)
     versions: Mapping[str, str] = field(default_factory=dict)
-
-    def described(self) -> dict[str, Any]:
-        """Give all of it as plain values for JSON."""
-        return asdict(self)
 
 
 def this_machine(environ: Mapping[str, str] | None = None) -> Machine:

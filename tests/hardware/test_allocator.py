@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from lightkit.hardware.allocator import keep_memory
+from lightkit.hardware.processor import keep_memory
 
 FAULTS = """\
 import resource, sys
-from lightkit.hardware.allocator import keep_memory
+from lightkit.hardware.processor import keep_memory
 if sys.argv[1] == "kept":
     assert keep_memory({})
 count = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def test_this_machine_is_described_in_plain_values() -> None:
     assert not machine.gpus
     assert machine.xla.device == "CPU"
     assert machine.versions["torch"] == metadata.version("torch")
-    described = json.loads(json.dumps(machine.described()))
+    described = json.loads(json.dumps(asdict(machine)))
     assert described["versions"] == machine.versions
     assert described["instruction_sets"] == list(machine.instruction_sets)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.hardware.xla import Xla, find_xla
+from lightkit.hardware.gpus import Xla, find_xla
 
 
 def plug(bus: Path, *devices: tuple[str, str]) -> Path:

@@ -36,7 +36,7 @@ def main() -> int:
     """Run the command until it would train."""
     count = count_cores()
     # late as in one_device.py
-    from lightkit.hardware.xla import Xla
+    from lightkit.hardware.gpus import Xla
     from lightkit.main import main as lightkit
 
     def find_xla(environ: Mapping[str, str], version: str | None) -> Xla:
