@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, cast
 
-from lightkit.config import near
-from lightkit.errors import ConfigError, visible
-
-__all__ = ["ConvertOptions", "OnBadImage", "convert"]
-
-OnBadImage = Literal["skip", "error"]
+from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.console import OutputMode, choose_output_mode, configure_console, print_line
+from lightkit.config import near, shown_path
+from lightkit.errors import ConfigError, LightkitError, visible
+from lightkit.runs.bad_images import BadImage
 
 _USAGE = "usage: lightkit convert IMAGES TABLE [--format delta|parquet] [--partitions N] [--row-group-mb MB]"
 _HELP = f"""\
@@ -42,8 +44,7 @@ process is writing TABLE.
 
 lightkit convert data/flower_photos data/flowers.delta --partitions 2
 """
-_FORMATS = ("delta", "parquet")
-_VALUES = {
+_DEFAULTS = {
     "--format": "delta",
     "--partitions": "1",
     "--row-group-mb": "32",
@@ -52,145 +53,142 @@ _VALUES = {
     "--on-bad-image": "skip",
     "--max-bad-fraction": "0.05",
 }
-"""Options that take a word, and what stands for them where nobody says them."""
-_SWITCHES = ("--overwrite", "--quiet")
-
-
-@dataclass(frozen=True)
-class ConvertOptions:
-    """What is converted, and into what.
-
-    Args:
-        images: Folder of the photos.
-        table: Folder that the table is to be.
-        format: delta or parquet.
-        partitions: Number of files.
-        row_group_bytes: Most bytes of photos in a row group.
-        val_fraction: Share for validation.
-        test_fraction: Share for testing.
-        on_bad_image: What to do about photos that cannot be decoded.
-        max_bad_fraction: Share of such photos from which on it is an error in any case.
-        is_overwritten: Whether a table that is there is replaced.
-        is_quiet: Whether only warnings and errors are printed.
-    """
-
-    images: Path
-    table: Path
-    format: str
-    partitions: int
-    row_group_bytes: int
-    val_fraction: float
-    test_fraction: float
-    on_bad_image: OnBadImage
-    max_bad_fraction: float
-    is_overwritten: bool
-    is_quiet: bool
+_OPTIONS: dict[str, Takes] = {**dict.fromkeys(_DEFAULTS, "value"), "--overwrite": "switch", "--quiet": "switch"}
+_INTERVAL_S = 10.0
+_ARGUMENTS = {"root": "IMAGES", "on_bad_image": "--on-bad-image", "max_bad_fraction": "--max-bad-fraction",
+              "val_fraction": "--val-fraction", "test_fraction": "--test-fraction"}  # fmt: skip
+"""Names of the data module's arguments on this command line."""
+_KEY = re.compile(rf"(?<![\w/.-])(?:data\.init_args\.({'|'.join(_ARGUMENTS)})|((?:val|test)_fraction))(?![\w/])")
 
 
 def convert(words: list[str]) -> int:
     """Write a folder of photos as a table, and return the exit code.
 
     Raises:
-        ConfigError: If a word is wrong, or the table cannot be written where it is to be.
+        ConfigError: If an option is wrong, or the table cannot be written.
         DataError: If the photos cannot be used, or the disk is full.
         RunLocked: If another process is writing the same table.
     """
     if {"-h", "--help"} & {*words}:
         print(_HELP, end="")
         return 0
-    options = _options(words)
-    from lightkit.cli.converting import convert_images  # here: it loads pyarrow, and then torch
+    line = parse_command_line("convert", words, usage=_USAGE, own=_OPTIONS)
+    images, table = _parse_paths(line.positionals)
+    options = {**_DEFAULTS, **line.options}
+    is_delta = _parse_choice(options, "--format", ("delta", "parquet")) == "delta"
+    on_bad_image = _parse_choice(options, "--on-bad-image", ("skip", "error"))
+    partitions = options["--partitions"]
+    if not partitions.isdecimal() or int(partitions) < 1:
+        raise ConfigError(f"--partitions: expected a whole number of at least 1, got {partitions!r}")
+    row_group_bytes = int(_parse_number(options, "--row-group-mb") * 1e6)
+    if row_group_bytes < 1:
+        raise ConfigError(f"--row-group-mb: expected a number of MB above 0, got {options['--row-group-mb']!r}")
+    fractions = {name: _parse_number(options, f"--{name}-fraction") for name in ("val", "test", "max-bad")}
+    mode = choose_output_mode({"quiet": "--quiet" in options}, sys.stdout)
+    configure_console(mode, _rename_arguments)
+    from lightkit.images.table_writer import BAD_IMAGES, TableTarget, plan_files, write_table  # pyarrow: 0.2 s
 
-    return convert_images(options)
+    target = TableTarget(table, images, is_delta, "--overwrite" in options)
+    target.check()
+    from lightkit.data.photos import catalogue_of  # torch: seconds
+    from lightkit.data.splits import check_fractions
+    from lightkit.data.tables.converting import image_rows
 
-
-def _options(words: Sequence[str]) -> ConvertOptions:
-    places, said, switches = _parted(words)
-    if len(places) != len(("IMAGES", "TABLE")):
-        found = f"got {', '.join(map(repr, places))}" if places else "got none"
-        raise ConfigError(f"convert: expected a folder of images and the table to write, {found}\n{_USAGE}")
-    if "://" in places[1]:
-        raise ConfigError(
-            f"convert: expected the name of a folder to write, got the address {places[1]}. Write the table to a "
-            "folder, and copy that as a whole: nothing in it says where it is."
+    try:
+        check_fractions(val_fraction=fractions["val"], test_fraction=fractions["test"])
+        catalogue = catalogue_of(
+            images,
+            val_fraction=fractions["val"],
+            test_fraction=fractions["test"],
+            on_bad_image=on_bad_image,  # type: ignore[arg-type]  # one of the two words
+            max_bad_fraction=fractions["max-bad"],
         )
-    value = {**_VALUES, **said}
-    return ConvertOptions(
-        images=Path(places[0]).expanduser(),
-        table=_named(Path(places[1]).expanduser()),
-        format=_choice(value, "--format", _FORMATS),
-        partitions=_count(value, "--partitions"),
-        row_group_bytes=int(_positive(value, "--row-group-mb") * 1e6),
-        val_fraction=_number(value, "--val-fraction"),
-        test_fraction=_number(value, "--test-fraction"),
-        on_bad_image=cast("OnBadImage", _choice(value, "--on-bad-image", ("skip", "error"))),
-        max_bad_fraction=_number(value, "--max-bad-fraction"),
-        is_overwritten="--overwrite" in switches,
-        is_quiet="--quiet" in switches,
-    )
+        rows = image_rows(catalogue, images)
+    except LightkitError as error:
+        raise error.reworded(_rename_arguments) from error
+    files = plan_files(rows, num_files=int(partitions), row_group_bytes=row_group_bytes)
+    counts = ", ".join(f"{number} {split}" for split, number in catalogue.counts.items())
+    num_classes = len(catalogue.class_names)
+    summary = f"{shown_path(images)}: {sum(catalogue.counts.values())} images, {num_classes} classes, {counts}"
+    print_line(visible(summary, in_line=True), mode)
+    bad_images = [BadImage(defect.name, defect.reason, "scan") for defect in catalogue.defects]
+    with _show_progress(len(rows), sum(row.num_bytes for row in rows), mode) as advance:
+        written = write_table(target, files, advance=advance, bad_images=bad_images)
+    if bad_images:
+        print_line(f"{shown_path(table / BAD_IMAGES)}: lists what is left out", mode)
+    name = shown_path(table)
+    version = "" if written.version is None else f", version {written.version}"
+    num_files = f"{written.num_files} file{'s' if written.num_files > 1 else ''}"
+    print_line(f"{name}: {written.num_rows} rows, {written.num_bytes / 1e6:.1f} MB, {num_files}{version}", mode)
+    print_line(f"lightkit fit -c configs/flowers.yaml --data=lightkit.data.Table --data.path={shlex.quote(name)}", mode)
+    return 0
 
 
-def _named(table: Path) -> Path:
-    """Give a path that ends in a name, which ``.`` and ``..`` are not.
+def _parse_paths(words: Sequence[str]) -> tuple[Path, Path]:
+    """Parse the folder of images and that of the table.
 
     Raises:
-        ConfigError: If it is no text: libraries that read tables ask for that.
+        ConfigError: If there are other words, or the table's name is an address or no text.
     """
-    if visible(str(table), in_line=True) != str(table):
-        raise ConfigError(f"convert: the name of the table, {str(table)!r}, holds what is no text. Say another name.")
-    return table.resolve() if table.name in ("", "..") else table
-
-
-def _parted(words: Sequence[str]) -> tuple[list[str], dict[str, str], set[str]]:
-    """Part the words into the two places, options with their values, and switches."""
-    places: list[str] = []
-    said: dict[str, str] = {}
-    switches: set[str] = set()
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        option, equals, value = word.partition("=")
-        if not word.startswith("-"):
-            places.append(word)
-        elif word in _SWITCHES:
-            switches.add(word)
-        elif option not in _VALUES:
-            raise ConfigError(f"convert: unexpected argument {word!r}{near(option, [*_VALUES, *_SWITCHES])}\n{_USAGE}")
-        elif not equals and (not rest or rest[0].startswith("--")):
-            raise ConfigError(f"convert: {option}: expected a word after it\n{_USAGE}")
-        elif option in said:
-            raise ConfigError(f"convert: {option} is said twice\n{_USAGE}")
-        else:
-            said[option] = value if equals else rest.pop(0)
-    return places, said, switches
-
-
-def _choice(said: Mapping[str, str], option: str, choices: Sequence[str]) -> str:
-    if said[option] not in choices:
+    if len(words) != 2:
+        found = f"got {', '.join(map(repr, words))}" if words else "got none"
+        raise ConfigError(f"convert: expected a folder of images and the table to write, {found}\n{_USAGE}")
+    if "://" in words[1]:
         raise ConfigError(
-            f"{option}: expected {' or '.join(choices)}, got {said[option]!r}{near(said[option], choices)}"
+            f"convert: expected the name of a folder to write, got the address {words[1]}. Write the table to a "
+            "folder, and copy that as a whole: nothing in it says where it is."
         )
-    return said[option]
+    images, table = (Path(word).expanduser() for word in words)
+    if visible(str(table), in_line=True) != str(table):  # libraries that read tables want text
+        raise ConfigError(f"convert: the name of the table, {str(table)!r}, holds what is no text. Say another name.")
+    return images, table.resolve() if table.name in ("", "..") else table
 
 
-def _count(said: Mapping[str, str], option: str) -> int:
-    if not said[option].isdecimal() or int(said[option]) < 1:
-        raise ConfigError(f"{option}: expected a whole number of at least 1, got {said[option]!r}")
-    return int(said[option])
+def _parse_choice(options: dict[str, str], option: str, choices: Sequence[str]) -> str:
+    if options[option] not in choices:
+        raise ConfigError(
+            f"{option}: expected {' or '.join(choices)}, got {options[option]!r}{near(options[option], choices)}"
+        )
+    return options[option]
 
 
-def _positive(said: Mapping[str, str], option: str) -> float:
-    number = _number(said, option)
-    if number * 1e6 < 1:
-        raise ConfigError(f"{option}: expected a number of MB above 0, got {said[option]!r}")
-    return number
-
-
-def _number(said: Mapping[str, str], option: str) -> float:
+def _parse_number(options: dict[str, str], option: str) -> float:
     try:
-        number = float(said[option])
+        number = float(options[option])
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ConfigError(f"{option}: expected a number, got {said[option]!r}")
+        raise ConfigError(f"{option}: expected a number, got {options[option]!r}")
     return number
+
+
+def _rename_arguments(text: str) -> str:
+    """Replace the data module's arguments in an error by this command's options."""
+    return _KEY.sub(lambda found: _ARGUMENTS[found[1] or found[2]], text)
+
+
+@contextmanager
+def _show_progress(num_rows: int, num_bytes: int, mode: OutputMode) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal, and a line now and then in a pipe."""
+    if mode == "terminal":
+        from rich.console import Console  # 0.1 s, only for a terminal
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as Speed
+
+        columns = TextColumn("convert"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn()
+        with Progress(*columns, console=Console(), transient=True) as bar:
+            task = bar.add_task("convert", total=num_bytes)
+            yield lambda _, more_bytes: bar.advance(task, more_bytes)
+        return
+    rows, written_bytes, last = 0, 0, time.monotonic()
+
+    def advance(more_rows: int, more_bytes: int) -> None:
+        nonlocal rows, written_bytes, last
+        rows, written_bytes = rows + more_rows, written_bytes + more_bytes
+        if time.monotonic() - last >= _INTERVAL_S and rows < num_rows:
+            last = time.monotonic()
+            print_line(
+                f"convert  {rows} of {num_rows} images  {written_bytes / 1e6:.1f} of {num_bytes / 1e6:.1f} MB", mode
+            )
+
+    yield advance

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from lightkit.data.photos import Catalogue, Photo
 from lightkit.data.splits import Split
 from lightkit.errors import DataError
-from lightkit.images.tables.layout import ImageRow
+from lightkit.images.table_writer import ImageRow
 
 __all__ = ["image_rows"]
 

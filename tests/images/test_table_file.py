@@ -10,9 +10,9 @@ import pytest
 from pyarrow import parquet
 
 from lightkit.errors import DataError
-from lightkit.images.tables.layout import laid_out
-from lightkit.images.tables.writing import SCHEMA, write_file
-from tests.images.tables.conftest import MakeRows
+from lightkit.images.table_writer import _SCHEMA as SCHEMA
+from lightkit.images.table_writer import plan_files, write_file
+from tests.images.conftest import MakeRows
 
 
 def _ignore(_rows: int, _bytes: int) -> None:
@@ -21,7 +21,7 @@ def _ignore(_rows: int, _bytes: int) -> None:
 
 def test_the_file_holds_the_bytes_and_all_else_of_every_row(make_rows: MakeRows, tmp_path: Path) -> None:
     rows = make_rows(23)
-    (groups,) = laid_out(rows, num_files=1, row_group_bytes=4_000)
+    (groups,) = plan_files(rows, num_files=1, row_group_bytes=4_000)
     written = write_file(tmp_path / "part.parquet", groups, advance=_ignore)
 
     table = parquet.read_table(tmp_path / "part.parquet")
@@ -40,7 +40,7 @@ def test_the_file_holds_the_bytes_and_all_else_of_every_row(make_rows: MakeRows,
 
 
 def test_the_row_groups_are_those_that_were_laid_out_and_say_their_split(make_rows: MakeRows, tmp_path: Path) -> None:
-    (groups,) = laid_out(make_rows(40), num_files=1, row_group_bytes=5_000)
+    (groups,) = plan_files(make_rows(40), num_files=1, row_group_bytes=5_000)
     write_file(tmp_path / "part.parquet", groups, advance=_ignore)
 
     metadata = parquet.read_metadata(tmp_path / "part.parquet")
@@ -52,7 +52,7 @@ def test_the_row_groups_are_those_that_were_laid_out_and_say_their_split(make_ro
 
 
 def test_a_reader_that_streams_holds_a_small_part_of_a_row_group(make_rows: MakeRows, tmp_path: Path) -> None:
-    (groups,) = laid_out(make_rows(100, num_bytes=200_000), num_files=1, row_group_bytes=1 << 30)
+    (groups,) = plan_files(make_rows(100, num_bytes=200_000), num_files=1, row_group_bytes=1 << 30)
     write_file(tmp_path / "part.parquet", groups, advance=_ignore)
     assert len(groups[0]) == 70
 
@@ -64,7 +64,7 @@ def test_a_reader_that_streams_holds_a_small_part_of_a_row_group(make_rows: Make
 
 
 def test_memory_is_bounded_by_the_row_group(make_rows: MakeRows, tmp_path: Path) -> None:
-    (groups,) = laid_out(make_rows(80, num_bytes=200_000), num_files=1, row_group_bytes=1_000_000)
+    (groups,) = plan_files(make_rows(80, num_bytes=200_000), num_files=1, row_group_bytes=1_000_000)
     kept: list[int] = []
     tracemalloc.start()
     try:
@@ -81,14 +81,14 @@ def test_memory_is_bounded_by_the_row_group(make_rows: MakeRows, tmp_path: Path)
 
 def test_it_is_told_how_much_is_written_after_each_row_group(make_rows: MakeRows, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    (groups,) = laid_out(make_rows(20), num_files=1, row_group_bytes=5_000)
+    (groups,) = plan_files(make_rows(20), num_files=1, row_group_bytes=5_000)
     write_file(tmp_path / "part.parquet", groups, advance=lambda rows, size: told.append((rows, size)))
     assert told == [(len(group), 1000 * len(group)) for group in groups]
 
 
 def test_an_image_that_changes_or_goes_meanwhile_ends_it_with_its_name(make_rows: MakeRows, tmp_path: Path) -> None:
     rows = make_rows(4)
-    groups = laid_out(rows, num_files=1, row_group_bytes=9_000)[0]
+    groups = plan_files(rows, num_files=1, row_group_bytes=9_000)[0]
     rows[1].file.write_bytes(b"another")
     with pytest.raises(DataError, match=r"1\.jpg: this image was changed while the table was written\. Nothing"):
         write_file(tmp_path / "changed.parquet", groups, advance=_ignore)

@@ -12,41 +12,39 @@ from collections import Counter, namedtuple
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import parquet
 
 from lightkit.errors import ConfigError, DataError, Interrupted, RunLocked
-from lightkit.images.tables import publishing, table
-from lightkit.images.tables.delta import replace_delta
-from lightkit.images.tables.layout import ImageRow, laid_out
-from lightkit.images.tables.publishing import sole_writer
-from lightkit.images.tables.table import Place, WrittenTable, write_table
-from lightkit.images.tables.writing import WrittenFile
+from lightkit.images.table_writer import ImageRow, TableTarget, WrittenTable, _lock, plan_files, write_table
 from lightkit.runs.bad_images import BadImage, BadImageList
-from tests.images.tables.conftest import MakeRows
+from tests.images.conftest import MakeRows
 
 KINDS = pytest.mark.parametrize("is_delta", [False, True], ids=["parquet", "delta"])
 
 
 @pytest.fixture
-def place(tmp_path: Path, is_delta: bool) -> Place:
+def place(tmp_path: Path, is_delta: bool) -> TableTarget:
     if is_delta:
         pytest.importorskip("deltalake", reason="needs deltalake")
-    return Place(tmp_path / "out" / "flowers", tmp_path / "photos", is_delta)
+    return TableTarget(tmp_path / "out" / "flowers", tmp_path / "photos", is_delta)
 
 
 def _ignore(_rows: int, _bytes: int) -> None:
     pass
 
 
-def _write(place: Place, rows: Sequence[ImageRow], *, num_files: int = 2, overwrite: bool = False) -> WrittenTable:
-    files = laid_out(rows, num_files=num_files, row_group_bytes=4_000)
-    place = Place(place.table, place.images, place.is_delta, overwrite)
+def _write(
+    place: TableTarget, rows: Sequence[ImageRow], *, num_files: int = 2, overwrite: bool = False
+) -> WrittenTable:
+    files = plan_files(rows, num_files=num_files, row_group_bytes=4_000)
+    place = TableTarget(place.table, place.images, place.is_delta, overwrite)
     return write_table(place, files, advance=_ignore)
 
 
-def _images(place: Place, version: int | None = None) -> Counter[bytes]:
+def _images(place: TableTarget, version: int | None = None) -> Counter[bytes]:
     """What a reader finds."""
     if place.is_delta:
         from deltalake import DeltaTable
@@ -61,13 +59,13 @@ def _wanted(rows: Sequence[ImageRow]) -> Counter[bytes]:
     return Counter(row.file.read_bytes() for row in rows)
 
 
-def _beside(place: Place) -> list[str]:
+def _beside(place: TableTarget) -> list[str]:
     folder = place.table.parent
     return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
 
 
 @KINDS
-def test_a_table_holds_every_image_in_as_many_files_as_said(place: Place, make_rows: MakeRows) -> None:
+def test_a_table_holds_every_image_in_as_many_files_as_said(place: TableTarget, make_rows: MakeRows) -> None:
     rows = make_rows(31)
     written = _write(place, rows, num_files=3)
 
@@ -82,7 +80,7 @@ def test_the_log_of_a_delta_table_says_the_rows_and_their_least_and_greatest_val
     tmp_path: Path, make_rows: MakeRows
 ) -> None:
     deltalake = pytest.importorskip("deltalake", reason="needs deltalake")
-    _write(Place(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(20), num_files=1)
+    _write(TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(20), num_files=1)
 
     found = deltalake.DeltaTable(str(tmp_path / "flowers")).get_add_actions(flatten=True)
     said = {name: found[name][0].as_py() for name in ("num_records", "min.split", "max.split", "max.width")}
@@ -90,7 +88,7 @@ def test_the_log_of_a_delta_table_says_the_rows_and_their_least_and_greatest_val
 
 
 @KINDS
-def test_a_table_that_is_there_stays_as_it_is(place: Place, make_rows: MakeRows) -> None:
+def test_a_table_that_is_there_stays_as_it_is(place: TableTarget, make_rows: MakeRows) -> None:
     rows = make_rows(8)
     _write(place, rows)
     with pytest.raises(ConfigError, match=r"flowers exists, and nothing is added to a table\. --overwrite "):
@@ -99,7 +97,7 @@ def test_a_table_that_is_there_stays_as_it_is(place: Place, make_rows: MakeRows)
 
 
 @KINDS
-def test_an_overwritten_table_holds_the_new_images_only(place: Place, make_rows: MakeRows) -> None:
+def test_an_overwritten_table_holds_the_new_images_only(place: TableTarget, make_rows: MakeRows) -> None:
     first = make_rows(8)
     old = _wanted(first)
     _write(place, first)
@@ -116,11 +114,11 @@ def test_an_overwritten_table_holds_the_new_images_only(place: Place, make_rows:
 
 
 @KINDS
-def test_images_that_are_left_out_are_listed_beside_the_files(place: Place, make_rows: MakeRows) -> None:
+def test_images_that_are_left_out_are_listed_beside_the_files(place: TableTarget, make_rows: MakeRows) -> None:
     rows = make_rows(6)
-    files = laid_out(rows, num_files=1, row_group_bytes=4_000)
+    files = plan_files(rows, num_files=1, row_group_bytes=4_000)
     bad = [BadImage("a/\udcff.jpg", "Truncated File Read", "scan")]
-    write_table(place, files, advance=_ignore, left_out=bad)
+    write_table(place, files, advance=_ignore, bad_images=bad)
     assert BadImageList(place.table / "_bad_images.csv").rows() == bad
     assert _images(place) == _wanted(rows)
 
@@ -129,15 +127,13 @@ def test_images_that_are_left_out_are_listed_beside_the_files(place: Place, make
     assert _images(place) == _wanted(rows)
 
 
-def test_parquet_files_are_exchanged_where_the_system_cannot_do_it_in_one_step(
-    tmp_path: Path, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "_exchanged", lambda one, other: False)
-    place = Place(tmp_path / "out" / "flowers", tmp_path / "photos", is_delta=False)
+def test_a_table_that_a_killed_overwrite_has_left_aside_is_restored(tmp_path: Path, make_rows: MakeRows) -> None:
+    place = TableTarget(tmp_path / "out" / "flowers", tmp_path / "photos", is_delta=False)
     _write(place, make_rows(8))
-    second = make_rows(9, mark=b"other")
-    _write(place, second, overwrite=True)
-    assert _images(place) == _wanted(second)
+    place.table.rename(place.table.with_name(".flowers.old"))
+    with pytest.raises(ConfigError, match="flowers exists, and nothing is added to a table"):
+        _write(place, make_rows(9, mark=b"other"))
+    assert sum(_images(place).values()) == 8
     assert _beside(place) == ["flowers"]
 
 
@@ -149,11 +145,11 @@ def test_parquet_files_are_exchanged_where_the_system_cannot_do_it_in_one_step(
     ids=["other_file", "broken_file", "other_parquet"],
 )
 def test_a_folder_of_something_else_is_never_touched(
-    name: str, content: bytes | None, overwrite: bool, place: Place, make_rows: MakeRows
+    name: str, content: bytes | None, overwrite: bool, place: TableTarget, make_rows: MakeRows
 ) -> None:
     import pyarrow as pa
 
-    _write(Place(place.table, place.images, is_delta=False), make_rows(4))
+    _write(TableTarget(place.table, place.images, is_delta=False), make_rows(4))
     if content is None:
         parquet.write_table(pa.table({"a": [1]}), place.table / name)
     else:
@@ -170,7 +166,7 @@ def test_a_delta_table_of_other_columns_gets_no_version(tmp_path: Path, make_row
 
     deltalake.write_deltalake(str(tmp_path / "flowers"), pa.table({"a": [1]}))
     with pytest.raises(ConfigError, match="another table than lightkit convert writes: it has the columns a"):
-        _write(Place(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(3), overwrite=True)
+        _write(TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(3), overwrite=True)
     assert deltalake.DeltaTable(str(tmp_path / "flowers")).version() == 0
 
 
@@ -179,13 +175,13 @@ def test_names_that_deltalake_does_not_take_are_refused(name: str, tmp_path: Pat
     pytest.importorskip("deltalake", reason="needs deltalake")
     rows = make_rows(3)
     with pytest.raises(ConfigError, match=r"deltalake cannot write below a folder with .*or --format parquet"):
-        _write(Place(tmp_path / name, tmp_path / "photos", is_delta=True), rows)
-    _write(Place(tmp_path / name, tmp_path / "photos", is_delta=False), rows)
+        _write(TableTarget(tmp_path / name, tmp_path / "photos", is_delta=True), rows)
+    _write(TableTarget(tmp_path / name, tmp_path / "photos", is_delta=False), rows)
 
 
 def test_a_delta_table_with_a_broken_log_is_told_as_that(tmp_path: Path, make_rows: MakeRows) -> None:
     pytest.importorskip("deltalake", reason="needs deltalake")
-    place = Place(tmp_path / "flowers", tmp_path / "photos", is_delta=True)
+    place = TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True)
     rows = make_rows(3)
     _write(place, rows)
     (place.table / "_delta_log" / f"{0:020}.json").write_text("{")
@@ -194,9 +190,9 @@ def test_a_delta_table_with_a_broken_log_is_told_as_that(tmp_path: Path, make_ro
 
 
 @KINDS
-def test_a_table_of_the_other_format_is_not_overwritten(place: Place, make_rows: MakeRows) -> None:
+def test_a_table_of_the_other_format_is_not_overwritten(place: TableTarget, make_rows: MakeRows) -> None:
     pytest.importorskip("deltalake", reason="needs deltalake")
-    other = Place(place.table, place.images, not place.is_delta)
+    other = TableTarget(place.table, place.images, not place.is_delta)
     rows = make_rows(4)
     _write(other, rows)
     said = "parquet" if place.is_delta else "delta"
@@ -206,7 +202,7 @@ def test_a_table_of_the_other_format_is_not_overwritten(place: Place, make_rows:
 
 
 @KINDS
-def test_an_empty_folder_becomes_the_table(place: Place, make_rows: MakeRows) -> None:
+def test_an_empty_folder_becomes_the_table(place: TableTarget, make_rows: MakeRows) -> None:
     place.table.mkdir(parents=True)
     rows = make_rows(4)
     _write(place, rows)
@@ -214,10 +210,10 @@ def test_an_empty_folder_becomes_the_table(place: Place, make_rows: MakeRows) ->
 
 
 @KINDS
-def test_a_table_within_its_images_is_refused(place: Place, make_rows: MakeRows) -> None:
+def test_a_table_within_its_images_is_refused(place: TableTarget, make_rows: MakeRows) -> None:
     rows = make_rows(4)
     with pytest.raises(ConfigError, match=r"is in the folder of images .* Say another place"):
-        _write(Place(place.images / "flowers", place.images, place.is_delta), rows)
+        _write(TableTarget(place.images / "flowers", place.images, place.is_delta), rows)
     assert sorted(entry.name for entry in place.images.iterdir()) == ["a", "b"]
 
 
@@ -226,24 +222,24 @@ def test_a_delta_table_without_deltalake_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "deltalake.transaction", None)
     with pytest.raises(ConfigError, match=r"pip install 'lightkit\[delta\]'\. Or say --format parquet"):
-        _write(Place(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(3))
+        _write(TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(3))
 
 
 @KINDS
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "overwritten"])
-def test_nothing_is_left_of_what_is_interrupted(place: Place, is_there: bool, make_rows: MakeRows) -> None:
+def test_nothing_is_left_of_what_is_interrupted(place: TableTarget, is_there: bool, make_rows: MakeRows) -> None:
     old: Counter[bytes] = Counter()
     if is_there:
         rows = make_rows(6)
         old = _wanted(rows)
         _write(place, rows)
-    files = laid_out(make_rows(20, mark=b"new"), num_files=2, row_group_bytes=4_000)
+    files = plan_files(make_rows(20, mark=b"new"), num_files=2, row_group_bytes=4_000)
 
     def interrupt(_rows: int, _bytes: int) -> None:
         raise Interrupted(signal.SIGINT)
 
     with pytest.raises(Interrupted):
-        write_table(Place(place.table, place.images, place.is_delta, True), files, advance=interrupt)
+        write_table(TableTarget(place.table, place.images, place.is_delta, True), files, advance=interrupt)
 
     assert _beside(place) == (["flowers"] if is_there else [])
     if is_there:
@@ -254,16 +250,18 @@ def test_nothing_is_left_of_what_is_interrupted(place: Place, is_there: bool, ma
 def test_a_signal_just_after_the_commit_leaves_the_new_version_whole(
     tmp_path: Path, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("deltalake", reason="needs deltalake")
-    place = Place(tmp_path / "flowers", tmp_path / "photos", is_delta=True)
+    deltalake = pytest.importorskip("deltalake", reason="needs deltalake")
+    place = TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True)
     _write(place, make_rows(6))
     rows = make_rows(9, mark=b"new")
 
-    def commit_and_stop(table: Path, files: Sequence[WrittenFile]) -> None:
-        replace_delta(table, files)
+    transaction = deltalake.DeltaTable.create_write_transaction
+
+    def commit_and_stop(self: Any, *args: Any, **kwargs: Any) -> None:
+        transaction(self, *args, **kwargs)
         raise Interrupted(signal.SIGTERM)
 
-    monkeypatch.setattr(table, "replace_delta", commit_and_stop)
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", commit_and_stop)
     with pytest.raises(Interrupted):
         _write(place, rows, overwrite=True)
     assert _images(place) == _wanted(rows)
@@ -283,7 +281,7 @@ def _file_size_limit(size_bytes: int) -> Iterator[None]:
 @KINDS
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "overwritten"])
 def test_no_room_in_the_middle_is_one_error_and_leaves_nothing(
-    place: Place, is_there: bool, make_rows: MakeRows
+    place: TableTarget, is_there: bool, make_rows: MakeRows
 ) -> None:
     old: Counter[bytes] = Counter()
     if is_there:
@@ -304,7 +302,7 @@ def test_no_room_in_the_middle_is_one_error_and_leaves_nothing(
 
 @KINDS
 def test_a_disk_with_too_little_room_is_told_before_anything_is_written(
-    place: Place, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
+    place: TableTarget, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 2_000))
@@ -314,7 +312,7 @@ def test_a_disk_with_too_little_room_is_told_before_anything_is_written(
 
 
 @KINDS
-def test_a_place_that_cannot_be_written_is_told(place: Place, make_rows: MakeRows) -> None:
+def test_a_place_that_cannot_be_written_is_told(place: TableTarget, make_rows: MakeRows) -> None:
     place.table.parent.parent.mkdir(exist_ok=True)
     place.table.parent.write_bytes(b"a file")
     with pytest.raises(ConfigError, match=r"flowers: cannot write here \(.+\)\. Say another place"):
@@ -322,9 +320,9 @@ def test_a_place_that_cannot_be_written_is_told(place: Place, make_rows: MakeRow
 
 
 @KINDS
-def test_of_two_writers_the_second_is_told_to_wait(place: Place, make_rows: MakeRows) -> None:
+def test_of_two_writers_the_second_is_told_to_wait(place: TableTarget, make_rows: MakeRows) -> None:
     rows = make_rows(6)
-    with sole_writer(place.table), pytest.raises(RunLocked, match="another process is writing this table"):
+    with _lock(place.table), pytest.raises(RunLocked, match="another process is writing this table"):
         _write(place, rows)
     _write(place, rows)
     assert _images(place) == _wanted(rows)
@@ -337,16 +335,16 @@ def test_a_writer_through_a_link_is_seen(tmp_path: Path, first: str) -> None:
     link = tmp_path / "elsewhere"
     link.symlink_to(table)
     one, other = (link, table) if first == "link" else (table, link)
-    with sole_writer(one), pytest.raises(RunLocked, match="another process is writing this table"), sole_writer(other):
+    with _lock(one), pytest.raises(RunLocked, match="another process is writing this table"), _lock(other):
         pass
-    with sole_writer(other):
+    with _lock(other):
         pass
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["elsewhere", "flowers", "out"]
 
 
 _KILLED = """
 import os, pickle, signal, sys
-from lightkit.images.tables.table import write_table
+from lightkit.images.table_writer import write_table
 place, files = pickle.loads(sys.stdin.buffer.read())
 write_table(place, files, advance=lambda rows, size: os.kill(os.getpid(), signal.SIGKILL))
 """
@@ -354,9 +352,9 @@ write_table(place, files, advance=lambda rows, size: os.kill(os.getpid(), signal
 
 @pytest.mark.slow
 @KINDS
-def test_a_killed_process_leaves_no_table_and_the_next_one_clears_up(place: Place, make_rows: MakeRows) -> None:
+def test_a_killed_process_leaves_no_table_and_the_next_one_clears_up(place: TableTarget, make_rows: MakeRows) -> None:
     rows = make_rows(20)
-    files = laid_out(rows, num_files=2, row_group_bytes=4_000)
+    files = plan_files(rows, num_files=2, row_group_bytes=4_000)
     sent = pickle.dumps((place, files))
     done = subprocess.run([sys.executable, "-c", _KILLED], input=sent, check=False)
     assert done.returncode == -signal.SIGKILL

@@ -1,0 +1,507 @@
+"""Write images as a Delta or Parquet table, which is there as a whole or not at all. No torch.
+
+The rows' order and their files are decided by the images, not by the machine. The files are written in a folder beside
+the table, which is renamed; an existing Delta table gets its files beside the old ones, and its next version last.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from filelock import FileLock, Timeout
+from pyarrow import parquet
+
+from lightkit.errors import ConfigError, DataError, RunLocked
+from lightkit.images.inputs import is_delta
+from lightkit.runs.bad_images import BadImage, BadImageList
+from lightkit.runs.files import flush
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction
+
+BAD_IMAGES = "_bad_images.csv"
+"""List of the images that are in no row; readers of Parquet ignore names that begin so."""
+_MARK = b"lightkit.convert"
+"""Key in the metadata of files of `lightkit convert`."""
+_SCHEMA = pa.schema(
+    [
+        ("image", pa.binary()),
+        ("label", pa.string()),
+        ("split", pa.string()),
+        ("path", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+    ]
+)
+_SPLITS = ("train", "val", "test")
+_GROWTH = 1.05  # of the number of row groups that is tried next: less time on millions of rows
+_PAGE_BYTES = 1 << 20  # a reader that streams holds a page or two
+_WRITE_BATCH = 16  # rows between two looks whether a page is full
+_NUM_READERS = 8  # threads, which wait for the disk
+# deltalake 1.6.6: it decodes %20 although nothing was encoded, takes \ for /, and panics on the others.
+_REFUSED_BY_DELTALAKE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\]")
+_REPEAT_HINT = "Nothing was written; run the same command again once nobody changes the folder."
+Advance = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class ImageRow:
+    """A row to be written.
+
+    Args:
+        file: The image's file.
+        path: Its path in the table, with ``/`` between folders.
+        label: Name of its class.
+        split: train, val or test.
+        digest: SHA-256 of the image's bytes, hexadecimal.
+        num_bytes: Number of these bytes.
+        width: Of the upright image, in pixels.
+        height: Likewise.
+    """
+
+    file: Path
+    path: str
+    label: str
+    split: str
+    digest: str
+    num_bytes: int
+    width: int
+    height: int
+
+
+RowGroups = list[list[ImageRow]]
+"""The rows of one file, in its row groups."""
+
+
+@dataclass(frozen=True)
+class TableTarget:
+    """A table to be written.
+
+    Args:
+        table: Its folder.
+        images: Folder of the images.
+        is_delta: Whether it is a Delta table, not just Parquet files.
+        overwrites: Whether an existing table of `lightkit convert` gets the new content.
+    """
+
+    table: Path
+    images: Path
+    is_delta: bool
+    overwrites: bool = False
+
+    def check(self) -> None:
+        """Refuse the table, before anything is written.
+
+        Raises:
+            ConfigError: If something is there that must stay, or deltalake is missing.
+            DataError: If an existing Delta table cannot be read.
+        """
+        table = self.table
+        if self.is_delta:
+            _check_deltalake(table)
+        if self.images.is_dir() and table.absolute().resolve().is_relative_to(self.images.resolve()):
+            raise ConfigError(f"{table} is in the folder of images {self.images}. Say another place for the table.")
+        if not os.path.lexists(table) or _is_empty(table):
+            return
+        was_delta = is_delta(table)
+        if not was_delta and not is_converted_parquet(table):
+            raise ConfigError(
+                f"{table} exists, and is no table that lightkit convert has written: it stays as it is. Say another "
+                "name."
+            )
+        if not self.overwrites:
+            effect = "writes a new version of it" if was_delta else "replaces it"
+            raise ConfigError(
+                f"{table} exists, and nothing is added to a table. --overwrite {effect}; or say another name."
+            )
+        if was_delta != self.is_delta:
+            found, asked = ("delta", "parquet") if was_delta else ("parquet", "delta")
+            raise ConfigError(
+                f"{table} is of the format {found}, and --format says {asked}. Say --format {found}, or another name."
+            )
+        if was_delta:
+            _check_delta(table)
+
+
+@dataclass(frozen=True)
+class WrittenTable:
+    """A table that was written.
+
+    Args:
+        num_rows: Of all files.
+        num_bytes: Of all files.
+        num_files: Number of files.
+        version: Of a Delta table.
+    """
+
+    num_rows: int
+    num_bytes: int
+    num_files: int
+    version: int | None
+
+
+def plan_files(rows: Iterable[ImageRow], *, num_files: int, row_group_bytes: int) -> list[RowGroups]:
+    """Distribute the rows over files and row groups, in an order that mixes the classes.
+
+    A row group holds rows of one split, so that the reader of a split reads no other. Within a split the order is that
+    of the images' SHA-256. Files have equally many rows, in all and of each split, within one; and so have the row
+    groups of a split, in all files.
+
+    Args:
+        rows: All rows, in any order.
+        num_files: Number of files.
+        row_group_bytes: Most bytes of images in a row group; larger images count as none.
+
+    Raises:
+        ConfigError: If there are fewer rows than files.
+    """
+    ordered = sorted(rows, key=lambda row: (_SPLITS.index(row.split), row.digest, row.label, row.path))
+    if len(ordered) < num_files:
+        raise ConfigError(
+            f"--partitions {num_files}: there are only {len(ordered)} images, and a file needs one at least. "
+            f"Say --partitions {len(ordered)} or fewer, or add images."
+        )
+    files: list[RowGroups] = [[] for _ in range(num_files)]
+    for _, of_split in groupby(enumerate(ordered), key=lambda numbered: numbered[1].split):
+        shares: list[list[ImageRow]] = [[] for _ in range(num_files)]
+        for number, row in of_split:  # goes on where the split before has ended: so files are equal in all, too
+            shares[number % num_files].append(row)
+        for groups, share_groups in zip(files, _cut_row_groups(shares, row_group_bytes), strict=True):
+            groups.extend(share_groups)
+    return files
+
+
+def _cut_row_groups(shares: Sequence[Sequence[ImageRow]], row_group_bytes: int) -> list[RowGroups]:
+    """Cut each share into the same number of row groups, as few as keep all of them small enough."""
+    sums = [
+        [0, *accumulate(row.num_bytes if row.num_bytes <= row_group_bytes else 0 for row in share)] for share in shares
+    ]
+
+    def ranges(length: int) -> list[tuple[int, int]]:
+        return [(part * length // number, (part + 1) * length // number) for part in range(number)]
+
+    most = max(map(len, shares))
+    number = max(1, -(-max(total[-1] for total in sums) // row_group_bytes))
+    while number < most and any(
+        total[end] - total[begin] > row_group_bytes for total in sums for begin, end in ranges(len(total) - 1)
+    ):
+        number = min(most, max(number + 1, int(number * _GROWTH)))
+    return [[list(share[begin:end]) for begin, end in ranges(len(share)) if begin < end] for share in shares]
+
+
+def write_table(
+    target: TableTarget, files: Sequence[RowGroups], *, advance: Advance, bad_images: Sequence[BadImage] = ()
+) -> WrittenTable:
+    """Write all rows, and only then give the table its name, or an existing Delta table its next version.
+
+    Args:
+        target: The table.
+        files: Rows of each file, in row groups.
+        advance: Called with the number of rows, and of bytes of images, that were written.
+        bad_images: Images that are in no row, listed beside the files.
+
+    Raises:
+        ConfigError: If something is there that must stay, or the folder cannot be written.
+        DataError: If an image was changed meanwhile, or the disk is full.
+        RunLocked: If another process is writing the same table.
+    """
+    table = target.table
+    num_bytes = sum(row.num_bytes for groups in files for rows in groups for row in rows)
+    with _translate_write_errors(table, num_bytes=num_bytes), _lock(table):
+        target.check()  # once more: it may have appeared while the images were read
+        if shutil.disk_usage(table.parent).free < num_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if is_delta(table):
+            written = _add_delta_version(table, files, advance)
+            BadImageList(table / BAD_IMAGES).replace_scan(bad_images)
+        else:
+            temporary = table.with_name(f".{table.name}.aside")
+            shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
+            try:
+                temporary.mkdir()
+                written = _write_files(temporary, files, advance, suffix="")
+                BadImageList(temporary / BAD_IMAGES).replace_scan(bad_images)
+                if target.is_delta:
+                    from deltalake.transaction import create_table_with_add_actions  # an extra
+
+                    with _translate_delta_errors(table):
+                        create_table_with_add_actions(
+                            str(temporary),
+                            _delta_schema(),
+                            [_delta_action(temporary, file) for file in written],
+                            description="Images, written by lightkit convert",
+                        )
+                _publish(temporary, table)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+        version = _load_delta(table).version() if target.is_delta else None
+    return WrittenTable(
+        sum(file.num_rows for file in written), sum(file.num_bytes for file in written), len(written), version
+    )
+
+
+@dataclass(frozen=True)
+class _WrittenFile:
+    """A Parquet file; ``least`` and ``greatest`` are by column."""
+
+    name: str
+    num_bytes: int
+    num_rows: int
+    least: dict[str, str | int]
+    greatest: dict[str, str | int]
+
+
+def _write_files(folder: Path, files: Sequence[RowGroups], advance: Advance, *, suffix: str) -> list[_WrittenFile]:
+    return [
+        write_file(folder / f"part-{number:05d}{suffix}.parquet", groups, advance=advance)
+        for number, groups in enumerate(files)
+    ]
+
+
+def write_file(file: Path, groups: RowGroups, *, advance: Advance) -> _WrittenFile:
+    """Write the rows of one file; one row group is in memory at a time.
+
+    Args:
+        file: The Parquet file, which is not there yet.
+        groups: Its rows, in row groups.
+        advance: Called with the number of rows, and of bytes of images, that were written.
+
+    Raises:
+        DataError: If an image is gone, or was changed, since it was read.
+        OSError: If the file cannot be written.
+    """
+    small = [name for name in _SCHEMA.names if name != "image"]
+    schema = _SCHEMA.with_metadata({_MARK: b"1"})
+    pool = ThreadPoolExecutor(_NUM_READERS)
+    try:
+        with (
+            file.open("xb") as sink,
+            parquet.ParquetWriter(
+                sink,
+                schema,
+                compression={"image": "none", **dict.fromkeys(small, "zstd")},  # images are compressed already
+                use_dictionary=["label", "split"],
+                write_statistics=small,
+                data_page_size=_PAGE_BYTES,
+                write_batch_size=_WRITE_BATCH,
+            ) as writer,
+        ):
+            for rows in groups:
+                images = list(pool.map(_read_image, rows))
+                columns = {name: [getattr(row, name) for row in rows] for name in small}
+                writer.write_table(pa.table({"image": images, **columns}, schema=schema), row_group_size=len(rows))
+                advance(len(rows), sum(map(len, images)))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    rows = [row for group in groups for row in group]
+    values = {name: [getattr(row, name) for row in rows] for name in ("label", "split", "width", "height")}
+    least, greatest = ({name: choose(column) for name, column in values.items()} for choose in (min, max))
+    return _WrittenFile(file.name, file.stat().st_size, len(rows), least, greatest)
+
+
+def _read_image(row: ImageRow) -> bytes:
+    try:
+        content = row.file.read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{row.file}: {reason}, and was an image a moment ago. {_REPEAT_HINT}") from error
+    if hashlib.sha256(content).hexdigest() != row.digest:
+        raise DataError(f"{row.file}: this image was changed while the table was written. {_REPEAT_HINT}")
+    return content
+
+
+def is_converted_parquet(table: Path) -> bool:
+    """Check whether a folder holds Parquet files of `lightkit convert` and nothing else."""
+    if table.is_symlink() or not table.is_dir() or not any(table.iterdir()):
+        return False
+    try:
+        return all(
+            entry.name == BAD_IMAGES
+            or (
+                entry.name.startswith("part-")
+                and entry.suffix == ".parquet"
+                and _MARK in (parquet.read_metadata(entry).metadata or {})
+            )
+            for entry in table.iterdir()
+        )
+    except (OSError, pa.ArrowException):
+        return False
+
+
+def _is_empty(table: Path) -> bool:
+    return not table.is_symlink() and table.is_dir() and not any(table.iterdir())
+
+
+def _publish(temporary: Path, table: Path) -> None:
+    """Give a complete folder the table's name."""
+    for file in [*temporary.rglob("*"), temporary]:
+        flush(file)
+    if _is_empty(table):
+        table.rmdir()
+    if table.exists():  # a kill between the two renames leaves the old table aside, whence `_lock` restores it
+        old = _old_path(table)
+        table.rename(old)
+        try:
+            temporary.rename(table)
+        except OSError:
+            old.rename(table)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        temporary.rename(table)
+    flush(table.parent)
+
+
+def _old_path(table: Path) -> Path:
+    return table.with_name(f".{table.name}.old")
+
+
+@contextmanager
+def _lock(table: Path) -> Iterator[None]:
+    """Keep other writers out of a table, by whatever name or link, and clean up after a killed one.
+
+    Raises:
+        RunLocked: If another process is writing it.
+        OSError: If the folder that the table is to be in cannot be written.
+    """
+    table.parent.mkdir(parents=True, exist_ok=True)
+    target = Path(os.path.realpath(table))  # the lock is beside the table, not beside a link to it
+    path = target.with_name(f".{target.name}.lock")
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise RunLocked(f"{table}: another process is writing this table. Wait for it, or say another name.") from error
+    try:
+        if (old := _old_path(table)).exists():
+            if table.exists():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.rename(table)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
+
+
+@contextmanager
+def _translate_write_errors(table: Path, *, num_bytes: int) -> Iterator[None]:
+    """Raise a `DataError` for a full disk, and a `ConfigError` for a folder that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ConfigError(f"{table}: cannot write here ({reason}). Say another place.") from error
+        free = ""
+        with suppress(OSError):
+            free = f", {shutil.disk_usage(table.parent).free / 1e6:.1f} MB are free"
+        raise DataError(
+            f"{table}: there is no room for it ({reason}): it needs about {num_bytes / 1e6:.1f} MB{free}. Nothing new "
+            "was left there. Make room, or say another place."
+        ) from error
+
+
+def _add_delta_version(table: Path, files: Sequence[RowGroups], advance: Advance) -> list[_WrittenFile]:
+    """Write the files beside those of older versions: until the log names them, nobody reads them."""
+    token = secrets.token_hex(4)
+    try:
+        written = _write_files(table, files, advance, suffix=f"-{token}")
+        actions = [_delta_action(table, file) for file in written]
+        with _translate_delta_errors(table):
+            delta = _load_delta(table)
+            delta.create_write_transaction([*actions], mode="overwrite", schema=delta.schema())
+    except BaseException:
+        names = {uri.rpartition("/")[2] for uri in _load_delta(table).file_uris()}  # of a signal just after the commit
+        for file in table.glob(f"part-*-{token}.parquet"):
+            if file.name not in names:
+                with suppress(OSError):
+                    file.unlink()
+        raise
+    return written
+
+
+def _check_deltalake(table: Path) -> None:
+    """Refuse to write a Delta table without deltalake, or below a folder whose name it misreads."""
+    if found := _REFUSED_BY_DELTALAKE.search(str(table.absolute())):
+        raise ConfigError(
+            f"{table}: deltalake cannot write below a folder with {found[0]!r} in its name. Say another name, or "
+            "--format parquet."
+        )
+    try:
+        import deltalake.transaction  # noqa: F401 (an extra)
+    except ImportError as error:
+        raise ConfigError(
+            f"{table}: to write a Delta table, deltalake must be installed: pip install 'lightkit[delta]'. Or say "
+            "--format parquet."
+        ) from error
+
+
+def _check_delta(table: Path) -> None:
+    """Refuse a Delta table of other columns, or that asks for more than plain files."""
+    with _translate_delta_errors(table):
+        delta = _load_delta(table)
+        found = {field.name: str(field.type) for field in delta.schema().fields}
+        wanted = {field.name: str(field.type) for field in _delta_schema().fields}
+        partitions, features = delta.metadata().partition_columns, delta.protocol().writer_features
+    if found != wanted or partitions:
+        raise ConfigError(
+            f"{table} exists, and is another table than lightkit convert writes: it has the columns "
+            f"{', '.join(found)}. Say another name."
+        )
+    if features:
+        raise ConfigError(f"{table} exists, and uses {', '.join(features)} of Delta, unknown here. Say another name.")
+
+
+def _load_delta(table: Path) -> DeltaTable:
+    from deltalake import DeltaTable  # an extra
+
+    with _translate_delta_errors(table):
+        return DeltaTable(str(table))
+
+
+def _delta_schema() -> Any:
+    from deltalake import Schema  # an extra
+
+    return Schema.from_arrow(_SCHEMA)
+
+
+def _delta_action(folder: Path, file: _WrittenFile) -> AddAction:
+    from deltalake.transaction import AddAction  # an extra
+
+    nulls = dict.fromkeys(_SCHEMA.names, 0)
+    stats = {"numRecords": file.num_rows, "minValues": file.least, "maxValues": file.greatest, "nullCount": nulls}
+    return AddAction(
+        path=file.name,
+        size=file.num_bytes,
+        partition_values={},
+        modification_time=int((folder / file.name).stat().st_mtime * 1000),
+        data_change=True,
+        stats=json.dumps(stats),
+    )
+
+
+@contextmanager
+def _translate_delta_errors(table: Path) -> Iterator[None]:
+    from deltalake.exceptions import DeltaError  # an extra
+
+    try:
+        yield
+    except DeltaError as error:
+        reason = next((line.rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise DataError(f"{table}: Delta refuses ({reason}).") from error
