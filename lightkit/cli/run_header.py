@@ -38,7 +38,7 @@ class RunHeader(Callback):
             print_line(f"data  {described}", self._mode)
         print_line(f"model {_described_model(pl_module)}", self._mode)
         print_line(f"on    {_described_hardware(trainer)}", self._mode)
-        if chosen := self._hardware.chosen:
+        if chosen := {key: value for key, value in self._hardware.chosen.items() if value is not None}:
             values = ", ".join(f"{key.rpartition('.')[2]} {_shown(value)}" for key, value in chosen.items())
             print_line(f"auto  {values} ({self._hardware.chosen_by})", self._mode)
 

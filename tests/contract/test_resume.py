@@ -115,6 +115,12 @@ def test_what_says_when_to_wait_or_give_up_or_promote_is_no_other_config(killed:
     assert resumed_step(killed.only_run) == (12, "last.ckpt")
 
 
+def test_other_values_that_auto_takes_on_other_hardware_are_no_other_config(killed: Workspace) -> None:
+    variables = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None}
+    killed.run(*WORDS, "--accelerator.threads=auto", "--accelerator.memory_format=auto", environ=variables).ok()
+    assert resumed_step(killed.only_run) == (12, "last.ckpt")
+
+
 def test_a_fast_dev_run_in_between_leaves_the_interrupted_run_to_be_resumed(killed: Workspace) -> None:
     killed.run(*WORDS, "--trainer.fast_dev_run=true").ok()
     killed.run(*WORDS).ok()

@@ -140,9 +140,9 @@ def choose_automatic(targets: Targets, resolved: Resolved, values: Mapping[str, 
         target, value = target_key(path[-1], setting, resolved), values.get(path[-1])
         if path[-1] == "num_workers" and _takes_auto(resolved):  # the data knows more, such as what it has cached
             value = AUTO
-        if target is not None and value is not None:
-            kept[target] = make_node(value, setting), setting
+        if target is not None:
             chosen[dotted(target)] = value
+            kept |= {} if value is None else {target: (make_node(value, setting), setting)}
     return kept, chosen
 
 

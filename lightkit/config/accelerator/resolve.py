@@ -80,7 +80,7 @@ class Hardware:
             number: a number, -1 for all, a tuple with the numbers of those meant, or ``auto``; None: nothing is set.
         notices: For each old spelling, today's; what has no effect on this kind of device; more threads than cores.
         environment: Variables to set before torch-xla is imported.
-        chosen: What ``auto`` has come to, by the dotted key that takes it.
+        chosen: What ``auto`` has come to, by the dotted key that takes it; None where the key is left to torch.
         chosen_by: The hardware that has decided it, in words.
     """
 
