@@ -16,8 +16,6 @@ from lightkit import runs
 from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.console import configure_console
 from lightkit.cli.run_table import format_run, get_root_and_job
-from lightkit.config import read_file, read_scalar
-from lightkit.config.tree import plain
 from lightkit.errors import ConfigError
 from lightkit.loggers.mlflow_address import Address, mask_password
 from lightkit.registry.promotion import needed_runs
@@ -51,7 +49,7 @@ whose checkpoint a kept run began.
   --json              print one JSON object, with the reason why each other run is kept
   --quiet             print warnings and errors only
 
-At least one of the first four rules must be said. A registry that cannot be read ends it before anything is deleted.
+At least one of the first four rules must be given. A registry that cannot be read ends it before anything is deleted.
 Exit code 0: done, or nothing to do; 2: wrong arguments; 75: MLflow does not answer, try again later.
 
 lightkit gc --keep-last 5 --keep-best 2 --max-size 50G --dry-run
@@ -84,14 +82,10 @@ def collect(words: list[str]) -> int:
     now = time.time()
     entries = index_runs(root, metric=rules.metric)
     plan = plan_deletions(entries, rules, name=name, now=now)
-    asked: set[str] = set()
-    promoted: set[str] = set()
-    # The registry takes seconds. Where it keeps one, another may have to go for --max-size, whose registry is asked.
-    while new := [each for each in plan.deleted if each.key not in asked]:
-        asked |= {each.key for each in new}
-        promoted |= _ask_registries(root, options.get("--tracking-uri"), new)
-        if promoted & {each.key for each in plan.deleted}:
-            plan = plan_deletions(entries, rules, name=name, promoted=promoted, now=now)
+    if plan.deleted:  # each that the registry keeps may let another go, for --max-size
+        of_jobs = [each for each in entries if name in (None, each.run.name)]
+        promoted = _ask_registries(root, options.get("--tracking-uri"), of_jobs)
+        plan = plan_deletions(entries, rules, name=name, promoted=promoted, now=now)
     deleted = plan.deleted if is_dry else _delete(root, name, plan.deleted)
     freed_bytes = sum(each.size_bytes for each in deleted)
     left_bytes = plan.left_bytes + sum(each.size_bytes for each in plan.deleted) - freed_bytes
@@ -114,7 +108,7 @@ def collect(words: list[str]) -> int:
 
 def _parse_rules(options: Mapping[str, str]) -> RetentionRules:
     if not any(rule in options for rule in _RULES):
-        raise ConfigError(f"gc: say what is kept: {', '.join(_RULES)}\n{_USAGE}")
+        raise ConfigError(f"gc: give at least one rule: {', '.join(_RULES)}\n{_USAGE}")
     if (mode := options.get("--mode")) not in (None, "min", "max"):
         raise ConfigError(f"gc: --mode: expected min or max, got {mode!r}\n{_USAGE}")
 
@@ -192,7 +186,7 @@ def _list_registries(run: runs.Run) -> list[str]:
 
 
 def _list_uris(run: runs.Run) -> list[str]:
-    """List where a run was tracked and promoted, and where its config says that it is tracked.
+    """List where a run was tracked and promoted.
 
     Raises:
         ConfigError: If a password is missing, without which the server does not answer.
@@ -200,15 +194,6 @@ def _list_uris(run: runs.Run) -> list[str]:
     uris = {uri for uri in _list_registries(run) if "***" not in uri}
     if tracked := tracked_run(run).get("tracking_uri"):
         uris.add(tracked)
-    try:
-        loggers = plain(read_file(run.config_path)).get("logger")
-    except ConfigError:
-        loggers = None
-    for entry in loggers.values() if isinstance(loggers, dict) else []:
-        uri = (entry.get("init_args") or {}).get("tracking_uri") if isinstance(entry, dict) else None
-        if isinstance(uri, str) and "${" not in uri and "***" not in uri:
-            uris.add(str(read_scalar(uri)))
-            break
     noted = str((runs.read_json(run.folder / "mlflow.json") or {}).get("tracking_uri") or "")
     if "***@" in noted and not (uris or os.environ.get("MLFLOW_TRACKING_URI")):
         raise ConfigError(
