@@ -237,9 +237,9 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
             raise mistake(f"{name}.class_path: {says}", resolved.origin_of(f"{name}.class_path"))
     if not entries:
         return []
-    from lightkit.cli.lone_notifiers import built_notifiers  # here: it loads torch
+    from lightkit.cli.notifiers import instantiate_notifiers  # here: it loads torch
 
-    return built_notifiers(resolved, entries)
+    return instantiate_notifiers(resolved, entries)
 
 
 def find_job_name(resolved: Resolved, command: str, words: Sequence[str]) -> str:
