@@ -114,7 +114,7 @@ def _list_choices(before: Sequence[str], current: str, commands: Mapping[str, st
     if equals:
         return [each if each in (_FILES, _FOLDERS) else f"{dashes}{key}={each}" for each in _list_values(key, before)]
     keys = _list_keys(key.rpartition(".")[0], before)
-    if command == "explain" and not dashes:  # whose keys stand alone
+    if command == "explain" and not dashes:  # its keys have no values
         keys = [word.removesuffix("=") for word in keys]
     stages = STAGES if command in ("check", "explain") and previous == command else ()
     return [*stages, *options, *(f"{dashes}{word}" for word in keys), *([] if dashes else images)]
@@ -225,7 +225,7 @@ def _find_class(holder: str, before: Sequence[str]) -> str:
 
 
 def _load_values(before: Sequence[str]) -> dict[str, Any]:
-    """Load the config files that the words name; nothing where one cannot be read, which is told once it is run."""
+    """Load the config files that the words name; nothing where one cannot be read, which the command reports."""
     files = [following for word, following in pairwise(before) if word in ("-c", "--config")]
     files += [word.partition("=")[2] for word in before if word.startswith(("-c=", "--config="))]
     if files:

@@ -24,7 +24,7 @@ from lightkit.cli.full_validation import open_context
 from lightkit.cli.parser_errors import add_place
 from lightkit.cli.tables import print_table
 from lightkit.config import Origin, Resolved, dump_yaml, shown_path
-from lightkit.config.accelerator.computing import choose_settings, target_key
+from lightkit.config.accelerator.computation import choose_settings, target_key
 from lightkit.config.accelerator.keys import RawSetting
 from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import Leaf

@@ -79,7 +79,7 @@ def upgrade_file(file: Path) -> Upgraded:
         return Upgraded(content, ())
     try:
         below = [layer.entries.get("trainer") for layer in layers_of(file, seen=set())[:-1]]
-    except ConfigError:  # which is told when the config is used
+    except ConfigError:  # reported when the config is used
         below = []
     upgrade = _Upgrade(YamlText(text, name), tree)
     upgrade.run({key: node for table in below if isinstance(table, Table) for key, node in table.entries.items()})
@@ -384,7 +384,7 @@ class _Upgrade:
         before, block = len(self.errors), scope.table.entries.get("accelerator")
         alone = {key: node for key, node in trainer.items() if self._try({key: node}) is not None}
         if len(self.errors) > before:
-            self._try(alone)  # what contradicts another is told too
+            self._try(alone)  # report contradictions too
         if len(self.errors) > before or not trainer:
             return {}
         lower = {
@@ -479,7 +479,7 @@ class _Upgrade:
         Args:
             node: The path.
             path: Where it stands.
-            holder: The mapping whose ``class_path`` it is; None for a class without arguments.
+            holder: The mapping with that ``class_path``; None for a class without arguments.
         """
         word = scalar_value(node)
         keys = [key for key in path if isinstance(key, str) and key != "class_path"]
@@ -612,5 +612,5 @@ def _merge(one: Any, other: Any) -> Any:
 
 
 def _keeps(result: Result) -> bool:
-    """Tell whether the value stays as it is written, whatever it is."""
+    """Tell whether any value stays as it is written."""
     return isinstance(result, dict) and bool(result) and all(value is KEEP for value in result.values())

@@ -23,8 +23,8 @@ def find_user_threads(environ: Mapping[str, str] = os.environ) -> int | None:
     for name in _THREADS:
         if name == _THREADS[0] and environ.get(name, "") == environ.get(_LAUNCHERS):
             continue
-        if (said := environ.get(name, "").split(",")[0].strip()).isdigit() and int(said) > 0:
-            return int(said)
+        if (value := environ.get(name, "").split(",")[0].strip()).isdigit() and int(value) > 0:
+            return int(value)
     return None
 
 

@@ -75,7 +75,7 @@ def keep_memory(environ: Mapping[str, str] = os.environ) -> bool:
     ``MALLOC_MMAP_THRESHOLD_``, ``GLIBC_TUNABLES``), and another allocator (``LD_PRELOAD``), are left alone.
 
     Returns:
-        Whether it has been told so; False where the C library is not glibc.
+        Whether it does so now; False where the C library is not glibc.
     """
     names = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES", "LD_PRELOAD")
     if any(environ.get(name) for name in names) or platform.libc_ver()[0] != "glibc":

@@ -213,7 +213,9 @@ def _resolve_kind(
         found.append(Devices(strategy.kind, strategy.source, strategy.kind))
     if processes is not None and (processes.value or 0) > 1:
         by_key = (gpus is not None and has_gpus and gpus.value != 0) or (cores is not None and cores.value is not None)
-        by_key = by_key or (accelerator is not None and accelerator.path[-1] == "gpus")  # whose number gave way
+        by_key = by_key or (
+            accelerator is not None and accelerator.path[-1] == "gpus"
+        )  # a higher layer has replaced its number
         counts_ranks = strategy is not None and strategy.name == "horovod"
         if not (found if counts_ranks else by_key):  # with GPUs it counts their processes
             found.append(Devices("cpu", processes, "cpu"))

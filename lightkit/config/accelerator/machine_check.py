@@ -18,7 +18,7 @@ def count_visible(devices: Devices, machine: Machine | None) -> int | None:
         return None
     if devices.kind == "tpu":
         on_chips = machine.xla.device in (None, "TPU")
-        return machine.xla.tpu_cores if on_chips else None  # XLA on the CPU has what it is told to have
+        return machine.xla.tpu_cores if on_chips else None  # XLA on the CPU has any number
     if machine.mps:
         return 1
     if devices.kind == "mps":
@@ -27,7 +27,7 @@ def count_visible(devices: Devices, machine: Machine | None) -> int | None:
 
 
 def find_default_kind(machine: Machine | None) -> str | None:
-    """Give the kind of device that Lightning chooses where nothing is said; None where that is not known."""
+    """Give the kind of device that Lightning chooses where no key names one; None where that is not known."""
     if machine is None:
         return None
     if machine.xla.version and machine.xla.tpu_cores and machine.xla.device in (None, "TPU"):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightkit.config.accelerator.computing import (
+from lightkit.config.accelerator.computation import (
     Targets,
     choose_automatic,
     choose_settings,

@@ -13,8 +13,8 @@ from lightkit.config import Hardware, resolve, resolve_hardware
 from lightkit.config.accelerator.vocabulary import COMPUTING_KEYS
 from lightkit.errors import ConfigError
 from lightkit.hardware import Gpu, Machine
-from tests.config.hardware.test_layers import layered
-from tests.config.hardware.test_resolving import NOTHING, TPU
+from tests.config.accelerator.test_precedence import layered
+from tests.config.accelerator.test_resolve import NOTHING, TPU
 
 CLASSES = "model: {class_path: ImageClassifier}\ndata: {class_path: Flowers, init_args: {batch_size: 16}}\n"
 ADAM = "optimizer: {class_path: Adam}\n"

@@ -13,7 +13,7 @@ from lightkit.config.loader import resolve
 from lightkit.config.overrides import Flag
 from lightkit.errors import ConfigError
 from lightkit.hardware import Gpu, Machine, Xla
-from tests.config.hardware.test_resolving import FOUR, NOTHING, TPU, hardware_of
+from tests.config.accelerator.test_resolve import FOUR, NOTHING, TPU, hardware_of
 
 ONE = Machine(gpus=(Gpu(0, "NVIDIA H200", 139 << 30, "GPU-0"),))
 TORCH = {"torch": "2.15.0+cu132"}

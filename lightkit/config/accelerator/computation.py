@@ -46,7 +46,7 @@ _WITHOUT_EFFECT = {
 _OFF = {"memory_format": "contiguous", "compile": False}
 _CPU_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one is ARM's
 _NUMBER_KEYS = (("trainer", "devices"), ("trainer", "num_nodes"), ("launch", "processes"))
-"""Keys whose values stay as they are: text from a flag is the reader's to understand."""
+"""Keys whose values stay as they are: text from a flag is parsed where it is used."""
 
 
 def make_node(value: Any, setting: RawSetting) -> Node:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import resolve, resolve_hardware
-from tests.config.hardware.test_layers import layered
-from tests.config.hardware.test_resolving import NOTHING
+from tests.config.accelerator.test_precedence import layered
+from tests.config.accelerator.test_resolve import NOTHING
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from lightkit.config import Hardware, resolve, resolve_hardware, split_arguments
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
-from tests.config.hardware.test_resolving import FOUR, HOROVOD, TPU, trainer_of, two
+from tests.config.accelerator.test_resolve import FOUR, HOROVOD, TPU, trainer_of, two
 
 PRESETS = Path(__file__).parents[3] / "configs" / "accelerator"
 

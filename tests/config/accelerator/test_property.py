@@ -20,7 +20,7 @@ from lightkit.config.overrides import Flag
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
-from tests.config.hardware.test_resolving import FOUR, NOTHING, TPU
+from tests.config.accelerator.test_resolve import FOUR, NOTHING, TPU
 
 GPUS: list[Any] = [None, 0, 1, 2, "2", -1, "-1", "all", [0, 3], "0,3", "0,", [], [1, 1], True, -3, "two", {"a": 1}, 2.5]
 TPU_CORES: list[Any] = [None, 0, 1, 8, "8", [5], "5,", [8], 3, "auto", False]
