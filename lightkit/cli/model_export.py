@@ -29,7 +29,7 @@ from lightkit.cli.path_checks import explain_unwritable
 from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError
 from lightkit.export.compare import Tolerance
-from lightkit.export.exporter import Artefact, ExportsFailed, Report, check_options, check_unlocked, export
+from lightkit.export.exporter import Artefact, ExportReport, ExportsFailed, check_options, check_unlocked, export
 from lightkit.export.samples import (
     EvaluationSamples,
     check_preprocessing,
@@ -309,7 +309,7 @@ def _describe_model(module: nn.Module) -> str:
     return f"{type(module).__name__}{f' on {backbone}' if isinstance(backbone, str) else ''}: {total:,} parameters"
 
 
-def _print_report(report: Report, mode: OutputMode) -> None:
+def _print_report(report: ExportReport, mode: OutputMode) -> None:
     """Print the proof's table, and the command that labels images with the file that needs least."""
     if mode == "json":
         _print_event("export", folder=str(report.folder), artefacts=[each.as_dict() for each in report.artefacts])
@@ -323,7 +323,7 @@ def _print_report(report: Report, mode: OutputMode) -> None:
         print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', shown_path(first.path)])} IMAGES", mode)
 
 
-def print_table(report: Report, file: TextIO, *, width: int | None = None) -> None:
+def print_table(report: ExportReport, file: TextIO, *, width: int | None = None) -> None:
     """Print each file beside the eager model, and below it what the table cannot hold.
 
     Args:

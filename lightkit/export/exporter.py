@@ -113,7 +113,7 @@ class Artefact:
 
 
 @dataclass
-class Report:
+class ExportReport:
     """Result of an export.
 
     Args:
@@ -133,7 +133,7 @@ class ExportsFailed(ExportError):
         report: The other files, which were published.
     """
 
-    def __init__(self, message: str, *, report: Report) -> None:
+    def __init__(self, message: str, *, report: ExportReport) -> None:
         super().__init__(message)
         self.report = report
 
@@ -211,7 +211,7 @@ def export(
     options: WriteOptions | None = None,
     tolerance: Tolerance | None = None,
     on_step: Callable[[str], None] = lambda _: None,
-) -> Report:
+) -> ExportReport:
     """Export a model to one or several formats, each of which is proved before it gets its name.
 
     A file of an earlier export stays until the new one is proved. If the new one differs from the model, the earlier
@@ -237,7 +237,7 @@ def export(
     calibration = options.calibration() if options.calibration is not None else ()
     if "onnx" in kinds and options.int8 and next(iter(calibration), None) is None:
         raise ConfigError("--int8: there are no training samples to calibrate on. Give the data module in the config.")
-    report, failures = Report(folder), []
+    report, failures = ExportReport(folder), []
     references: dict[bool, Reference] = {}
     with lock_folder(folder), _temporary_folder(folder, "samples") as inputs:
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lightkit.errors import DataError, visible
 from lightkit.images.reading import read_rgb
-from lightkit.prediction.table import Columns, Prediction
+from lightkit.prediction.table import Prediction, PredictionColumns
 
 _MAX_THUMBNAILS = 200
 """Images of a page, about 2 MB."""
@@ -69,7 +69,7 @@ class ContactSheet:
         max_thumbnails: Number of images that it keeps and shows.
     """
 
-    def __init__(self, columns: Columns, *, max_thumbnails: int = _MAX_THUMBNAILS) -> None:
+    def __init__(self, columns: PredictionColumns, *, max_thumbnails: int = _MAX_THUMBNAILS) -> None:
         self._columns = columns
         self._max_thumbnails = max_thumbnails
         self._chosen: list[tuple[float, int, Prediction]] = []  # a heap, the most certain on top

@@ -47,7 +47,7 @@ class Prediction:
         return 0.0 if self.values is None or not self.values.size else float(self.values.max())
 
 
-class Columns:
+class PredictionColumns:
     """Columns of a table of predictions: the same in each format, with the same names.
 
     A classifier has ``path``, ``label`` and ``probability`` of the likeliest class, ``label_2`` and ``probability_2``
@@ -106,18 +106,18 @@ class Columns:
         return [(self.class_names[at], values[at]) for at in order]
 
 
-class Table(Protocol):
+class RowWriter(Protocol):
     """A table that is written row by row."""
 
     def add(self, row: Sequence[Any]) -> None:
-        """Append a row of `Columns.row`."""
+        """Append a row of `PredictionColumns.row`."""
 
     def close(self) -> None:
         """Write the rest."""
 
 
 class _Csv:
-    def __init__(self, path: Path, columns: Columns) -> None:
+    def __init__(self, path: Path, columns: PredictionColumns) -> None:
         self._file: TextIO = sys.stdout if path == STANDARD_OUTPUT else path.open("w", newline="", encoding="utf-8")
         self._writer = csv.writer(self._file, lineterminator="\n")
         # 6 decimals of a probability; else the shortest text that is exact in float32
@@ -132,7 +132,7 @@ class _Csv:
 
 
 class _JsonLines:
-    def __init__(self, path: Path, columns: Columns) -> None:
+    def __init__(self, path: Path, columns: PredictionColumns) -> None:
         self._file = path.open("w", encoding="utf-8")
         self._names = columns.names
 
@@ -148,7 +148,7 @@ class _JsonLines:
 
 
 class _Parquet:
-    def __init__(self, path: Path, columns: Columns) -> None:
+    def __init__(self, path: Path, columns: PredictionColumns) -> None:
         import pyarrow as pa  # 0.2 s and 60 MB, which the other formats need not have
         from pyarrow import parquet
 
@@ -174,7 +174,11 @@ class _Parquet:
             self._writer.is_open = False  # else it tries again once it is collected
 
 
-TABLES: dict[str, Callable[[Path, Columns], Table]] = {".csv": _Csv, ".parquet": _Parquet, ".jsonl": _JsonLines}
+TABLES: dict[str, Callable[[Path, PredictionColumns], RowWriter]] = {
+    ".csv": _Csv,
+    ".parquet": _Parquet,
+    ".jsonl": _JsonLines,
+}
 """By suffix of the file."""
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.prediction.contact_sheet import ContactSheet
-from lightkit.prediction.table import STANDARD_OUTPUT, TABLES, Columns, Prediction, Table
+from lightkit.prediction.table import STANDARD_OUTPUT, TABLES, Prediction, PredictionColumns, RowWriter
 from lightkit.runs.files import aside_of
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ class PredictionWriter:
         self.num, self.num_bad = 0, 0
         self.bad: list[Prediction] = []
         self._output, self._class_names, self._num_values, self._top_k = output, class_names, num_values, top_k
-        self._columns: Columns | None = None
-        self._table: Table | None = None
+        self._columns: PredictionColumns | None = None
+        self._table: RowWriter | None = None
         self._waiting: list[Prediction] = []  # bad ones, until the first good one determines the columns
         self._sheet_path = contact_sheet
-        self._sheet = None if contact_sheet is None else ContactSheet(Columns(class_names, top_k))
+        self._sheet = None if contact_sheet is None else ContactSheet(PredictionColumns(class_names, top_k))
         paths = [path for path in (output, contact_sheet) if path is not None and path != STANDARD_OUTPUT]
         self._files = {path: Path(os.path.realpath(path)) if path.is_symlink() else path for path in paths}
         self._temporary = {path: aside_of(file) for path, file in self._files.items()}
@@ -100,7 +100,7 @@ class PredictionWriter:
                 folder.mkdir(parents=True, exist_ok=True)
                 temporary.touch()
             if self._class_names is not None or self._num_values is not None:
-                self._begin(Columns(self._class_names, self._top_k, self._num_values or 0))
+                self._begin(PredictionColumns(self._class_names, self._top_k, self._num_values or 0))
         except OSError as error:
             self._remove()
             raise ConfigError(f"{folder}: no file can be written there ({error.strerror})") from error
@@ -116,7 +116,7 @@ class PredictionWriter:
         try:
             if kind is None:
                 if self._columns is None:
-                    self._begin(Columns(None))
+                    self._begin(PredictionColumns(None))
                 if self._sheet is not None and self._sheet_path is not None:
                     page = self._sheet.render()
                     with _translate_write_errors(self._sheet_path):
@@ -148,10 +148,10 @@ class PredictionWriter:
         if self._sheet is not None:
             self._sheet.add(prediction)
         if self._columns is None and prediction.values is not None:
-            self._begin(Columns(None, num_values=prediction.values.size))
+            self._begin(PredictionColumns(None, num_values=prediction.values.size))
         self._write(prediction)
 
-    def _begin(self, columns: Columns) -> None:
+    def _begin(self, columns: PredictionColumns) -> None:
         self._columns = columns
         suffix = ".csv" if self._output == STANDARD_OUTPUT else self._output.suffix.lower()
         with _translate_write_errors(self._output):

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from lightkit.prediction.contact_sheet import ContactSheet
-from lightkit.prediction.table import Columns, Prediction
+from lightkit.prediction.table import Prediction, PredictionColumns
 
 
 def predicted(index: int, path: str, *values: float) -> Prediction:
@@ -40,14 +40,14 @@ class _Addresses(HTMLParser):
 
 
 def test_the_least_certain_come_first(tmp_path: Path) -> None:
-    sheet = ContactSheet(Columns(["x", "y"]))
+    sheet = ContactSheet(PredictionColumns(["x", "y"]))
     for index, share in enumerate([0.9, 0.55, 0.1, 0.7]):
         sheet.add(predicted(index, f"{index}.jpg", share, 1 - share))
     assert captions(sheet.render()) == ["1.jpg", "3.jpg", "0.jpg", "2.jpg"]
 
 
 def test_of_many_images_the_least_certain_are_kept_and_it_says_of_how_many(tmp_path: Path) -> None:
-    sheet = ContactSheet(Columns(["x", "y"]), max_thumbnails=10)
+    sheet = ContactSheet(PredictionColumns(["x", "y"]), max_thumbnails=10)
     order = np.random.default_rng(0).permutation(2_000)
     for index, place in enumerate(order):
         share = 0.5 + place / 4_000
@@ -58,7 +58,7 @@ def test_of_many_images_the_least_certain_are_kept_and_it_says_of_how_many(tmp_p
 
 
 def test_a_page_needs_no_other_file_and_no_network_and_runs_nothing(tmp_path: Path) -> None:
-    sheet = ContactSheet(Columns(["x", "y"]))
+    sheet = ContactSheet(PredictionColumns(["x", "y"]))
     sheet.add(predicted(0, image_at(tmp_path / "a.png"), 0.5, 0.5))
     page = _Addresses(sheet.render())
     assert [address.partition(":")[0] for address in page.found] == ["data"]
@@ -72,7 +72,7 @@ def test_thumbnails_are_small_and_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees clockwise to be seen
     image.save(tmp_path / "turned.jpg", exif=exif, quality=95)
-    sheet = ContactSheet(Columns(["x", "y"]))
+    sheet = ContactSheet(PredictionColumns(["x", "y"]))
     sheet.add(predicted(0, str(tmp_path / "turned.jpg"), 0.5, 0.5))
     (address,) = _Addresses(sheet.render()).found
     with urlopen(address) as stream:
@@ -86,7 +86,7 @@ def test_thumbnails_are_small_and_upright(tmp_path: Path) -> None:
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
-    sheet = ContactSheet(Columns(["<b>&", "y"]))
+    sheet = ContactSheet(PredictionColumns(["<b>&", "y"]))
     sheet.add(predicted(0, '<script>alert("1")</script>.jpg', 0.9, 0.1))
     sheet.add(Prediction(1, "<i>\udcff.jpg", None, "<u>bad"))
     page = sheet.render()
@@ -97,7 +97,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 
 def test_bad_images_are_listed_at_the_end_up_to_a_number(tmp_path: Path) -> None:
-    sheet = ContactSheet(Columns(["x", "y"]))
+    sheet = ContactSheet(PredictionColumns(["x", "y"]))
     for index in range(100 + 20):
         sheet.add(Prediction(index, f"{index}.jpg", None, f"defect {index}"))
     sheet.add(predicted(999, "good.jpg", 0.9, 0.1))
@@ -108,14 +108,14 @@ def test_bad_images_are_listed_at_the_end_up_to_a_number(tmp_path: Path) -> None
 
 
 def test_each_thumbnail_has_its_likeliest_classes() -> None:
-    sheet = ContactSheet(Columns(["x", "y", "z"], 2))
+    sheet = ContactSheet(PredictionColumns(["x", "y", "z"], 2))
     sheet.add(predicted(0, "a.jpg", 0.125, 0.625, 0.25))
     spans = re.findall(r"<span>([^<]*)</span>", sheet.render())
     assert spans == ["y", "62.5%", "z", "25.0%"]
 
 
 def test_of_a_model_without_classes_the_first_images_are_shown_with_their_values() -> None:
-    sheet = ContactSheet(Columns(None), max_thumbnails=2)
+    sheet = ContactSheet(PredictionColumns(None), max_thumbnails=2)
     for index in range(3):
         sheet.add(predicted(index, f"{index}.jpg", float(index), -1.5))
     page = sheet.render()
@@ -126,14 +126,14 @@ def test_of_a_model_without_classes_the_first_images_are_shown_with_their_values
 
 @pytest.mark.parametrize("num", [0, 1])
 def test_a_page_of_few_images_says_so(num: int) -> None:
-    sheet = ContactSheet(Columns(["x", "y"]))
+    sheet = ContactSheet(PredictionColumns(["x", "y"]))
     for index in range(num):
         sheet.add(predicted(index, "a.jpg", 0.9, 0.1))
     assert ("1 image, least certain first." if num else "No image has a prediction.") in sheet.render()
 
 
 def test_an_image_that_has_gone_meanwhile_leaves_its_caption() -> None:
-    sheet = ContactSheet(Columns(["x", "y"]))
+    sheet = ContactSheet(PredictionColumns(["x", "y"]))
     sheet.add(predicted(0, "gone.jpg", 0.9, 0.1))
     assert "no longer readable" in sheet.render()
     assert captions(sheet.render()) == ["gone.jpg"]

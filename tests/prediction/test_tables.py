@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from lightkit.errors import ConfigError
-from lightkit.prediction.table import STANDARD_OUTPUT, TABLES, Columns, Prediction, check_output_path
+from lightkit.prediction.table import STANDARD_OUTPUT, TABLES, Prediction, PredictionColumns, check_output_path
 
 ODD = 'a,"b"\n\r;\t é\udcff.jpg'
 PREDICTIONS = [
@@ -21,7 +21,7 @@ PREDICTIONS = [
 SOUND = ODD.replace("\udcff", r"\udcff")
 
 
-def written(path: Path, columns: Columns) -> Path:
+def written(path: Path, columns: PredictionColumns) -> Path:
     table = TABLES[path.suffix](path, columns)
     for prediction in PREDICTIONS:
         table.add(columns.row(prediction))
@@ -30,7 +30,7 @@ def written(path: Path, columns: Columns) -> Path:
 
 
 def test_csv_is_read_back_with_odd_names_and_six_decimals(tmp_path: Path) -> None:
-    with written(tmp_path / "t.csv", Columns(["x", "y"])).open(newline="", encoding="utf-8") as file:
+    with written(tmp_path / "t.csv", PredictionColumns(["x", "y"])).open(newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
     assert head == ["path", "label", "probability", "label_2", "probability_2", "error"]
     assert rows == [
@@ -41,14 +41,14 @@ def test_csv_is_read_back_with_odd_names_and_six_decimals(tmp_path: Path) -> Non
 
 
 def test_csv_of_a_model_without_classes_keeps_each_number_exactly(tmp_path: Path) -> None:
-    with written(tmp_path / "t.csv", Columns(None, num_values=2)).open(newline="", encoding="utf-8") as file:
+    with written(tmp_path / "t.csv", PredictionColumns(None, num_values=2)).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert np.float32(rows[2]["prediction_1"]) == np.float32(1e-9)
     assert rows[0]["prediction_0"] == "0.1"
 
 
 def test_json_lines_hold_one_object_a_line(tmp_path: Path) -> None:
-    lines = written(tmp_path / "t.jsonl", Columns(["x", "y"], 1)).read_text(encoding="utf-8").split("\n")
+    lines = written(tmp_path / "t.jsonl", PredictionColumns(["x", "y"], 1)).read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [
         {"path": SOUND, "label": "y", "probability": 0.9, "error": None},
         {"path": "b.jpg", "label": None, "probability": None, "error": "broken,\nbadly"},
@@ -57,7 +57,7 @@ def test_json_lines_hold_one_object_a_line(tmp_path: Path) -> None:
 
 
 def test_json_has_null_for_a_number_that_is_none(tmp_path: Path) -> None:
-    columns = Columns(None, num_values=2)
+    columns = PredictionColumns(None, num_values=2)
     table = TABLES[".jsonl"](tmp_path / "t.jsonl", columns)
     table.add(columns.row(Prediction(0, "a", np.array([np.nan, np.inf], dtype=np.float32), None)))
     table.close()
@@ -65,7 +65,7 @@ def test_json_has_null_for_a_number_that_is_none(tmp_path: Path) -> None:
 
 
 def test_parquet_has_texts_and_float32(tmp_path: Path) -> None:
-    table = parquet.read_table(written(tmp_path / "t.parquet", Columns(["x", "y"], 1)))
+    table = parquet.read_table(written(tmp_path / "t.parquet", PredictionColumns(["x", "y"], 1)))
     assert [str(kind) for kind in table.schema.types] == ["string", "string", "float", "string"]
     assert table.to_pydict() == {
         "path": [SOUND, "b.jpg", "c.jpg"],
@@ -76,7 +76,7 @@ def test_parquet_has_texts_and_float32(tmp_path: Path) -> None:
 
 
 def test_parquet_is_written_in_pieces_of_a_few_thousand_rows(tmp_path: Path) -> None:
-    columns = Columns(["x", "y"], 1)
+    columns = PredictionColumns(["x", "y"], 1)
     table = TABLES[".parquet"](tmp_path / "t.parquet", columns)
     for number in range(10_000):
         table.add(columns.row(Prediction(number, str(number), PREDICTIONS[0].values, None)))
