@@ -13,8 +13,7 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,42 +21,44 @@ from lightkit.errors import ConfigError
 from lightkit.launch import spark_tasks
 from lightkit.launch.driver import Job, LaunchError, first_line, redirect_output, run_driver
 
-__all__ = ["check_installed", "check_slots", "drive", "driver_command", "most_slots"]
+__all__ = ["check_installed", "check_slots", "count_slots", "drive", "driver_ranks_command"]
 
-_POLL_S = 0.2
-_OLDEST_JAVA = {3: 8, 4: 17}
+_GROUP = "lightkit"
 
 
 def drive(job: Job) -> int:
     """Run all ranks and return 0 if all of them ended well."""
     if job.processes < 0:
         environment = {**job.rank_environment(os.environ), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        return subprocess.run(driver_command(job), cwd=job.folder, env=environment, check=False).returncode
+        return subprocess.run(driver_ranks_command(job), cwd=job.folder, env=environment, check=False).returncode
     check_installed(job)
     check_slots(job.master or os.environ.get("MASTER", ""), job.processes)
     log = job.launch / "spark.log"
     with redirect_output(log):
-        context = _context(job, log)
+        context = _make_context(job, log)
+        late: list[int] = []
+
+        def cancel_if_late() -> None:
+            late.extend(r for r in range(job.processes) if not spark_tasks.written_path(job, r).exists())
+            if late:
+                context.cancelJobGroup(_GROUP)
+
+        timer = threading.Timer(job.timeout_s, cancel_if_late)
+        timer.daemon = True
+        timer.start()
         try:
-            _wait_for_slots(context, job)
-            _run_watched(context, job, log)
+            _run(context, job)
+        except Exception as error:
+            logging.exception("the launch failed")
+            raise LaunchError(_describe(job, error, late=late, log=log)) from error
         finally:
+            timer.cancel()
             context.stop()
     return 0
 
 
-def _run_watched(context: Any, job: Job, log: Path) -> None:
-    watch = _Arrivals(context, job)
-    try:
-        with watch:
-            _run(context, job)
-    except Exception as error:
-        logging.exception("the launch failed")
-        raise LaunchError(_why(job, error, late=watch.late, log=log)) from error
-
-
-def driver_command(job: Job) -> list[str]:
-    """Give the command that runs ``-job.processes`` ranks on this machine."""
+def driver_ranks_command(job: Job) -> list[str]:
+    """Return the command that runs ``-job.processes`` ranks on this machine."""
     words, processes = ["lightkit", *job.words], str(-job.processes)
     if job.strategy == "horovod":
         return [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", processes, sys.executable, "-m", *words]
@@ -66,66 +67,58 @@ def driver_command(job: Job) -> list[str]:
 
 
 def check_installed(job: Job) -> None:
-    """See that there is all that a launch on Spark needs, before anything is started.
+    """Check that pyspark, Java and Horovod are installed, before anything is started.
 
     Raises:
-        ConfigError: If pyspark, Java or Horovod is missing, or the Java is too old.
+        ConfigError: If one is missing.
     """
-    try:
-        spark = version("pyspark")
-    except PackageNotFoundError:
-        raise ConfigError("launch.engine: spark needs pyspark: pip install 'lightkit[spark]'") from None
-    if job.strategy == "horovod" and not _has("horovod"):
+    if find_spec("pyspark") is None:
+        raise ConfigError("launch.engine: spark needs pyspark: pip install 'lightkit[spark]'")
+    if job.strategy == "horovod" and find_spec("horovod") is None:
         raise ConfigError(
             "strategy: horovod needs horovod, which is not installed: make horovod builds it for the torch that is here"
         )
-    oldest = _OLDEST_JAVA.get(int(spark.partition(".")[0]), 17)
-    found = java_version()
-    if found is None:
-        raise ConfigError(
-            f"launch.engine: spark needs Java; pyspark {spark} runs on Java {oldest} or newer, and neither JAVA_HOME "
-            f"nor the PATH has one. Install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME."
-        )
-    if found < oldest:
-        raise ConfigError(
-            f"launch.engine: pyspark {spark} runs on Java {oldest} or newer, but {_java()} is Java {found}. "
-            f"Set JAVA_HOME to a newer one (Debian: apt-get install openjdk-17-jre-headless)."
-        )
-
-
-def java_version() -> int | None:
-    """Give the major version of the Java that pyspark would start; None where there is none."""
-    java = _java()
-    if java is None:
-        return None
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(match[1]) if match else None
-
-
-def _java() -> str | None:
     home = os.environ.get("JAVA_HOME")
-    return shutil.which(str(Path(home) / "bin" / "java")) if home else shutil.which("java")
+    if shutil.which(str(Path(home) / "bin" / "java") if home else "java") is None:
+        raise ConfigError(
+            "launch.engine: spark needs Java, 17 or newer for pyspark 4, and neither JAVA_HOME nor the PATH has one. "
+            "Install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME."
+        )
 
 
-def _has(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
+def count_slots(master: str) -> int | None:
+    """Count the tasks that a master on this machine can run at a time; None for a cluster."""
+    if match := re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?", master):
+        cores = match[1] or "1"
+        return (os.cpu_count() or 1) if cores == "*" else int(cores)
+    if match := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master):
+        return int(match[1]) * int(match[2])
+    return None
 
 
-def _context(job: Job, log: Path) -> Any:
-    """Give the Spark that is there, or start one."""
-    from pyspark.sql import SparkSession  # an extra, and slow to load
+def check_slots(master: str, processes: int) -> None:
+    """Check that a master on this machine can run all ranks at a time.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    slots = count_slots(master)
+    if slots is not None and slots < processes:
+        raise ConfigError(
+            f"launch.processes: {processes} processes need {processes} slots of Spark at a time, but {master} has "
+            f"{slots}. Give the cluster more cores, or ask for fewer processes."
+        )
+
+
+def _make_context(job: Job, log: Path) -> Any:
+    """Return the running Spark, or start one."""
+    import pyspark  # an extra, and slow to load
+    from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PATH"] = job.rank_environment(os.environ)["PATH"]
-    if "local-cluster" in (job.master or "") and "SPARK_HOME" not in os.environ:
-        import pyspark
-
-        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # its workers ask for it
+    if "local-cluster" in (job.master or ""):  # its workers ask for it
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     settings: dict[str, bool | float | int | str | None] = {
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
@@ -133,6 +126,9 @@ def _context(job: Job, log: Path) -> Any:
         "spark.task.maxFailures": "1",  # a rank that has failed must not come back without the others
         "spark.stage.maxConsecutiveAttempts": "1",
         "spark.python.worker.reuse": "false",
+        # Spark looks once a second whether it can run all ranks at a time.
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": str(max(1, round(job.timeout_s))),
     }
     builder = SparkSession.builder.appName("lightkit").config(map=settings)
     if job.master is not None:
@@ -145,56 +141,6 @@ def _context(job: Job, log: Path) -> Any:
         raise LaunchError(
             f"launch.master: Spark at {where} did not start: {first_line(error)}\nIts log is {log}"
         ) from error
-
-
-def most_slots(master: str) -> int | None:
-    """Give the number of tasks that a master on this machine can ever run at a time; None for a cluster."""
-    if match := re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?", master):
-        cores = match[1] or "1"
-        return (os.cpu_count() or 1) if cores == "*" else int(cores)
-    if match := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master):
-        return int(match[1]) * int(match[2])
-    return None
-
-
-def check_slots(master: str, processes: int, *, cores_each: int = 1) -> None:
-    """See that a master on this machine can run all ranks at a time, where its address tells it.
-
-    Raises:
-        ConfigError: If it cannot.
-    """
-    limit = most_slots(master)
-    if limit is not None and limit // cores_each < processes:
-        raise _too_few(master, processes, slots=limit // cores_each)
-
-
-def _too_few(master: str, processes: int, *, slots: int) -> ConfigError:
-    return ConfigError(
-        f"launch.processes: {processes} processes need {processes} slots of Spark at a time, but {master} has {slots}. "
-        f"Give the cluster more cores, or ask for fewer processes."
-    )
-
-
-def _wait_for_slots(context: Any, job: Job) -> None:
-    """Wait until Spark can run all ranks at a time.
-
-    Raises:
-        ConfigError: If it never can, or does not within the job's time.
-    """
-    conf = context.getConf()
-    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        return  # executors come with the tasks
-    check_slots(context.master, job.processes, cores_each=int(conf.get("spark.task.cpus", "1")))
-    deadline = time.monotonic() + job.timeout_s
-    while (slots := _slots(context)) < job.processes:
-        if time.monotonic() > deadline:
-            raise _too_few(context.master, job.processes, slots=slots)
-        time.sleep(_POLL_S)
-
-
-def _slots(context: Any) -> int:
-    java = context._jsc.sc()
-    return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
 
 
 def _run(context: Any, job: Job) -> None:
@@ -216,58 +162,21 @@ def _run(context: Any, job: Job) -> None:
     ranks.mapPartitions(spark_tasks.ddp_task(job)).collect()
 
 
-_GROUP = "lightkit"
-
-
-class _Arrivals:
-    """Ends a launch whose ranks do not all get a task in time.
-
-    Args:
-        context: Spark.
-        job: What runs.
-    """
-
-    def __init__(self, context: Any, job: Job) -> None:
-        self.late: list[int] = []
-        self._context = context
-        self._job = job
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="arrivals", daemon=True)
-
-    def __enter__(self) -> _Arrivals:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        if self._ended.wait(self._job.timeout_s):
-            return
-        ranks = range(self._job.processes)
-        self.late = [rank for rank in ranks if not spark_tasks.written_path(self._job, rank).exists()]
-        if self.late:
-            self._context.cancelJobGroup(_GROUP)
-
-
-def _why(job: Job, error: Exception, *, late: list[int], log: Path) -> str:
-    """Say in words why a launch failed."""
+def _describe(job: Job, error: Exception, *, late: list[int], log: Path) -> str:
+    """Describe why a launch failed."""
+    codes = {}
+    for rank in range(job.processes):
+        path = spark_tasks.code_path(job, rank)
+        if path.exists() and (code := path.read_text(encoding="utf-8")) not in ("", "0"):
+            codes[rank] = path.stat().st_mtime_ns, code
     if late:
         names = ", ".join(map(str, late))
         return f"rank {names} was not started by Spark within launch.timeout_s, {job.timeout_s:g} s. Its log is {log}"
-    failed = [rank for rank in range(job.processes) if _code(job, rank) not in ("", "0")]
-    if not failed:
+    if not codes:
         return f"Spark could not run the ranks: {first_line(error)}\nIts log is {log}"
-    rank = min(failed, key=lambda rank: spark_tasks.code_path(job, rank).stat().st_mtime_ns)
-    wrote = spark_tasks.written_path(job, rank).read_text(encoding="utf-8", errors="replace").rstrip()
-    says = f"rank {rank} ended with code {_code(job, rank)}; the log of Spark is {log}"
-    return f"{says}\n{wrote}" if wrote else says
-
-
-def _code(job: Job, rank: int) -> str:
-    path = spark_tasks.code_path(job, rank)
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    rank = min(codes, key=lambda rank: codes[rank])
+    output = spark_tasks.written_path(job, rank).read_text(encoding="utf-8", errors="replace").rstrip()
+    return f"rank {rank} ended with code {codes[rank][1]}; the log of Spark is {log}\n{output}".rstrip()
 
 
 if __name__ == "__main__":

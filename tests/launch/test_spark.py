@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from lightkit.errors import ConfigError
 from lightkit.launch import spark
-from lightkit.launch.spark import check_installed, driver_command, most_slots
+from lightkit.launch.spark import check_installed, count_slots, driver_ranks_command
 from tests.launch.drivers import job
 
 needs_spark = pytest.mark.skipif(
@@ -33,52 +32,26 @@ needs_spark = pytest.mark.skipif(
     ],
 )
 def test_the_slots_of_a_master_on_this_machine_are_known(master: str, slots: int | None) -> None:
-    assert most_slots(master) == slots
+    assert count_slots(master) == slots
 
 
 def test_a_negative_number_stays_on_the_driver(tmp_path: Path) -> None:
-    horovod = driver_command(job(tmp_path, "fit", processes=-4, strategy="horovod"))
+    horovod = driver_ranks_command(job(tmp_path, "fit", processes=-4, strategy="horovod"))
     assert horovod[1:7] == ["-m", "horovod.runner.launch", "--gloo", "-np", "4", horovod[0]]
-    assert driver_command(job(tmp_path, "fit", processes=-4))[1:6] == [
+    assert driver_ranks_command(job(tmp_path, "fit", processes=-4))[1:6] == [
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"),
     ]
-
-
-def _java(folder: Path, says: str) -> Path:
-    program = folder / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n", encoding="utf-8")
-    program.chmod(0o755)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("says", "words"),
-    [
-        ('openjdk version "11.0.2" 2019-01-15', "runs on Java 17 or newer, but .*java is Java 11"),
-        ('java version "1.8.0_202"', "is Java 8"),
-    ],
-    ids=["11", "8"],
-)
-@needs_spark
-def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, words: str) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path / "jdk", says)))
-    with pytest.raises(ConfigError, match=words):
-        check_installed(job(tmp_path))
 
 
 @needs_spark
 def test_a_missing_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"spark needs Java; pyspark .* runs on Java 17 or newer.* JAVA_HOME"):
+    with pytest.raises(ConfigError, match=r"spark needs Java, 17 or newer.* JAVA_HOME"):
         check_installed(job(tmp_path))
 
 
 def test_a_missing_pyspark_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_version(_name: str) -> str:
-        raise PackageNotFoundError
-
-    monkeypatch.setattr(spark, "version", no_version)
+    monkeypatch.setattr(spark, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install 'lightkit\[spark\]'"):
         check_installed(job(tmp_path))
