@@ -22,7 +22,7 @@ from lightkit.config.named_entries import (
 )
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, mistake, near, near_files, shown_path
 from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
-from lightkit.config.problems import Problems, Unreadable
+from lightkit.config.problems import Problems, UnreadableText
 from lightkit.config.secrets import Mask, environment_secrets, find_secrets, public_text
 from lightkit.config.tree import Items, Leaf, Node, Table, find, graft, plain, rebuild, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
@@ -238,7 +238,7 @@ def resolve(
     references, secrets = find_secrets(result.tree, result.references, result.texts)
     public = public_text(result.tree, paths)
     secrets = {**environment_secrets(environ, public), **secrets, **result.secrets}
-    unreadable = {path for path, node in walk(result.tree) if isinstance(getattr(node, "value", None), Unreadable)}
+    unreadable = {path for path, node in walk(result.tree) if isinstance(getattr(node, "value", None), UnreadableText)}
     return Resolved(
         result.tree,
         rules,

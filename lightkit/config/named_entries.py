@@ -9,7 +9,7 @@ from typing import Any
 from lightkit.config.merge import MergeRules
 from lightkit.config.origins import KeyPath, dotted, mistake, near, shortened
 from lightkit.config.problems import Problems
-from lightkit.config.tree import Items, Leaf, Node, Table, plain, walk
+from lightkit.config.tree import Items, Leaf, Node, Table, find, plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 
@@ -56,7 +56,7 @@ def check_entries(tree: Table, layering: MergeRules, problems: Problems) -> set[
                 wrong.add((word,))
                 continue
             for name, entry in node.entries.items():
-                error = _entry_mistake((section, name), entry, known)
+                error = _check_entry((section, name), entry, known)
                 if error is None:
                     continue
                 wrong.add((section, name))
@@ -79,7 +79,7 @@ def check_class_names(tree: Table, problems: Problems) -> set[KeyPath]:
     return wrong
 
 
-def _entry_mistake(path: KeyPath, entry: Node, known: Mapping[str, str]) -> ConfigError | None:
+def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> ConfigError | None:
     if isinstance(entry, Leaf) and entry.value is None:
         return None
     if not isinstance(entry, Table):
@@ -87,15 +87,13 @@ def _entry_mistake(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Conf
         return mistake(f"{says}; {{}} takes the entry as it is", entry.origin)
     class_path = entry.entries.get("class_path")
     if class_path is None:
+        names = f"\nnames: {', '.join(sorted(known))}; any other needs a class_path"
         says = f"{dotted(path)}: there is no class of that name{near(str(path[1]), known)}"
-        needs = (
-            f"\nnames: {', '.join(sorted(known))}; any other needs a class_path" if known else "; give it a class_path"
-        )
-        return mistake(f"{says}{needs}", entry.origin.at_key())
-    if not isinstance(plain(class_path), str):
-        says = f"{dotted(path)}.class_path: expected the name of a class, got {plain(class_path)!r}"
-        return mistake(says, class_path.origin)
-    return None
+        return mistake(says + (names if known else "; give it a class_path"), entry.origin.at_key())
+    if isinstance(class_path, Leaf) and isinstance(class_path.value, str):
+        return None
+    says = f"{dotted(path)}.class_path: expected the name of a class, got {plain(class_path)!r}"
+    return mistake(says, class_path.origin)
 
 
 def lightning_config(tree: Table, layering: MergeRules) -> LightningConfig:
@@ -108,44 +106,31 @@ def lightning_config(tree: Table, layering: MergeRules) -> LightningConfig:
     """
     values: dict[str, Any] = plain(tree)
     paths: dict[KeyPath, KeyPath] = {}
+    given = tree.entries.get("trainer")
     for section in layering.default_classes:
         entries = {name: entry for name, entry in (values.pop(section, None) or {}).items() if entry is not None}
         if not entries:
             continue
-        given = tree.entries.get("trainer")
         if given is not None and not isinstance(given, Table) and plain(given) is not None:
             raise mistake(f"trainer: expected a mapping of the trainer's arguments, got {plain(given)!r}", given.origin)
         trainer = values["trainer"] = values.get("trainer") or {}
-        own, source = _own_list(trainer, section)
-        if own is None:
+        source = section if section in trainer else f"{section}+"
+        own = trainer.pop(source, None)
+        if isinstance(own, str) and isinstance(read := read_scalar(own), bool):  # from a flag, where `false` is text
+            own = read
+        if own is False:
             trainer[section] = False
             continue
-        for index, name in enumerate(entries):
-            paths["trainer", section, index] = (section, name)
+        if own is None or own is True:  # Lightning's default logger, which the named ones replace
+            own = []
+        own = own if isinstance(own, list) else [own]
+        is_list = isinstance(find(given, (source,)), Items)
+        paths |= {("trainer", section, index): (section, name) for index, name in enumerate(entries)}
         for index in range(len(own)):
-            place = ("trainer", source, index) if isinstance(_user_node(tree, source), Items) else ("trainer", source)
+            place = ("trainer", source, index) if is_list else ("trainer", source)
             paths["trainer", section, len(entries) + index] = place
         trainer[section] = [*entries.values(), *own]
     return LightningConfig(values, paths)
-
-
-def _user_node(tree: Table, key: str) -> Node | None:
-    trainer = tree.entries.get("trainer")
-    return trainer.entries.get(key) if isinstance(trainer, Table) else None
-
-
-def _own_list(trainer: dict[str, Any], section: str) -> tuple[list[Any] | None, str]:
-    """Take the user's own list out of ``trainer``, with the key that held it; None where it says that there be none."""
-    source = section if section in trainer else f"{section}+"
-    value = trainer.pop(source, None)
-    if isinstance(value, str):
-        said = read_scalar(value)  # from a flag, where `false` is text still
-        value = said if isinstance(said, bool) else value
-    if value is False:
-        return None, source
-    if value is None or value is True:  # Lightning's default logger, which the named ones stand in for
-        return [], source
-    return (value if isinstance(value, list) else [value]), source
 
 
 def named_config(config: Mapping[str, Any], tree: Table, layering: MergeRules) -> dict[str, Any]:
@@ -162,20 +147,14 @@ def named_config(config: Mapping[str, Any], tree: Table, layering: MergeRules) -
         dumped = trainer.get(section)
         items = list(dumped) if isinstance(dumped, list) else [dumped] if isinstance(dumped, Mapping) else []
         kept = {name: entry for name, entry in entries.items() if entry is not None}
-        if not _stand_first(kept, items):
+        named = items[: len(kept)]  # they come first, which the last parts of their class names confirm
+        if [_class_name(entry) for entry in kept.values()] != [_class_name(item) for item in named]:
             continue
-        found = dict(zip(kept, items, strict=False))
+        found = dict(zip(kept, named, strict=True))
         result[section] = {name: found.get(name) for name in entries}
         if kept:
             trainer[section] = items[len(kept) :] or None
     return result
-
-
-def _stand_first(entries: Mapping[str, Any], items: list[Any]) -> bool:
-    """Tell whether a dumped list begins with the named entries, by the last part of their class names."""
-    if len(items) < len(entries):
-        return False
-    return all(_class_name(entry) == _class_name(item) for entry, item in zip(entries.values(), items, strict=False))
 
 
 def _class_name(entry: Any) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 from lightkit.config.origins import Origin
 from lightkit.errors import ConfigError, ConfigErrors, DataError, LightkitError
 
-__all__ = ["Problems", "Unreadable"]
+__all__ = ["Problems", "UnreadableText"]
 
 
 _MOST_TOLD = 100  # a config that has more mistakes is not the one that was meant
 
 
-class Unreadable(str):
+class UnreadableText(str):
     """The text of a value that has been told as a mistake, kept so that what stands around it can be judged."""
 
     __slots__ = ()

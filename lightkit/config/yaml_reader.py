@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from lightkit.config.origins import Origin, mistake, near_files, shortened, shown_path
-from lightkit.config.problems import Problems, Unreadable
+from lightkit.config.problems import Problems, UnreadableText
 from lightkit.config.tree import Items, Leaf, Node, Table
 from lightkit.errors import ConfigError
 
@@ -98,7 +98,7 @@ _WORDS = {
 """Plain words for libyaml's ``problem``."""
 
 
-def plain_words(error: yaml.YAMLError, lines: Sequence[str], opened: str | None) -> str:
+def _explain(error: yaml.YAMLError, lines: Sequence[str], opened: str | None) -> str:
     """Say what an error of PyYAML means.
 
     Args:
@@ -155,45 +155,11 @@ def read_file(file: Path, problems: Problems | None = None) -> Table:
 
     Args:
         file: File to read.
-        problems: Takes those mistakes after which the rest can still be read; they are raised where it is None.
+        problems: Collects those mistakes after which the rest can still be read; they are raised where it is None.
 
     Raises:
         ConfigError: If it cannot be read, is not UTF-8 or not YAML, repeats a key, or holds something else.
     """
-    text = _text_of(file)
-    tree = read_text(text, name=shown_path(file), file=file, problems=problems)
-    if isinstance(tree, Table):
-        return tree
-    if isinstance(tree, Leaf) and tree.value is None:
-        return Table({}, tree.origin)
-    kind = "a list" if isinstance(tree, Items) else f"the single value {tree.value!r}"
-    raise mistake(f"{shown_path(file)}: expected a mapping of keys to values, got {kind}", tree.origin)
-
-
-def read_text(text: str, *, name: str, file: Path | None = None, problems: Problems | None = None) -> Node:
-    """Read YAML text.
-
-    Args:
-        text: The text.
-        name: What errors and origins call it.
-        file: File that holds it.
-        problems: Takes those mistakes after which the rest can still be read; they are raised where it is None.
-
-    Raises:
-        YamlSyntaxError: If it is not YAML.
-        ConfigError: If it repeats a key, or has too many values or levels once its aliases are expanded.
-    """
-    builder = _Builder(text, name, file)
-    tree = builder.tree()
-    if problems is None:
-        builder.problems.raise_any()
-    else:
-        for problem in builder.problems:
-            problems.add(problem)
-    return tree
-
-
-def _text_of(file: Path) -> str:
     name = shown_path(file)
     try:
         with file.open("rb") as stream:
@@ -208,167 +174,181 @@ def _text_of(file: Path) -> str:
         says = f"{name}: expected a config of at most {_MAX_SIZE_BYTES // 1000} kB, got a longer file"
         raise ConfigError(f"{says}; long lists belong into the data, which the config can name")
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", errors="replace")
-        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        wrong = content[error.start]
-        raise ConfigError(
-            f"{name}: expected UTF-8 text, got the byte 0x{wrong:02x} at line {line}, column {column}; "
-            f"save the file as UTF-8"
-        ) from None
+        place = f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
+        says = f"{name}: expected UTF-8 text, got the byte 0x{content[error.start]:02x} at {place}"
+        raise ConfigError(f"{says}; save the file as UTF-8") from None
+    tree = read_text(text, name=name, file=file, problems=problems)
+    if isinstance(tree, Table):
+        return tree
+    if isinstance(tree, Leaf) and tree.value is None:
+        return Table({}, tree.origin)
+    kind = "a list" if isinstance(tree, Items) else f"the single value {tree.value!r}"
+    raise mistake(f"{name}: expected a mapping of keys to values, got {kind}", tree.origin)
 
 
-class _Builder:
+def read_text(text: str, *, name: str, file: Path | None = None, problems: Problems | None = None) -> Node:
+    """Read YAML text.
+
+    Args:
+        text: The text.
+        name: What errors and origins call it.
+        file: File that holds it.
+        problems: Collects those mistakes after which the rest can still be read; they are raised where it is None.
+
+    Raises:
+        YamlSyntaxError: If it is not YAML.
+        ConfigError: If it repeats a key, or has too many values or levels once its aliases are expanded.
+    """
+    found = Problems() if problems is None else problems
+    tree = _TreeBuilder(text, name, file, found).build()
+    if problems is None:
+        found.raise_any()
+    return tree
+
+
+class _TreeBuilder:
     """Turns one text's YAML nodes into a tree."""
 
-    def __init__(self, text: str, name: str, file: Path | None) -> None:
-        self._text, self._name, self._file = text, name, file
-        self.problems = Problems()
+    def __init__(self, text: str, name: str, file: Path | None, problems: Problems) -> None:
+        self._text, self._name, self._file, self._problems = text, name, file, problems
         self._lines = _LINE_BREAK.split(text)
         self._num_nodes = 0
         self._open: set[int] = set()  # nodes being built, to see an alias inside its own anchor
-        self._brackets: list[Any] = []  # where the collections begin that are open; None without a bracket
+        self._brackets: list[Any] = []  # start marks of the open collections; None for one without a bracket
+        self._constructor = YamlLoader("")
 
-    def tree(self) -> Node:
+    def build(self) -> Node:
         try:
-            self._check_nesting()
+            self._check_size()
             root = yaml.compose(self._text, Loader=YamlLoader)
         except yaml.YAMLError as error:
-            raise self._syntax_error(error) from None
-        if root is None:
-            return Leaf(None, self._place(0, 0))
-        self._constructor = YamlLoader("")
-        return self._build(root, depth=0, key=None)
+            raise self._explain_syntax_error(error) from None
+        return Leaf(None, self._origin_at(0, 0)) if root is None else self._build(root, depth=0, key=None)
 
-    def _check_nesting(self) -> None:
+    def _check_size(self) -> None:
         """Stop before PyYAML recurses: its events come one by one, however deep they nest."""
-        depth, num_values = 0, 0
+        num_nodes = 0
         for event in yaml.parse(self._text, Loader=YamlLoader):
-            num_values += isinstance(event, yaml.NodeEvent)
+            num_nodes += isinstance(event, yaml.NodeEvent)
             if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
                 self._brackets.append(event.start_mark if event.flow_style else None)
             elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
                 self._brackets.pop()
-            if num_values > 2 * MAX_NODES or depth > MAX_DEPTH:  # keys are nodes, too
+            if num_nodes > 2 * MAX_NODES or len(self._brackets) > MAX_DEPTH:  # keys are nodes, too
                 assert event.start_mark is not None
-                place = self._place(event.start_mark.line, event.start_mark.column)
+                place = self._origin_at(event.start_mark.line, event.start_mark.column)
                 raise mistake(f"{self._name}: {TOO_LARGE}", place)
 
-    def _syntax_error(self, error: yaml.YAMLError) -> YamlSyntaxError:
+    def _explain_syntax_error(self, error: yaml.YAMLError) -> YamlSyntaxError:
         mark = getattr(error, "problem_mark", None)
         if mark is None:  # a character that YAML forbids anywhere; PyYAML gives no line for it
             found = _CONTROL_CHARACTER.search(self._text)
             start = found.start() if found else 0
             before = _LINE_BREAK.split(self._text[:start])
-            says = f"the character {self._text[start : start + 1]!r} is not allowed in YAML"
-            place = self._place(len(before) - 1, len(before[-1]))
-            return YamlSyntaxError(f"{self._name}: {says}\n{place.render()}", places=[place])
-        bracket = next((place for place in reversed(self._brackets) if place is not None), None)
-        opened = None if bracket is None else self._lines[bracket.line][bracket.column]
-        says = f"{self._name}: not valid YAML: {plain_words(error, self._lines, opened)}"
-        is_at_end = not "".join(self._lines[mark.line :])[mark.column :].strip()
-        if is_at_end:  # what is open at the end opened above
-            mark = bracket or getattr(error, "context_mark", None) or mark
-        elif bracket is not None and "is not closed here" in says:
-            places = [self._place(bracket.line, bracket.column), self._place(mark.line, mark.column)]
-            return YamlSyntaxError("\n".join([says, *(place.render() for place in places)]), places=places)
-        place = self._place(mark.line, mark.column)
-        return YamlSyntaxError(f"{says}\n{place.render()}", places=[place])
+            says = f"{self._name}: the character {self._text[start : start + 1]!r} is not allowed in YAML"
+            places = [self._origin_at(len(before) - 1, len(before[-1]))]
+        else:
+            bracket = next((place for place in reversed(self._brackets) if place is not None), None)
+            opened = None if bracket is None else self._lines[bracket.line][bracket.column]
+            says = f"{self._name}: not valid YAML: {_explain(error, self._lines, opened)}"
+            marks = [mark]
+            if not "".join(self._lines[mark.line :])[mark.column :].strip():  # what is open at the end opened above
+                marks = [bracket or getattr(error, "context_mark", None) or mark]
+            elif bracket is not None and "is not closed here" in says:
+                marks = [bracket, mark]
+            places = [self._origin_at(each.line, each.column) for each in marks]
+        return YamlSyntaxError("\n".join([says, *(place.render() for place in places)]), places=places)
 
-    def _place(self, line: int, column: int, end_column: int | None = None, key: Origin | None = None) -> Origin:
+    def _origin_at(self, line: int, column: int, end_column: int | None = None, key: Origin | None = None) -> Origin:
         source = self._lines[line] if line < len(self._lines) else ""
         end = None if end_column is None else end_column + 1
         return Origin("file", self._name, self._file, line + 1, column + 1, end, source, key)
 
-    def _origin(self, node: yaml.Node, key: Origin | None = None) -> Origin:
+    def _origin_of(self, node: yaml.Node, key: Origin | None = None) -> Origin:
         start, end = node.start_mark, node.end_mark
-        if end.line == start.line:
-            return self._place(start.line, start.column, end.column, key)
-        to_line_end = len(self._lines[start.line]) if isinstance(node, yaml.ScalarNode) else None
-        return self._place(start.line, start.column, to_line_end, key)
+        last: int | None = end.column
+        if end.line != start.line:
+            last = len(self._lines[start.line]) if isinstance(node, yaml.ScalarNode) else None
+        return self._origin_at(start.line, start.column, last, key)
 
     def _build(self, node: yaml.Node, *, depth: int, key: Origin | None) -> Node:
-        origin = self._origin(node, key)
+        origin = self._origin_of(node, key)
         self._num_nodes += 1
         if self._num_nodes > MAX_NODES or depth > MAX_DEPTH:
             raise mistake(f"{self._name}: {TOO_LARGE}", origin)
         if isinstance(node, yaml.ScalarNode):
-            return Leaf(self._scalar(node, origin), origin)
+            return Leaf(self._read_scalar(node, origin), origin)
         if _COLLECTIONS.get(node.tag) is not type(node):
-            self.problems.add(self._bad_tag(node.tag, origin))
-            return Leaf(Unreadable(node.tag), origin)
+            return Leaf(self._refuse_tag(node.tag, node.tag, origin), origin)
         if id(node) in self._open:
             raise mistake(f"{self._name}: an alias stands inside its own anchor", origin)
         self._open.add(id(node))
         try:
             if isinstance(node, yaml.MappingNode):
-                return Table(self._entries(node, depth), origin)
+                return Table(self._read_entries(node, depth), origin)
             return Items(tuple(self._build(item, depth=depth + 1, key=None) for item in node.value), origin)
         finally:
             self._open.discard(id(node))
 
-    def _bad_tag(self, tag: str, origin: Origin) -> ConfigError:
+    def _refuse_tag(self, tag: str, text: str, origin: Origin) -> UnreadableText:
         shown = tag.replace("tag:yaml.org,2002:", "!!")
         says = f"{self._name}: the tag {shown} is not allowed here; configs hold plain YAML values"
-        return mistake(f"{says}, and classes are named by class_path", origin)
+        self._problems.add(mistake(f"{says}, and classes are named by class_path", origin))
+        return UnreadableText(text)
 
-    def _scalar(self, node: yaml.ScalarNode, origin: Origin) -> Any:
+    def _read_scalar(self, node: yaml.ScalarNode, origin: Origin) -> Any:
         if node.tag not in SCALAR_TAGS:
-            self.problems.add(self._bad_tag(node.tag, origin))
-            return Unreadable(node.value)
+            return self._refuse_tag(node.tag, node.value, origin)
         try:
             value = self._constructor.construct_object(node)
             str(value)  # Python writes no integer of more than 4300 digits, and reads one if it is hexadecimal
         except (ValueError, KeyError, yaml.YAMLError):
             kind = _KINDS.get(node.tag.rpartition(":")[2], "a plain value")
             says = f"{self._name}: cannot read {shortened(node.value)} as {kind}; put quotes around it if it is text"
-            self.problems.add(mistake(says, origin))
-            return Unreadable(node.value)
+            self._problems.add(mistake(says, origin))
+            return UnreadableText(node.value)
         return value
 
-    def _entries(self, node: yaml.MappingNode, depth: int) -> dict[Any, Node]:
+    def _read_entries(self, node: yaml.MappingNode, depth: int) -> dict[Any, Node]:
         own: dict[Any, Node] = {}
         merged: dict[Any, Node] = {}
-        keys: dict[Hashable, Origin] = {}
+        places: dict[Hashable, Origin] = {}
         for key_node, value_node in node.value:
-            place = self._origin(key_node)
-            is_merge = key_node.tag == _MERGE
-            key = "<<" if is_merge else self._key(key_node, place)
-            if key is None or isinstance(key, Unreadable):
-                continue
-            if (type(key), key) in keys:
+            place = self._origin_of(key_node)
+            key: Any = "<<"
+            if key_node.tag != _MERGE:
+                if not isinstance(key_node, yaml.ScalarNode):
+                    says = f"{self._name}: a key must be a plain value, not a mapping or a list"
+                    self._problems.add(mistake(says, place))
+                    continue
+                key = self._read_scalar(key_node, place)
+                if key is None:
+                    says = f"{self._name}: a key is null; put quotes around it if it is text"
+                    self._problems.add(mistake(says, place))
+                if key is None or isinstance(key, UnreadableText):
+                    continue
+            if (type(key), key) in places:
                 says = f"{self._name}: the key {key!r} stands twice in one mapping"
-                self.problems.add(mistake(says, keys[type(key), key], place))
+                self._problems.add(mistake(says, places[type(key), key], place))
                 continue
-            keys[type(key), key] = place
-            if is_merge:
-                merged = self._merged(value_node, depth)
+            places[type(key), key] = place
+            if key_node.tag == _MERGE:
+                merged = self._read_merged(value_node, depth)
             else:
                 own[key] = self._build(value_node, depth=depth + 1, key=place)
         return {**merged, **own}
 
-    def _key(self, node: yaml.Node, place: Origin) -> Hashable:
-        """Read a key; None where it is none, which is told."""
-        if not isinstance(node, yaml.ScalarNode):
-            self.problems.add(mistake(f"{self._name}: a key must be a plain value, not a mapping or a list", place))
-            return None
-        key = self._scalar(node, place)
-        if key is None:
-            self.problems.add(mistake(f"{self._name}: a key is null; put quotes around it if it is text", place))
-        hashable: Hashable = key
-        return hashable
-
-    def _merged(self, node: yaml.Node, depth: int) -> dict[Any, Node]:
+    def _read_merged(self, node: yaml.Node, depth: int) -> dict[Any, Node]:
         """Read what ``<<`` names: one mapping, or several of which the earlier win."""
-        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         entries: dict[Any, Node] = {}
-        for source in reversed(sources):
+        for source in reversed(node.value if isinstance(node, yaml.SequenceNode) else [node]):
             table = self._build(source, depth=depth + 1, key=None)
-            if not isinstance(table, Table):
-                self.problems.add(mistake(f"{self._name}: << takes mappings to merge, such as *anchor", table.origin))
-                continue
-            entries = {**entries, **table.entries}
+            if isinstance(table, Table):
+                entries = {**entries, **table.entries}
+            else:
+                says = f"{self._name}: << takes mappings to merge, such as *anchor"
+                self._problems.add(mistake(says, table.origin))
         return entries
