@@ -36,7 +36,7 @@ OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("", "with the config or run that its module is from"),
         ("--output FILE", "predictions.csv, .parquet or .jsonl; - for CSV here"),
         ("--contact-sheet FILE", "an HTML page of thumbnails, least certain first"),
-        ("--top-k N", "classes told of each image; default 3"),
+        ("--top-k N", "classes listed for each image; default 3"),
         ("--ckpt_path WHICH", "best (the default of a run), last, or a file"),
     ),
 }

@@ -184,7 +184,7 @@ _LIBRARIES = {
 def _collect_error(
     problems: Problems,
     resolved: Resolved,
-    context: Callable[[], tuple[KeyPath, str]],
+    find_key: Callable[[], tuple[KeyPath, str]],
     owners: Sequence[tuple[KeyPath, object]] = (),
 ) -> Iterator[list[BaseException]]:
     """Keep an error of the block as a mistake in the config and go on; signals pass.
@@ -192,7 +192,7 @@ def _collect_error(
     Args:
         problems: Receives the mistake.
         resolved: The config.
-        context: Gives the key and what fails, such as `cannot be built`, once the block has failed.
+        find_key: Gives the key and what fails, such as `cannot be built`, once the block has failed.
         owners: Objects by the key that made them; the one whose method was running is named in place of the key.
 
     Yields:
@@ -207,7 +207,7 @@ def _collect_error(
         problems.add(add_place(error, resolved))
     except (Exception, SystemExit) as error:  # noqa: BLE001 (any error of the user's code is reported)
         raised.append(error)
-        path, doing = context()
+        path, doing = find_key()
         running = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
         path = next((key for it in reversed(running) for key, owner in owners if it is owner), path)
         problems.add(_format_crash(error, resolved, path, doing))
@@ -254,14 +254,14 @@ _NOT_RUN: dict[type[Callback], str] = {
 class _PartsCLI(LightkitCLI):
     """Parses as the command does and builds each part by itself, so that one that fails hides none of the others."""
 
-    def __init__(self, session: RunContext, problems: Problems) -> None:
-        self._problems, self._resolved = problems, session.resolved
+    def __init__(self, context: RunContext, problems: Problems) -> None:
+        self._problems, self._resolved = problems, context.resolved
         self.callbacks: list[Callback] = []
         self.finders: list[Callback] = []
         self.built_from: dict[int, tuple[KeyPath, Any]] = {}
         """Key and arguments of each callback, by its `id`."""
         self.not_tried: dict[str, str] = {}
-        super().__init__(context=session)
+        super().__init__(context=context)
 
     def instantiate_classes(self) -> None:
         """Build data, model, callbacks and loggers."""
@@ -389,7 +389,7 @@ class _Probe(Callback):
         self._started_s = 0.0
         self._has_batch = False
 
-    def context(self) -> tuple[KeyPath, str]:
+    def locate_error(self) -> tuple[KeyPath, str]:
         """Give the key that an error raised now is most likely about, and what fails."""
         is_data = self.phase and not self._has_batch and "data" in self._resolved.values
         doing = f"one batch of {_LOOPS[self.phase]} fails" if self.phase else "cannot be set up"
@@ -540,11 +540,11 @@ class SmokeReport:
         return lines + [f"{'not tried':12} {key}: {reason}" for key, reason in self.not_tried.items()]
 
 
-def run_smoke_check(session: RunContext) -> SmokeReport:
+def run_smoke_check(context: RunContext) -> SmokeReport:
     """Build everything on the CPU, run one batch of each loop, and check monitors, disk and memory.
 
     Args:
-        session: The invocation, whose config has no mistakes that show without building.
+        context: The invocation, whose config has no mistakes that show without building.
 
     Raises:
         ConfigError: If anything is wrong.
@@ -552,11 +552,11 @@ def run_smoke_check(session: RunContext) -> SmokeReport:
     """
     problems = Problems()
     available_bytes = available_memory_bytes() + int(psutil.Process().memory_info().rss)
-    name = (session.resolved.values.get("run") or {}).get("name") or session.default_name
+    name = (context.resolved.values.get("run") or {}).get("name") or context.default_name
     with _isolate_process() as folder:
         run = runs.create(folder, str(name))  # for code that asks for the run's folder
-        with session.stack, runs.activate(run):
-            report = _SmokeCheck(session, run, problems).run(available_bytes)
+        with context.stack, runs.activate(run):
+            report = _SmokeCheck(context, run, problems).run(available_bytes)
     problems.raise_any()
     for warning in report.warnings:
         logging.getLogger("lightkit").warning(warning)
@@ -567,23 +567,23 @@ class _SmokeCheck:
     """One batch of each loop of a stage.
 
     Args:
-        session: The invocation.
+        context: The invocation.
         scratch: Run whose folder is removed at the end.
         problems: Receives the mistakes.
     """
 
-    def __init__(self, session: RunContext, scratch: runs.Run, problems: Problems) -> None:
-        self._session, self._scratch, self._problems = session, scratch, problems
-        self._resolved = session.resolved
-        self._parts = parts = _PartsCLI(session, problems)
+    def __init__(self, context: RunContext, scratch: runs.Run, problems: Problems) -> None:
+        self._context, self._scratch, self._problems = context, scratch, problems
+        self._resolved = context.resolved
+        self._parts = parts = _PartsCLI(context, problems)
         self._path_of = {number: path for number, (path, _) in parts.built_from.items()}
         callbacks = [(self._path_of[id(callback)], callback) for callback in parts.callbacks]
         self._owners: list[tuple[KeyPath, object]] = [(("model",), parts.model), (("data",), parts.datamodule)]
         self._owners += callbacks
-        self._checkpoint = session.ckpt_path
-        if session.ckpt_path in ("best", "last"):
+        self._checkpoint = context.ckpt_path
+        if context.ckpt_path in ("best", "last"):
             self._checkpoint = None
-            parts.not_tried["ckpt_path"] = f"{session.ckpt_path}: it is looked for when the command runs"
+            parts.not_tried["ckpt_path"] = f"{context.ckpt_path}: it is looked for when the command runs"
 
     def run(self, available_bytes: int) -> SmokeReport:
         """Run the stage and report it; mistakes are added to the problems.
@@ -591,20 +591,20 @@ class _SmokeCheck:
         Args:
             available_bytes: Memory that all processes of a run can take.
         """
-        session, parts = self._session, self._parts
-        report = SmokeReport(session.command, not_tried=parts.not_tried)
+        context, parts = self._context, self._parts
+        report = SmokeReport(context.command, not_tried=parts.not_tried)
         if not parts.is_complete:
             self._set_up_data()
             return report
-        is_fit = session.command == "fit"
+        is_fit = context.command == "fit"
         probe = self._probe(weights=self._checkpoint if is_fit else None)
         with self._collect(lambda: (("trainer",), "the trainer cannot be built")) as raised:
             trainer = self._trainer([*parts.callbacks, probe])
         if raised:
             return report
         arguments = {**parts.method_arguments, "ckpt_path": None if is_fit else self._checkpoint}
-        with self._collect(probe.context) as raised:
-            getattr(trainer, session.command)(parts.model, datamodule=parts.datamodule, **arguments)
+        with self._collect(probe.locate_error) as raised:
+            getattr(trainer, context.command)(parts.model, datamodule=parts.datamodule, **arguments)
         if raised and probe.phase == "train":
             self._validate_alone(raised[0])
         if raised:
@@ -618,8 +618,8 @@ class _SmokeCheck:
                 self._check_disks(report, trainer, probe)
         return report
 
-    def _collect(self, context: Callable[[], tuple[KeyPath, str]], problems: Problems | None = None) -> Any:
-        return _collect_error(self._problems if problems is None else problems, self._resolved, context, self._owners)
+    def _collect(self, find_key: Callable[[], tuple[KeyPath, str]], problems: Problems | None = None) -> Any:
+        return _collect_error(self._problems if problems is None else problems, self._resolved, find_key, self._owners)
 
     def _probe(self, weights: str | None = None) -> _Probe:
         return _Probe(self._resolved, self._path_of, self._scratch.checkpoints, weights)
@@ -655,7 +655,7 @@ class _SmokeCheck:
         found = Problems()
         with self._collect(lambda: (("data",), "cannot be set up"), found) as raised:
             self._parts.datamodule.prepare_data()
-            self._parts.datamodule.setup(self._session.command)
+            self._parts.datamodule.setup(self._context.command)
         if any(isinstance(error, LightkitError) for error in raised):  # else the lack of a trainer may be the cause
             for problem in found:
                 self._problems.add(problem)
@@ -663,7 +663,7 @@ class _SmokeCheck:
     def _validate_alone(self, training_error: BaseException) -> None:
         """Find mistakes of the validation where training has failed, by another trainer."""
         found, probe = Problems(), self._probe()
-        with self._collect(probe.context, found) as raised:
+        with self._collect(probe.locate_error, found) as raised:
             self._trainer([probe]).validate(self._parts.model, datamodule=self._parts.datamodule, verbose=False)
         if not raised or not probe.phase:
             return
@@ -685,7 +685,7 @@ class _SmokeCheck:
         if "train" in report.batches and all(loop["batches"] is not None for loop in epoch):
             report.epoch_seconds = sum(loop["seconds"] * loop["batches"] for loop in epoch)
         report.metrics = sorted(probe.metrics | set(trainer.callback_metrics))
-        plan = make_plan(self._session)
+        plan = make_plan(self._context)
         num_processes = 1 if plan is None else max(1, plan.local_processes)
         peak_bytes = _peak_memory_bytes() + probe.workers_bytes
         report.memory = {
