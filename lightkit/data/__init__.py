@@ -22,8 +22,8 @@ there or of the wrong version, is called before anything is built.
 from lightkit.data.fashion_mnist import FashionMNIST
 from lightkit.data.flowers import DrawnFlowers, Flowers
 from lightkit.data.image_folder import ImageFolder
-from lightkit.data.loaders import Transformed, eval_loader, predict_loader, train_loader
-from lightkit.data.sampling import ResumableSampler, SampleKey, sample_randomness
+from lightkit.data.loader import Transformed, eval_loader, predict_loader, train_loader
+from lightkit.data.sampler import ResumableSampler, SampleKey, sample_randomness
 from lightkit.data.tables.petastorm import PetastormTable
 from lightkit.data.tables.table import Table
 from lightkit.data.temperatures import TemperatureDataset, Temperatures

@@ -36,8 +36,8 @@ from pytorch_lightning.trainer.states import TrainerFn
 from rich.console import Console
 from rich.progress import track
 
-from lightkit.data.photos import Photo
-from lightkit.data.pixels import Decoded, Pixels, PixelSource
+from lightkit.data.image_index import Photo
+from lightkit.data.image_sources import Decoded, Pixels, PixelSource
 from lightkit.data.splits import Split, content_digest
 from lightkit.hardware.cache_folder import cache_folder
 from lightkit.hardware.processor import available_memory_bytes, num_cores

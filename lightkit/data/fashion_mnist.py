@@ -17,18 +17,15 @@ from PIL import Image
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from lightkit.data.arguments import check_arguments, warn_unaugmented
-from lightkit.data.defects import Defects
 from lightkit.data.download import RemoteFile, download
-from lightkit.data.features import Features
-from lightkit.data.loaders import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
-from lightkit.data.loading import loading_of, seed_of, training_view_of
-from lightkit.data.on_device import after_transfer
-from lightkit.data.pixels import Decoded
-from lightkit.data.samples import ImageSamples
+from lightkit.data.frozen_features import Features
+from lightkit.data.image_dataset import ImageSamples
+from lightkit.data.image_settings import check_arguments, loading_of, seed_of, training_view_of, warn_unaugmented
+from lightkit.data.image_sources import Decoded
+from lightkit.data.loader import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
+from lightkit.data.skipped_samples import Defects
 from lightkit.data.splits import Split, check_fractions, split_of
-from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView, View
+from lightkit.data.transforms import EvalView, View, after_transfer, preprocessing_of
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.preprocessing import Preprocessing
 

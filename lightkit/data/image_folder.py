@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -10,24 +10,28 @@ from typing import Any, ClassVar, Literal
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from lightkit.data.arguments import check_arguments, warn_unaugmented
-from lightkit.data.defects import Defects
-from lightkit.data.features import Features
-from lightkit.data.left_out import CountingLoader, refuse_left_out
-from lightkit.data.loaders import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
-from lightkit.data.loading import loading_of, seed_of, training_view_of
-from lightkit.data.on_device import after_transfer
-from lightkit.data.photo_sources import PhotoSources
-from lightkit.data.photos import Catalogue, PhotoFiles, catalogue_of
-from lightkit.data.pixels import PixelSource
-from lightkit.data.samples import ImageSamples
+from lightkit.data.decoded_cache import CacheChoice, choose_sources
+from lightkit.data.frozen_features import Features, may_be_kept
+from lightkit.data.image_dataset import ImageSamples
+from lightkit.data.image_index import ImageIndex, Photo, PhotoFiles, index_images
+from lightkit.data.image_settings import check_arguments, loading_of, seed_of, training_view_of, warn_unaugmented
+from lightkit.data.image_sources import PhotoPixels, PixelSource
+from lightkit.data.loader import (
+    CountingLoader,
+    LabelledSource,
+    ResumableLoader,
+    eval_loader,
+    predict_loader,
+    refuse_left_out,
+    train_loader,
+)
+from lightkit.data.skipped_samples import Defects
 from lightkit.data.splits import Split, check_fractions
-from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView
+from lightkit.data.transforms import EvalView, after_transfer, preprocessing_of
 from lightkit.errors import DataError
 from lightkit.images.preprocessing import Preprocessing
 
-__all__ = ["ImageFolder"]
+__all__ = ["ImageFolder", "PhotoSources"]
 
 
 class ImageFolder(LightningDataModule):
@@ -128,7 +132,7 @@ class ImageFolder(LightningDataModule):
         self.prefetch_factor = prefetch_factor
         self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
         self.defects = Defects()
-        self._catalogue: Catalogue | None = None
+        self._catalogue: ImageIndex | None = None
         self._counted: dict[Split, CountingLoader] = {}
         self._features = Features()
         self._sources = PhotoSources(self._features)
@@ -145,7 +149,7 @@ class ImageFolder(LightningDataModule):
             DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that there is none of.
         """
         if self._catalogue is None:
-            self._catalogue = catalogue_of(
+            self._catalogue = index_images(
                 self.root,
                 val_fraction=self.val_fraction,
                 test_fraction=self.test_fraction,
@@ -162,7 +166,7 @@ class ImageFolder(LightningDataModule):
             self._refuse_missing(needed[stage])
 
     @property
-    def catalogue(self) -> Catalogue:
+    def catalogue(self) -> ImageIndex:
         """All photos by split; known after `setup`."""
         if self._catalogue is None:
             self.setup()
@@ -287,3 +291,70 @@ class ImageFolder(LightningDataModule):
             f"{self.root}: there is no {split} split. Add a folder {self.root}/{split} with the same class folders as "
             f"{self.root}/train, or, for one folder a class, set data.init_args.{split}_fraction above 0."
         )
+
+
+class PhotoSources:
+    """What a data module knows of where its photos come from. In a fit the choice may have to wait for the model.
+
+    Args:
+        features: The data module's; they tell whether the model gives features, for which each image is needed once.
+    """
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        self._choice: CacheChoice | None = None
+
+    def begin(self, data: ImageFolder) -> None:
+        """Decode the images where they are cached, at the start of a fit; later where the model has a say in it."""
+        self._choice = None if _waits_for_model(data) else _chosen(data, is_read_once=False)
+
+    def settle(self, data: ImageFolder) -> None:
+        """Decode the images where they are cached, now that the model can tell whether it gives features instead."""
+        if self._choice is None and _waits_for_model(data):
+            size, num_images = data.preprocessing.crop, data.catalogue.num_in_fit
+            is_read_once = self._features.are_there(data, size, num_images=num_images)
+            self._choice = _chosen(data, is_read_once=is_read_once)
+
+    def of(self, split: Split, photos: Sequence[Photo]) -> PixelSource:
+        """Give what reads a split's images.
+
+        Args:
+            split: The split.
+            photos: Its photos.
+        """
+        chosen = {} if self._choice is None else self._choice.sources
+        return chosen.get(split) or PhotoPixels(photos)
+
+    @property
+    def are_final(self) -> bool:
+        """Whether a later fit has them from there too."""
+        return self._choice is not None and self._choice.is_final
+
+    @property
+    def are_cached(self) -> bool:
+        """Whether images are kept decoded."""
+        return self._choice is not None and self._choice.kept != "nowhere"
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What a manifest says of them; nothing where nothing is chosen."""
+        return {} if self._choice is None else {"cache": self._choice.describe()}
+
+
+def _waits_for_model(data: ImageFolder) -> bool:
+    return not data.augment and data.cache == "auto" and may_be_kept(data)
+
+
+def _chosen(data: ImageFolder, *, is_read_once: bool) -> CacheChoice:
+    photos = data.catalogue.of_fit
+    return choose_sources(
+        photos,
+        {split: PhotoPixels(listed) for split, listed in photos.items()},
+        cache=data.cache,
+        cache_size=data.cache_size if data.augment else None,
+        cache_limit_gb=data.cache_limit_gb,
+        preprocessing=data.preprocessing,
+        batch_size=data.batch_size,
+        trainer=data.trainer,
+        is_read_once=is_read_once,
+    )

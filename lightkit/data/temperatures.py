@@ -10,9 +10,9 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.data.loaders import ResumableLoader, eval_loader, predict_loader, train_loader
-from lightkit.data.loading import seed_of
-from lightkit.data.sampling import SampleKey, stable_seed
+from lightkit.data.image_settings import seed_of
+from lightkit.data.loader import ResumableLoader, eval_loader, predict_loader, train_loader
+from lightkit.data.sampler import SampleKey, stable_seed
 from lightkit.data.splits import Split
 from lightkit.errors import ConfigError
 

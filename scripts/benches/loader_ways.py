@@ -102,8 +102,7 @@ def litdata_stream(asked: Asked) -> Iterable[Any]:
 
 def conversion(asked: Asked) -> Iterable[Any]:
     """Give a batch of uint8 again and again, converted as it would be on the training's device, here this CPU."""
-    from lightkit.data.on_device import normalised
-    from lightkit.data.transforms import preprocessing_of
+    from lightkit.data.transforms import normalised, preprocessing_of
 
     shape = (asked.batch_size, asked.image_size, asked.image_size, 3)  # channels last in memory, as the loaders give it
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(SEED))
@@ -136,14 +135,14 @@ class Cropped:
     """From litdata's record to lightkit's random crop of it, and its label."""
 
     def __init__(self, image_size: int) -> None:
-        from lightkit.data.views import TrainView
+        from lightkit.data.transforms import TrainView
 
         self.view = TrainView(image_size, crop_scale=CROP_SCALE, color_jitter=0.0, rand_augment=False)
 
     def __call__(self, record: dict[str, Any]) -> tuple[Any, int]:
         """Crop."""
-        from lightkit.data.pixels import Decoded
-        from lightkit.data.sampling import SampleKey
+        from lightkit.data.image_sources import Decoded
+        from lightkit.data.sampler import SampleKey
 
         key = SampleKey(record["number"], epoch=random.getrandbits(30))
         return self.view(Decoded(record["pixels"].numpy()), SEED, key), record["label"]

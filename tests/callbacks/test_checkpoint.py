@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from lightkit import runs
 from lightkit.callbacks import Checkpoint, ResumeState, VerifiedCheckpointIO
 from lightkit.callbacks.distributed_flag import DistributedFlag
-from lightkit.data.loaders import train_loader
+from lightkit.data.loader import train_loader
 from lightkit.errors import ConfigError
 
 

@@ -13,7 +13,7 @@ import torch
 
 from lightkit import runs
 from lightkit.callbacks import Checkpoint, ResumeState, StopOnSignal, VerifiedCheckpointIO
-from lightkit.data.loaders import train_loader
+from lightkit.data.loader import train_loader
 from lightkit.errors import Interrupted
 from lightkit.runs.signals import SignalWatch
 from tests.callbacks.test_checkpoint import Keyed, Rising

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lightkit.callbacks import Checkpoint, ResumeState
 from lightkit.callbacks.resume import random_states, restore_random_states
-from lightkit.data.loaders import train_loader
+from lightkit.data.loader import train_loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lightkit.data.arguments import check_arguments
 from lightkit.data.fashion_mnist import FashionMNIST
 from lightkit.data.image_folder import ImageFolder
+from lightkit.data.image_settings import check_arguments
 from lightkit.data.tables.table import Table
 from lightkit.errors import ConfigError
 

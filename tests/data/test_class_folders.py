@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.data.class_folders import class_files
-from lightkit.data.photos import catalogue_of
+from lightkit.data.image_index import class_files, index_images
 from lightkit.errors import DataError
 
 PLAIN = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(6)]
@@ -27,7 +26,7 @@ def found_in(root: Path) -> list[tuple[str, int]]:
 
 def told(root: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     with caplog.at_level(logging.WARNING, logger="lightkit.data"):
-        catalogue_of(root, val_fraction=0, test_fraction=0)
+        index_images(root, val_fraction=0, test_fraction=0)
     return caplog.messages
 
 

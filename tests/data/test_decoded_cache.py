@@ -17,8 +17,8 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit.data import decoded_cache
 from lightkit.data.decoded_cache import CacheChoice, CachedSource, ResizedSource, choose_sources
-from lightkit.data.photos import Photo
-from lightkit.data.pixels import PhotoPixels
+from lightkit.data.image_index import Photo
+from lightkit.data.image_sources import PhotoPixels
 from lightkit.data.splits import Split, content_digest
 from lightkit.data.transforms import preprocessing_of
 

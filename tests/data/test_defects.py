@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.data.defects import Defect, Defects
+from lightkit.data.skipped_samples import Defect, Defects
 
 
 @pytest.fixture(autouse=True)

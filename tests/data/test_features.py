@@ -15,9 +15,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lightkit.data import ImageFolder
-from lightkit.data.feature_rows import FeatureRows
-from lightkit.data.features import Features
-from lightkit.data.pixels import Encoded
+from lightkit.data.frozen_features import FeatureRows, Features
+from lightkit.data.image_sources import Encoded
 from lightkit.models import ImageClassifier
 
 pytestmark = [
@@ -227,7 +226,7 @@ def test_what_cannot_be_kept_is_told_to_who_asked_for_it(
 def test_features_that_would_not_fit_in_memory_are_not_kept(
     fit: Fit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightkit.data.features.available_memory_bytes", lambda: 40_000)
+    monkeypatch.setattr("lightkit.data.frozen_features.available_memory_bytes", lambda: 40_000)
     seen = fit(max_epochs=2)
     assert seen.inputs == {(3, 32, 32)}
     assert seen.kept == "memory"  # the photos

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightkit.data import ImageFolder, ResumableSampler
-from lightkit.data.sampling import SampleKey
+from lightkit.data.sampler import SampleKey
 from lightkit.data.splits import Split
 from lightkit.errors import ConfigError, DataError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from lightkit.data import ImageFolder
-from lightkit.data.images_ahead import BatchesAhead, ImagesAhead
-from lightkit.data.samples import ImageSamples
-from lightkit.data.workers import Ahead
+from lightkit.data.frozen_features import BatchesAhead, ImagesAhead
+from lightkit.data.image_dataset import ImageSamples
+from lightkit.data.loader import Ahead
 
 NAMES = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(4)]
 

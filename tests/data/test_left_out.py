@@ -13,11 +13,10 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lightkit.data.defects import Defects
+from lightkit.data.image_dataset import ImageSamples
 from lightkit.data.image_folder import ImageFolder
-from lightkit.data.left_out import refuse_left_out
-from lightkit.data.loaders import eval_loader, train_loader
-from lightkit.data.samples import ImageSamples
+from lightkit.data.loader import eval_loader, refuse_left_out, train_loader
+from lightkit.data.skipped_samples import Defects
 from lightkit.data.splits import Split
 from lightkit.errors import DataError
 from lightkit.models import ImageClassifier

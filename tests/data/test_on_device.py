@@ -13,13 +13,11 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor, nn
 
 from lightkit.data import ImageFolder
-from lightkit.data.defects import Defects
-from lightkit.data.on_device import normalised
-from lightkit.data.pixels import Encoded
-from lightkit.data.samples import Sample, make_batch
-from lightkit.data.sampling import SampleKey
-from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView
+from lightkit.data.image_dataset import Sample, make_batch
+from lightkit.data.image_sources import Encoded
+from lightkit.data.sampler import SampleKey
+from lightkit.data.skipped_samples import Defects
+from lightkit.data.transforms import EvalView, normalised, preprocessing_of
 from lightkit.images.reading import read_rgb
 
 PREPROCESSING = preprocessing_of(16)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lightkit.data import ImageFolder
-from lightkit.data.features import Features
-from lightkit.data.photo_sources import PhotoSources
+from lightkit.data.frozen_features import Features
+from lightkit.data.image_folder import PhotoSources
 
 PLAIN = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(30)]  # 10 pixels high, 12 wide
 

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from lightkit import runs
-from lightkit.data.defects import Defect
-from lightkit.data.photos import Catalogue, catalogue_of
+from lightkit.data.image_index import ImageIndex, index_images
+from lightkit.data.skipped_samples import Defect
 from lightkit.data.splits import content_digest
 from lightkit.errors import ConfigError, DataError
 from lightkit.runs.bad_images import BadImage, BadImageList
@@ -29,11 +29,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def read(root: Path, val_fraction: float = 0.2, test_fraction: float = 0.1, **options: Any) -> Catalogue:
-    return catalogue_of(root, val_fraction=val_fraction, test_fraction=test_fraction, **options)
+def read(root: Path, val_fraction: float = 0.2, test_fraction: float = 0.1, **options: Any) -> ImageIndex:
+    return index_images(root, val_fraction=val_fraction, test_fraction=test_fraction, **options)
 
 
-def places(catalogue: Catalogue, root: Path) -> dict[str, str]:
+def places(catalogue: ImageIndex, root: Path) -> dict[str, str]:
     return {str(p.path.relative_to(root)): split for split, found in catalogue.splits.items() for p in found}
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from lightkit.data.image_folder import ImageFolder
-from lightkit.data.pixels import Box, Decoded, Encoded, PhotoPixels, Pixels, Unreadable
+from lightkit.data.image_sources import Box, Decoded, Encoded, PhotoPixels, Pixels, Unreadable
 from lightkit.errors import DataError
 from lightkit.images.reading import UnreadableImageError, read_rgb
 

@@ -13,7 +13,7 @@ from PIL import Image
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from torch.utils.data import DataLoader
 
-from lightkit.data.loaders import Transformed, eval_loader, train_loader
+from lightkit.data.loader import Transformed, eval_loader, train_loader
 from tests.data.torchvision_reference import eval_transform, train_transform
 
 # Trainers with few workers, and the model's own logging, are not what is tested here.

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from lightkit.data.defects import Defects
-from lightkit.data.loaders import eval_loader, train_loader
-from lightkit.data.pixels import Decoded, Encoded, Pixels, Unreadable
-from lightkit.data.samples import ImageSamples, Sample, make_batch, num_read
-from lightkit.data.sampling import SampleKey
-from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView, TrainView
+from lightkit.data.image_dataset import ImageSamples, Sample, make_batch, num_read
+from lightkit.data.image_sources import Decoded, Encoded, Pixels, Unreadable
+from lightkit.data.loader import eval_loader, train_loader
+from lightkit.data.sampler import SampleKey
+from lightkit.data.skipped_samples import Defects
+from lightkit.data.transforms import EvalView, TrainView, preprocessing_of
 from lightkit.errors import DataError
 from lightkit.images.reading import UnreadableImageError
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lightkit.data.loaders import Transformed, eval_loader, predict_loader, train_loader
-from lightkit.data.sampling import Position, ResumableSampler, SampleKey, position_of, sample_randomness, stable_seed
+from lightkit.data.loader import Transformed, eval_loader, predict_loader, train_loader
+from lightkit.data.sampler import Position, ResumableSampler, SampleKey, position_of, sample_randomness, stable_seed
 
 NUM_SAMPLES = 23
 

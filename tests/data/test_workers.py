@@ -15,8 +15,8 @@ import psutil
 import pytest
 import torch
 
-from lightkit.data import workers
-from lightkit.data.workers import (
+from lightkit.data import loader
+from lightkit.data.loader import (
     Ahead,
     ahead_that_fits,
     chosen_num_workers,
@@ -43,7 +43,7 @@ class Training:
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "num_cores", lambda: 2)
+    monkeypatch.setattr(loader, "num_cores", lambda: 2)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
 
 
@@ -167,7 +167,7 @@ def test_processes_of_this_machine_are_counted(
 def test_cores_that_slurm_binds_to_a_task_are_not_shared_out_again(
     own: int, of_job: str | None, tasks: str, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "num_cores", lambda: own)
+    monkeypatch.setattr(loader, "num_cores", lambda: own)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     monkeypatch.setenv("SLURM_NTASKS", tasks)
     monkeypatch.delenv("SLURM_CPUS_ON_NODE", raising=False)
@@ -211,7 +211,7 @@ def test_too_little_shared_memory_is_told_with_what_to_do(caplog: pytest.LogCapt
 
 
 def test_where_there_is_no_such_memory_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(workers, "_SHARED_MEMORY", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(loader, "_SHARED_MEMORY", str(tmp_path / "nowhere"))
     assert ahead_that_fits(Ahead(4, 2), batch_bytes=10**15) == Ahead(4, 2)
 
 
@@ -222,7 +222,7 @@ def test_a_loader_without_workers_is_told_nothing_of_them() -> None:
 SCRIPT = """\
 import os, sys, threading
 import torch
-from lightkit.data.workers import Ahead, worker_options
+from lightkit.data.loader import Ahead, worker_options
 
 class Slow(torch.utils.data.Dataset):
     def __len__(self):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.data.sampling import SampleKey
+from lightkit.data.sampler import SampleKey
 from lightkit.launch.stacks import (
     SourceLine,
     Stack,

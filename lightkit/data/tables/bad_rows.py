@@ -8,9 +8,9 @@ from itertools import islice
 
 from pytorch_lightning import Trainer
 
-from lightkit.data.defects import Defect
-from lightkit.data.left_out import refuse_left_out
-from lightkit.data.pixels import Encoded
+from lightkit.data.image_sources import Encoded
+from lightkit.data.loader import refuse_left_out
+from lightkit.data.skipped_samples import Defect
 from lightkit.data.tables.index import Index
 from lightkit.data.tables.loader import TableLoader
 from lightkit.data.tables.rows import Row

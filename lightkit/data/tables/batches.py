@@ -12,14 +12,14 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightkit.data.defects import Defect, Defects
-from lightkit.data.pixels import Encoded
-from lightkit.data.samples import STANDS_IN, Batch, Sample, make_batch, num_read, stand_ins
-from lightkit.data.sampling import SampleKey
+from lightkit.data.image_dataset import STANDS_IN, Batch, Sample, make_batch, num_read, stand_ins
+from lightkit.data.image_sources import Encoded
+from lightkit.data.sampler import SampleKey
+from lightkit.data.skipped_samples import Defect, Defects
 from lightkit.data.tables.blocks import BatchRows
 from lightkit.data.tables.plan import BatchKey, RankPlan
 from lightkit.data.tables.rows import Row
-from lightkit.data.views import View
+from lightkit.data.transforms import View
 from lightkit.errors import DataError
 
 __all__ = ["Assembling", "FeatureBatches", "ImageBatches", "TableBatches", "TableImages", "TableRows"]

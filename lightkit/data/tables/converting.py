@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path, PurePath
 
-from lightkit.data.photos import Catalogue, Photo
+from lightkit.data.image_index import ImageIndex, Photo
 from lightkit.data.splits import Split
 from lightkit.errors import DataError
 from lightkit.images.table_writer import ImageRow
@@ -13,7 +13,7 @@ from lightkit.images.table_writer import ImageRow
 __all__ = ["image_rows"]
 
 
-def image_rows(catalogue: Catalogue, images: Path) -> list[ImageRow]:
+def image_rows(catalogue: ImageIndex, images: Path) -> list[ImageRow]:
     """Give every photo as a row.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightkit.data.defects import Defect
+from lightkit.data.skipped_samples import Defect
 from lightkit.data.splits import Split
 from lightkit.data.tables.columns import Columns
 from lightkit.data.tables.features import Shape, joined_shape

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lightkit.data.defects import Defect
+from lightkit.data.skipped_samples import Defect
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.columns import Columns, columns_of, plain_type
 from lightkit.data.tables.features import Shape, column_shape, plain_column

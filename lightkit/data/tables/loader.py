@@ -9,12 +9,19 @@ import torch
 from pytorch_lightning import Trainer
 from torch.utils.data import DataLoader, DistributedSampler
 
-from lightkit.data.left_out import CountedBatches
-from lightkit.data.means import count_in_fractions
-from lightkit.data.samples import num_read
-from lightkit.data.sampling import Position, position_of, tell_of_changes
+from lightkit.data.image_dataset import num_read
+from lightkit.data.loader import (
+    Ahead,
+    CountedBatches,
+    Pinning,
+    ahead_that_fits,
+    count_in_fractions,
+    local_ranks,
+    pins,
+    worker_options,
+)
+from lightkit.data.sampler import Position, position_of, tell_of_changes
 from lightkit.data.tables.plan import BatchKey, RankPlan
-from lightkit.data.workers import Ahead, Pinning, ahead_that_fits, local_ranks, pins, worker_options
 
 __all__ = ["BatchOrder", "BatchSource", "TableLoader", "table_loader"]
 
@@ -90,7 +97,7 @@ class TableLoader(DataLoader[Any]):
     """A loader over a `BatchOrder`.
 
     Lightning asks a training loader for the two methods of its state before it believes that a training can go on in
-    the middle of an epoch. The position itself is Lightning's own count, see `lightkit.data.sampling.position_of`; what
+    the middle of an epoch. The position itself is Lightning's own count, see `lightkit.data.sampler.position_of`; what
     is kept here is how the epoch was cut, so that its rest is cut alike, also for another number of workers.
     """
 

@@ -10,16 +10,15 @@ import numpy as np
 import pyarrow as pa
 from torch.utils.data import DataLoader
 
-from lightkit.data.loading import seed_of, training_view_of
-from lightkit.data.sampling import Position, position_of
+from lightkit.data.image_settings import seed_of, training_view_of
+from lightkit.data.sampler import Position, position_of
 from lightkit.data.splits import Split
 from lightkit.data.tables.batches import Assembling, FeatureBatches, ImageBatches
 from lightkit.data.tables.parquet import local_path
 from lightkit.data.tables.snapshot import Snapshot
 from lightkit.data.tables.stores import is_remote
 from lightkit.data.tables.table import Table
-from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import View
+from lightkit.data.transforms import View, preprocessing_of
 from lightkit.errors import ConfigError
 
 __all__ = ["PetastormTable"]

@@ -14,8 +14,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from lightkit.data.samples import STANDS_IN, Batch
-from lightkit.data.sampling import Position, stable_seed, tell_of_changes
+from lightkit.data.image_dataset import STANDS_IN, Batch
+from lightkit.data.sampler import Position, stable_seed, tell_of_changes
 from lightkit.data.tables.petastorm_reading import FIELDS, RowsToTensors, ShardedReading
 from lightkit.errors import DataError
 

@@ -18,8 +18,8 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import fs
 
-from lightkit.data.samples import num_read
-from lightkit.data.sampling import SampleKey, stable_seed
+from lightkit.data.image_dataset import num_read
+from lightkit.data.sampler import SampleKey, stable_seed
 from lightkit.data.splits import Split
 from lightkit.data.tables.batches import Assembling
 from lightkit.data.tables.features import feature_matrix

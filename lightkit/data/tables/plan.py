@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lightkit.data.sampling import stable_seed
+from lightkit.data.sampler import stable_seed
 
 __all__ = ["BatchKey", "EpochOrder", "Part", "RankPlan", "block_of", "shuffled"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lightkit.data.defects import Defect
+from lightkit.data.skipped_samples import Defect
 from lightkit.data.splits import Split, split_of
 from lightkit.data.tables.columns import Columns
 from lightkit.data.tables.features import Numbers, Shape, feature_matrix, plain_column

@@ -9,8 +9,8 @@ from typing import Any
 from pytorch_lightning import Trainer
 from torch.utils.data import DataLoader
 
-from lightkit.data.defects import Defects
-from lightkit.data.loaders import eval_loader, predict_loader
+from lightkit.data.loader import Pinning, eval_loader, predict_loader
+from lightkit.data.skipped_samples import Defects
 from lightkit.data.splits import Split
 from lightkit.data.tables.batches import Assembling, FeatureBatches, ImageBatches, TableBatches, TableRows
 from lightkit.data.tables.blocks import BatchRows
@@ -19,8 +19,7 @@ from lightkit.data.tables.loader import TableLoader, table_loader
 from lightkit.data.tables.rows import Row
 from lightkit.data.tables.snapshot import RowGroup
 from lightkit.data.tables.split_rows import SplitReader
-from lightkit.data.views import View
-from lightkit.data.workers import Pinning
+from lightkit.data.transforms import View
 
 __all__ = ["Streams"]
 

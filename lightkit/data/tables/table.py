@@ -8,11 +8,9 @@ from typing import Any, ClassVar, Literal
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from lightkit.data.arguments import check_arguments, warn_unaugmented
-from lightkit.data.defects import Defects
-from lightkit.data.loaders import LabelledSource
-from lightkit.data.loading import loading_of, training_view_of
-from lightkit.data.on_device import after_transfer
+from lightkit.data.image_settings import check_arguments, loading_of, training_view_of, warn_unaugmented
+from lightkit.data.loader import LabelledSource
+from lightkit.data.skipped_samples import Defects
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.arguments import Asked, no_row_of, places_of
 from lightkit.data.tables.bad_rows import refuse_bad_epoch, refuse_undecodable
@@ -24,8 +22,7 @@ from lightkit.data.tables.opening import Format
 from lightkit.data.tables.sharing import warn_of_order, warn_of_other_rows, warn_of_shares
 from lightkit.data.tables.split_rows import RowLabels, RowNames
 from lightkit.data.tables.streams import Streams
-from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView
+from lightkit.data.transforms import EvalView, after_transfer, preprocessing_of
 from lightkit.errors import DataError
 from lightkit.images.preprocessing import Preprocessing
 

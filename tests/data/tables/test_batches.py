@@ -9,14 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from lightkit.data.defects import Defects
-from lightkit.data.samples import num_read
-from lightkit.data.sampling import SampleKey
+from lightkit.data.image_dataset import num_read
+from lightkit.data.sampler import SampleKey
+from lightkit.data.skipped_samples import Defects
 from lightkit.data.tables.batches import FeatureBatches, ImageBatches, TableBatches, TableImages, TableRows
 from lightkit.data.tables.blocks import BatchRows
 from lightkit.data.tables.rows import Row
-from lightkit.data.transforms import preprocessing_of
-from lightkit.data.views import EvalView
+from lightkit.data.transforms import EvalView, preprocessing_of
 from lightkit.errors import DataError
 from lightkit.images.reading import UnreadableImageError
 

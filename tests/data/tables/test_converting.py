@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.data.photos import Catalogue, Photo
+from lightkit.data.image_index import ImageIndex, Photo
 from lightkit.data.tables.converting import image_rows
 from lightkit.errors import DataError
 
 
-def _catalogue(images: Path, *names: str) -> Catalogue:
+def _catalogue(images: Path, *names: str) -> ImageIndex:
     """A catalogue of files that hold their own name, each in its class."""
     classes = sorted({name.partition("/")[0] for name in names})
     photos = []
@@ -21,7 +21,7 @@ def _catalogue(images: Path, *names: str) -> Catalogue:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(os.fsencode(name))
         photos.append(Photo(path, classes.index(name.partition("/")[0]), "0" * 64, height=3, width=4, is_jpeg=False))
-    return Catalogue(classes, {"train": photos[1:], "val": [], "test": photos[:1]})
+    return ImageIndex(classes, {"train": photos[1:], "val": [], "test": photos[:1]})
 
 
 def test_a_row_says_all_of_a_photo(tmp_path: Path) -> None:

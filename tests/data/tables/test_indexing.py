@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from lightkit.data.photos import catalogue_of
+from lightkit.data.image_index import index_images
 from lightkit.data.splits import Split, split_of
 from lightkit.data.tables import indexing
 from lightkit.data.tables.columns import columns_of
@@ -124,7 +124,7 @@ def test_a_hash_of_the_images_gives_the_splits_of_a_folder(write_parquet: WriteP
     )
     fractions = {"val_fraction": 0.3, "test_fraction": 0.2}
     index = indexed(table, features=None, index=fractions)
-    catalogue = catalogue_of(folder, val_fraction=0.3, test_fraction=0.2)
+    catalogue = index_images(folder, val_fraction=0.3, test_fraction=0.2)
     for split in SPLITS:
         expected = [hashlib.sha256(photo.path.read_bytes()).hexdigest() for photo in catalogue.splits[split]]
         found = [hashlib.sha256(row.image).hexdigest() for row in selected(index, split)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightkit.data.sampling import Position
+from lightkit.data.sampler import Position
 from lightkit.data.tables.batches import FeatureBatches, TableBatches
 from lightkit.data.tables.blocks import BatchRows
 from lightkit.data.tables.loader import TableLoader, table_loader

@@ -1,4 +1,4 @@
-"""The images and rows that cannot be used: what a scan found, and what went wrong later, in any process."""
+"""Images and rows that cannot be used: found by the scan, or later in any process."""
 
 from __future__ import annotations
 

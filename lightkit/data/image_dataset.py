@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightkit.data.defects import Defect, Defects
-from lightkit.data.pixels import Pixels, PixelSource, Unreadable
-from lightkit.data.sampling import SampleKey, stable_seed
-from lightkit.data.views import View
+from lightkit.data.image_sources import Pixels, PixelSource, Unreadable
+from lightkit.data.sampler import SampleKey, stable_seed
+from lightkit.data.skipped_samples import Defect, Defects
+from lightkit.data.transforms import View
 from lightkit.images.reading import UnreadableImageError
 
 __all__ = ["STANDS_IN", "Batch", "ImageSamples", "Sample", "make_batch", "num_read", "stand_ins"]
