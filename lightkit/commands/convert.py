@@ -90,13 +90,13 @@ def convert(words: list[str]) -> int:
 
     target = TableTarget(table, images, is_delta, "--overwrite" in options)
     target.check()
-    from lightkit.data.photos import catalogue_of  # torch: seconds
+    from lightkit.data.image_index import index_images  # torch: seconds
     from lightkit.data.splits import check_fractions
     from lightkit.data.tables.converting import image_rows
 
     try:
         check_fractions(val_fraction=fractions["val"], test_fraction=fractions["test"])
-        catalogue = catalogue_of(
+        catalogue = index_images(
             images,
             val_fraction=fractions["val"],
             test_fraction=fractions["test"],

@@ -15,7 +15,8 @@ import pytest
 import torch
 import torchvision
 
-from lightkit.data import FashionMNIST, loader
+from lightkit.data import FashionMNIST
+from lightkit.data import loader as loader_module
 from lightkit.errors import ConfigError, DataError
 
 SIZES = {"train": 200, "t10k": 20}
@@ -57,7 +58,7 @@ def test_batches_have_three_equal_channels(tmp_path: Path, idx_files: dict[str, 
 def test_a_loader_has_no_more_workers_than_batches_and_prepares_what_is_asked(
     tmp_path: Path, idx_files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "num_cores", lambda: 16)
+    monkeypatch.setattr(loader_module, "num_cores", lambda: 16)
     data = FashionMNIST(
         str(written(tmp_path, idx_files)),
         batch_size=100,
