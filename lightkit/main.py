@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lightkit.cli.standard_output import discard_output, guard_standard_output, print_error
+from lightkit.cli.console import discard_output, guard_standard_output, print_error
 from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, OutputLost, told_interruption
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__

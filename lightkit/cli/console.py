@@ -1,23 +1,38 @@
-"""What appears on the screen: for a terminal, a pipe, a quiet one, or a program that reads events."""
+"""Print to standard output and standard error: output modes, plain warnings, tracebacks without secrets."""
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import sys
+import threading
+import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Literal, TextIO
+from types import TracebackType
+from typing import Any, Literal, TextIO
 
-from lightkit.cli.tracebacks import mask_tracebacks
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, OutputLost
 
-__all__ = ["OutputMode", "choose_output_mode", "configure_console", "print_line", "quiet_libraries"]
+__all__ = [
+    "OutputMode",
+    "choose_output_mode",
+    "configure_console",
+    "discard_output",
+    "format_traceback",
+    "guard_standard_output",
+    "print_error",
+    "print_line",
+    "quiet_libraries",
+]
 
 OutputMode = Literal["terminal", "plain", "quiet", "json"]
 
 # Advice that Lightning 2.6.6 and its parts give to everybody, and that is settled here or of no use to the reader.
-KNOWN_NOISE = (
+_IGNORED_WARNINGS = (
     r".*isinstance\(treespec, LeafSpec\)",
     r"The '.*dataloader' does not have many workers",
     r"The number of training batches",
@@ -25,15 +40,15 @@ KNOWN_NOISE = (
     r"Checkpoint directory .* exists and is not empty",
     r".*configure_optimizers` will be overridden by",
     r"Found \d+ module\(s\) in eval mode at the start of training",  # a frozen backbone is meant to be
-    r"You're resuming from a checkpoint that ended before the epoch ended",  # said by lightkit where it is so
+    r"You're resuming from a checkpoint that ended before the epoch ended",  # lightkit says it where it is true
 )
 
 
 def choose_output_mode(options: Mapping[str, str | bool], stdout: TextIO) -> OutputMode:
-    """Choose from the options and from what standard output is.
+    """Choose from the options and from what standard output is connected to.
 
     Raises:
-        ConfigError: If ``--output`` names a form that there is not.
+        ConfigError: If ``--output`` names an unknown form.
     """
     form = options.get("output")
     if form not in (None, "json"):
@@ -45,19 +60,40 @@ def choose_output_mode(options: Mapping[str, str | bool], stdout: TextIO) -> Out
     return "terminal" if stdout.isatty() else "plain"
 
 
+def print_line(text: str, mode: OutputMode) -> None:
+    """Print a line for people to standard output, where people are reading."""
+    if mode in ("terminal", "plain"):
+        print(text, flush=True)
+
+
+def print_error(text: str) -> None:
+    """Print a line to standard error, where that can be written; the exit code tells the rest."""
+    try:
+        print(text, file=sys.stderr)
+    except OSError:
+        discard_output(sys.stderr)
+
+
+# -- warnings and log records ------------------------------------------------------------------------------------------
+
+
 def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> None:
-    """Send warnings and the log records of lightkit to standard error, one plain line each, and hide secrets there.
+    """Print warnings and lightkit's log records on standard error, one plain line each, with secrets hidden.
 
     Args:
-        mode: What the screen shows.
-        mask: Puts references in the place of secrets.
+        mode: Output mode: `quiet` and `json` print warnings only.
+        mask: Puts references in the place of secrets, also in the tracebacks of uncaught exceptions.
     """
-    for message in KNOWN_NOISE:
+    for message in _IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
     warnings.showwarning = partial(_show_warning, mask)
-    mask_tracebacks(mask)
+    _TRACEBACKS.mask = mask
+    if sys.excepthook is sys.__excepthook__:  # a hook that somebody has installed stays
+        sys.excepthook = _TRACEBACKS.print_uncaught
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = _TRACEBACKS.print_uncaught_in_thread
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Plain(mask))
+    handler.setFormatter(_PlainFormatter(mask))
     own = logging.getLogger("lightkit")
     own.handlers[:] = [handler]
     own.propagate = False
@@ -65,18 +101,12 @@ def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> Non
 
 
 def quiet_libraries() -> None:
-    """Keep libraries' records below warnings off the screen; after their import, which sets levels of its own."""
+    """Hide the libraries' records below warnings; called after their import, which sets levels of its own."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning", "mlflow", "alembic", "comet_ml"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def print_line(text: str, mode: OutputMode) -> None:
-    """Print a line for people to standard output, where people are reading."""
-    if mode in ("terminal", "plain"):
-        print(text, flush=True)
-
-
-class _Plain(logging.Formatter):
+class _PlainFormatter(logging.Formatter):
     def __init__(self, mask: Callable[[str], str]) -> None:
         super().__init__()
         self._mask = mask
@@ -97,3 +127,87 @@ def _show_warning(
 ) -> None:
     if not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
         print(f"warning: {mask(' '.join(str(message).split()))}", file=file or sys.stderr)
+
+
+# -- tracebacks --------------------------------------------------------------------------------------------------------
+
+
+class _Tracebacks:
+    """Python's hooks for uncaught exceptions, with secrets hidden."""
+
+    mask: Callable[[str], str] = staticmethod(str)
+
+    def print_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error, trace)
+        else:
+            print(self.mask("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
+
+    def print_uncaught_in_thread(self, raised: Any) -> None:
+        if issubclass(raised.exc_type, SystemExit):
+            return
+        words = "".join(traceback.format_exception(raised.exc_type, raised.exc_value, raised.exc_traceback))
+        name = raised.thread.name if raised.thread else "a thread"
+        print(self.mask(f"Exception in thread {name}:\n{words}"), end="", file=sys.stderr)
+
+
+_TRACEBACKS = _Tracebacks()
+
+
+def format_traceback(error: BaseException) -> str:
+    """Write the traceback of an error, without the secrets of the config that has been read by now."""
+    return _TRACEBACKS.mask("".join(traceback.format_exception(error)))
+
+
+# -- standard output that cannot be written ----------------------------------------------------------------------------
+
+
+def guard_standard_output() -> None:
+    """Let `print` raise `OutputLost` where standard output cannot be written, as on a full disk.
+
+    Only at the stream itself an error of the system is known to be about standard output, and about no other file.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not where there is none, or a stand-in
+        sys.stdout = _GuardedOutput(sys.stdout)
+
+
+def discard_output(stream: TextIO) -> None:
+    """Discard what a stream still holds, and all that is written to it later."""
+    with suppress(OSError, ValueError):  # it is no file of the system
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class _GuardedOutput(io.TextIOWrapper):
+    """Standard output with `OutputLost` in the place of the system's errors.
+
+    Args:
+        stream: Standard output as it was. It stays `sys.__stdout__`, so that its file is not closed under this one.
+    """
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        stream.flush()
+        super().__init__(
+            stream.buffer,
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+
+    def write(self, text: str, /) -> int:
+        with _output_errors():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _output_errors():
+            super().flush()
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # the reader has left, which is no error
+        raise
+    except OSError as error:
+        raise OutputLost(f"standard output cannot be written: {error.strerror}") from error

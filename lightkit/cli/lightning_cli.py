@@ -146,8 +146,11 @@ class LightkitCLI(LightningCLI):
             Checked: If only that was asked.
         """
         if self.context is None and not isinstance(args, (dict, Namespace)):
+            words = list(sys.argv[1:] if args is None else args)
+            if words[:1] in (["-h"], ["--help"]):
+                parser.parse_args(words)  # prints the commands and ends the process
             self.context = load_script_context(
-                list(sys.argv[1:] if args is None else args),
+                words,
                 {_EXPORT: parser} if self._exports else getattr(self, "_subcommand_parsers", None),
                 parser_kwargs=self.parser_kwargs,
                 fixed=["model"] * (not self.subclass_mode_model) + ["data"] * (not self.subclass_mode_data),
@@ -192,6 +195,8 @@ class LightkitCLI(LightningCLI):
             section["run"]["name"] = section["run"]["name"] or context.default_name
         if context.print_config is not None:
             parser = self._parser(None if self._exports or not context.command else context.command)
+            for line in (parser.dump_header or ()) if self._is_script else ():
+                print(f"# {line}")
             print(config.dump_yaml(self._dump(parser, section, context.print_config)), end="")
             raise SystemExit(0)
         if context.command and not context.inputs:  # which need none of the data

@@ -10,7 +10,7 @@ import signal
 from functools import partial
 
 from lightkit.cli.config_loader import STAGES
-from lightkit.cli.console import configure_console, quiet_libraries
+from lightkit.cli.console import configure_console, format_traceback, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.deadline_option import fix_deadline
 from lightkit.cli.full_validation import open_context
@@ -18,7 +18,6 @@ from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.parser_errors import add_place
 from lightkit.cli.supervision import make_plan, require_srun, supervise
 from lightkit.cli.threads import num_threads
-from lightkit.cli.tracebacks import format_traceback
 from lightkit.cli.up_to_date import check_up_to_date, warn_unchecked_rank
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, LightkitError
 from lightkit.hardware import this_machine

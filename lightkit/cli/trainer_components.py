@@ -108,13 +108,9 @@ def build_components(context: RunContext, trainer: Mapping[str, Any]) -> dict[st
     own = trainer.get("plugins")
     plugins = list(own) if isinstance(own, list) else [] if own is None else [own]
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-
-        def record_checkpoint(path: Path, facts: Mapping[str, Any]) -> None:
-            context.recorder.checkpoint_saved(path, facts["epoch"], facts["global_step"], path.stem)
-
         kind = VerifiedXLACheckpointIO if _is_on_xla(trainer) else VerifiedCheckpointIO
         mask = partial(redact, context.resolved)
-        plugins.append(kind(mask=mask, on_saved=record_checkpoint, on_taken=heartbeat().leave))
+        plugins.append(kind(mask=mask, on_saved=partial(_record_checkpoint, context), on_taken=heartbeat().leave))
     arguments = {
         "callbacks": callbacks,
         "plugins": plugins,
@@ -168,6 +164,10 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         StopOnSignal(context.watch, last_good=last_good),
         *last,
     ]
+
+
+def _record_checkpoint(context: RunContext, path: Path, facts: Mapping[str, Any]) -> None:
+    context.recorder.checkpoint_saved(path, facts["epoch"], facts["global_step"], path.stem)
 
 
 def _is_on_xla(trainer: Mapping[str, Any]) -> bool:
