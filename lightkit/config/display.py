@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lightkit.config.credentials import HIDDEN
@@ -16,10 +16,13 @@ from lightkit.config.tree import Items, Leaf, Node, Table
 from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
-_INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")  # not escape
+_INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")  # not escaped
 _REFERENCE = re.compile(r"\s*\$\{\s*(?P<up>\.*)(?P<key>[^\s.${}:,][^\s${}:,]*)\s*\}\s*")
 _OUTSIDE = ("flag", "variable")
-_BROKEN = re.compile("[\x85\u2028\u2029]")
+_LINE_BREAK = re.compile("[\x85\u2028\u2029]")
+_WIDEST = 60  # characters of a line for which the others' comments move to the right
+_LONGEST_LIST = 60
+_LONGEST_REPLACED = 40
 
 
 class RedactedConfig:
@@ -33,7 +36,7 @@ class RedactedConfig:
         self._resolved = resolved
 
     def value(self, node: Node, path: KeyPath) -> Any:
-        """Give the value that stands at a path; a reference where it came from the environment."""
+        """Return the value at a path; a reference where it came from the environment."""
         if path in self._resolved.references:
             return self._resolved.references[path]
         if isinstance(node, Table):
@@ -57,7 +60,7 @@ class RedactedConfig:
         return origin is not None and origin.kind in _OUTSIDE
 
     def replaced(self, node: Node) -> Any:
-        """Give a value that was replaced, as it was written."""
+        """Return a value that was replaced, as it was written."""
         if isinstance(node, Table):
             return {key: self.replaced(child) for key, child in node.entries.items()}
         if isinstance(node, Items):
@@ -65,7 +68,7 @@ class RedactedConfig:
         return self._scalar(node, as_written=True)
 
     def text(self, path: KeyPath) -> str | None:
-        """Give the interpolation that gave a value without the environment's help."""
+        """Return the interpolation that gave a value without the environment's help."""
         text = None if path in self._resolved.references else self._resolved.texts.get(path)
         return text if text is not None and _INTERPOLATION.search(text) else None
 
@@ -83,18 +86,16 @@ class RedactedConfig:
 
 
 def format_origin(origin: Origin) -> str:
-    """Say on one line where a value was set."""
+    """Write on one line where a value was set."""
     if origin.kind == "default":
         return origin.name or "default of lightkit"
-    return _printable(str(origin))
+    return "".join(letter if letter.isprintable() else " " for letter in str(origin))
 
 
 def origin_fields(origin: Origin) -> dict[str, Any]:
-    """Give a place for programs."""
+    """Return a place as fields of JSON."""
     place: dict[str, Any] = {"kind": origin.kind, "name": origin.name}
-    if origin.kind == "file":
-        place |= {"line": origin.line, "column": origin.column}
-    return place
+    return place | ({"line": origin.line, "column": origin.column} if origin.kind == "file" else {})
 
 
 def format_inline(value: Any, *, in_list: bool = False, longest: int | None = None) -> str:
@@ -103,121 +104,83 @@ def format_inline(value: Any, *, in_list: bool = False, longest: int | None = No
     Args:
         value: Plain value.
         in_list: Whether it stands in brackets or braces.
-        longest: Characters after which it is cut, for people's eyes only.
+        longest: Characters after which it is cut.
     """
     if isinstance(value, dict):
         entries = (f"{format_inline(k, in_list=True)}: {format_inline(v, in_list=True)}" for k, v in value.items())
-        text = ", ".join(entries)
-        text = f"{{{text}}}"
+        text = f"{{{', '.join(entries)}}}"
     elif isinstance(value, (list, tuple)):
         text = f"[{', '.join(format_inline(item, in_list=True) for item in value)}]"
     else:
-        text = _scalar_line(value, in_list=in_list)
+        text = dump_yaml({"k": value})[3:].strip("\n")
+        needs_quotes = "\n" in text or (in_list and not _PLAIN_WORD.fullmatch(text))
+        if isinstance(value, str) and needs_quotes:
+            quoted = json.dumps(value, ensure_ascii=False)
+            text = _LINE_BREAK.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+        text = text.replace("\n", " ")
     return text if longest is None or len(text) <= longest else f"{text[:longest]}..."
 
 
-def _scalar_line(value: Any, *, in_list: bool) -> str:
-    text = dump_yaml({"k": value})[3:].strip("\n")
-    quoted = isinstance(value, str) and (in_list and not _PLAIN_WORD.fullmatch(text))
-    if "\n" not in text and not quoted:
-        return text
-    if not isinstance(value, str):
-        return text.replace("\n", " ")
-    return _BROKEN.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-_WIDEST = 60  # characters of a line for which the others' comments move to the right
-_LONGEST_LIST = 60
-_LONGEST_REPLACED = 40
-
-
-@dataclass
-class _Line:
-    text: str
-    comment: str = ""
-
-
 def format_annotated(
-    node: Node, path: KeyPath, presented: RedactedConfig, *, replaced: Callable[[KeyPath, Node], Sequence[Node]]
+    node: Node, path: KeyPath, redacted: RedactedConfig, *, replaced: Callable[[KeyPath, Node], Sequence[Node]]
 ) -> str:
-    """Write a value and all below it, with the place of each beside it.
+    """Write a value and all below it as YAML, with the place of each in a comment.
 
     Args:
         node: The value.
-        path: Its path, which stands as one dotted key before it; nothing stands there for the whole config.
-        presented: What to show.
-        replaced: Gives what stood in the place of a value before, lowest layer first.
+        path: Its path, written as one dotted key before it; empty for the whole config.
+        redacted: The config that holds it.
+        replaced: Returns the values that a value replaced, lowest layer first.
     """
-    writer = _Writer(presented, replaced)
+    lines: list[tuple[str, str]] = []
+
+    def comment(values: Sequence[Node]) -> str:
+        texts = [
+            f"{format_inline(redacted.replaced(was), longest=_LONGEST_REPLACED)} of {format_origin(was.origin)}"
+            for was in values
+        ]
+        return f"(replaced {', '.join(texts)})" if texts else ""
+
+    def fits_on_a_line(node: Node, path: KeyPath) -> bool:
+        if not isinstance(node, Items):
+            return isinstance(node, Leaf) or not node.entries
+        is_of_one_line = {(item.origin.file, item.origin.line) for item in node.items} <= {
+            (node.origin.file, node.origin.line)
+        }
+        is_plain = all(isinstance(item, Leaf) and not item.replaced for item in node.items)
+        return is_of_one_line and is_plain and len(format_inline(redacted.value(node, path))) <= _LONGEST_LIST
+
+    def write(head: str, node: Node, path: KeyPath, indent: str) -> None:
+        before = replaced(path, node)
+        if fits_on_a_line(node, path):
+            text = redacted.text(path)
+            place = format_origin(node.origin) + (f", {format_inline(text)}" if text is not None else "")
+            place += f"  {comment(before)}" if before else ""
+            lines.append((f"{head} {format_inline(redacted.value(node, path))}", redacted.masked(place)))
+            return
+        first = len(lines)
+        lines.append((head, comment([was for was in before if not isinstance(was, type(node))])))
+        if isinstance(node, Items):
+            for index, item in enumerate(node.items):
+                write(f"{indent}-", item, (*path, index), indent + "  ")
+        elif isinstance(node, Table):
+            for key, child in node.entries.items():
+                write(f"{indent}{_format_key(key)}:", child, (*path, key), indent + "  ")
+            if head.endswith("-") and not lines[first][1]:  # the first key stands beside the dash
+                (text, place) = lines.pop(first + 1)
+                lines[first] = (f"{head} {text.lstrip()}", place)
+
     if path:
-        writer.entry(f"{dotted(key for key in path if key != 'init_args')}:", node, path, depth=0)
+        write(f"{dotted(key for key in path if key != 'init_args')}:", node, path, "  ")
     elif isinstance(node, Table):
         for key, child in node.entries.items():
-            writer.entry(f"{_key(key)}:", child, (key,), depth=0)
-    lines = writer.lines or [_Line("{}")]
-    widths = [len(line.text) for line in lines if line.comment]
-    width = max([width for width in widths if width <= _WIDEST], default=0)
-    return "".join(f"{line.text:<{width}}  # {line.comment}\n" if line.comment else f"{line.text}\n" for line in lines)
+            write(f"{_format_key(key)}:", child, (key,), "  ")
+    lengths = (len(text) for text, place in lines if place)
+    width = max((length for length in lengths if length <= _WIDEST), default=0)
+    return "".join(f"{text:<{width}}  # {place}\n" if place else f"{text}\n" for text, place in lines or [("{}", "")])
 
 
-class _Writer:
-    """Collects lines, parents first."""
-
-    def __init__(self, presented: RedactedConfig, replaced: Callable[[KeyPath, Node], Sequence[Node]]) -> None:
-        self._presented = presented
-        self._replaced = replaced
-        self.lines: list[_Line] = []
-
-    def entry(self, head: str, node: Node, path: KeyPath, *, depth: int) -> None:
-        """Write a value after its key, or after the dash of a list's element."""
-        inner = "  " * (depth + 1)
-        if self._fits_on_a_line(node, path):
-            value = format_inline(self._presented.value(node, path))
-            self.lines.append(_Line(f"{head} {value}", self._comment(node, path)))
-            return
-        first = len(self.lines)
-        before = [was for was in self._replaced(path, node) if not isinstance(was, type(node))]
-        self.lines.append(_Line(head, self._note(before)))
-        if isinstance(node, Table):
-            for key, child in node.entries.items():
-                self.entry(f"{inner}{_key(key)}:", child, (*path, key), depth=depth + 1)
-        elif isinstance(node, Items):
-            for index, item in enumerate(node.items):
-                self.entry(f"{inner}-", item, (*path, index), depth=depth + 1)
-        if isinstance(node, Table) and head.endswith("-") and not self.lines[first].comment:
-            self.lines[first] = _Line(f"{head} {self.lines[first + 1].text.lstrip()}", self.lines[first + 1].comment)
-            del self.lines[first + 1]
-
-    def _fits_on_a_line(self, node: Node, path: KeyPath) -> bool:
-        if isinstance(node, Table):
-            return not node.entries
-        if isinstance(node, Leaf):
-            return True
-        own = {item.origin.file for item in node.items} <= {node.origin.file}
-        own = own and {item.origin.line for item in node.items} <= {node.origin.line}
-        short = all(isinstance(item, Leaf) and not item.replaced for item in node.items)
-        return own and short and len(format_inline(self._presented.value(node, path))) <= _LONGEST_LIST
-
-    def _comment(self, node: Node, path: KeyPath) -> str:
-        written = self._presented.text(path)
-        interpolation = f", {format_inline(written)}" if written is not None else ""
-        note = self._note(self._replaced(path, node))
-        said = f"{format_origin(node.origin)}{interpolation}{f'  {note}' if note else ''}"
-        return self._presented.masked(said)
-
-    def _note(self, before: Sequence[Node]) -> str:
-        shown = [
-            f"{format_inline(self._presented.replaced(was), longest=_LONGEST_REPLACED)} of {format_origin(was.origin)}"
-            for was in before
-        ]
-        return f"(replaced {', '.join(shown)})" if shown else ""
-
-
-def _key(key: Any) -> str:
+def _format_key(key: Any) -> str:
     return dump_yaml({key: None}).removesuffix(": null\n")
 
 
