@@ -1,4 +1,4 @@
-"""Where the flower photos are, for whoever trains on them and whoever asks whether they have changed. No torch."""
+"""The folder of the flower photos, for training on them and for the digest of the data. No torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = "flower_photos"
 
 
 def flower_photos(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Give the folder with the photos where the config names none; None where there are none.
+    """Find the folder of the photos if the config names none; None if there is none.
 
     Args:
         environ: Environment variables, of which LIGHTKIT_DATA counts: that folder, or its ``flower_photos``.
@@ -38,5 +38,5 @@ def flower_photos(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def has_classes(folder: Path) -> bool:
-    """Tell whether a folder has one folder for each kind of flower."""
+    """Check whether a folder has one folder for each kind of flower."""
     return all((folder / name).is_dir() for name in CLASSES)

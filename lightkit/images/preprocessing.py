@@ -43,7 +43,7 @@ class Preprocessing:
             float32 ``(channels, height, width)``, equal to the last bit to what torchvision's `Resize`, `CenterCrop`,
             `ToDtype` and `Normalize` of the data modules make of it.
         """
-        import numpy as np  # here, for what says a preprocessing need not do it
+        import numpy as np  # here, because metadata are read without it
 
         pixels = np.asarray(self.cropped(image), dtype=np.float32).transpose(2, 0, 1)
         scaled = pixels * np.float32(1 / 255)  # torchvision multiplies; a division differs in the last bit
@@ -98,7 +98,7 @@ def _are_numbers(values: Any) -> bool:
 
 def resize_shorter_side(image: Image.Image, shorter: int) -> Image.Image:
     """Resize an image so that its shorter side has so many pixels; the image itself if it has them already."""
-    from PIL import Image  # here, for what says a preprocessing need not have it
+    from PIL import Image  # as above
 
     height, width = compute_resized_size(image.height, image.width, shorter)
     if (width, height) == image.size:
