@@ -10,7 +10,7 @@ from lightkit import runs
 from lightkit.cli.console import OutputMode, configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.export_options import ExportOptions
-from lightkit.cli.model_building import build_model, translate_model_errors
+from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.model_export import build_target, print_steps
 from lightkit.config import shown_path
 from lightkit.export.target import ExportTarget

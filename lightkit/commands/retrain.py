@@ -534,19 +534,19 @@ class Retrain:
         code = self._exit_code(stage, result)
         is_rejected = code == _REJECTED and stage in ("gate", "promote")
         if code == 0:
-            status, says = "done", None
+            status, reason = "done", None
         else:
             status = "interrupted" if code in _INTERRUPTIONS else "failed"
             if is_rejected:
-                says = "not good enough"
+                reason = "not good enough"
             elif result.was_late:
-                says = "ended at the deadline"
+                reason = "ended at the deadline"
             elif result.killed_by is not None:
-                says = f"killed by {signal.Signals(result.killed_by).name}"
+                reason = f"killed by {signal.Signals(result.killed_by).name}"
             else:
-                says = "interrupted" if code in _INTERRUPTIONS else f"exit code {code}"
-            self.failure = f"{stage}: {says}"
-        self.state.end(stage, status, seconds=result.seconds, code=code, says=says)
+                reason = "interrupted" if code in _INTERRUPTIONS else f"exit code {code}"
+            self.failure = f"{stage}: {reason}"
+        self.state.end(stage, status, seconds=result.seconds, code=code, says=reason)
         self._write_event(stage, "done" if code == 0 else "failed", exit_code=code, seconds=round(result.seconds, 3))
         self.has_notified = stage in ("fit", "test", "export") or code == _REJECTED
         if is_rejected:  # promote asks the gate again where the champion is another by now

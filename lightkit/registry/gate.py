@@ -108,8 +108,8 @@ def read_gate(resolved: Resolved) -> GateSettings:
             path = (*parents, key)
             dotted = ".".join(("gate", *path))
             if path not in _RULES:
-                says = f"{dotted}: there is no such key{near(str(key), names)}\nkeys: {', '.join(names)}"
-                raise mistake(says, origin(*path))
+                message = f"{dotted}: there is no such key{near(str(key), names)}\nkeys: {', '.join(names)}"
+                raise mistake(message, origin(*path))
             holds, expected = _RULES[path]
             is_optional = not parents and key != "mode"
             if not (holds(value) or (is_optional and value is None)):
@@ -123,11 +123,11 @@ def read_gate(resolved: Resolved) -> GateSettings:
     if settings.drift is not None:
         check(settings.drift, "drift")
         if missing := [key for key in ("window", "max_drop") if key not in settings.drift]:
-            says = f"gate.drift: {missing[0]} is missing; expected both, such as {{window: 5, max_drop: 0.03}}"
-            raise mistake(says, origin("drift"))
+            message = f"gate.drift: {missing[0]} is missing; expected both, such as {{window: 5, max_drop: 0.03}}"
+            raise mistake(message, origin("drift"))
     if settings.min is not None and settings.max is not None and settings.min > settings.max:
-        says = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
-        raise mistake(says, origin("min"), origin("max"))
+        message = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
+        raise mistake(message, origin("min"), origin("max"))
     if settings.max_drop is not None and settings.baseline is None:
         raise mistake(
             "gate.max_drop: there is nothing that the model could be worse than: gate.baseline is null. Name a "

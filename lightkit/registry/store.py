@@ -226,7 +226,7 @@ def translate_errors(address: Address, action: str, *, option: str = _OPTION) ->
     except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
         text = mask_password(" ".join(str(error).split())).rstrip(".") or type(error).__name__
         text = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
-        says = f"MLflow at {address.shown} cannot {action}: {text}."
+        message = f"MLflow at {address.shown} cannot {action}: {text}."
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
             raise ServerAway(
                 f"MLflow at {address.shown} cannot {action}: the disk is full. Free space, and try again; "
@@ -236,12 +236,14 @@ def translate_errors(address: Address, action: str, *, option: str = _OPTION) ->
             isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500  # type: ignore[no-untyped-call]
         )
         if is_refusal:
-            raise ConfigError(says) from error
-        if address.database is not None and "locked" not in says:
-            raise ConfigError(f"{says} Its place comes from {address.origin}; name another with {option}.") from error
+            raise ConfigError(message) from error
+        if address.database is not None and "locked" not in message:
+            raise ConfigError(
+                f"{message} Its place comes from {address.origin}; name another with {option}."
+            ) from error
         advice = "try again" if address.database is not None else "start the server"
         raise ServerAway(
-            f"{says} The address comes from {address.origin}; {advice}, or name another with {option}."
+            f"{message} The address comes from {address.origin}; {advice}, or name another with {option}."
         ) from error
 
 

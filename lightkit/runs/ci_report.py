@@ -136,8 +136,8 @@ def add_step_summary(markdown: str, environ: Mapping[str, str] = os.environ) -> 
         with Path(name).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{markdown.strip()}\n\n")
     except OSError as error:
-        says = f"{STEP_SUMMARY}: {name} cannot be written ({error.strerror or error}); the step has no summary"
-        logging.getLogger("lightkit").warning(says)
+        message = f"{STEP_SUMMARY}: {name} cannot be written ({error.strerror or error}); the step has no summary"
+        logging.getLogger("lightkit").warning(message)
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
