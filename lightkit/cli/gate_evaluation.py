@@ -20,6 +20,7 @@ from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.notifications import build_notifiers
 from lightkit.cli.redaction import RedactedEventStream, redact
 from lightkit.config import dump_yaml, read_file, read_scalar
+from lightkit.config.interpolation import escape
 from lightkit.config.tree import plain
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.registry.evaluation import (
@@ -278,13 +279,13 @@ def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext
     def class_of(section: Any) -> str:
         return str(section.get("class_path") if isinstance(section, Mapping) else section).rpartition(".")[2]
 
-    def escape(value: Any) -> Any:
+    def escape_all(value: Any) -> Any:
         """Escape resolved values so that reading the file returns them."""
         if isinstance(value, str):
             return escape(value)
         if isinstance(value, Mapping):
-            return {key: escape(child) for key, child in value.items()}
-        return [escape(child) for child in value] if isinstance(value, list) else value
+            return {key: escape_all(child) for key, child in value.items()}
+        return [escape_all(child) for child in value] if isinstance(value, list) else value
 
     arguments, size = arguments_of(data), arguments_of(own).get("image_size")
     prepares_differently = None not in (arguments.get("image_size"), size) and str(arguments["image_size"]) != str(size)
@@ -296,7 +297,7 @@ def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext
     with TemporaryDirectory(prefix="lightkit-baseline-") as folder:  # readable by this user only
         file = Path(folder) / "config.yaml"
         file.write_text(
-            dump_yaml({"seed_everything": 0, "model": config.get("model"), "data": escape(data)}), encoding="utf-8"
+            dump_yaml({"seed_everything": 0, "model": config.get("model"), "data": escape_all(data)}), encoding="utf-8"
         )
         trust = ["--trust"] if runs.is_trusting() else []
         try:
