@@ -16,13 +16,7 @@ from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.errors import RunLocked
 from lightkit.export.bare_trainer import build_bare_trainer
 
-__all__ = ["LoadedModel", "add_export_method", "drop_training_hardware", "load_model"]
-
-_ELSEWHERE = (
-    *("accelerator", "devices", "num_nodes", "strategy", "precision", "plugins", "sync_batchnorm"),
-    *("callbacks", "logger", "profiler", "model_registry"),
-)
-"""Keys of the trainer that say how and where a model was trained, none of which counts for what it has become."""
+__all__ = ["LoadedModel", "load_model"]
 
 
 @dataclass(frozen=True)
@@ -40,46 +34,6 @@ class LoadedModel:
     data: LightningDataModule | None
     epoch: int | None
     sha256: str | None
-
-
-def add_export_method(trainer_class: Any) -> Any:
-    """Give a trainer class a method `export`, from whose arguments LightningCLI makes the command's parser.
-
-    Args:
-        trainer_class: A class, or a function that builds a trainer.
-    """
-    from jsonargparse import class_from_function  # type: ignore[attr-defined]  # here, because only a function needs it
-
-    base = trainer_class if isinstance(trainer_class, type) else class_from_function(trainer_class)
-    return type(
-        base.__name__, (base,), {"export": _Exports.export, "__module__": base.__module__, "__doc__": base.__doc__}
-    )
-
-
-class _Exports:
-    """Has the method that trainers lack."""
-
-    def export(
-        self,
-        model: LightningModule | None = None,
-        datamodule: LightningDataModule | None = None,
-        ckpt_path: str | None = None,
-    ) -> None:
-        """Write a model as a file that is proved equal to it.
-
-        Args:
-            model: The model.
-            datamodule: Gives the samples of the proof.
-            ckpt_path: Checkpoint with the weights: a path, `last` or `best`.
-        """
-
-
-def drop_training_hardware(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out of LightningCLI's config how and where a model was trained."""
-    trainer = values.get("trainer")
-    if not isinstance(trainer, Mapping):
-        return dict(values)
-    return {**values, "trainer": {key: value for key, value in trainer.items() if key not in _ELSEWHERE}}
 
 
 def load_model(module: LightningModule, data: LightningDataModule | None, checkpoint: Path | None) -> LoadedModel:
