@@ -305,6 +305,8 @@ def _export_file(
             except OSError:
                 _remove(path)  # without an entry it counts as not proved
                 raise
+    except BrokenPipeError:  # of a step's line: the reader of a pipe has left, which is no error
+        raise
     except OSError as error:
         raise ExportError(
             f"{path.name}: {path.parent} cannot be written ({error.strerror or error}). Make room, look at its "

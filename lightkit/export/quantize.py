@@ -45,7 +45,7 @@ def quantize(model: ir.Model, metadata: Metadata, options: WriteOptions, *, fold
         DataError: If a sample of the calibration cannot be read.
         ExportError: If the quantiser fails, or finds nothing to quantise.
     """
-    assert options.calibration is not None  # `check_calibration` has checked it
+    assert options.calibration is not None  # `export` has checked it
     reader = _CalibrationReader([spec.name for spec in metadata.inputs], iter(options.calibration()))
     sizes = [value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None]
     is_large = sum(sizes) > _MAX_INLINE_BYTES

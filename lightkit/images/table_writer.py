@@ -355,11 +355,12 @@ def _publish(temporary: Path, table: Path) -> None:
         table.rmdir()
     if table.exists():  # a kill between the two renames leaves the old table aside, whence `_lock` restores it
         old = _old_path(table)
-        table.rename(old)
         try:
+            table.rename(old)
             temporary.rename(table)
-        except OSError:
-            old.rename(table)
+        except BaseException:  # of a signal too
+            if not table.exists():
+                old.rename(table)
             raise
         shutil.rmtree(old, ignore_errors=True)
     else:
@@ -404,6 +405,8 @@ def _translate_write_errors(table: Path, *, num_bytes: int) -> Iterator[None]:
     """Raise a `DataError` for a full disk, and a `ConfigError` for a folder that cannot be written."""
     try:
         yield
+    except BrokenPipeError:  # of standard output: the reader of a pipe has left, which is no error
+        raise
     except OSError as error:
         reason = error.strerror or error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

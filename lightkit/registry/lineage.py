@@ -91,7 +91,8 @@ def register(
         write_package(subject, folder, form=form)
         with registry.attempt("take the model"):
             run_id, experiment_id = _find_or_create_run(client, run, tags)
-            on_step(f"sending it to MLflow at {registry.address.shown}")
+        on_step(f"sending it to MLflow at {registry.address.shown}")  # outside: a closed pipe is no error of MLflow
+        with registry.attempt("take the model"):
             plain_name = "".join("-" if character in "/:.%\"'" else character for character in name)
             model_id = _log_model(client, folder, name=plain_name, run_id=run_id, experiment_id=experiment_id)
         with registry.attempt(f"register a version of {name!r}"):

@@ -198,3 +198,14 @@ def test_a_kill_at_any_moment_leaves_no_model_with_the_weights_of_another(tmp_pa
         assert moment > 2  # after the old one was removed
     with lock_folder(tmp_path):
         assert not list(tmp_path.glob(".*.aside"))
+
+
+def test_a_reader_of_the_steps_that_leaves_is_no_error_of_the_export(planted: Any, tmp_path: Path) -> None:
+    planted()
+    target = subject_of()
+
+    def leave(_step: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        export(target, ["onnx"], tmp_path, samples_of(target.plain), on_step=leave)

@@ -247,6 +247,40 @@ def test_nothing_is_left_of_what_is_interrupted(place: TableTarget, is_there: bo
         assert len(list(place.table.glob("*.parquet"))) == 2
 
 
+def test_a_signal_while_parquet_files_are_exchanged_leaves_a_table(
+    tmp_path: Path, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = TableTarget(tmp_path / "out" / "flowers", tmp_path / "photos", is_delta=False)
+    rows = make_rows(6)
+    old = _wanted(rows)
+    _write(place, rows)
+    rename = Path.rename
+
+    def interrupt(path: Path, target: Path) -> Path:
+        renamed = rename(path, target)
+        if path == place.table:  # it has just gone aside
+            raise Interrupted(signal.SIGINT)
+        return renamed
+
+    monkeypatch.setattr(Path, "rename", interrupt)
+    with pytest.raises(Interrupted):
+        _write(place, make_rows(9, mark=b"other"), overwrite=True)
+    assert _images(place) == old
+    assert _beside(place) == ["flowers"]
+
+
+@KINDS
+def test_a_reader_of_the_progress_that_leaves_is_no_error_of_the_table(place: TableTarget, make_rows: MakeRows) -> None:
+    files = plan_files(make_rows(6), num_files=1, row_group_bytes=4_000)
+
+    def leave(_rows: int, _bytes: int) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        write_table(place, files, advance=leave)
+    assert _beside(place) == []
+
+
 def test_a_signal_just_after_the_commit_leaves_the_new_version_whole(
     tmp_path: Path, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
