@@ -37,7 +37,7 @@ horovod: $(VENV)/.installed  ## Build Horovod for the installed torch (HOROVOD_G
 test-tpu: $(TPU)/.installed  ## Run the tests on torch 2.9: TPU path with XLA on the CPU, and Petastorm
 	OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(TPU)/bin/python -m pytest --numprocesses 2 --dist loadfile tests/tpu
 
-lint: $(VENV)/.installed-dev  ## Check style, types and the floors between the rooms
+lint: $(VENV)/.installed-dev  ## Check style, types and the layers of the package
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

@@ -31,7 +31,7 @@ split, have equally many rows, within one.
   --format FORMAT           delta (default) or parquet
   --partitions N            write N files: the number of devices that train, or a multiple of it; default: 1
   --row-group-mb MB         most that a row group holds, in MB (1e6 bytes); a larger photo counts as none; default: 32
-  --overwrite               replace a table of lightkit convert: Delta gets a new version, Parquet files are exchanged
+  --overwrite               replace a table of lightkit convert: Delta gets a new version, Parquet files are replaced
   --val-fraction SHARE      share of the photos for validation, where no validation folder is given; default: 0.2
   --test-fraction SHARE     share of the photos for testing, where no splits are given; default: 0.1
   --on-bad-image WORD       skip (default): leave out what cannot be decoded, and list it; error: end with the list

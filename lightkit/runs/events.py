@@ -7,9 +7,6 @@ null, because JSON has no other way to say it.
 ==========  ==========================================================================================
 start       training or another stage begins in a new run folder
 resume      training goes on in a run folder that an earlier process left behind
-tune        settings of ``accelerator`` that were ``auto``: ``chosen`` by name, their ``source`` (measured, cache), the
-            ``seconds`` that it took with setting up and loading, of these ``measured_s`` for trying settings for
-            speed, and the ``gain``: how many times as fast as the baseline; null where nobody measured
 epoch       an epoch, with its validation, is complete; ``metrics`` are those of its row in metrics.csv
 checkpoint  a checkpoint is on disk and its digest beside it; ``path`` is relative to the run folder
 result      a validate, test or predict stage is complete
@@ -27,9 +24,6 @@ unchanged   ``fit --if-changed`` found nothing to do: ``run`` is made from the s
 warning     somebody was warned, on the screen too
 end         the last line of this process, whatever the reason
 ==========  ==========================================================================================
-
-Lines stand in the order in which they were asked for, with the time at which it happened: a checkpoint may be in place
-a moment after the next epoch has begun or ended.
 
 A process that is killed leaves no ``end``; the next one in the same folder begins with ``resume``. It trains again
 what came after its checkpoint, so an epoch can have two events; the later one counts, and metrics.csv has only that.

@@ -2,8 +2,8 @@
 
 All train from random weights on random crops, flipped at random, by the same optimizer in the same batch size, validate
 after each epoch on the same photos, and write a checkpoint. LightningCLI and the loop load by torchvision's
-ImageFolder, with the defaults of torch and Lightning: float32, contiguous, no workers. lightkit takes what `lightkit
-tune` has chosen before, once; a training as short as these leaves no time for it within its 5 %.
+ImageFolder, with the defaults of torch and Lightning: float32, contiguous, no workers. lightkit takes `auto`, a table
+by hardware, for precision, memory format, compiling, threads and workers.
 
 The reach is that of the epochs after the first, at an accuracy that is not lower than LightningCLI's by more than
 chance. An epoch lasts from its start to the start of the next one, with its validation and its checkpoint; its photos
