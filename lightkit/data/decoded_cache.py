@@ -317,7 +317,8 @@ def _release(path: Path, descriptor: int, is_temporary: bool, process: int) -> N
     if is_temporary:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):  # else a damaged one, made again by another process
+                path.unlink()
     os.close(descriptor)
 
 
@@ -339,9 +340,10 @@ def _open_or_decode(
     name = f"{_key(photos, shorter)[:40]}{_SUFFIX}"
     sizes = np.array([compute_resized_size(photo.height, photo.width, shorter) for photo in photos], np.uint64)
     num_bytes = int(sizes.prod(axis=1).sum()) * 3 + (len(photos) + 8) * _INDEX.itemsize
-    places = _places(cache)
-    for folder, is_temporary in _places("memory"):
-        for orphan in [*folder.glob(f"*{_SUFFIX}*")] if is_temporary else []:
+    places = sorted(_places(cache), key=lambda place: not (place[0] / name).exists())
+    for folder, is_temporary in dict.fromkeys([*places, *_places("memory")]):
+        # on disk only what a process that was killed had not completed
+        for orphan in [*folder.glob(f"*{_SUFFIX}*" if is_temporary else f"*{_SUFFIX}.[0-9]*")]:
             if orphan.name != name:
                 _remove_unused(orphan)
     reasons = []
@@ -360,8 +362,7 @@ def _open_or_decode(
                 is_new = found is None
                 room = num_bytes if found else _room_bytes(folder, num_bytes, limit_bytes, is_temporary=is_temporary)
                 if found is None and room >= num_bytes:
-                    _decode(photos, shorter, sizes, folder / name)
-                    found = DecodedImages(folder / name, is_temporary=is_temporary)
+                    found = _decode(photos, shorter, sizes, folder / name, is_temporary=is_temporary)
                 if is_temporary:
                     Path(lock.lock_file).unlink(missing_ok=True)
             if found is None:
@@ -444,8 +445,11 @@ def _open(path: Path, *, is_temporary: bool) -> DecodedImages | None:
 
 def _room_bytes(folder: Path, num_bytes: int, limit_bytes: float | None, *, is_temporary: bool) -> int:
     """Give the bytes that a new file may take, after the files that were unused longest are removed from the disk."""
-    files = sorted(folder.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime)
-    taken = sum(file.stat().st_size for file in files)
+    files: list[tuple[float, int, Path]] = []
+    for file in folder.glob(f"*{_SUFFIX}"):
+        with suppress(FileNotFoundError):  # its last user has just removed it
+            files.append(((found := file.stat()).st_mtime, found.st_size, file))
+    taken = sum(size for _, size, _ in files)
     free = max(0, shutil.disk_usage(folder).free - _KEPT_FREE_BYTES)
     if is_temporary:
         available = available_memory_bytes()
@@ -454,10 +458,9 @@ def _room_bytes(folder: Path, num_bytes: int, limit_bytes: float | None, *, is_t
     most = (free + taken) * _SHARE_OF_DISK if limit_bytes is None else limit_bytes
     if num_bytes > min(most, free + taken):
         return int(min(most, free + taken))
-    for oldest in files:
+    for _, size, oldest in sorted(files):
         if taken + num_bytes <= most and num_bytes <= free:
             break
-        size = oldest.stat().st_size
         if _remove_unused(oldest):
             taken, free = taken - size, free + size
     return max(0, int(min(most - taken, free)))
@@ -466,7 +469,7 @@ def _room_bytes(folder: Path, num_bytes: int, limit_bytes: float | None, *, is_t
 def _remove_unused(path: Path) -> bool:
     """Remove a file that no process holds; tell whether it is removed."""
     try:
-        with path.open("rb") as file:
+        with path.open("r+b") as file:  # NFS locks exclusively only what is open for writing
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
     except OSError:
@@ -474,8 +477,10 @@ def _remove_unused(path: Path) -> bool:
     return True
 
 
-def _decode(photos: Sequence[Photo], shorter: int, sizes: np.ndarray[Any, Any], path: Path) -> None:
-    """Decode all photos in threads and write their file.
+def _decode(
+    photos: Sequence[Photo], shorter: int, sizes: np.ndarray[Any, Any], path: Path, *, is_temporary: bool
+) -> DecodedImages:
+    """Decode all photos in threads, write their file and open it; it is locked all the time.
 
     A photo that has changed or vanished since the scan is left out of it.
 
@@ -487,13 +492,15 @@ def _decode(photos: Sequence[Photo], shorter: int, sizes: np.ndarray[Any, Any], 
     index["offset"][1:] = np.cumsum(sizes.prod(axis=1) * 3)[:-1]
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        with aside.open("wb") as file:
+        with aside.open("w+b") as file:  # posix_fallocate reads where the file system has no such call, as NFS
             fcntl.flock(file, fcntl.LOCK_EX)
             np.save(file, index)
             start, last = file.tell(), index[-1]
             num_bytes = start + int(last["offset"]) + int(last["height"]) * int(last["width"]) * 3
             if sys.platform == "linux":  # a full disk is an error now, and not after an hour
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
+            else:
+                file.truncate(num_bytes)
 
             def decode(slot: int) -> None:
                 row, photo = index[slot], photos[slot]  # a view: the row of the index is completed here
@@ -518,7 +525,9 @@ def _decode(photos: Sequence[Photo], shorter: int, sizes: np.ndarray[Any, Any], 
             np.save(file, index)
             file.flush()
             os.fsync(file.fileno())
-        aside.rename(path)
+            aside.rename(path)
+            fcntl.flock(file, fcntl.LOCK_SH)
+            return DecodedImages(path, is_temporary=is_temporary)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -155,6 +155,16 @@ def test_temporary_files_of_killed_processes_go_and_those_in_use_stay(
     assert choice.describe()["kept"] == "disk"
 
 
+def test_half_a_file_of_a_killed_process_goes_and_a_whole_one_is_used_wherever_it_is(
+    choose: Choose, folders: dict[bool, Path]
+) -> None:
+    choose(cache="disk")
+    half = folders[False] / "half.pixels.123"
+    half.touch()
+    assert choose(cache="auto").describe()["kept"] == "disk"
+    assert not half.exists()
+
+
 @pytest.mark.parametrize("damage", ["a byte", "cut", "head"])
 def test_a_damaged_file_is_made_again(
     damage: str, choose: Choose, folders: dict[bool, Path], caplog: pytest.LogCaptureFixture
