@@ -275,7 +275,7 @@ def read_owner(path: Path) -> LockOwner | None:
     """Read a lock file; None if there is none."""
     try:
         heartbeat_s = path.stat().st_mtime
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
     try:

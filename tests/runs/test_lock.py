@@ -101,10 +101,10 @@ def test_the_heartbeat_is_the_modification_time_of_the_file(tmp_path: Path) -> N
         assert lock.path.stat().st_mtime > long_ago + 900
 
 
-@pytest.mark.parametrize("content", ['{"pid"', "", "[]"], ids=["half", "empty", "another_type"])
+@pytest.mark.parametrize("content", ['{"pid"', "", "[]", "\xff"], ids=["half", "empty", "another_type", "no_text"])
 def test_a_lock_that_cannot_be_read_holds_until_it_is_stale(content: str, tmp_path: Path) -> None:
     path = write_lock(tmp_path)
-    path.write_text(content)
+    path.write_bytes(content.encode("latin-1"))
     with pytest.raises(RunLocked, match=r"lock\.json cannot be read.* 10 s \(run\.stale_s\)"):
         runs.Lock(tmp_path, "flowers", stale_s=10.0).acquire()
     assert runs.lock_holder(tmp_path, "flowers", stale_s=10.0) is not None
