@@ -82,7 +82,7 @@ def _next_commands(trainer: Trainer, run: runs.Run) -> list[list[str]]:
 def _unsent(trainer: Trainer) -> list[str]:
     counts = {type(logger).__name__: getattr(logger, "unsent", 0) for logger in trainer.loggers}
     return [
-        f"{count} records have not reached {name}; they are kept in the run folder"
+        f"{count} records have not reached {name}"
         for name, count in counts.items()
         if isinstance(count, int) and count  # Lightning's stand-in of a fast_dev_run has a method of every name
     ]

@@ -139,7 +139,7 @@ class MLflow(Logger):
     @property
     def unsent(self) -> int:
         """Number of records that have not reached the server."""
-        return self._sender.num_waiting
+        return self._sender.num_unsent
 
     @property
     def view_command(self) -> list[str] | None:
@@ -430,19 +430,38 @@ class MLflow(Logger):
         from mlflow.entities import Metric  # mlflow takes 2 s to import
 
         metrics = [Metric(key, value, time_ms, step, model_id=self._model_id) for key, value, time_ms, step in items]
-        self._open().log_batch(self._run_id, metrics=metrics)
+        self._log_batch("metrics", metrics)
 
     def _send_params(self, params: Mapping[str, str]) -> None:
         from mlflow.entities import Param  # mlflow takes 2 s to import
 
         for some in _chunks(params):
-            self._open().log_batch(self._run_id, params=[Param(key, value) for key, value in some])
+            self._log_batch("params", [Param(key, value) for key, value in some])
 
     def _send_tags(self, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag  # mlflow takes 2 s to import
 
         for some in _chunks(tags):
-            self._open().log_batch(self._run_id, tags=[RunTag(key, value) for key, value in some])
+            self._log_batch("tags", [RunTag(key, value) for key, value in some])
+
+    def _log_batch(self, kind: str, items: list[Any]) -> None:
+        """Send entities; if the server refuses them together, one by one, so that it takes all others."""
+        entities: dict[str, Any] = {kind: items}
+        try:
+            self._open().log_batch(self._run_id, **entities)
+        except Exception as error:
+            if len(items) == 1 or _is_temporary(error):
+                raise
+            refusal: Exception | None = None
+            for item in items:
+                try:
+                    self._log_batch(kind, [item])
+                except Exception as error_of_one:  # noqa: PERF203 (each one may be refused)
+                    if _is_temporary(error_of_one):
+                        raise
+                    refusal = error_of_one
+            if refusal is not None:
+                raise refusal from None
 
     def _send_file(self, file: tuple[Path, str | None]) -> None:
         with self._upload_timeout():
@@ -527,13 +546,17 @@ class _Sender:
         self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._num_failures = 0
+        self._num_failures = self._num_given_up = 0
         self._is_closing = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process has a thread and a queue of its own."""
+        return _Sender, (self._server,)
+
     @property
-    def num_waiting(self) -> int:
-        """Number of calls that have not succeeded yet."""
-        return len(self._queue)
+    def num_unsent(self) -> int:
+        """Number of calls that have not succeeded, or were given up."""
+        return len(self._queue) + self._num_given_up
 
     def put(self, send: Callable[[Any], None], argument: Any) -> None:
         """Queue ``send(argument)``; lists for the function that is last in the queue are joined to one call."""
@@ -543,7 +566,7 @@ class _Sender:
                 last[1].extend(argument)
             else:
                 self._queue.append((send, argument))
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # as in a process that was forked
                 self._thread = threading.Thread(target=self._work, name=f"sender to {self._server}", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -564,6 +587,7 @@ class _Sender:
                     break
                 self._changed.wait(min(left_s, 0.5))
             num_lost = len(self._queue)
+            self._num_given_up += num_lost
             self._queue.clear()
             self._is_closing = False
         return num_lost

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import shutil
 import warnings
 from collections.abc import Callable
@@ -230,14 +231,27 @@ def test_a_deleted_run_is_replaced_by_a_new_one(mlflow_run: runs.Run, caplog: py
 def test_a_refused_record_does_not_hold_up_the_others(mlflow_run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
     logger = MLflow()
     logger.experiment.log_param(logger.version, "taken", "by somebody else")
-    logger.log_hyperparams({"taken": "here"})
+    logger.log_hyperparams({"taken": "here", "free": 1})
     logger.log_metrics({"after": 2.0}, step=2)
     logger.finalize("success")
     recorded = logger.experiment.get_run(logger.version)
-    assert recorded.data.params == {"taken": "by somebody else"}
+    assert recorded.data.params == {"taken": "by somebody else", "free": "1"}
     assert recorded.data.metrics == {"after": 2.0}
     assert logger.unsent == 0
     assert "refused a record, which is dropped" in caplog.text
+
+
+def test_what_the_server_has_not_taken_at_the_end_is_counted(
+    mlflow_run: runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ConnectionError("away")
+
+    logger = pickle.loads(pickle.dumps(MLflow(flush_timeout_s=0.1)))
+    monkeypatch.setattr(logger.experiment, "log_batch", refuse)
+    logger.log_metrics({"x": 1.0}, step=1)
+    logger.finalize("success")
+    assert logger.unsent == 2
 
 
 def test_a_resume_sends_the_epochs_that_the_server_lacks_once(mlflow_run: runs.Run) -> None:
