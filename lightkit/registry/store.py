@@ -41,6 +41,8 @@ __all__ = [
 KEPT = "checkpoint_artifact"
 """Tag of a version: address of its checkpoint and its config in MLflow."""
 _MAX_CHARS = 300  # of an error of MLflow's
+_STORAGE_CLIENTS = ("boto3", "botocore", "azure", "google")
+"""Packages by which MLflow reaches artifacts in S3 and the like; their errors have no common base class."""
 _OPTION = "--tracking-uri"
 
 # MLflow tries seven times over two minutes. The first answer should come soon; an upload is answered when the whole
@@ -223,7 +225,11 @@ def translate_errors(address: Address, action: str, *, option: str = _OPTION) ->
 
     try:
         yield
-    except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+    except Exception as error:
+        is_of_storage = type(error).__module__.partition(".")[0] in _STORAGE_CLIENTS
+        known = (MlflowException, RequestException, SQLAlchemyError, OSError, ModuleNotFoundError)
+        if not isinstance(error, known) and not is_of_storage:
+            raise
         text = mask_password(" ".join(str(error).split())).rstrip(".") or type(error).__name__
         text = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
         message = f"MLflow at {address.shown} cannot {action}: {text}."
@@ -232,8 +238,10 @@ def translate_errors(address: Address, action: str, *, option: str = _OPTION) ->
                 f"MLflow at {address.shown} cannot {action}: the disk is full. Free space, and try again; "
                 f"its place comes from {address.origin}."
             ) from error
-        is_refusal = isinstance(error, FileNotFoundError) or (
-            isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500  # type: ignore[no-untyped-call]
+        is_refusal = (
+            isinstance(error, (FileNotFoundError, ModuleNotFoundError))  # the latter: boto3, for artifacts in S3
+            or (isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500)  # type: ignore[no-untyped-call]
+            or (is_of_storage and re.search("Connect|Timeout|Unavailable", type(error).__name__) is None)
         )
         if is_refusal:
             raise ConfigError(message) from error

@@ -51,6 +51,12 @@ def test_what_mlflow_refuses_is_told_in_its_words_and_without_secrets(database: 
         registry.client.get_registered_model("http://me:sesame@host")
 
 
+def of_storage(name: str) -> Exception:
+    """Make an error as botocore has them, which need not be installed."""
+    error: Exception = type(name, (Exception,), {"__module__": "botocore.exceptions"})("s3")
+    return error
+
+
 @pytest.mark.parametrize(
     ("uri", "error", "kind", "says"),
     [
@@ -64,8 +70,12 @@ def test_what_mlflow_refuses_is_told_in_its_words_and_without_secrets(database: 
         ("sqlite:///runs/mlflow.db", MlflowException("(OperationalError) database or disk is full", INTERNAL_ERROR),
          ServerAway, r"cannot open: the disk is full\. Free space, and try again; its place comes from here\.$"),
         ("sqlite:///runs/mlflow.db", OSError(errno.ENOSPC, "No space left"), ServerAway, "the disk is full"),
+        ("http://host", ModuleNotFoundError("No module named 'boto3'"), ConfigError, r"No module named 'boto3'\.$"),
+        ("http://host", of_storage("NoCredentialsError"), ConfigError, r"^MLflow at http://host cannot open: s3\.$"),
+        ("http://host", of_storage("EndpointConnectionError"), ServerAway, r"^MLflow at http://host cannot open: s3\."),
     ],
-    ids=["away", "failing", "refusing", "locked", "no database", "full disk", "full disk of files"],
+    ids=["away", "failing", "refusing", "locked", "no database", "full disk", "full disk of files", "no boto3",
+         "no credentials", "storage away"],
 )  # fmt: skip
 def test_a_server_that_is_away_is_told_from_a_wrong_name(
     uri: str, error: Exception, kind: type[LightkitError], says: str
