@@ -203,9 +203,10 @@ def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
     raise ConfigError(f"--model {artefact}: this file has weights alone; say which module they are for: --run or -c.")
 
 
-def _find_base_run(command: str, reference: str, section: Mapping[str, Any]) -> runs.Run:
+def _find_base_run(command: str, reference: str, section: Any) -> runs.Run:
     if command == "fit":
         raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
+    section = section if isinstance(section, Mapping) else {}  # a mistake in its place is reported later
     run = runs.find(reference, section.get("root") or "runs", section.get("name"))
     if not run.config_path.is_file():
         raise ConfigError(f"--run {reference}: {run.folder} has no {run.config_path.name}; it is not a run of lightkit")

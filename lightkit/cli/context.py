@@ -237,7 +237,9 @@ def load_context(
         elif named and context.weights is None:
             context.ckpt_path = str(named)
     if command and not problems:
-        context.rank_context = join_launch(os.environ, (resolved.values.get("run") or {}).get("root") or "runs")
+        section = resolved.values.get("run")  # a mistake that is not found yet may stand in its place
+        root = section.get("root") if isinstance(section, dict) else None
+        context.rank_context = join_launch(os.environ, root or "runs")
     if not has_own_parser and not context.passthrough:
         context.resolved, result = validate(command, loaded, resolved, problems)
         context.unchecked_classes, context.needs_imports = result.unjudged, not result.is_final

@@ -193,13 +193,13 @@ class LightkitCLI(LightningCLI):
         """Print or check the parsed config, where that is asked for, before anything is built."""
         if context.command:
             section["run"]["name"] = section["run"]["name"] or context.default_name
-        if context.print_config is not None:
+        if context.print_config is not None and not context.only_checks:
             parser = self._parser(None if self._exports or not context.command else context.command)
             for line in (parser.dump_header or ()) if self._is_script else ():
                 print(f"# {line}")
             print(config.dump_yaml(self._dump(parser, section, context.print_config)), end="")
             raise SystemExit(0)
-        if context.command and not context.inputs:  # which need none of the data
+        if context.command and not context.inputs and context.print_config is None:  # images need none of the data
             check_data(section.get("data"), context.resolved)
         if context.only_checks:
             raise Checked

@@ -197,7 +197,7 @@ def create_heartbeat(resolved: Resolved) -> DeadMansSwitch | None:
     Raises:
         ConfigError: If `run.heartbeat_url` is no address.
     """
-    url = (resolved.values.get("run") or {}).get("heartbeat_url")
+    url = _section(resolved, "run").get("heartbeat_url")
     if url is None or (isinstance(url, str) and read_scalar(url) is None):
         return None
     try:
@@ -217,7 +217,7 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
     """
     values = resolved.values
     named = values.get("callbacks")
-    listed = (values.get("trainer") or {}).get("callbacks")
+    listed = _section(resolved, "trainer").get("callbacks")
     entries = {f"callbacks.{name}": entry for name, entry in named.items()} if isinstance(named, dict) else {}
     entries |= {
         f"trainer.callbacks.{n}": entry for n, entry in enumerate(listed if isinstance(listed, list) else [listed])
@@ -272,15 +272,21 @@ def _build_notifier(entry: dict[str, Any]) -> Notifier | None:
 
 def find_job_name(resolved: Resolved, command: str, words: Sequence[str]) -> str:
     """Return the name of a job, as far as it is known: that of the config, else of its last file."""
-    if name := (resolved.values.get("run") or {}).get("name"):
+    if name := _section(resolved, "run").get("name"):
         return str(name)
     arguments = split_arguments(words, options=options_of(command), takes_inputs=True, problems=Problems())
     return Path(arguments.files[-1]).stem if arguments.files else "default"
 
 
+def _section(resolved: Resolved, name: str) -> dict[str, Any]:
+    """Return a section; an empty one where it is missing, or a mistake is in its place."""
+    section = resolved.values.get(name)
+    return section if isinstance(section, dict) else {}
+
+
 def _is_trial(resolved: Resolved) -> bool:
     """Return whether it is a ``fast_dev_run``, which is no sign of life."""
-    value = (resolved.values.get("trainer") or {}).get("fast_dev_run")
+    value = _section(resolved, "trainer").get("fast_dev_run")
     return bool(read_scalar(value) if isinstance(value, str) else value)
 
 

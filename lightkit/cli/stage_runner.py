@@ -58,6 +58,7 @@ def _run_stage(command: str, words: list[str], watch: SignalWatch, notifier: Com
     for notice in context.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
     if context.rank_context is not None:
+        warn_unchecked_rank(context)
         context.rank_context.open()
         _set_thread_variables(context)
         return context.rank_context.run(partial(run_in_process, context, words), format_traceback)
@@ -73,8 +74,6 @@ def _run_stage(command: str, words: list[str], watch: SignalWatch, notifier: Com
 def _run_rank(command: str, words: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
     context = open_context(command, words, watch)
     context.attach_notifier(notifier)
-    if context.rank_context is not None and not context.rank_context.supervised:
-        warn_unchecked_rank(context)
     return run_in_process(context, words)
 
 

@@ -22,6 +22,7 @@ from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.full_validation import open_context
 from lightkit.cli.parser_errors import add_place
+from lightkit.cli.path_checks import explain_unwritable
 from lightkit.cli.tables import print_table
 from lightkit.config import Origin, Resolved, dump_yaml, shown_path
 from lightkit.config.accelerator.computation import choose_settings, target_key
@@ -110,6 +111,8 @@ def tune(words: list[str]) -> int:
     output = Path(line.options.get("--output", "tuned.yaml"))
     if output.is_dir() or not output.parent.is_dir():
         raise ConfigError(f"tune: --output {output}: expected a file in a folder that exists")
+    if (error := explain_unwritable(output.parent, setting="tune: --output")) is not None:
+        raise error
     with SignalWatch() as watch:
         keep_memory()  # as fit does
         context = open_context("fit", line.config_words, watch)
@@ -133,7 +136,10 @@ def tune(words: list[str]) -> int:
         except LightkitError as error:
             raise add_place(error, context.resolved) from error
     layer = context.resolved.masked(_format_layer(lines, words))
-    output.write_text(layer, encoding="utf-8")
+    try:
+        output.write_text(layer, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"tune: --output: cannot write {output}: {error.strerror or error}\n{layer}") from error
     if "--json" in line.options:
         print(context.resolved.masked(json.dumps(_describe(lines, benchmark), indent=2)))
         return 0

@@ -1,0 +1,26 @@
+"""Mistakes that only an import shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import House
+
+
+def test_a_config_with_a_mistake_is_not_printed(house: House) -> None:
+    house.write("wrong.yaml", "trainer: {max_epoch: 3}\n")
+    done = house("fit", "-c", "small.yaml", "-c", "wrong.yaml", "--print_config")
+    assert (done.code, done.out) == (2, "")
+    assert "trainer.max_epoch" in done.err
+    assert "model" in house.resolved("-c", "small.yaml")
+
+
+def test_a_check_prints_no_config(house: House) -> None:
+    assert house("check", "-c", "small.yaml", "--print_config").out.startswith("no mistakes found")
+
+
+@pytest.mark.parametrize("section", ["run", "trainer"])
+def test_a_number_in_the_place_of_a_section_is_a_mistake(house: House, section: str) -> None:
+    done = house("fit", "-c", "small.yaml", f"{section}=3")
+    assert done.code == 2
+    assert f"{section}: expected a mapping" in done.err
