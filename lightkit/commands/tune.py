@@ -111,8 +111,8 @@ def tune(words: list[str]) -> int:
     output = Path(line.options.get("--output", "tuned.yaml"))
     if output.is_dir() or not output.parent.is_dir():
         raise ConfigError(f"tune: --output {output}: expected a file in a folder that exists")
-    if (error := explain_unwritable(output.parent, setting="tune: --output")) is not None:
-        raise error
+    if (unwritable := explain_unwritable(output.parent, setting="tune: --output")) is not None:
+        raise unwritable
     with SignalWatch() as watch:
         keep_memory()  # as fit does
         context = open_context("fit", line.config_words, watch)

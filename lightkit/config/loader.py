@@ -131,7 +131,7 @@ class Resolved:
 
         Args:
             config: Values in lightkit's form, such as `values` or what `named` gives. Text that only looks like an
-                interpolation is escape, so that reading the saved config gives it back.
+                interpolation is escaped, so that reading the saved config gives it back.
         """
         held = {path for path, _ in walk(graft(config, Origin("default")))}
         # What `key+` appended stands elsewhere in what LightningCLI dumps; it is known by its value then.

@@ -198,7 +198,7 @@ def _pattern(form: str) -> str:
 def _forms(secret: str) -> Iterator[str]:
     """List the ways in which a secret is written."""
     for text in (secret, *(line for line in secret.splitlines() if len(line) >= _SHORTEST_LINE)):
-        in_quotes = repr("'\"" + text)[4:-1]  # with each ' escape, as in a text that holds both kinds of quotes
+        in_quotes = repr("'\"" + text)[4:-1]  # with each ' escaped, as in a text that holds both kinds of quotes
         yield text
         yield str(LightkitError(text))  # as errors write what a terminal would obey
         yield repr(text)[1:-1]
