@@ -476,12 +476,14 @@ class MLflow(Logger):
     def _send_missing_epochs(self, rows: list[dict[str, float]]) -> None:
         """Send what the server lacks of the epochs in ``metrics.csv``.
 
-        A metric of an epoch is missing where the server has none with a step of that epoch, so that sending again
-        adds nothing.
+        A metric of an epoch is missing where the server has fewer values of it than there are epochs, and none with a
+        step of that epoch. So sending again adds nothing, also where several optimizers make ``step`` larger than the
+        steps that Lightning logs.
         """
         time_ms, after = int(time.time() * 1000), -1
         names = sorted({name for row in rows for name in row} - {"epoch", "step"})
         history = {name: self._open().get_metric_history(self._run_id, as_key(name)) for name in names}
+        names = [name for name in names if len(history[name]) < sum(name in row for row in rows)]
         items: list[tuple[str, float, int, int]] = []
         for row in rows:
             step = int(row["step"])
