@@ -130,8 +130,11 @@ def tune(words: list[str]) -> int:
         if context.launch.threads is not None:  # as fit does, before torch is loaded
             os.environ[THREADS] = str(context.launch.threads)
         quiet_libraries()
+        from lightkit.cli.lightning_errors import explain_lightning_errors  # here: it loads Lightning
+
+        explained = explain_lightning_errors(context.resolved)
         try:
-            with context.stack, redirect_stdout(sys.stderr):  # what the user's code prints is no measurement
+            with context.stack, redirect_stdout(sys.stderr), explained:  # what the user's code prints is no measurement
                 lines, benchmark = _measure(context, keys, line.options, budget_s=budget_s)
         except LightkitError as error:
             raise add_place(error, context.resolved) from error
