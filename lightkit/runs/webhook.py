@@ -167,7 +167,7 @@ class BackgroundSender:
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
         """Wait until the queue is sent, at most ``timeout_s``; return the number of undelivered messages.
 
-        Messages that are superseded are dropped once the time limit runs.
+        Messages that are superseded are dropped in the last 2.5 s.
         """
         self.begin_close(timeout_s)
         if self._thread is not None and self._deadline_s is not None and os.getpid() == self._process:
@@ -183,11 +183,12 @@ class BackgroundSender:
     def _work(self) -> None:
         messages = self._queue
         while (message := messages.get()) is not None:
-            left_s = self._timeout_s if self._deadline_s is None else self._deadline_s - time.monotonic()
-            if message.is_superseded and self._deadline_s is not None and messages.qsize() > 1:
-                self._num_unsent -= 1  # newer news follow, and the time is short
+            deadline_s = self._deadline_s  # which `close` sets, and takes back
+            left_s = self._timeout_s if deadline_s is None else deadline_s - time.monotonic()
+            if message.is_superseded and deadline_s is not None and left_s < CLOSE_TIMEOUT_S / 2:
+                self._num_unsent -= 1  # the time is short, and the end is still to be sent
                 continue
-            retries = 0 if self._is_away or self._deadline_s is not None else self._retries
+            retries = 0 if self._is_away or deadline_s is not None else self._retries
             try:
                 send(message, timeout_s=max(0.1, min(self._timeout_s, left_s)), retries=retries)
             except Exception as error:  # noqa: BLE001 (a defect must not end the thread, and with it all further messages)
