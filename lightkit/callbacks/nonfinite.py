@@ -175,7 +175,7 @@ class FiniteLoss(Callback):
 
     def _checked(self, trainer: Trainer, step: Callable[[], Any]) -> Any:
         """Run a training step; give None in place of its output where its batch is to be left out."""
-        place = Place(trainer.current_epoch, trainer.global_step, self._batch)
+        place = BatchPosition(trainer.current_epoch, trainer.global_step, self._batch)
         if self._snapshot is not None:
             self._snapshot.take()
         output = step()
@@ -210,9 +210,11 @@ class FiniteLoss(Callback):
         if trainer.is_global_zero:
             self._bad.left_out(found)
 
-    def _judge(self, trainer: Trainer, losses: Sequence[tuple[Place, float]]) -> None:
+    def _judge(self, trainer: Trainer, losses: Sequence[tuple[BatchPosition, float]]) -> None:
         """End the run on all processes where a loss on one of them was not finite."""
-        place, value = next(((at, value) for at, value in losses if not math.isfinite(value)), (Place(0, 0, 0), 0.0))
+        place, value = next(
+            ((at, value) for at, value in losses if not math.isfinite(value)), (BatchPosition(0, 0, 0), 0.0)
+        )
         found = self._found(trainer, place, None if math.isfinite(value) else str(value))
         if found:
             raise self._stopped(trainer, found, spoilt=True)
@@ -237,7 +239,7 @@ class FiniteLoss(Callback):
 
     def _spoilt_weights(self, trainer: Trainer, names: Sequence[str]) -> NonfiniteLoss:
         """Tell of weights that became bad between two checkpoints; the samples of the newest batch are a hint only."""
-        place = Place(trainer.current_epoch, trainer.global_step, self._batch)
+        place = BatchPosition(trainer.current_epoch, trainer.global_step, self._batch)
         if trainer.is_global_zero:
             indices = self._indices.of(epoch=place.epoch, batch=place.batch)
             self._bad.note(BadBatch(*place, "finite", indices, self._indices.names(indices)), "stop", weights=names)
@@ -254,7 +256,7 @@ class FiniteLoss(Callback):
         good = self._last_good()
         return "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good}"
 
-    def _found(self, trainer: Trainer, place: Place, fault: str | None) -> list[BadBatch]:
+    def _found(self, trainer: Trainer, place: BatchPosition, fault: str | None) -> list[BadBatch]:
         """Give the earliest bad batches, one of each process that has one then."""
         own = None
         if fault is not None:
@@ -433,7 +435,7 @@ def _not_finite(group: Mapping[str, Tensor]) -> list[str]:
 _NUM_BATCHES = 16
 
 
-class Place(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where a batch is.
 
     Args:
@@ -454,7 +456,7 @@ class LateLosses:
     """
 
     def __init__(self) -> None:
-        self._losses: list[tuple[Place, Tensor]] = []
+        self._losses: list[tuple[BatchPosition, Tensor]] = []
         self._sent: list[_Block] = []
         self._num_batches = 0
 
@@ -463,19 +465,19 @@ class LateLosses:
         """Whether it is time to look; after the same batch on every process."""
         return self._num_batches >= _NUM_BATCHES
 
-    def add(self, place: Place, loss: Tensor | None) -> None:
+    def add(self, place: BatchPosition, loss: Tensor | None) -> None:
         """Keep the loss of a batch, if it has one."""
         self._num_batches += 1
         if loss is not None:
             self._losses.append((place, loss.detach().sum().clone()))
 
-    def older(self) -> list[tuple[Place, float]]:
+    def older(self) -> list[tuple[BatchPosition, float]]:
         """Give what was sent the time before, and send the rest."""
         before, self._sent = self._sent, []
         self._send()
         return [each for block in before for each in block.read()]
 
-    def all(self) -> list[tuple[Place, float]]:
+    def all(self) -> list[tuple[BatchPosition, float]]:
         """Give all, which waits for the device."""
         self._send()
         blocks, self._sent = self._sent, []
@@ -491,7 +493,7 @@ class LateLosses:
 class _Block:
     """The losses of some batches on their way to the CPU."""
 
-    def __init__(self, losses: list[tuple[Place, Tensor]]) -> None:
+    def __init__(self, losses: list[tuple[BatchPosition, Tensor]]) -> None:
         self._places = [place for place, _ in losses]
         values = torch.stack([loss.float() for _, loss in losses])
         self._copied = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
@@ -499,7 +501,7 @@ class _Block:
         if self._copied is not None:
             self._copied.record()
 
-    def read(self) -> list[tuple[Place, float]]:
+    def read(self) -> list[tuple[BatchPosition, float]]:
         """Give the losses; the copy is done long ago where others were computed since."""
         if self._copied is not None:
             self._copied.synchronize()

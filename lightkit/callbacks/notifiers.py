@@ -136,14 +136,14 @@ def as_json(message: Message) -> bytes:
 
 
 def last_lines(error: BaseException, mask: Callable[[str], str] = str) -> str:
-    """Give what is told of an error: its words where it was foreseen, else the end of its traceback.
+    """Format an error for a message: the text of a `LightkitError`, else the end of the traceback.
 
     Args:
         error: The error.
         mask: Puts references in the place of secrets; before anything is cut off, which would hide them from it.
     """
-    told = str(error) if isinstance(error, LightkitError) else "".join(traceback.format_exception(error))
-    lines = mask(told).rstrip().splitlines()
+    text = str(error) if isinstance(error, LightkitError) else "".join(traceback.format_exception(error))
+    lines = mask(text).rstrip().splitlines()
     kept = lines[:_MOST_LINES] if isinstance(error, LightkitError) else lines[-_MOST_LINES:]
     text = "\n".join(kept)
     return text[:_MOST_CHARACTERS] if isinstance(error, LightkitError) else text[-_MOST_CHARACTERS:]
@@ -221,7 +221,7 @@ class Notifier(Callback):
     Args:
         webhook_url: Address that messages are sent to, a secret: `${oc.env:NAME}` keeps it out of files. `null` sends
             nothing.
-        events: What is told: start, epoch, end, failure, gate. By default all of them.
+        events: Messages to send: start, epoch, end, failure, gate. By default all of them.
         every_n_epochs: Epochs between two messages of an epoch.
         timeout_s: Seconds to wait for an answer.
         retries: How often a message is sent again if the server is away, busy or fails.
@@ -278,7 +278,7 @@ class Notifier(Callback):
     # -- what others call --------------------------------------------------------------------------------------
 
     def tell(self, message: Message) -> None:
-        """Queue a message, if its kind is one to be told."""
+        """Queue a message, if its kind is among the events."""
         if self._url is None or self._is_silent or message.kind not in self.events:
             return
         if self._sender is None:
@@ -476,7 +476,7 @@ class SlackNotifier(Notifier):
 
     Args:
         webhook_url: Address of the incoming webhook, a secret: say `${oc.env:SLACK_WEBHOOK_URL}`. `null` sends nothing.
-        events: What is told: start, epoch, end, failure, gate. By default all of them.
+        events: Messages to send: start, epoch, end, failure, gate. By default all of them.
         every_n_epochs: Epochs between two messages of an epoch.
         mention: Whom a failure calls: `channel`, `here`, or the id of a member such as U012AB3CD. By default nobody.
         timeout_s: Seconds to wait for an answer.
@@ -565,17 +565,17 @@ def _gate(gate: Mapping[str, Any]) -> list[str]:
     scores = gate.get("scores") or {}
     sides = [(side, scores[side]) for side in ("challenger", "baseline") if scores.get(side)]
     names = list(dict.fromkeys(name for _, numbers in sides for name in numbers))[:_MOST_METRICS]
-    told = [f"against {escaped(str(gate['baseline'])[:_MOST_IN_LINE])}"] if gate.get("baseline") else []
+    details = [f"against {escaped(str(gate['baseline'])[:_MOST_IN_LINE])}"] if gate.get("baseline") else []
     if names:
         width = max(map(len, names))
         lines = [" " * width + "".join(f"  {side:>10}" for side, _ in sides)]
         lines += [
             f"{name:<{width}}" + "".join(f"  {_format_number(of.get(name)):>10}" for _, of in sides) for name in names
         ]
-        told.append(_code("\n".join(lines)))
+        details.append(_code("\n".join(lines)))
     if checks := gate.get("checks"):  # those of slices and of drift too, what failed first
-        told.append(_code("\n".join(map(_check, sorted(checks, key=lambda check: bool(check.get("passed")))))))
-    return told
+        details.append(_code("\n".join(map(_check, sorted(checks, key=lambda check: bool(check.get("passed")))))))
+    return details
 
 
 def _check(check: Mapping[str, Any]) -> str:
@@ -632,7 +632,7 @@ class WebhookNotifier(Notifier):
     Args:
         webhook_url: Address, a secret; `null` sends nothing.
         headers: Further HTTP headers, such as `Authorization`; their values are secrets: say `${oc.env:NAME}`.
-        events: What is told: start, epoch, end, failure, gate. By default all of them.
+        events: Messages to send: start, epoch, end, failure, gate. By default all of them.
         every_n_epochs: Epochs between two messages of an epoch.
         timeout_s: Seconds to wait for an answer.
         retries: How often a message is sent again if the server is away, busy (429) or fails (5xx).

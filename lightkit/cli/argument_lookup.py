@@ -10,7 +10,7 @@ from typing import Any
 from lightkit.cli.config_loader import NAMED_CLASSES
 from lightkit.config import KeyPath, near
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import Leaf, Node, Table
+from lightkit.config.tree import Leaf, MappingNode, Node
 from lightkit.errors import ConfigError
 
 __all__ = ["HARDWARE_KEYS", "Argument", "describe_import", "find_argument", "list_class_names", "list_keys"]
@@ -112,7 +112,7 @@ def _class_at(tree: Node, path: KeyPath) -> str | None:
     node: Node | None = tree
     for key in path[:-1] if path[-1] == "init_args" else path:
         node = _child(node, key)
-    named = node.entries.get("class_path") if isinstance(node, Table) else node
+    named = node.entries.get("class_path") if isinstance(node, MappingNode) else node
     if isinstance(named, Leaf) and isinstance(named.value, str):
         return None if "${" in named.value else named.value  # what could not be resolved names no class
     inside = [key for key in path if key != "init_args"]
@@ -120,9 +120,9 @@ def _class_at(tree: Node, path: KeyPath) -> str | None:
 
 
 def _child(node: Node | None, key: Any) -> Node | None:
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         inner = node.entries.get("init_args")
-        return node.entries.get(key) or (inner.entries.get(key) if isinstance(inner, Table) else None)
+        return node.entries.get(key) or (inner.entries.get(key) if isinstance(inner, MappingNode) else None)
     items = getattr(node, "items", ())
     return items[int(key)] if str(key).isdigit() and int(key) < len(items) else None
 

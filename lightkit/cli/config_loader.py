@@ -12,7 +12,7 @@ from typing import Any, Literal
 from lightkit import config, runs
 from lightkit.config.credentials import HIDDEN
 from lightkit.config.loader import collect_errors, drop_paths
-from lightkit.config.tree import Leaf, Table
+from lightkit.config.tree import Leaf, MappingNode
 from lightkit.errors import ConfigError
 from lightkit.export.metadata import format_of
 from lightkit.hardware import this_machine
@@ -216,17 +216,17 @@ def _find_base_run(command: str, reference: str, section: Any) -> runs.Run:
 def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
     """Put null in the place of webhook and heartbeat addresses that the run's saved config hides."""
     callbacks = resolved.tree.entries.get("callbacks")
-    names = callbacks.entries if isinstance(callbacks, Table) else ()
+    names = callbacks.entries if isinstance(callbacks, MappingNode) else ()
     tree = _drop_hidden(resolved.tree, ("run", "heartbeat_url"))
     for name in names:
         tree = _drop_hidden(tree, ("callbacks", name, "init_args", "webhook_url"))
     return replace(resolved, tree=tree)
 
 
-def _drop_hidden(table: Table, path: config.KeyPath) -> Table:
+def _drop_hidden(table: MappingNode, path: config.KeyPath) -> MappingNode:
     key, rest = path[0], path[1:]
     node = table.entries.get(key)
-    if rest and isinstance(node, Table):
+    if rest and isinstance(node, MappingNode):
         return replace(table, entries={**table.entries, key: _drop_hidden(node, rest)})
     if not rest and isinstance(node, Leaf) and node.value == HIDDEN:
         return replace(table, entries={**table.entries, key: Leaf(None, node.origin)})
@@ -273,7 +273,7 @@ def limit_to_this_machine(resolved: config.Resolved, saved: Path) -> config.Reso
     """
     settings = read_settings(resolved)
     trainer = resolved.tree.entries.get("trainer")
-    num_nodes = resolved.values["trainer"].get("num_nodes") if isinstance(trainer, Table) else 1
+    num_nodes = resolved.values["trainer"].get("num_nodes") if isinstance(trainer, MappingNode) else 1
     is_remote = settings.engine in ("spark", "ray", "slurm") or settings.hosts or settings.slurm
     if not (is_remote or settings.num_nodes[1] > 1 or num_nodes not in (None, 1)):
         return resolved
@@ -281,7 +281,7 @@ def limit_to_this_machine(resolved: config.Resolved, saved: Path) -> config.Reso
     if any(path[0] == "launch" for path in overridden):
         return resolved
     entries = {key: node for key, node in resolved.tree.entries.items() if key != "launch"}
-    if isinstance(trainer, Table):
+    if isinstance(trainer, MappingNode):
         local = {
             key: Leaf(value, trainer.entries[key].origin)
             for key, value in (("devices", 1), ("num_nodes", 1), ("strategy", "auto"))

@@ -1,4 +1,4 @@
-"""What records, checkpoints and trackers are told: no secrets, and of the config no nulls."""
+"""Redact secrets, and drop nulls of the config, for records, checkpoints and trackers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be told of a config without torch, and the rest where more must be loaded to tell it."""
+"""Validate a config without torch, as far as its classes are described; the rest needs imports."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ __all__ = ["validate", "validate_signatures"]
 
 
 def validate(
-    command: str, laid: LoadedConfig, resolved: Resolved, problems: Problems
+    command: str, loaded: LoadedConfig, resolved: Resolved, problems: Problems
 ) -> tuple[Resolved, ValidationResult]:
     """Find what is wrong with keys, values, files and folders.
 
     Args:
         command: Command that runs.
-        laid: The command line and its config as it was said.
+        loaded: The command line and its config.
         resolved: The config with today's hardware keys.
         problems: Takes the mistakes.
 
     Returns:
         The config without what is wrong; and what was found, with the places that only an import can judge.
     """
-    check_paths(command, resolved, laid.arguments.options.get("ckpt_path"), problems)
+    check_paths(command, resolved, loaded.arguments.options.get("ckpt_path"), problems)
     catalogue = load_schema().with_apart()
-    findings = _findings(laid.resolved, catalogue, problems)
+    findings = _findings(loaded.resolved, catalogue, problems)
     for _, problem in findings.problems:
         problems.add(problem)
-    if command in WITH_MODEL and not problems.is_incomplete and laid.resolved.values.get("model") is None:
-        problems.add(_missing_model(laid, command))
+    if command in WITH_MODEL and not problems.is_incomplete and loaded.resolved.values.get("model") is None:
+        problems.add(_missing_model(loaded, command))
     return drop_paths(resolved, {path for path, _ in findings.problems}), findings
 
 
-def _missing_model(laid: LoadedConfig, command: str) -> ConfigError:
+def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
     """Say how to name the model; where there is a checkpoint, by the config of its run."""
-    from_files = any(origin.file is not None for origin in laid.resolved.origins.values())
-    empty = "" if from_files or not laid.arguments.files else f"; {', '.join(laid.arguments.files)} sets nothing"
-    checkpoint = laid.arguments.options.get("ckpt_path", laid.resolved.values.get("ckpt_path"))
+    from_files = any(origin.file is not None for origin in loaded.resolved.origins.values())
+    empty = "" if from_files or not loaded.arguments.files else f"; {', '.join(loaded.arguments.files)} sets nothing"
+    checkpoint = loaded.arguments.options.get("ckpt_path", loaded.resolved.values.get("ckpt_path"))
     by_run = "name a run with --run, or " if command == "export" else ""
     if checkpoint is not None:
         empty += f"; --ckpt_path {checkpoint} brings weights, not the config"

@@ -27,7 +27,7 @@ from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS
 from lightkit.config.display import RedactedConfig, format_annotated, format_inline, format_origin, origin_fields
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.origins import NESTED_FILES
-from lightkit.config.tree import Items, Node, Table, plain, walk
+from lightkit.config.tree import Items, MappingNode, Node, plain, walk
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
 
@@ -230,7 +230,7 @@ def _list_unusable(resolved: Resolved) -> set[KeyPath]:
 def _node_at(tree: Node, path: KeyPath) -> Node | None:
     node: Node | None = tree
     for key in path:
-        if isinstance(node, Table):
+        if isinstance(node, MappingNode):
             node = node.entries.get(key)
         elif isinstance(node, Items) and isinstance(key, int):
             node = node.items[key] if key < len(node.items) else None
@@ -392,7 +392,7 @@ def _note_hardware(config: _ExplainedConfig, path: KeyPath, node: Node) -> Itera
     became = [
         print_value(key, value)
         for key, value in walk(config.resolved.tree)
-        if key not in ((), path) and not isinstance(value, Table) and value.origin == node.origin
+        if key not in ((), path) and not isinstance(value, MappingNode) and value.origin == node.origin
         and _node_at(config.written.tree, key) is not value
     ]  # fmt: skip
     if became:
@@ -416,7 +416,7 @@ def _unknown_key(key: str, config: _ExplainedConfig, path: KeyPath, rest: KeyPat
     if isinstance(node, Items) and str(rest[0]).isdigit():
         count = f"{len(node.items)} element{'' if len(node.items) == 1 else 's'}"
         return ConfigError(f"{key}: there is no element {rest[0]} in {_short_key(path)}, which has {count}, from 0 on")
-    beside = list_keys(tree, path) or ([str(name) for name in node.entries] if isinstance(node, Table) else [])
+    beside = list_keys(tree, path) or ([str(name) for name in node.entries] if isinstance(node, MappingNode) else [])
     while len(rest) > 1 and str(rest[0]) in beside:  # a known key that is not in this config
         path, rest = (*path, rest[0]), rest[1:]
         beside = list_keys(tree, path)
@@ -432,7 +432,7 @@ def _unknown_key(key: str, config: _ExplainedConfig, path: KeyPath, rest: KeyPat
 
 
 def _has_children(node: Node) -> bool:
-    return bool(node.entries if isinstance(node, Table) else isinstance(node, Items) and node.items)
+    return bool(node.entries if isinstance(node, MappingNode) else isinstance(node, Items) and node.items)
 
 
 def _redact_place(origin: Origin, redacted: RedactedConfig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from lightkit.config.credentials import HIDDEN
 from lightkit.config.interpolation import escape
 from lightkit.config.loader import Resolved
 from lightkit.config.origins import KeyPath, Origin, dotted
-from lightkit.config.tree import Items, Leaf, Node, Table
+from lightkit.config.tree import Items, Leaf, MappingNode, Node
 from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
@@ -39,7 +39,7 @@ class RedactedConfig:
         """Return the value at a path; a reference where it came from the environment."""
         if path in self._resolved.references:
             return self._resolved.references[path]
-        if isinstance(node, Table):
+        if isinstance(node, MappingNode):
             return {key: self.value(child, (*path, key)) for key, child in node.entries.items()}
         if isinstance(node, Items):
             return [self.value(child, (*path, index)) for index, child in enumerate(node.items)]
@@ -61,7 +61,7 @@ class RedactedConfig:
 
     def replaced(self, node: Node) -> Any:
         """Return a value that was replaced, as it was written."""
-        if isinstance(node, Table):
+        if isinstance(node, MappingNode):
             return {key: self.replaced(child) for key, child in node.entries.items()}
         if isinstance(node, Items):
             return [self.replaced(child) for child in node.items]
@@ -163,7 +163,7 @@ def format_annotated(
         if isinstance(node, Items):
             for index, item in enumerate(node.items):
                 write(f"{indent}-", item, (*path, index), indent + "  ")
-        elif isinstance(node, Table):
+        elif isinstance(node, MappingNode):
             for key, child in node.entries.items():
                 write(f"{indent}{_format_key(key)}:", child, (*path, key), indent + "  ")
             if head.endswith("-") and not lines[first][1]:  # the first key stands beside the dash
@@ -172,7 +172,7 @@ def format_annotated(
 
     if path:
         write(f"{dotted(key for key in path if key != 'init_args')}:", node, path, "  ")
-    elif isinstance(node, Table):
+    elif isinstance(node, MappingNode):
         for key, child in node.entries.items():
             write(f"{_format_key(key)}:", child, (key,), "  ")
     lengths = (len(text) for text, place in lines if place)
@@ -186,11 +186,11 @@ def _format_key(key: Any) -> str:
 
 def iterate_leaves(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
     """List the values below a node with their paths: scalars, lists of scalars, and what is empty."""
-    if isinstance(node, Table) and node.entries:
+    if isinstance(node, MappingNode) and node.entries:
         for key, child in node.entries.items():
             yield from iterate_leaves(child, (*path, key))
-    elif isinstance(node, Items) and any(isinstance(item, Table) for item in node.items):
+    elif isinstance(node, Items) and any(isinstance(item, MappingNode) for item in node.items):
         for index, item in enumerate(node.items):
             yield from iterate_leaves(item, (*path, index))
-    elif isinstance(node, (Leaf, Items, Table)):
+    elif isinstance(node, (Leaf, Items, MappingNode)):
         yield path, node

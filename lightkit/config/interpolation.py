@@ -11,7 +11,7 @@ from typing import Any
 
 from lightkit.config.origins import KeyPath, dotted, mistake, near, shortened
 from lightkit.config.problems import Problems
-from lightkit.config.tree import Items, Leaf, Node, Table, find, graft, plain, rebuild, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, rebuild, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, MAX_NODES, TOO_LARGE
 from lightkit.errors import ConfigError
 
@@ -34,14 +34,14 @@ class Interpolated:
         texts: Text of every interpolation, by its path.
     """
 
-    tree: Table
+    tree: MappingNode
     references: dict[KeyPath, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     unresolved: frozenset[KeyPath] = frozenset()
     texts: Mapping[KeyPath, str] = field(default_factory=dict)
 
 
-def interpolate(tree: Table, environ: Mapping[str, str], problems: Problems) -> Interpolated:
+def interpolate(tree: MappingNode, environ: Mapping[str, str], problems: Problems) -> Interpolated:
     r"""Resolve every string that contains ``${``; ``\${`` stands for itself.
 
     Args:
@@ -77,7 +77,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-def _check_size(tree: Table, texts: Mapping[KeyPath, Leaf]) -> ConfigError | None:
+def _check_size(tree: MappingNode, texts: Mapping[KeyPath, Leaf]) -> ConfigError | None:
     """Return an error, at the largest interpolation or section, if the config with all interpolations is too large."""
     sizes: dict[KeyPath, tuple[int, int]] = {}
 
@@ -98,9 +98,9 @@ def _check_size(tree: Table, texts: Mapping[KeyPath, Leaf]) -> ConfigError | Non
     return mistake(f"{dotted(path)}: {TOO_LARGE}", parts[path].origin)
 
 
-def _list_parts(tree: Table, path: KeyPath, node: Node) -> Iterator[tuple[KeyPath, Node]]:
+def _list_parts(tree: MappingNode, path: KeyPath, node: Node) -> Iterator[tuple[KeyPath, Node]]:
     """List the elements of a collection, or the values that a text refers to."""
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         yield from (((*path, key), child) for key, child in node.entries.items())
     elif isinstance(node, Items):
         yield from (((*path, index), child) for index, child in enumerate(node.items))
@@ -112,12 +112,12 @@ def _list_parts(tree: Table, path: KeyPath, node: Node) -> Iterator[tuple[KeyPat
                 yield there, found
 
 
-def _replace_values(tree: Table, values: Mapping[KeyPath, Any]) -> Table:
+def _replace_values(tree: MappingNode, values: Mapping[KeyPath, Any]) -> MappingNode:
     def change(path: KeyPath, node: Node) -> Node:
         return replace(graft(values[path], node.origin), replaced=node.replaced) if path in values else node
 
     result = rebuild(tree, change) if values else tree
-    assert isinstance(result, Table)
+    assert isinstance(result, MappingNode)
     return result
 
 
@@ -147,7 +147,7 @@ def _is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
 class _Resolver:
     """Resolves the texts of one tree with OmegaConf, and records which variables each used."""
 
-    def __init__(self, tree: Table, environ: Mapping[str, str]) -> None:
+    def __init__(self, tree: MappingNode, environ: Mapping[str, str]) -> None:
         from omegaconf import OmegaConf  # late, as above
 
         self._tree, self._environ = tree, environ

@@ -24,7 +24,7 @@ from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, mistake, near
 from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
 from lightkit.config.problems import Problems, UnreadableText
 from lightkit.config.secrets import Mask, environment_secrets, find_secrets, public_text
-from lightkit.config.tree import Items, Leaf, Node, Table, find, graft, plain, rebuild, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, rebuild, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, LightkitError
 
@@ -66,7 +66,7 @@ class Resolved:
             layer has a higher number.
     """
 
-    tree: Table
+    tree: MappingNode
     layering: MergeRules
     references: dict[KeyPath, str] = field(default_factory=dict)
     secrets: tuple[tuple[str, str], ...] = ()
@@ -162,8 +162,8 @@ def _child(node: Node | None, key: Any) -> Node | None:
     for spelled in (key, str(key), f"{key}+"):
         if (found := find(node, (spelled,))) is not None:
             return found
-    inner = node.entries.get("init_args") if isinstance(node, Table) else None
-    return _child(inner, key) if isinstance(inner, Table) and key != "init_args" else None
+    inner = node.entries.get("init_args") if isinstance(node, MappingNode) else None
+    return _child(inner, key) if isinstance(inner, MappingNode) and key != "init_args" else None
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------
@@ -205,23 +205,23 @@ def resolve(
     paths = [Path(file) for file in files]
     named = {"callbacks": {}, "logger": {}} if default_classes is None else default_classes
     rules = MergeRules(class_sections, named, WORDS, found)
-    tree = Table({}, Origin("default"))
+    tree = MappingNode({}, Origin("default"))
     ranks: dict[Origin, int] = {}
 
-    def merge(layers: Iterable[Table], *, as_one: bool = False) -> None:
+    def merge(layers: Iterable[MappingNode], *, as_one: bool = False) -> None:
         nonlocal tree
         lowest = max(ranks.values(), default=0) + 1
         for number, layer in enumerate(layers):
             for part in _expand(layer, sections, subcommand, subcommands, found):
                 merged = rules.merge(tree, part)
-                assert isinstance(merged, Table)
+                assert isinstance(merged, MappingNode)
                 tree = merged
                 ranked = (part.entries[section] for section in _RANKED if section in part.entries)
                 rank = lowest if as_one else lowest + number
                 ranks.update((node.origin, rank) for section in ranked for _, node in walk(section))
 
     bottom = graft(defaults or {}, Origin("default"))
-    assert isinstance(bottom, Table)
+    assert isinstance(bottom, MappingNode)
     merge([bottom])
     seen: set[Path] = set()
     for file in paths:
@@ -254,7 +254,7 @@ def resolve(
 
 def layers_of(
     file: Path, *, seen: set[Path], chain: Sequence[Path] = (), problems: Problems | None = None
-) -> list[Table]:
+) -> list[MappingNode]:
     """Read ``file`` and all that it extends, lowest layer first, without their ``extends`` keys.
 
     Args:
@@ -279,7 +279,7 @@ def layers_of(
     with problems.noted(leaves_gap=True):
         tree = read_file(file, problems)
         layers.append(_without_extends(tree))
-        below: list[Table] = []
+        below: list[MappingNode] = []
         for name, origin in _list_extended(tree, file):
             with problems.noted(leaves_gap=True):
                 base = _find_extended(name, origin, (*chain, file))
@@ -290,11 +290,11 @@ def layers_of(
     return layers
 
 
-def _without_extends(tree: Table) -> Table:
+def _without_extends(tree: MappingNode) -> MappingNode:
     return replace(tree, entries={key: node for key, node in tree.entries.items() if key != "extends"})
 
 
-def _list_extended(tree: Table, file: Path) -> list[tuple[str, Origin]]:
+def _list_extended(tree: MappingNode, file: Path) -> list[tuple[str, Origin]]:
     node = tree.entries.get("extends")
     if node is None or (isinstance(node, Leaf) and node.value is None):
         return []
@@ -323,16 +323,20 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
 
 
 def _expand(
-    layer: Table, sections: Collection[str], subcommand: str | None, subcommands: Collection[str], problems: Problems
-) -> list[Table]:
+    layer: MappingNode,
+    sections: Collection[str],
+    subcommand: str | None,
+    subcommands: Collection[str],
+    problems: Problems,
+) -> list[MappingNode]:
     """List the layers that a layer stands for: files that its sections name, itself, dotted keys, and the block.
 
     ``fit: {trainer: ...}`` is merged over the rest when ``fit`` runs; the blocks of other subcommands are dropped.
     ``trainer.max_epochs: 3``, a key that reaches into a section as LightningCLI allows, comes after the section.
     """
-    below: list[Table] = []
+    below: list[MappingNode] = []
     own: dict[Any, Node] = {}
-    nested: list[Table] = []
+    nested: list[MappingNode] = []
     for key, node in layer.entries.items():
         if key == subcommand or key in subcommands:
             continue
@@ -342,12 +346,12 @@ def _expand(
                 nested.append(nest(parts, node, node.origin))
             continue
         *lower, top = _read_section(node, problems) if key in sections else [node]
-        below += [Table({key: part}, part.origin) for part in lower if part is not None]
+        below += [MappingNode({key: part}, part.origin) for part in lower if part is not None]
         own |= {} if top is None else {key: top}
     layers = [*below, replace(layer, entries=own), *nested]
     block = layer.entries.get(subcommand) if subcommand is not None else None
     for part in [] if block is None else _read_section(block, problems):
-        if isinstance(part, Table):
+        if isinstance(part, MappingNode):
             layers += _expand(part, sections, None, (), problems)
         elif part is not None and plain(part) is not None:
             problems.add(mistake(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin))
@@ -375,8 +379,8 @@ def _expand_classes(found: Interpolated, rules: MergeRules) -> Interpolated:
         node = find(found.tree, path)
         if rules.is_class_place(path) and isinstance(node, Leaf) and isinstance(node.value, str):
             references[(*path, "class_path")] = references.pop(path)
-    tree = rules.merge(Table({}, found.tree.origin), found.tree)
-    assert isinstance(tree, Table)
+    tree = rules.merge(MappingNode({}, found.tree.origin), found.tree)
+    assert isinstance(tree, MappingNode)
     return replace(found, tree=tree, references=references)
 
 
@@ -432,7 +436,7 @@ def drop_paths(resolved: Resolved, paths: Collection[KeyPath]) -> Resolved:
         return resolved
     paths = {path[:-1] if path[-1] == "class_path" else path for path in paths}
     tree = rebuild(resolved.tree, lambda path, node: None if path in paths else node)
-    assert isinstance(tree, Table)
+    assert isinstance(tree, MappingNode)
     written = {original_path(path, resolved.removed) for path in paths}
     return replace(resolved, tree=tree, removed=resolved.removed | written)
 

@@ -1,4 +1,4 @@
-"""How one layer is laid over another."""
+"""Merge one layer of a config over another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, mistake
 from lightkit.config.problems import Problems
-from lightkit.config.tree import Items, Leaf, Node, Table, plain, supersede
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, supersede
 from lightkit.config.yaml_reader import read_scalar
 
 SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
@@ -28,7 +28,7 @@ class MergeRules:
             class it has where it says none: ``{"callbacks": {"early_stopping": "EarlyStopping"}}``.
         words: Top-level keys whose mapping may be a single word, each with the key that the word stands for:
             ``{"accelerator": "kind"}`` reads ``accelerator: cpu`` as ``accelerator: {kind: cpu}``.
-        problems: Takes what cannot be laid, after which the lower value stays; it is raised where this is None.
+        problems: Takes values that cannot be merged; the lower value stays. They are raised where this is None.
     """
 
     class_sections: Collection[str] = ()
@@ -42,7 +42,7 @@ class MergeRules:
         Raises:
             ConfigError: If it appends to what is not a list.
         """
-        if isinstance(lower, Items) and isinstance(upper, Table) and upper.partial:
+        if isinstance(lower, Items) and isinstance(upper, MappingNode) and upper.partial:
             return self._into_list(lower, upper, path)
         if len(path) == 1 and path[0] in self.words:
             key = self.words[path[0]]
@@ -51,19 +51,19 @@ class MergeRules:
             lower, upper = _as_spec(lower), _as_spec(upper)
         elif lower is not None and class_of(lower) is not None and _looks_like_class(upper):
             upper = _as_spec(upper)
-        elif isinstance(upper, Table) and upper.partial:  # `--trainer.logger=CSVLogger --trainer.logger.name=x`
+        elif isinstance(upper, MappingNode) and upper.partial:  # `--trainer.logger=CSVLogger --trainer.logger.name=x`
             lower = _as_spec(lower)
-        if not isinstance(upper, Table):
+        if not isinstance(upper, MappingNode):
             return supersede(lower, upper)
         if upper.partial and isinstance(lower, Leaf) and str(lower.value).startswith("${"):
             says = f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is {lower.value!r}"
             raise mistake(f"{says}; set {dotted(path)} itself", upper.origin, lower.origin)
         upper = self._with_arguments_inside(lower, upper, path)
-        if isinstance(lower, Table) and not _is_other_class(lower, upper):
+        if isinstance(lower, MappingNode) and not _is_other_class(lower, upper):
             if class_of(upper) is not None and set(upper.entries) <= set(SPEC_KEYS):
                 lower, upper = self._folded(lower, path), _with_longer_name(lower, upper)
             return self._merged(lower, upper, path)
-        return supersede(lower, self._merged(Table({}, upper.origin, upper.replaced), upper, path))
+        return supersede(lower, self._merged(MappingNode({}, upper.origin, upper.replaced), upper, path))
 
     def entry_class(self, path: KeyPath) -> str | None:
         """Give the class that a named entry has by its name."""
@@ -76,9 +76,9 @@ class MergeRules:
         """Tell whether a path is that of a section or a named entry that holds one class."""
         return self._is_entry(path) or (len(path) == 1 and path[0] in self.class_sections)
 
-    def _with_arguments_inside(self, lower: Node | None, upper: Table, path: KeyPath) -> Table:
+    def _with_arguments_inside(self, lower: Node | None, upper: MappingNode, path: KeyPath) -> MappingNode:
         """Move arguments given in short, beside ``class_path`` or without it, into ``init_args``."""
-        lower_keys = set(lower.entries) if isinstance(lower, Table) else set()
+        lower_keys = set(lower.entries) if isinstance(lower, MappingNode) else set()
         if self._is_entry(path):
             by_name = self.entry_class(path)
             if by_name and "class_path" not in lower_keys and "class_path" not in upper.entries:
@@ -91,18 +91,18 @@ class MergeRules:
             is_class = "class_path" in lower_keys and lower_keys <= set(SPEC_KEYS)
         return self._folded(upper, path) if is_class else upper
 
-    def _folded(self, table: Table, path: KeyPath) -> Table:
+    def _folded(self, table: MappingNode, path: KeyPath) -> MappingNode:
         loose = {key: node for key, node in table.entries.items() if key not in SPEC_KEYS}
         if not loose:
             return table
         entries = {key: node for key, node in table.entries.items() if key in SPEC_KEYS}
-        arguments = Table(loose, table.origin, partial=table.partial)
+        arguments = MappingNode(loose, table.origin, partial=table.partial)
         given = entries.get("init_args")
-        if isinstance(given, Table):
+        if isinstance(given, MappingNode):
             arguments = replace(self._merged(given, arguments, (*path, "init_args")), partial=table.partial)
         return replace(table, entries={**entries, "init_args": arguments})
 
-    def _merged(self, lower: Table, upper: Table, path: KeyPath) -> Table:
+    def _merged(self, lower: MappingNode, upper: MappingNode, path: KeyPath) -> MappingNode:
         """Merge key by key; what is appended comes after what is set."""
         entries = dict(lower.entries)
         for key, node in sorted(upper.entries.items(), key=lambda entry: is_append(entry[0])):
@@ -115,14 +115,14 @@ class MergeRules:
             self._append(entries, key, node, path)
             return
         pending = f"{key}+"
-        if pending in entries and isinstance(node, Table) and node.partial:
+        if pending in entries and isinstance(node, MappingNode) and node.partial:
             entries[pending] = self.merge(entries[pending], node, (*path, key))
             return
         below = entries.pop(pending, None) if pending in entries else entries.get(key)
         entries[key] = self.merge(below, node, (*path, key))
 
     def _append(self, entries: dict[Any, Node], key: str, node: Node, path: KeyPath) -> None:
-        """Append to the list that is set, or keep the ``key+`` for whatever it will be laid over."""
+        """Append to the list that is set, or keep the ``key+`` for the layer that it will be merged over."""
         target = key[:-1] if key[:-1] in entries else key
         added = _as_items(node)
         below = entries.get(target)
@@ -130,7 +130,7 @@ class MergeRules:
             entries[target] = added
         elif isinstance(below, Leaf) and below.value is None:
             entries[target] = supersede(below, added)
-        elif isinstance(below, (Items, Table)) or (isinstance(below, Leaf) and _is_class_name(below.value)):
+        elif isinstance(below, (Items, MappingNode)) or (isinstance(below, Leaf) and _is_class_name(below.value)):
             given = _as_items(below)
             items = (*given.items, *added.items)
             entries[target] = Items(items, added.origin, (*given.replaced, replace(below, replaced=())))
@@ -139,21 +139,21 @@ class MergeRules:
             says = f"{dotted((*path, key))} appends to a list, but {where} is {below.value!r}"
             raise mistake(f"{says}; set {where} to a list first", node.origin, below.origin)
 
-    def _into_list(self, lower: Items, upper: Table, path: KeyPath) -> Items:
+    def _into_list(self, lower: Items, upper: MappingNode, path: KeyPath) -> Items:
         """Reach into a list by a dotted key: the element of that index, else the last one, as jsonargparse does."""
         index, inner = len(lower.items) - 1, upper
         keys = list(upper.entries)
         if len(keys) == 1 and str(keys[0]).isdigit():
             index = int(keys[0])
             node = upper.entries[keys[0]]
-            if not isinstance(node, Table) and index < len(lower.items):
+            if not isinstance(node, MappingNode) and index < len(lower.items):
                 return _with_item(lower, index, supersede(lower.items[index], node))
-            inner = node if isinstance(node, Table) else upper
+            inner = node if isinstance(node, MappingNode) else upper
         if not 0 <= index < len(lower.items):
             says = f"{dotted((*path, *keys))} reaches into a list of {len(lower.items)} elements"
             raise mistake(f"{says}; append one first, with {dotted(path)}+=", upper.origin, lower.origin)
         element = _as_spec(lower.items[index])
-        if not isinstance(element, Table):
+        if not isinstance(element, MappingNode):
             says = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {plain(element)!r}"
             raise mistake(f"{says}, not a mapping", upper.origin, element.origin)
         return _with_item(lower, index, self.merge(element, inner, (*path, index)))
@@ -166,7 +166,7 @@ def is_append(key: Any) -> bool:
 
 def class_of(node: Node) -> str | None:
     """Give the ``class_path`` of a mapping that has one as text."""
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         named = node.entries.get("class_path")
         if isinstance(named, Leaf) and isinstance(named.value, str):
             return named.value
@@ -208,11 +208,11 @@ def _as_spec(node: Any) -> Any:
 def _in_full(node: Any, key: str) -> Any:
     """Write what is given by a single word as a mapping that holds it under a key."""
     if isinstance(node, Leaf) and _is_class_name(node.value):
-        return Table({key: node}, node.origin, node.replaced)
+        return MappingNode({key: node}, node.origin, node.replaced)
     return node
 
 
-def _is_other_class(lower: Table, upper: Table) -> bool:
+def _is_other_class(lower: MappingNode, upper: MappingNode) -> bool:
     """Tell whether ``upper`` names another class than ``lower``; ``Adam`` and ``torch.optim.Adam`` are one."""
     new, old = class_of(upper), class_of(lower)
     if new is None or old is None or new == old:
@@ -221,8 +221,8 @@ def _is_other_class(lower: Table, upper: Table) -> bool:
     return not (same_name and ("." not in new or "." not in old))
 
 
-def _with_longer_name(lower: Table, upper: Table) -> Table:
-    """Leave out ``Adam`` where it is laid over ``torch.optim.Adam``, which says more."""
+def _with_longer_name(lower: MappingNode, upper: MappingNode) -> MappingNode:
+    """Leave out ``Adam`` where it is merged over ``torch.optim.Adam``, which is more exact."""
     if "." in (class_of(upper) or "") or "." not in (class_of(lower) or ""):
         return upper
     return replace(upper, entries={key: node for key, node in upper.entries.items() if key != "class_path"})

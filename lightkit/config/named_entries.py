@@ -9,7 +9,7 @@ from typing import Any
 from lightkit.config.merge import MergeRules
 from lightkit.config.origins import KeyPath, dotted, mistake, near, shortened
 from lightkit.config.problems import Problems
-from lightkit.config.tree import Items, Leaf, Node, Table, find, plain, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 
@@ -39,7 +39,7 @@ class LightningConfig:
         return path
 
 
-def check_entries(tree: Table, layering: MergeRules, problems: Problems) -> set[KeyPath]:
+def check_entries(tree: MappingNode, layering: MergeRules, problems: Problems) -> set[KeyPath]:
     """Check that every named entry can name its class, and give the places of those that cannot.
 
     An entry that is neither mapping, class name nor null, or whose name is unknown and that has no class, is a problem.
@@ -50,7 +50,7 @@ def check_entries(tree: Table, layering: MergeRules, problems: Problems) -> set[
             node = tree.entries.get(word)
             if node is None or (isinstance(node, Leaf) and node.value is None):
                 continue
-            if word != section or not isinstance(node, Table):
+            if word != section or not isinstance(node, MappingNode):
                 says = f"{word}: expected a mapping from names to entries, got {plain(node)!r}"
                 problems.add(mistake(f"{says}; Lightning's own value goes under trainer.{word}", node.origin))
                 wrong.add((word,))
@@ -65,7 +65,7 @@ def check_entries(tree: Table, layering: MergeRules, problems: Problems) -> set[
     return wrong
 
 
-def check_class_names(tree: Table, problems: Problems) -> set[KeyPath]:
+def check_class_names(tree: MappingNode, problems: Problems) -> set[KeyPath]:
     """Give the places of class names that are too long to be any; to import one of a thousand parts takes minutes."""
     wrong: set[KeyPath] = set()
     for path, node in walk(tree):
@@ -82,7 +82,7 @@ def check_class_names(tree: Table, problems: Problems) -> set[KeyPath]:
 def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> ConfigError | None:
     if isinstance(entry, Leaf) and entry.value is None:
         return None
-    if not isinstance(entry, Table):
+    if not isinstance(entry, MappingNode):
         says = f"{dotted(path)}: expected a class name, a mapping or null, got {plain(entry)!r}"
         return mistake(f"{says}; {{}} takes the entry as it is", entry.origin)
     class_path = entry.entries.get("class_path")
@@ -96,7 +96,7 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
     return mistake(says, class_path.origin)
 
 
-def lightning_config(tree: Table, layering: MergeRules) -> LightningConfig:
+def lightning_config(tree: MappingNode, layering: MergeRules) -> LightningConfig:
     """Turn named entries into the lists under ``trainer``: the entries in their order, then the user's own list.
 
     ``trainer.logger: false`` still means no logger at all.
@@ -111,7 +111,7 @@ def lightning_config(tree: Table, layering: MergeRules) -> LightningConfig:
         entries = {name: entry for name, entry in (values.pop(section, None) or {}).items() if entry is not None}
         if not entries:
             continue
-        if given is not None and not isinstance(given, Table) and plain(given) is not None:
+        if given is not None and not isinstance(given, MappingNode) and plain(given) is not None:
             raise mistake(f"trainer: expected a mapping of the trainer's arguments, got {plain(given)!r}", given.origin)
         trainer = values["trainer"] = values.get("trainer") or {}
         source = section if section in trainer else f"{section}+"
@@ -133,7 +133,7 @@ def lightning_config(tree: Table, layering: MergeRules) -> LightningConfig:
     return LightningConfig(values, paths)
 
 
-def named_config(config: Mapping[str, Any], tree: Table, layering: MergeRules) -> dict[str, Any]:
+def named_config(config: Mapping[str, Any], tree: MappingNode, layering: MergeRules) -> dict[str, Any]:
     """Put the named entries of a config that LightningCLI dumped back under their names.
 
     Entries that a layer removed stay ``null``, so that the saved config removes them again from the defaults.

@@ -10,7 +10,7 @@ from typing import Literal
 from lightkit.config.credentials import mask_line
 from lightkit.config.origins import NESTED_FILES, Origin, cut, mistake, near
 from lightkit.config.problems import Problems
-from lightkit.config.tree import Leaf, Node, Table, graft, plain
+from lightkit.config.tree import Leaf, MappingNode, Node, graft, plain
 from lightkit.config.yaml_reader import MAX_DEPTH, TOO_LARGE, YamlSyntaxError, read_text
 from lightkit.errors import ConfigError
 
@@ -176,7 +176,7 @@ class _Splitter:
         return ConfigError(f"{says}{near(cut(name), ['config', 'help', *self._options, *self._keys])}")
 
 
-def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[Table]:
+def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
     """Make a layer of each flag; ``problems`` collects keys with an empty part and values that cannot be read."""
     layers = []
     for flag in flags:
@@ -190,7 +190,7 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[Table]:
     return layers
 
 
-def variable_layers(environ: Mapping[str, str], lower: Table, problems: Problems) -> list[Table]:
+def variable_layers(environ: Mapping[str, str], lower: MappingNode, problems: Problems) -> list[MappingNode]:
     """Read the variables ``LIGHTKIT_TRAINER__MAX_EPOCHS=3`` as layers, those of sections before those inside them.
 
     Args:
@@ -210,14 +210,14 @@ def variable_layers(environ: Mapping[str, str], lower: Table, problems: Problems
             keys: list[str] = []
             node: Node | None = lower
             for part in parts:
-                entries = node.entries if isinstance(node, Table) else {}
+                entries = node.entries if isinstance(node, MappingNode) else {}
                 keys.append(next((key for key in entries if isinstance(key, str) and key.lower() == part), part))
                 node = entries.get(keys[-1])
             layers.append(nest(keys, _read_value(environ[name], origin), origin))
     return layers
 
 
-def nest(keys: Sequence[str], value: Node, origin: Origin) -> Table:
+def nest(keys: Sequence[str], value: Node, origin: Origin) -> MappingNode:
     """Put a value below the keys of a dotted key.
 
     Raises:
@@ -227,8 +227,8 @@ def nest(keys: Sequence[str], value: Node, origin: Origin) -> Table:
         raise ConfigError(f"{str(origin)[:80]}...: {TOO_LARGE}")
     node = value
     for key in reversed(keys):
-        node = Table({key: node}, origin, partial=True)
-    assert isinstance(node, Table)
+        node = MappingNode({key: node}, origin, partial=True)
+    assert isinstance(node, MappingNode)
     return node
 
 

@@ -1,4 +1,4 @@
-"""Mistakes as they are found, so that all of a config are told at once."""
+"""Collect the errors of a config, so that all are reported at once."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from lightkit.config.credentials import (
 )
 from lightkit.config.interpolation import escape
 from lightkit.config.origins import KeyPath, dotted, mistake
-from lightkit.config.tree import Items, Leaf, Node, Table, plain
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain
 from lightkit.errors import ConfigError, LightkitError
 
 _SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
@@ -51,7 +51,7 @@ def environment_secrets(environ: Mapping[str, str], public: str = "") -> dict[st
     return {form: reference for form, reference in found.items() if form not in public}
 
 
-def public_text(tree: Table, files: Iterable[Path]) -> str:
+def public_text(tree: MappingNode, files: Iterable[Path]) -> str:
     """Write what names a run's folder, which records and messages show: the root, and the job's name."""
     run = plain(tree.entries["run"]) if "run" in tree.entries else {}
     said = run if isinstance(run, dict) else {}
@@ -65,7 +65,7 @@ def _is_word(name: str, value: str) -> bool:
 
 
 def find_secrets(
-    tree: Table, known: Mapping[KeyPath, str], texts: Mapping[KeyPath, str]
+    tree: MappingNode, known: Mapping[KeyPath, str], texts: Mapping[KeyPath, str]
 ) -> tuple[dict[KeyPath, str], dict[str, str]]:
     """Find the secrets of a config that its keys and the forms of its values give away.
 
@@ -106,7 +106,7 @@ def find_secrets(
     return references, secrets
 
 
-def find_masked_values(tree: Table) -> Iterator[ConfigError]:
+def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
     """List what is wrong with a config in which ``***`` stands for a value, as it does in that of a run."""
     for path, leaf, is_secret in _leaves(tree, (), is_secret=False):
         value = leaf.value

@@ -41,7 +41,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Table:
+class MappingNode:
     """A mapping.
 
     Args:
@@ -57,12 +57,12 @@ class Table:
     partial: bool = field(default=False, compare=False)
 
 
-Node = Union[Leaf, Items, Table]  # noqa: UP007 - evaluated at import, and `|` between forward references is not
+Node = Union[Leaf, Items, MappingNode]  # noqa: UP007 - evaluated at import, and `|` between forward references is not
 
 
 def plain(node: Node) -> Any:
     """Give the value of a tree as plain dicts, lists and scalars."""
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return {key: plain(child) for key, child in node.entries.items()}
     if isinstance(node, Items):
         return [plain(child) for child in node.items]
@@ -72,7 +72,7 @@ def plain(node: Node) -> Any:
 def graft(value: Any, origin: Origin) -> Node:
     """Make a tree of a plain value, all of it from one place."""
     if isinstance(value, Mapping):
-        return Table({key: graft(child, origin) for key, child in value.items()}, origin)
+        return MappingNode({key: graft(child, origin) for key, child in value.items()}, origin)
     if isinstance(value, (list, tuple)):
         return Items(tuple(graft(child, origin) for child in value), origin)
     return Leaf(str(value) if isinstance(value, PurePath) else value, origin)
@@ -81,7 +81,7 @@ def graft(value: Any, origin: Origin) -> Node:
 def walk(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
     """List every node of a tree with its path, parents first."""
     yield path, node
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         for key, child in node.entries.items():
             yield from walk(child, (*path, key))
     elif isinstance(node, Items):
@@ -92,7 +92,7 @@ def walk(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
 def find(node: Node | None, path: KeyPath) -> Node | None:
     """Return the value at a path, in which an index may be text; None where there is none."""
     for part in path:
-        if isinstance(node, Table):
+        if isinstance(node, MappingNode):
             node = node.entries.get(part)
         elif isinstance(node, Items) and str(part).isdigit() and int(part) < len(node.items):
             node = node.items[int(part)]
@@ -116,7 +116,7 @@ def rebuild(node: Node, change: Callable[[KeyPath, Node], Node | None], path: Ke
             return []
         return [(key, rebuild(child, change, (*path, key)) if changed is child else changed)]
 
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         pairs = [pair for key, child in node.entries.items() for pair in visit(key, child)]
         return replace(node, entries=dict(pairs))
     if isinstance(node, Items):
@@ -130,7 +130,7 @@ def supersede(lower: Node | None, upper: Node) -> Node:
     if lower is None:
         return upper
     replaced = (*lower.replaced, replace(lower, replaced=()), *upper.replaced)
-    if not (isinstance(lower, Table) and isinstance(upper, Table)):
+    if not (isinstance(lower, MappingNode) and isinstance(upper, MappingNode)):
         return replace(upper, replaced=replaced)
     entries = {key: supersede(lower.entries.get(key), child) for key, child in upper.entries.items()}
     return replace(upper, entries=entries, replaced=replaced)

@@ -22,7 +22,7 @@ from lightkit.config.accelerator.vocabulary import (
 from lightkit.config.loader import CLASS_SECTIONS, WORDS, Resolved, layers_of
 from lightkit.config.merge import MergeRules
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake, shown_path
-from lightkit.config.tree import Items, Leaf, Node, Table, plain
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain
 from lightkit.config.upgrade_rules import (
     ADDED_ARGUMENTS,
     CHANGED_ARGUMENTS,
@@ -82,7 +82,7 @@ def upgrade_file(file: Path) -> Upgraded:
     except ConfigError:  # reported when the config is used
         below = []
     upgrade = _Upgrade(YamlText(text, name), tree)
-    upgrade.run({key: node for table in below if isinstance(table, Table) for key, node in table.entries.items()})
+    upgrade.run({key: node for table in below if isinstance(table, MappingNode) for key, node in table.entries.items()})
     if upgrade.errors:
         raise ConfigErrors(sorted(upgrade.errors, key=_line_of))
     new_text = upgrade.text.result() if upgrade.changes else text
@@ -120,7 +120,7 @@ class _Scope:
 
     path: KeyPath
     mapping: yaml.MappingNode
-    table: Table
+    table: MappingNode
     entries: dict[str, Entry]  # of the trainer, those that stand beside it included
     nodes: dict[str, Node]  # their meaning, values of merged anchors included
     flat: list[Entry]  # arguments of the trainer that stand beside it
@@ -133,7 +133,7 @@ class _Scope:
 class _Upgrade:
     """Applies the rules to one config, and collects changes and errors."""
 
-    def __init__(self, text: YamlText, tree: Table) -> None:
+    def __init__(self, text: YamlText, tree: MappingNode) -> None:
         self.text, self.tree = text, tree
         assert isinstance(text.root, yaml.MappingNode)
         self.root = text.root
@@ -156,7 +156,7 @@ class _Upgrade:
         scopes += [
             self._scope((stage,), value, table)
             for stage, value, table in blocks
-            if isinstance(value, yaml.MappingNode) and isinstance(table, Table)
+            if isinstance(value, yaml.MappingNode) and isinstance(table, MappingNode)
         ]
         self._visit(self.root, ())
         for scope in scopes:
@@ -178,10 +178,10 @@ class _Upgrade:
 
     # -- the trainer -------------------------------------------------------------------------------------------------
 
-    def _scope(self, path: KeyPath, mapping: yaml.MappingNode, table: Table) -> _Scope:
+    def _scope(self, path: KeyPath, mapping: yaml.MappingNode, table: MappingNode) -> _Scope:
         own, trainer = entries_of(mapping).get("trainer"), table.entries.get("trainer")
         entries = entries_of(own.value) if own else {}
-        nodes = dict(trainer.entries) if isinstance(trainer, Table) else {}
+        nodes = dict(trainer.entries) if isinstance(trainer, MappingNode) else {}
         scope = _Scope(path, mapping, table, entries, nodes, [])
         for entry in entries_of(mapping).values():
             if entry.key not in table.entries or not _is_trainer_argument(entry.key, table.entries[entry.key]):
@@ -284,7 +284,9 @@ class _Upgrade:
         ]
         no_bar = "enable_progress_bar" in scope.nodes and plain(scope.nodes["enable_progress_bar"]) is False
         loggers = scope.table.entries.get("logger")
-        has_loggers = isinstance(loggers, Table) and any(plain(child) is not None for child in loggers.entries.values())
+        has_loggers = isinstance(loggers, MappingNode) and any(
+            plain(child) is not None for child in loggers.entries.values()
+        )
         dropped = {
             "callbacks.progress_bar": no_bar or any(name.endswith("ProgressBar") for name in callbacks),
             "callbacks.model_summary": any(name.endswith("ModelSummary") for name in callbacks),
@@ -342,7 +344,11 @@ class _Upgrade:
             if plain(node) is None and isinstance(value, Mapping):
                 taken = []
                 self.text.set_value(held, self.text.write(value))
-            elif isinstance(held.value, yaml.MappingNode) and isinstance(node, Table) and isinstance(value, Mapping):
+            elif (
+                isinstance(held.value, yaml.MappingNode)
+                and isinstance(node, MappingNode)
+                and isinstance(value, Mapping)
+            ):
                 taken = [(*scope.path, section, key) for key in value if key in node.entries]
                 for key in [key for key in value if key not in node.entries]:
                     self.text.append(held.value, key, value[key])
@@ -409,7 +415,7 @@ class _Upgrade:
                 **{key: node for key, node in other.items() if key != "strategy"},
                 **{key: node for key, node in found.items() if key in ("strategy", "precision")},
             }
-            if not any(node.origin == by and isinstance(node, Table) for node in given.values()):
+            if not any(node.origin == by and isinstance(node, MappingNode) for node in given.values()):
                 found["strategy"] = Leaf("horovod", by)
         results = {key: _find_keys(key, node, found) for key, node in given.items()}
         return {
@@ -540,7 +546,7 @@ def _is_trainer_argument(key: str, node: Node) -> bool:
     if key == "accelerator":
         return _is_strategy(plain(node))
     if key in ("callbacks", "logger"):
-        is_class = isinstance(node, Table) and "class_path" in node.entries
+        is_class = isinstance(node, MappingNode) and "class_path" in node.entries
         return isinstance(node, Items) or is_class or isinstance(plain(node), bool)
     return key in (*TRAINER_ARGUMENTS, *OLD_HARDWARE_KEYS, *REMOVED_ARGUMENTS)
 
@@ -561,20 +567,20 @@ def _is_strategy_plugin(item: yaml.Node) -> bool:
 
 def _resolve(trainer: Mapping[str, Node], block: Node | None) -> tuple[dict[str, Node], str | None]:
     """Resolve hardware keys to today's keys of the trainer and the strategy's name."""
-    top: dict[str, Node] = {"trainer": Table(dict(trainer), Origin("default"))}
+    top: dict[str, Node] = {"trainer": MappingNode(dict(trainer), Origin("default"))}
     if block is not None:  # what goes to other sections is not looked at here
         kept = (
             {}
-            if not isinstance(block, Table)
+            if not isinstance(block, MappingNode)
             else {key: node for key, node in block.entries.items() if key not in COMPUTING_KEYS or key == "precision"}
         )
-        top["accelerator"] = replace(block, entries=kept) if isinstance(block, Table) else block
+        top["accelerator"] = replace(block, entries=kept) if isinstance(block, MappingNode) else block
     rules = MergeRules(CLASS_SECTIONS, {"callbacks": {}, "logger": {}}, WORDS)
-    tree = rules.merge(Table({}, Origin("default")), Table(top, Origin("default")))
-    assert isinstance(tree, Table)
+    tree = rules.merge(MappingNode({}, Origin("default")), MappingNode(top, Origin("default")))
+    assert isinstance(tree, MappingNode)
     hardware = resolve_hardware(Resolved(tree, rules), None, environ={})
     found = hardware.resolved.tree.entries["trainer"]
-    entries = found.entries if isinstance(found, Table) else {}
+    entries = found.entries if isinstance(found, MappingNode) else {}
     return {key: entries[key] for key in HARDWARE_DEFAULTS if key in entries}, hardware.strategy
 
 
@@ -582,17 +588,17 @@ def _find_keys(key: str, node: Node, found: Mapping[str, Node]) -> Keys | None:
     """List today's keys that a value became; None where it stays."""
 
     def is_same(new: Node) -> bool:
-        if isinstance(new, Table) and not isinstance(node, Table):
+        if isinstance(new, MappingNode) and not isinstance(node, MappingNode):
             return bool(plain(new) == {"class_path": plain(node)})
         return type(plain(new)) is type(plain(node)) and bool(plain(new) == plain(node))
 
     own = {name: new for name, new in found.items() if new.origin == node.origin}
     if list(own) == [key] and (own[key] is node or is_same(own[key])):
         return None
-    telling = {name: new for name, new in own.items() if plain(new) != HARDWARE_DEFAULTS[name]}
-    if len(own) == 1 or (len(telling) == 0 and key in own):
-        telling = {name: new for name, new in own.items() if name == key or name in telling}
-    keys = {name: KEEP if is_same(new) and key != "plugins" else plain(new) for name, new in telling.items()}
+    changed = {name: new for name, new in own.items() if plain(new) != HARDWARE_DEFAULTS[name]}
+    if len(own) == 1 or (len(changed) == 0 and key in own):
+        changed = {name: new for name, new in own.items() if name == key or name in changed}
+    keys = {name: KEEP if is_same(new) and key != "plugins" else plain(new) for name, new in changed.items()}
     if key == "gpus" and keys == {"accelerator": "cpu"} and "devices" not in found:
         keys["devices"] = "auto"  # else the number of a layer below would count processes
     return {f"trainer.{name}": keys[name] for name in sorted(keys, key=lambda name: name != key)}

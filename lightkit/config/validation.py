@@ -43,7 +43,7 @@ from lightkit.config.schema import (
     join_alternatives,
     list_branches,
 )
-from lightkit.config.tree import Items, Leaf, Node, Table, plain, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 
@@ -152,7 +152,7 @@ class _Validator:
             self._check_value((key,), node, {"schema": schema, "shown": describe_type(schema)})
         elif key.removesuffix("+") in _ENTRIES:
             for name, entry in _entries(node).items() if key in _ENTRIES else ():
-                if isinstance(entry, Table) and "class_path" in entry.entries:  # else `resolve` has reported it
+                if isinstance(entry, MappingNode) and "class_path" in entry.entries:  # else `resolve` has reported it
                     self._check_class((key, name), entry, [{"class": base} for base in data["bases"][key]])
         elif key in data["sections"]:
             self._check_section(key, node)
@@ -177,7 +177,7 @@ class _Validator:
 
     def _check_section(self, key: str, node: Node) -> None:
         is_trainer = key == "trainer"
-        if not isinstance(node, Table):
+        if not isinstance(node, MappingNode):
             if plain(node) is not None and not self._is_unresolved((key,)):
                 owner = "the trainer's" if is_trainer else f"{key}'s"
                 says = f"expected a mapping of {owner} arguments, got {cut(repr(plain(node)))}"
@@ -239,7 +239,7 @@ class _Validator:
         ):
             return
         classes = [branch for branch in branches if "class" in branch]
-        if isinstance(node, Table) and classes:
+        if isinstance(node, MappingNode) and classes:
             if "class_path" in node.entries:
                 self._check_class(path, node, classes)
             else:
@@ -273,9 +273,9 @@ class _Validator:
         if takes_others and not is_name:
             self._report_value(path, node, argument)
         else:
-            self._check_class(path, Table({"class_path": node}, node.origin), classes, place=path)
+            self._check_class(path, MappingNode({"class_path": node}, node.origin), classes, place=path)
 
-    def _check_classless(self, path: KeyPath, node: Table, bases: Sequence[Schema], *, has_default: bool) -> None:
+    def _check_classless(self, path: KeyPath, node: MappingNode, bases: Sequence[Schema], *, has_default: bool) -> None:
         """Check a mapping without class_path, which jsonargparse takes for arguments of the base or the default."""
         self.result.unverified.append(path)
         given = [key for key, child in node.entries.items() if not _is_hollow(child)]
@@ -294,7 +294,7 @@ class _Validator:
     # -- classes -----------------------------------------------------------------------------------------------
 
     def _check_class(
-        self, path: KeyPath, entry: Table, bases: Sequence[Schema], *, place: KeyPath | None = None
+        self, path: KeyPath, entry: MappingNode, bases: Sequence[Schema], *, place: KeyPath | None = None
     ) -> None:
         """Check a class with its arguments.
 
@@ -322,11 +322,11 @@ class _Validator:
                 self.result.unverified.append(path)
             self._check_arguments(path, entry, found, named)
 
-    def _check_spec(self, path: KeyPath, entry: Table, name: str) -> None:
+    def _check_spec(self, path: KeyPath, entry: MappingNode, name: str) -> None:
         """Check what holds for any class."""
         for key, says in (("init_args", "{}'s arguments"), ("dict_kwargs", "arguments that {} passes on")):
             given = entry.entries.get(key)
-            is_wrong = given is not None and not isinstance(given, Table) and (key == "init_args" or plain(given))
+            is_wrong = given is not None and not isinstance(given, MappingNode) and (key == "init_args" or plain(given))
             if given is not None and is_wrong:
                 what = says.format(_short(name))
                 self._report((*path, key), f"expected a mapping of {what}, got {_format_value(plain(given))}", given)
@@ -391,7 +391,7 @@ class _Validator:
             return
         self._report(place, says, named)
 
-    def _check_arguments(self, path: KeyPath, entry: Table, found: str, named: Node) -> None:
+    def _check_arguments(self, path: KeyPath, entry: MappingNode, found: str, named: Node) -> None:
         described = self._schema.classes[found]
         known: Mapping[str, Argument] = described["arguments"]
         given, free = entry.entries.get("init_args"), entry.entries.get("dict_kwargs")
@@ -407,7 +407,7 @@ class _Validator:
                 self._check_value((*path, "init_args", name), node, known[argument])
             elif isinstance(name, str) and "." not in name and name not in _DROPPED:
                 self._report_argument((*path, "init_args", name), node, found, named)
-        if not self._is_complete or (given is not None and not isinstance(given, Table)):
+        if not self._is_complete or (given is not None and not isinstance(given, MappingNode)):
             return
         said, whole = {**_entries(free), **_entries(given)}, (*path, "init_args")
         for name, argument in known.items():
@@ -479,7 +479,7 @@ def _is_foreign(text: str, schema: ConfigSchema) -> bool:
 
 def _is_hollow(node: Node) -> bool:
     """Tell whether a mapping holds nothing, or nothing but such mappings."""
-    return isinstance(node, Table) and all(_is_hollow(child) for child in node.entries.values())
+    return isinstance(node, MappingNode) and all(_is_hollow(child) for child in node.entries.values())
 
 
 def _takes_lists(argument: Argument | None) -> bool:
@@ -500,7 +500,7 @@ def _is_set(name: str, said: Mapping[Any, Node]) -> bool:
 
 
 def _entries(node: Node | None) -> Mapping[Any, Node]:
-    return node.entries if isinstance(node, Table) else {}
+    return node.entries if isinstance(node, MappingNode) else {}
 
 
 def _short(path: str) -> str:

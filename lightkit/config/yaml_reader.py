@@ -12,7 +12,7 @@ import yaml
 
 from lightkit.config.origins import Origin, mistake, near_files, shortened, shown_path
 from lightkit.config.problems import Problems, UnreadableText
-from lightkit.config.tree import Items, Leaf, Node, Table
+from lightkit.config.tree import Items, Leaf, MappingNode, Node
 from lightkit.errors import ConfigError
 
 _FLOAT_TAG = "tag:yaml.org,2002:float"
@@ -150,7 +150,7 @@ class YamlSyntaxError(ConfigError):
     """Text is not YAML."""
 
 
-def read_file(file: Path, problems: Problems | None = None) -> Table:
+def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
     """Read a file whose top level is a mapping; an empty file is an empty mapping.
 
     Args:
@@ -181,10 +181,10 @@ def read_file(file: Path, problems: Problems | None = None) -> Table:
         says = f"{name}: expected UTF-8 text, got the byte 0x{content[error.start]:02x} at {place}"
         raise ConfigError(f"{says}; save the file as UTF-8") from None
     tree = read_text(text, name=name, file=file, problems=problems)
-    if isinstance(tree, Table):
+    if isinstance(tree, MappingNode):
         return tree
     if isinstance(tree, Leaf) and tree.value is None:
-        return Table({}, tree.origin)
+        return MappingNode({}, tree.origin)
     kind = "a list" if isinstance(tree, Items) else f"the single value {tree.value!r}"
     raise mistake(f"{name}: expected a mapping of keys to values, got {kind}", tree.origin)
 
@@ -288,7 +288,7 @@ class _TreeBuilder:
         self._open.add(id(node))
         try:
             if isinstance(node, yaml.MappingNode):
-                return Table(self._read_entries(node, depth), origin)
+                return MappingNode(self._read_entries(node, depth), origin)
             return Items(tuple(self._build(item, depth=depth + 1, key=None) for item in node.value), origin)
         finally:
             self._open.discard(id(node))
@@ -346,7 +346,7 @@ class _TreeBuilder:
         entries: dict[Any, Node] = {}
         for source in reversed(node.value if isinstance(node, yaml.SequenceNode) else [node]):
             table = self._build(source, depth=depth + 1, key=None)
-            if isinstance(table, Table):
+            if isinstance(table, MappingNode):
                 entries = {**entries, **table.entries}
             else:
                 says = f"{self._name}: << takes mappings to merge, such as *anchor"

@@ -33,13 +33,13 @@ __all__ = [
     "ImagesAhead",
     "Keys",
     "Loaded",
-    "Place",
+    "RowPosition",
     "RowView",
     "may_be_kept",
 ]
 
 
-class Place(NamedTuple):
+class RowPosition(NamedTuple):
     """Stands for an image where rows of a table are put together."""
 
     at: int
@@ -64,7 +64,7 @@ class RowView:
         return self._rows.empty(num)
 
     def __call__(self, pixels: Any, seed: int, key: SampleKey) -> Tensor:
-        """Give the features of a `Place`.
+        """Give the features of a `RowPosition`.
 
         Raises:
             UnreadableImageError: If its image could not be read.
@@ -419,7 +419,7 @@ class FeatureSamples(Dataset[tuple[Tensor, int]]):
         return make_batch(samples, view, whole, seed=self.samples.seed, defects=self.defects, others=others)
 
     def _sample(self, index: int) -> Sample:
-        place: Any = Place(index)
+        place: Any = RowPosition(index)
         return Sample(place, self.source.label(index), self.source.name(index))
 
 
@@ -430,8 +430,6 @@ def _index(key: SampleKey | int) -> int:
 def _column(labels: Sequence[float]) -> Tensor:
     return torch.tensor(labels, dtype=torch.int64 if all(isinstance(one, int) for one in labels) else torch.float32)
 
-
-log = logging.getLogger("lightkit.data")
 
 _SHARE_OF_MEMORY = 0.25
 _ON_THE_WAY = (

@@ -281,8 +281,6 @@ def _refuse_empty(splits: Mapping[Split, Sequence[Photo]], root: Path, *, val_wa
             )
 
 
-log = logging.getLogger("lightkit.data")
-
 _SPLIT_FOLDERS: dict[str, Split] = {
     "train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"
 }  # fmt: skip
@@ -508,8 +506,6 @@ def _refuse_unreadable(error: OSError) -> NoReturn:
         "the data."
     ) from error
 
-
-log = logging.getLogger("lightkit.data")
 
 OnBadImage = Literal["skip", "error"]
 

@@ -16,7 +16,7 @@ from lightkit.config.loader import Consequence, Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, dotted, mistake, near
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import Node, Table, graft, plain
+from lightkit.config.tree import MappingNode, Node, graft, plain
 from lightkit.hardware import Machine
 from lightkit.hardware.cores import find_user_threads, workers_by_rule
 
@@ -224,7 +224,7 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
         if setting.value == AUTO or resolved.is_incomplete or is_removed:
             return None
         raise mistake(f"{setting}: nothing takes it, because {section} is not set; name its class", setting.origin)
-    name = _first_given(node.entries.get("init_args") if isinstance(node, Table) else None, names)
+    name = _first_given(node.entries.get("init_args") if isinstance(node, MappingNode) else None, names)
     described = None if name else _describe_class(str(class_of(node)), section)
     if described is not None:
         arguments, is_open = described
@@ -239,7 +239,7 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
 
 
 def _first_given(arguments: Node | None, names: Sequence[str]) -> str | None:
-    entries = arguments.entries if isinstance(arguments, Table) else {}
+    entries = arguments.entries if isinstance(arguments, MappingNode) else {}
     return next((name for name in names if name in entries), None)
 
 
@@ -282,8 +282,8 @@ def _rank(node: Node, resolved: Resolved) -> int:
     return resolved.ranks.get(node.origin, 0)
 
 
-def _find_node(tree: Table, path: KeyPath) -> Node | None:
+def _find_node(tree: MappingNode, path: KeyPath) -> Node | None:
     node: Node | None = tree
     for key in path:
-        node = node.entries.get(key) if isinstance(node, Table) else None
+        node = node.entries.get(key) if isinstance(node, MappingNode) else None
     return node

@@ -33,7 +33,7 @@ from lightkit.config.accelerator.vocabulary import (
 )
 from lightkit.config.merge import class_of
 from lightkit.config.origins import Origin, mistake, near
-from lightkit.config.tree import Leaf, Node, Table, plain
+from lightkit.config.tree import Leaf, MappingNode, Node, plain
 from lightkit.errors import ConfigError
 
 _FOUND = {"tpu": "a TPU", "gpu": "GPUs", "mps": "Apple's GPU", "cpu": "no device but CPUs"}
@@ -102,7 +102,9 @@ def resolve_strategy(settings: RawSettings) -> Strategy | None:
     chosen = found[0]
     for other in found[1:]:
         # The one that sets more counts: ``ddp`` and ``{class_path: DDPStrategy}`` agree.
-        has_arguments = [isinstance(one.node, Table) and "init_args" in one.node.entries for one in (chosen, other)]
+        has_arguments = [
+            isinstance(one.node, MappingNode) and "init_args" in one.node.entries for one in (chosen, other)
+        ]
         is_same_name = chosen.name is not None and chosen.name == other.name
         if plain(chosen.node) != plain(other.node) and not (is_same_name and not all(has_arguments)):
             raise contradiction(chosen.source, other.source, "say one of them")
@@ -136,8 +138,8 @@ def _parse_strategy(setting: RawSetting) -> Strategy:
 
 def _horovod(setting: RawSetting) -> Strategy:
     node = setting.node
-    if not isinstance(node, Table):
-        node = Table({"class_path": Leaf(HOROVOD, node.origin)}, node.origin, node.replaced)
+    if not isinstance(node, MappingNode):
+        node = MappingNode({"class_path": Leaf(HOROVOD, node.origin)}, node.origin, node.replaced)
     else:
         named = node.entries["class_path"]
         if str(plain(named)).startswith("lightkit.") or "." not in str(plain(named)):

@@ -18,7 +18,7 @@ from lightkit.config.accelerator.vocabulary import (
 )
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near
-from lightkit.config.tree import Node, Table, plain
+from lightkit.config.tree import MappingNode, Node, plain
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 
@@ -93,7 +93,7 @@ def parse_value(node: Node) -> Any:
     return read_scalar(value.strip()) if isinstance(value, str) else value
 
 
-def read_settings(tree: Table) -> RawSettings:
+def read_settings(tree: MappingNode) -> RawSettings:
     """Collect the settings of each subject, those of the block ``accelerator`` before those of ``trainer``.
 
     The kind of ``accelerator: cpu`` counts as a value for the subject ``accelerator``.
@@ -105,7 +105,7 @@ def read_settings(tree: Table) -> RawSettings:
     expected = f"one of {', '.join(KINDS)}, or a mapping such as {{gpus: 2}}"
     found: list[tuple[str, KeyPath, Node]] = []
     if block is not None and plain(block) is not None:
-        if not isinstance(block, Table):
+        if not isinstance(block, MappingNode):
             raise mistake(f"accelerator: expected {expected}, got {plain(block)!r}", block.origin)
         for key, node in block.entries.items():
             if key not in BLOCK_KEYS:
@@ -119,7 +119,7 @@ def read_settings(tree: Table) -> RawSettings:
     sections = {"trainer": (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS), "launch": ("engine", "processes", "hosts", "nodes")}
     for section, keys in sections.items():
         table = tree.entries.get(section)
-        entries = table.entries if isinstance(table, Table) else {}
+        entries = table.entries if isinstance(table, MappingNode) else {}
         prefix = "launch." if section == "launch" else ""
         found += [(f"{prefix}{key}", (section, key), entries[key]) for key in keys if key in entries]
     settings: RawSettings = {}

@@ -55,7 +55,7 @@ from lightkit.config.accelerator.vocabulary import (
 from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake
-from lightkit.config.tree import Leaf, Node, Table, graft, plain
+from lightkit.config.tree import Leaf, MappingNode, Node, graft, plain
 from lightkit.hardware import Machine
 
 _LAUNCHED = ("SLURM_NTASKS", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_LOCAL_SIZE")
@@ -261,7 +261,7 @@ def _scale_lr_targets(settings: RawSettings, resolved: Resolved) -> Targets:
     if scale is None or not scale.value:
         return {}
     callbacks = resolved.tree.entries.get("callbacks")
-    entry = callbacks.entries.get("scale_lr") if isinstance(callbacks, Table) else None
+    entry = callbacks.entries.get("scale_lr") if isinstance(callbacks, MappingNode) else None
     if entry is not None and plain(entry) is None:
         says = f"{scale} contradicts callbacks.scale_lr: null, which removes it"
         raise mistake(f"{says}; say scale_lr: false", scale.origin, entry.origin)
@@ -282,7 +282,7 @@ def _write_targets(resolved: Resolved, targets: Targets) -> Resolved:
         ConfigError: If what a value goes into is no mapping.
     """
     trainer = resolved.tree.entries.get("trainer")
-    old = [("trainer", key) for key in OLD_TRAINER_KEYS if isinstance(trainer, Table) and key in trainer.entries]
+    old = [("trainer", key) for key in OLD_TRAINER_KEYS if isinstance(trainer, MappingNode) and key in trainer.entries]
     removed: list[KeyPath] = [path for path in [("accelerator",), *old] if path[0] in resolved.tree.entries]
     if not targets and not removed:
         return resolved
@@ -300,23 +300,23 @@ def _write_targets(resolved: Resolved, targets: Targets) -> Resolved:
     return replace(resolved, tree=tree, references=references)
 
 
-def _put(table: Table, path: KeyPath, node: Node) -> Table:
+def _put(table: MappingNode, path: KeyPath, node: Node) -> MappingNode:
     """Give a table with a node at a path, whose sections are made where they are missing."""
     key, rest = path[0], path[1:]
     if not rest:
         return replace(table, entries={**table.entries, key: node})
     inner = table.entries.get(key)
     if inner is None or plain(inner) is None:
-        inner = Table({}, node.origin)
-    if not isinstance(inner, Table):
+        inner = MappingNode({}, node.origin)
+    if not isinstance(inner, MappingNode):
         raise mistake(f"{key}: expected a mapping, got {plain(inner)!r}", inner.origin)
     return replace(table, entries={**table.entries, key: _put(inner, rest, node)})
 
 
-def _remove(table: Table, path: KeyPath) -> Table:
+def _remove(table: MappingNode, path: KeyPath) -> MappingNode:
     key, rest = path[0], path[1:]
     inner = table.entries[key]
-    if rest and isinstance(inner, Table):
+    if rest and isinstance(inner, MappingNode):
         return replace(table, entries={**table.entries, key: _remove(inner, rest)})
     return replace(table, entries={other: node for other, node in table.entries.items() if other != key})
 
@@ -352,7 +352,7 @@ def _warn_of_threads(resolved: Resolved, *, processes: int, cores: int | None) -
         cores: That they may use; None where nobody knows.
     """
     launch = resolved.tree.entries.get("launch")
-    node = launch.entries.get("threads") if isinstance(launch, Table) else None
+    node = launch.entries.get("threads") if isinstance(launch, MappingNode) else None
     threads = None if node is None else parse_value(node)
     if node is None or cores is None or not isinstance(threads, int) or threads * processes <= cores:
         return []
