@@ -128,7 +128,7 @@ def _parse_strategy(setting: RawSetting) -> Strategy:
     word, node = setting.value.lower(), setting.node
     if word in GONE_STRATEGIES:
         raise mistake(f"{setting} is no strategy any more: {GONE_STRATEGIES[word]}", setting.origin)
-    if is_horovod(node):
+    if is_horovod(setting):
         return _horovod(setting)
     name, kind = OLD_STRATEGIES.get(word, (word, None))
     if isinstance(node, Leaf) and (name != word or setting.path[-1] == "accelerator"):

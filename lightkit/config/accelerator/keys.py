@@ -151,9 +151,9 @@ def is_remote(settings: RawSettings) -> bool:
     return any(setting.value in _REMOTE_ENGINES for setting in settings.get("launch.engine", ()))
 
 
-def is_horovod(node: Node) -> bool:
-    """Tell whether a value names Horovod's strategy."""
-    word = str(class_of(node) or plain(node)).lower()
+def is_horovod(setting: RawSetting) -> bool:
+    """Tell whether a setting names Horovod's strategy."""
+    word = str(class_of(setting.node) or setting.value).lower()
     return word in ("horovod", "horovodstrategy", HOROVOD.lower())
 
 

@@ -126,7 +126,7 @@ def _make_claim(setting: RawSetting, subject: str, settings: RawSettings, ranks:
         key: [other for other in settings.get(key, ()) if other.path[0] == setting.path[0]]
         for key in ("accelerator", "gpus", "tpu_cores")
     }
-    with_horovod = any(is_horovod(other.node) for other in settings.get("strategy", ()))
+    with_horovod = any(is_horovod(other) for other in settings.get("strategy", ()))
     if subject in ("gpus", "tpu_cores", "devices"):
         number = parse_devices(setting).value
         number = ALL if subject == "gpus" and number == "all" else None if number in (0, []) else number

@@ -32,6 +32,7 @@ SHIPPED: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("cpu.yaml", "horovod.yaml"), HOROVOD_ON_CPU),
     (("horovod.yaml", "cpu.yaml"), HOROVOD_ON_CPU),
     (("horovod.yaml", "--accelerator=cpu"), HOROVOD_ON_CPU),
+    (("cpu.yaml", '--accelerator.strategy="HorovodStrategy"'), HOROVOD_ON_CPU),
     (("horovod.yaml", "--accelerator=gpu"), {**HOROVOD_ON_CPU, "accelerator": "gpu"}),
     (("ddp.yaml", "cpu.yaml"), {**two("cpu"), "strategy": "ddp"}),
     (("ddp.yaml", "--accelerator=cpu"), {**two("cpu"), "strategy": "ddp"}),
