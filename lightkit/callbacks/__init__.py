@@ -2,8 +2,7 @@
 
 from lightkit.callbacks.bad_images import BadImages
 from lightkit.callbacks.checkpoint import Checkpoint
-from lightkit.callbacks.checkpoint_audit import DiskSpaceMonitor
-from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO, VerifiedXLACheckpointIO
+from lightkit.callbacks.checkpoint_io import DiskSpaceMonitor, VerifiedCheckpointIO, VerifiedXLACheckpointIO
 from lightkit.callbacks.computation import Computation
 from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.last_block import last_block

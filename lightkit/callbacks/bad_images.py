@@ -15,8 +15,6 @@ from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.runs.bad_images import BadImage, BadImageList, most_frequent
 
-__all__ = ["BadImages"]
-
 log = logging.getLogger(__name__)
 
 _OTHER_STAGES: Mapping[Any, str] = {

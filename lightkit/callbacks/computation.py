@@ -21,8 +21,6 @@ from torchmetrics import Metric
 
 from lightkit.errors import ConfigError
 
-__all__ = ["Computation", "has_convolutions", "missing_for_compiling"]
-
 _log = logging.getLogger("lightkit")
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

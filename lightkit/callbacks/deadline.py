@@ -12,12 +12,9 @@ from typing import Any, NoReturn
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
-from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch, is_last_for_now
-from lightkit.callbacks.distributed_flag import DistributedFlag
+from lightkit.callbacks.checkpoint import Checkpoint, DistributedFlag, can_save_within_epoch, is_last_for_now
 from lightkit.errors import OutOfTime
 from lightkit.runs.deadline import format_duration
-
-__all__ = ["STOPPED_BY", "StopAtDeadline"]
 
 STOPPED_BY = "deadline"
 """What the records of a run that ended early, and well, say of the reason."""

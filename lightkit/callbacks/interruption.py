@@ -11,12 +11,9 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 from pytorch_lightning.trainer.connectors.signal_connector import _HandlersCompose
 
-from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch, is_last_for_now
-from lightkit.callbacks.distributed_flag import DistributedFlag
+from lightkit.callbacks.checkpoint import Checkpoint, DistributedFlag, can_save_within_epoch, is_last_for_now
 from lightkit.errors import Interrupted
 from lightkit.runs.signals import SignalWatch
-
-__all__ = ["StopOnSignal"]
 
 _REGISTER = "register_signal_handlers"
 

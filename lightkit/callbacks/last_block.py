@@ -8,8 +8,6 @@ from pathlib import Path
 
 from lightkit.config import shown_path
 
-__all__ = ["last_block"]
-
 
 def last_block(
     *,

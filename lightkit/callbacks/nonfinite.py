@@ -25,20 +25,6 @@ from lightkit import runs
 from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, NonfiniteLoss
 
-__all__ = [
-    "BadBatch",
-    "BadBatches",
-    "BatchIndices",
-    "FiniteLoss",
-    "LateLosses",
-    "StateSnapshot",
-    "fault_of_loss",
-    "loss_of",
-    "nan_weights",
-    "not_finite_at_first",
-    "spoilt_weights",
-]
-
 _MOST_IN_A_ROW = 10
 _NUM_NAMED = 3
 _OF_NONE = "`training_step` returned `None`. If this was on purpose, ignore this warning..."  # Lightning 2.6.6

@@ -48,28 +48,10 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit import runs
-from lightkit.callbacks.epoch_meter import EpochMeter
-from lightkit.callbacks.recorder import end_of
+from lightkit.callbacks.recorder import EpochMeter, end_of
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.files import finite
 from lightkit.runs.webhook import CLOSE_TIMEOUT_S, BackgroundSender, HttpMessage, check_address, send
-
-__all__ = [
-    "KINDS",
-    "Kind",
-    "Message",
-    "Notifier",
-    "SlackNotifier",
-    "WebhookNotifier",
-    "as_json",
-    "best_of",
-    "is_told",
-    "last_lines",
-    "masked",
-    "numbers_in",
-    "places_of",
-    "this_run",
-]
 
 Kind = Literal["start", "epoch", "end", "failure", "gate"]
 KINDS: tuple[Kind, ...] = ("start", "epoch", "end", "failure", "gate")

@@ -25,8 +25,6 @@ from lightkit.prediction.inference import ProgressLines, select_class_names
 from lightkit.prediction.table import Prediction
 from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks
 
-__all__ = ["ListedPredictions", "PredictionTable"]
-
 _SEAL_BYTES = 32  # of SHA-256
 
 

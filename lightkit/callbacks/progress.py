@@ -14,9 +14,7 @@ from pytorch_lightning.callbacks.progress.rich_progress import RichProgressBarTh
 from pytorch_lightning.trainer.states import TrainerFn
 from rich.text import Text
 
-from lightkit.callbacks.epoch_meter import Epoch, EpochMeter
-
-__all__ = ["PlainProgress", "RichProgress", "SilentProgress", "progress_for"]
+from lightkit.callbacks.recorder import Epoch, EpochMeter
 
 _THEME = RichProgressBarTheme(
     progress_bar="green",

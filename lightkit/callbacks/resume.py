@@ -12,8 +12,6 @@ from torch import distributed
 
 from lightkit.callbacks.checkpoint import resumes_within_epoch
 
-__all__ = ["ResumeState", "gather"]
-
 _KEY = "lightkit_resume"
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch
 from lightkit.errors import CheckpointError
 from lightkit.launch import Hung, Watchdog, heartbeat
 
-__all__ = ["StallWatch"]
-
 _log = logging.getLogger("lightkit")
 
 

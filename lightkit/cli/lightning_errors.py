@@ -14,7 +14,7 @@ from lightkit import runs
 from lightkit.config import KeyPath, Origin, Resolved, dotted, mistake
 from lightkit.config.tree import Leaf, walk
 from lightkit.errors import ConfigError, LightkitError, exception_chain
-from lightkit.runs.disk import free_bytes, in_bytes
+from lightkit.runs.files import free_bytes, in_bytes
 
 _SECTIONS = ("trainer", "callbacks", "logger", "lr_scheduler", "optimizer")
 _NO_METRIC = "Early stopping conditioned on metric"  # EarlyStopping of Lightning 2.6.6, a RuntimeError

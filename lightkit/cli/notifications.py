@@ -15,8 +15,7 @@ from lightkit.cli.config_loader import WITH_MODEL, load_config, options_of
 from lightkit.config import Problems, Resolved, mistake, read_scalar, split_arguments
 from lightkit.errors import PIPE_CLOSED, ConfigError, DataChanged, Interrupted, LightkitError, told_interruption
 from lightkit.launch import INHERITED, LAUNCH, this_rank
-from lightkit.runs.dead_man import HELD, DeadMansSwitch, sign_of
-from lightkit.runs.webhook import CLOSE_TIMEOUT_S
+from lightkit.runs.webhook import CLOSE_TIMEOUT_S, HELD, DeadMansSwitch, sign_of
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifiers import Notifier

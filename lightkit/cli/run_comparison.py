@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lightkit import runs
-from lightkit.callbacks.safe_loading import read_checkpoint
+from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.cli.tables import format_table
 from lightkit.config import shown_path
 from lightkit.runs.files import finite

@@ -57,8 +57,8 @@ from torch.optim.lr_scheduler import LRScheduler
 import lightkit
 from lightkit import runs
 from lightkit.callbacks import Checkpoint
+from lightkit.callbacks.checkpoint_io import CheckpointReader
 from lightkit.callbacks.notifiers import Notifier
-from lightkit.callbacks.safe_loading import CheckpointReader
 from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.cli.lightning_errors import explain_lightning_errors, locate_lightning_error, unwrap_errors
@@ -72,7 +72,7 @@ from lightkit.loggers import CSV, MLflow, TensorBoard
 from lightkit.models import ImageClassifier
 from lightkit.models.backbones import SMALL_CNN
 from lightkit.runs.deadline import format_duration
-from lightkit.runs.disk import existing_folder, in_bytes
+from lightkit.runs.files import existing_folder, in_bytes
 
 __all__ = ["SmokeReport", "run_smoke_check"]
 

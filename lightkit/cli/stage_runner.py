@@ -126,7 +126,7 @@ def import_lightning() -> None:
 
 def _run_once(context: RunContext) -> int:
     # Late: they load torch and Lightning, which takes seconds.
-    from lightkit.callbacks.checkpoint_audit import missing_checkpoint
+    from lightkit.callbacks.checkpoint_io import missing_checkpoint
     from lightkit.cli.lightning_cli import LightkitCLI
     from lightkit.cli.lightning_errors import explain_full_disk, explain_lightning_errors
     from lightkit.cli.run_header import print_run_end

@@ -30,10 +30,10 @@ from lightkit.callbacks import (
     VerifiedXLACheckpointIO,
     progress_for,
 )
+from lightkit.callbacks.checkpoint_io import CheckpointReader, check_content, read_checkpoint
 from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.nonfinite import nan_weights
 from lightkit.callbacks.notifiers import Notifier
-from lightkit.callbacks.safe_loading import CheckpointReader, check_content, read_checkpoint
 from lightkit.cli.context import RunContext
 from lightkit.cli.deadline_option import get_deadline
 from lightkit.cli.predict_images import build_prediction_callback

@@ -13,8 +13,7 @@ from lightkit.cli.console import choose_output_mode, configure_console, print_li
 from lightkit.cli.notifications import build_notifiers, create_heartbeat, find_job_name
 from lightkit.config import Problems, Resolved, near
 from lightkit.errors import ConfigError
-from lightkit.runs.dead_man import Sign
-from lightkit.runs.webhook import DeliveryError, send
+from lightkit.runs.webhook import DeliveryError, Sign, send
 
 __all__ = ["notify_test"]
 

@@ -22,7 +22,7 @@ from lightkit.data.transforms import normalised
 from lightkit.hardware.processor import available_memory_bytes
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.images.reading import UnreadableImageError
-from lightkit.runs.disk import in_bytes
+from lightkit.runs.files import in_bytes
 
 __all__ = [
     "BatchesAhead",

@@ -56,8 +56,8 @@ from lightkit.export.proof import Mismatch, Proof, Reference, prove
 from lightkit.export.samples import EvaluationSamples
 from lightkit.export.target import ExportTarget, WriteOptions, clone_inputs
 from lightkit.hardware.packages import describe_packages
+from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import flush, read_json, write_json
-from lightkit.runs.integrity import digest
 from lightkit.version import __version__
 
 # torch's exporter writes 18 and converts that to others (2.15 downwards as well, if an operator allows it); those from

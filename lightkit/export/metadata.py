@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import read_json
-from lightkit.runs.integrity import digest
 
 FILES = {
     "torch_export": "model.pt2",

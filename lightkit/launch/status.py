@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from lightkit.launch.ranks import SUPERVISOR, Rank
 from lightkit.runs.files import read_json, write_json
-from lightkit.runs.process import describe_process, is_gone
+from lightkit.runs.lock import describe_process, is_gone
 
 __all__ = ["LAUNCHES", "RankStatus", "StatusStore", "make_folder", "make_shared_folder"]
 

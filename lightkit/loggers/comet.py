@@ -17,8 +17,6 @@ from torch import Tensor
 from lightkit import runs
 from lightkit.errors import ConfigError, LightkitError
 
-__all__ = ["Comet"]
-
 
 class Comet(CometLogger):
     """Record parameters, metrics and pictures with Comet. Needs ``pip install 'lightkit[comet]'``.

@@ -11,8 +11,6 @@ from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 
 from lightkit import runs
 
-__all__ = ["CSV"]
-
 
 class CSV(CSVLogger):
     """Write every logged metric to ``metrics.csv``; a resumed run appends to it.

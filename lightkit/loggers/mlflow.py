@@ -44,8 +44,6 @@ from lightkit.loggers.mlflow_address import as_key, find_address, manifest_tags,
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-__all__ = ["MLflow"]
-
 _log = logging.getLogger("lightkit.loggers")
 
 # MLflow's client tries seven times over two minutes; here the sending thread tries again, and a start should fail soon.

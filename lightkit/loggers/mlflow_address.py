@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 from lightkit import runs
 from lightkit.errors import ConfigError
 
-__all__ = ["Address", "as_key", "find_address", "manifest_tags", "mask_password"]
-
 _BARE = ("databricks", "databricks-uc")  # whole URIs: the workspace of the default profile
 
 

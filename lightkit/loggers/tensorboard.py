@@ -21,8 +21,6 @@ from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.errors import OutOfTime
 
-__all__ = ["TensorBoard"]
-
 _log = logging.getLogger("lightkit.loggers")
 
 

@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
-from lightkit.callbacks.safe_loading import read_checkpoint
+from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.config import near, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.bare_trainer import build_bare_trainer

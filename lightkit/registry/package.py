@@ -19,8 +19,8 @@ from lightkit.export.exporter import write_file
 from lightkit.export.metadata import FILES, RECORD, TensorSpec
 from lightkit.export.target import ExportTarget, WriteOptions, include_preprocessing
 from lightkit.export.worker import flatten
+from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import write_json
-from lightkit.runs.integrity import digest
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature

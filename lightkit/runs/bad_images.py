@@ -17,8 +17,6 @@ from typing import NamedTuple
 from lightkit.errors import visible
 from lightkit.runs.files import aside_of
 
-__all__ = ["BadImage", "BadImageList", "most_frequent"]
-
 _NUM_REASONS = 3
 _ENCODING = {"encoding": "utf-8", "errors": "surrogateescape"}
 

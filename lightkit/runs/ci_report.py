@@ -17,19 +17,7 @@ from lightkit.config import shown_path
 from lightkit.errors import ConfigError, LightkitError, visible
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import read_json, write_text
-from lightkit.runs.run import Run
-
-__all__ = [
-    "STEP_SUMMARY",
-    "Case",
-    "add_fit_page",
-    "add_step_summary",
-    "check_cases",
-    "check_page",
-    "junit_on_failure",
-    "markdown_table",
-    "write_junit",
-]
+from lightkit.runs.folder import Run
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """Variable with the path of the file that the CI system reads."""

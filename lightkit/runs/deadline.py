@@ -7,8 +7,6 @@ from datetime import datetime, time, timedelta, timezone
 
 from lightkit.errors import ConfigError
 
-__all__ = ["format_duration", "parse_deadline", "parse_duration"]
-
 _EXPECTED = (
     "expected a time of day such as 05:30, a duration such as 4h, 90m or 1h30m, or a date with a time such as "
     "2026-11-23T05:30"

@@ -16,8 +16,6 @@ from typing import Any
 
 from lightkit.runs.files import read_json, write_json
 
-__all__ = ["INPUTS", "Inputs", "changes_between", "joined", "read_inputs", "shown_size"]
-
 INPUTS = "inputs.json"
 _SCHEMA = 1
 _MOST_FILES = 100_000  # of a place; above that a folder has one digest for all files in it

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.runs.files import read_json
-from lightkit.runs.folder import list_runs
+from lightkit.runs.folder import Run, list_runs
 from lightkit.runs.lock import lock_holder
-from lightkit.runs.run import Run
-
-__all__ = ["KILLED", "PROMOTED", "IndexedRun", "index_runs", "infer_mode", "stamp_activity"]
 
 KILLED = "killed"
 """Status of a run that says ``running`` and whose process is gone; summary.json has no such word."""

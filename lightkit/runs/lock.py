@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,9 +20,6 @@ from typing import Any
 
 from lightkit.errors import ConfigError, LightkitError, RunLocked
 from lightkit.runs.files import write_json
-from lightkit.runs.process import describe_process, is_gone
-
-__all__ = ["HELD_LOCK", "Lock", "LockOwner", "lock_holder"]
 
 HELD_LOCK = "_LIGHTKIT_LOCK"
 """Environment variable by which the owner of a job lets a process that it starts work on the job."""
@@ -308,3 +306,56 @@ def lock_holder(root: Path | str, name: str, stale_s: float = 300.0) -> dict[str
         "heartbeat": f"{datetime.fromtimestamp(owner.heartbeat_s, timezone.utc):%Y-%m-%d %H:%M:%S UTC}",
         "folder": owner.record.get("folder"),
     }
+
+
+def describe_process() -> dict[str, Any]:
+    """Describe this process so that `is_gone` can recognize it later, also from another process."""
+    return {
+        "host": socket.gethostname(),
+        "kernel": _describe_kernel(),
+        "pid": os.getpid(),
+        "process_started": _read_start(os.getpid()),
+    }
+
+
+def is_gone(process: Mapping[str, Any]) -> bool | None:
+    """Tell whether a process has ended; None for another host, another container or an earlier boot.
+
+    Args:
+        process: Result of `describe_process` in that process.
+    """
+    here = (socket.gethostname(), _describe_kernel())
+    if (process.get("host"), process.get("kernel")) != here or not isinstance(process.get("pid"), int):
+        return None
+    started = _read_start(process["pid"])
+    return started is None or started != process.get("process_started")
+
+
+def _describe_kernel() -> str:
+    """Name the boot and the PID namespace, within which a process number means one process."""
+    names = []
+    with suppress(OSError):  # macOS has neither
+        names.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip())
+        names.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(names)
+
+
+def _read_start(pid: int) -> str | None:
+    """Read the start time of a process in a unit that does not change; None if it is dead or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None if Path("/proc/self/stat").exists() else _ask_psutil(pid)
+    # proc(5): the second field is the command in parentheses, which may hold spaces; then state, ..., 22 starttime.
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _ask_psutil(pid: int) -> str | None:
+    """Do the same on macOS. On Linux psutil adds the boot time, which moves when the clock is set."""
+    import psutil  # slow to import, and not needed on Linux
+
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
+    return None

@@ -10,9 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lightkit.hardware import PACKAGES, describe_packages, processor
-
-__all__ = ["PACKAGES", "build_manifest", "describe_git", "describe_hardware", "describe_packages", "git_output"]
+from lightkit.hardware import describe_packages, processor
 
 
 def build_manifest(

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from lightkit.runs.files import write_text
 
-__all__ = ["MetricsTable"]
-
 _KEYS = ("epoch", "step")
 _DURABLE_EVERY_S = 1.0  # a loss of power may cost the rows of the last second, which spares short epochs the wait
 

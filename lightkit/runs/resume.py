@@ -12,17 +12,6 @@ import yaml
 from lightkit import runs
 from lightkit.errors import ConfigError
 
-__all__ = [
-    "RunSettings",
-    "RunStart",
-    "check_checkpoint_file",
-    "choose_start",
-    "compare_configs",
-    "find_checkpoint",
-    "open_named_run",
-    "restart_run",
-]
-
 
 @dataclass
 class RunSettings:

@@ -13,13 +13,10 @@ from itertools import islice
 from pathlib import Path
 
 from lightkit.errors import ConfigError, RunLocked
-from lightkit.runs.folder import list_runs, point_latest
+from lightkit.runs.checkpoints import choose_good
+from lightkit.runs.folder import Run, list_runs, point_latest
 from lightkit.runs.index import IndexedRun, infer_mode, stamp_activity
-from lightkit.runs.integrity import choose_good
 from lightkit.runs.lock import Lock, lock_holder
-from lightkit.runs.run import Run
-
-__all__ = ["DeletionPlan", "RetentionRules", "delete_hidden_runs", "hide_runs", "plan_deletions"]
 
 _log = logging.getLogger("lightkit")
 _HIDDEN = ".deleting-"

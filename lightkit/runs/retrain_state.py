@@ -24,10 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.runs.files import read_json, write_json
-from lightkit.runs.folder import list_runs
-from lightkit.runs.run import Run
-
-__all__ = ["RUN_FILE", "STAGES", "RetrainState", "StageState", "find_unfinished", "median_durations"]
+from lightkit.runs.folder import Run, list_runs
 
 STAGES = ("fit", "test", "export", "gate", "promote")
 RUN_FILE = "_LIGHTKIT_RETRAIN"

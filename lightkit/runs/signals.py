@@ -14,8 +14,6 @@ from types import FrameType
 
 from lightkit.errors import Interrupted, is_interruption
 
-__all__ = ["PATIENCE_S", "SignalWatch", "kill_children"]
-
 PATIENCE_S = 11.5
 """Seconds from a signal to the end of a process that does not end by itself; with its last words less than 15 s."""
 

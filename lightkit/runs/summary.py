@@ -28,8 +28,6 @@ from typing import Any
 
 from lightkit.runs.files import read_json, write_json
 
-__all__ = ["STATUSES", "SUMMARY_SCHEMA", "Summary"]
-
 SUMMARY_SCHEMA = Path(__file__).with_name("summary.schema.json")
 """JSON Schema of the file; `lightkit schema --summary` prints it."""
 STATUSES = ("running", "done", "failed", "interrupted", "preempted")

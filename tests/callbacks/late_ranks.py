@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from pytorch_lightning.strategies import DDPStrategy
 
-from lightkit.callbacks import distributed_flag
+from lightkit.callbacks import checkpoint
 from lightkit.errors import OutOfTime
 from tests.callbacks.late_training import Hands, trained
 
@@ -41,7 +41,7 @@ def _of_a_rank(folder: Path, deadline_s: float, hands: Hands, **settings: Any) -
     strategy = Counted()
     hands.now_s += int(os.environ.get("LOCAL_RANK", "0")) * 100 * FAR_S
     began_s, stopped, error = hands.now_s, list[str](), ""
-    with mock.patch.object(distributed_flag, "time", SimpleNamespace(monotonic=hands)):
+    with mock.patch.object(checkpoint, "time", SimpleNamespace(monotonic=hands)):
         try:
             _, stopped = trained(
                 folder, deadline_s, hands, batches=BATCHES, devices=2, strategy=strategy,

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lightkit import runs
 from lightkit.callbacks import Checkpoint, ResumeState, VerifiedCheckpointIO
-from lightkit.callbacks.distributed_flag import DistributedFlag
+from lightkit.callbacks.checkpoint import DistributedFlag
 from lightkit.data.loader import train_loader
 from lightkit.errors import ConfigError
 

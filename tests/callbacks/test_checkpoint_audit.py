@@ -12,7 +12,7 @@ from pytorch_lightning.plugins import CheckpointIO, TorchCheckpointIO
 from torch.utils.data import DataLoader
 
 from lightkit.callbacks import Checkpoint, VerifiedCheckpointIO
-from lightkit.callbacks.checkpoint_audit import missing_checkpoint
+from lightkit.callbacks.checkpoint_io import missing_checkpoint
 
 
 class Point(LightningModule):

@@ -9,7 +9,7 @@ import torch
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO, checkpoint_io
 from lightkit.errors import CheckpointError
-from lightkit.runs import disk
+from lightkit.runs import files
 
 CONTENT = {"state_dict": {"weight": torch.arange(3.0)}, "hyper_parameters": {"token": "hunter2"}}
 
@@ -120,7 +120,7 @@ def test_what_is_damaged_while_the_process_runs_is_noticed_too(tmp_path: Path) -
 def test_what_does_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, writer = tmp_path / "last.ckpt", VerifiedCheckpointIO()
     _saved(writer, tmp_path, 0)
-    monkeypatch.setattr(disk, "free_bytes", lambda _: 100_000)
+    monkeypatch.setattr(files, "free_bytes", lambda _: 100_000)
     large = {**CONTENT, "state_dict": {"weight": torch.zeros(100_000)}}
     with pytest.raises(CheckpointError, match=r"last\.ckpt needs 470 kB, but 100 kB are free on its disk\. It was not"):
         writer.save_checkpoint(large, path)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import EarlyStopping
 
-from lightkit.callbacks import distributed_flag
+from lightkit.callbacks import checkpoint
 from lightkit.callbacks.deadline import STOPPED_BY, StopAtDeadline
 from lightkit.errors import OutOfTime
 from tests.callbacks.late_training import BATCHES, Hands, OfTwo, trained
@@ -117,7 +117,7 @@ def test_ranks_that_ask_now_and_then_stop_where_one_process_does(
     for name, settings in {"alone": dict[str, Any](), "of_two": {"strategy": strategy}}.items():
         hands = Hands(slow_from, slow_s, batch_s=batch_s)
         hands.spikes_s = spikes_s
-        monkeypatch.setattr(distributed_flag, "time", SimpleNamespace(monotonic=hands))
+        monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=hands))
         trainer, stopped = trained(tmp_path / name, deadline_s, hands, batches=100, **settings)
         assert stopped == [STOPPED_BY]
         assert hands.now_s <= deadline_s
@@ -129,15 +129,15 @@ def test_ranks_that_ask_now_and_then_stop_where_one_process_does(
 def test_a_wish_of_the_first_rank_holds_until_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hands = Hands(batch_s=0.001)
     hands.spikes_s = {96: 300.0}  # one more like this is too many; the next question comes later
-    monkeypatch.setattr(distributed_flag, "time", SimpleNamespace(monotonic=hands))
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=hands))
     trainer, stopped = trained(tmp_path, 600, hands, batches=64, strategy=OfTwo())
     assert stopped == [STOPPED_BY]
-    assert 97 < trainer.global_step <= 97 + distributed_flag.MOST_BATCHES
+    assert 97 < trainer.global_step <= 97 + checkpoint.MOST_BATCHES
 
 
 def test_near_the_deadline_ranks_ask_after_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hands = Hands(96, 5.0, batch_s=0.02)  # far from the deadline, the question after these would come 8 batches later
-    monkeypatch.setattr(distributed_flag, "time", SimpleNamespace(monotonic=hands))
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=hands))
     trainer, stopped = trained(tmp_path, 24, hands, batches=64, strategy=OfTwo())
     assert stopped == [STOPPED_BY]
     assert trainer.global_step > 96

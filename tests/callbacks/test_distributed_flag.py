@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.callbacks import distributed_flag
-from lightkit.callbacks.distributed_flag import MOST_BATCHES, DistributedFlag
+from lightkit.callbacks import checkpoint
+from lightkit.callbacks.checkpoint import MOST_BATCHES, DistributedFlag
 
 NUM_BATCHES = 60
 
@@ -47,7 +47,7 @@ def agreed(
 ) -> tuple[list[list[bool]], int]:
     """Give what each rank was told after each batch, and the number of messages; rank 1 wants it from a batch on."""
     meeting, told, here = threading.Barrier(2), dict[int, torch.Tensor](), threading.local()
-    monkeypatch.setattr(distributed_flag, "time", SimpleNamespace(monotonic=lambda: here.rank.now_s))
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: here.rank.now_s))
     ranks = [Rank(number, meeting, told) for number in range(2)]
 
     def trained(rank: Any) -> list[bool]:

@@ -14,7 +14,7 @@ import torch
 
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
-from lightkit.callbacks.safe_loading import CheckpointReader, check_content, read_checkpoint
+from lightkit.callbacks.checkpoint_io import CheckpointReader, check_content, read_checkpoint
 from lightkit.errors import ConfigError
 
 LOOPS: dict[str, Any] = {name: {} for name in ("fit_loop", "validate_loop", "test_loop", "predict_loop")}

@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import (
 )
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightkit.callbacks.epoch_meter import learning_rates
+from lightkit.callbacks.recorder import learning_rates
 from lightkit.distributed import ScaledLearningRate
 from lightkit.errors import ConfigError
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from lightkit.errors import DataError
 from lightkit.export.metadata import DIGEST_KEY, NO_DIGEST, check_digest, embed_digest, find_digest_fault
-from lightkit.runs.integrity import digest
+from lightkit.runs.checkpoints import digest
 
 
 def recorded(file: Path, **more: Any) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from lightkit.launch import LaunchSettings, RankStatus, plan_launch
 from lightkit.launch.supervisor import Timeouts
-from lightkit.runs.process import describe_process
+from lightkit.runs.lock import describe_process
 
 SUPERVISE = """
 import json

@@ -14,7 +14,7 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.export.metadata import Metadata
 from lightkit.models import ImageClassifier
 from lightkit.models.exported import load_exported
-from lightkit.runs.integrity import digest
+from lightkit.runs.checkpoints import digest
 
 NAMES = ("daisy", "rose", "tulip")
 

@@ -20,7 +20,7 @@ from torch.export import Dim
 
 from lightkit.errors import CheckpointError, ConfigError
 from lightkit.registry.logged_model import draw_samples, load_logged_model, load_module, scriptable_graph
-from lightkit.runs.integrity import digest
+from lightkit.runs.checkpoints import digest
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning"),  # 2026-11: of mlflow 3.17 to itself

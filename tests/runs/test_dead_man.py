@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.runs.dead_man import DeadMansSwitch, sign_of
+from lightkit.runs.webhook import DeadMansSwitch, sign_of
 from tests.receiving import CANARY, Answer, receiving
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from lightkit.errors import CheckpointError
-from lightkit.runs import disk
+from lightkit.runs import files
 
 
 def test_what_is_free_is_what_this_user_may_write(tmp_path: Path) -> None:
     near = pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)  # others write meanwhile
-    assert disk.free_bytes(tmp_path) == near
-    assert disk.free_bytes(tmp_path / "not" / "yet" / "there.ckpt") == near
+    assert files.free_bytes(tmp_path) == near
+    assert files.free_bytes(tmp_path / "not" / "yet" / "there.ckpt") == near
 
 
 def test_the_memory_is_told_too(tmp_path: Path) -> None:
-    free = disk.what_is_free(tmp_path)
+    free = files.what_is_free(tmp_path)
     assert free.keys() == {"disk_free_bytes", "memory_free_bytes"}
     assert all(isinstance(value, int) and value > 0 for value in free.values())
 
@@ -29,11 +29,11 @@ def test_nobody_knows_what_is_free_where_the_system_does_not_tell(
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(os, "statvfs", refuse)
-    assert disk.free_bytes(tmp_path) is None
-    disk.check_room(tmp_path / "last.ckpt", 1 << 60)
+    assert files.free_bytes(tmp_path) is None
+    files.check_room(tmp_path / "last.ckpt", 1 << 60)
 
 
 def test_what_does_not_fit_is_told_with_both_numbers(tmp_path: Path) -> None:
-    disk.check_room(tmp_path / "last.ckpt", 1)
+    files.check_room(tmp_path / "last.ckpt", 1)
     with pytest.raises(CheckpointError, match=r"last\.ckpt needs 1e\+03 TB, but .* are free on its disk.*was not wr"):
-        disk.check_room(tmp_path / "last.ckpt", 10**15)
+        files.check_room(tmp_path / "last.ckpt", 10**15)

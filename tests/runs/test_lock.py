@@ -16,7 +16,7 @@ import pytest
 
 from lightkit import runs
 from lightkit.errors import ConfigError, LightkitError, RunLocked
-from lightkit.runs.process import describe_process, is_gone
+from lightkit.runs.lock import describe_process, is_gone
 
 forks = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 DEAD_PID = 2**22 + 1

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lightkit import runs
 from lightkit.errors import ConfigError
+from lightkit.runs.checkpoints import choose_good
 from lightkit.runs.index import IndexedRun, index_runs
-from lightkit.runs.integrity import choose_good
 from lightkit.runs.retention import DeletionPlan, RetentionRules, delete_hidden_runs, hide_runs, plan_deletions
 from tests.runs.trees import EPOCH, plant, run_id
 

@@ -5,29 +5,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import zipfile
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from lightkit.runs.files import aside_of, flush, write_text
-
-__all__ = [
-    "PassedOver",
-    "choose_good",
-    "digest",
-    "fault_of",
-    "forget_cached",
-    "keep",
-    "last_good",
-    "newest_written",
-    "remove_leftovers",
-    "sidecar",
-    "verify",
-    "write_aside",
-]
 
 _log = logging.getLogger(__name__)
 _PREFERRED = ("last.ckpt", "best.ckpt")
@@ -251,3 +237,97 @@ def _archive_fault(path: Path) -> str | None:
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
         return f"it has no {sidecar(path).name}, and its archive cannot be read ({error})"
     return None if damaged is None else f"it has no {sidecar(path).name}, and {damaged} in its archive is damaged"
+
+
+_ARCHIVE = b"PK\x03\x04"
+_PICKLE = b"\x80"
+"""How a file that torch.save writes begins: a zip archive, before torch 1.6 a pickle."""
+
+
+def fault_of_checkpoint(path: Path) -> str | None:
+    """Say what is wrong with a file: another kind of file, cut short, or altered; None where nothing is.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    with path.open("rb") as stream:
+        begins = stream.read(4)
+    if not begins:
+        return "is empty"
+    if not begins.startswith((_ARCHIVE, _PICKLE)):
+        return "is not a checkpoint: it is no file that torch.save has written"
+    if begins.startswith(_ARCHIVE) and zipfile.is_zipfile(path) and (other := _other_archive(path)):
+        return f"is not a checkpoint: it is {other}"
+    return fault_of(path, is_archive=begins.startswith(_ARCHIVE))
+
+
+def _other_archive(path: Path) -> str | None:
+    """Say what a zip archive is where it is none of torch.save."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, ValueError):
+        return None  # damaged, which is told elsewhere
+    inside = {name.partition("/")[2] for name in names}
+    if "archive_format" in inside or any(name.startswith("models/") for name in inside):
+        return "a model that torch.export has written"
+    if "constants.pkl" in inside:
+        return "a TorchScript model"
+    return None if "data.pkl" in inside else "a zip archive that torch.save has not written"
+
+
+_told: list[set[str]] = []
+_NAMED = re.compile(r"(?:GLOBAL|global:?|class|function|REDUCE|NEWOBJ|BUILD for)\s+`?([A-Za-z_][\w.]*\.[\w.]*\w)")
+_MOST_SHOWN = 5
+
+
+@contextmanager
+def trusting() -> Iterator[None]:
+    """Let files bring code along for as long as the block lasts."""
+    _told.append(set())
+    try:
+        yield
+    finally:
+        _told.pop()
+
+
+def is_trusting() -> bool:
+    """Tell whether files may bring code along."""
+    return bool(_told)
+
+
+def is_first_trusted(path: Path | str) -> bool:
+    """Tell whether a file is allowed more than tensors for the first time, so that it is told once."""
+    if not _told or str(path) in _told[-1]:
+        return False
+    _told[-1].add(str(path))
+    return True
+
+
+def classes_named(message: str) -> list[str]:
+    """Find the classes and functions that torch names where it refuses a file."""
+    return list(dict.fromkeys(_NAMED.findall(message)))
+
+
+def refusal(path: Path | str, names: Collection[str]) -> str:
+    """Say that a file is not loaded, and why.
+
+    Args:
+        path: The file.
+        names: Classes and functions that loading it would call; none where they are not known.
+    """
+    return (
+        f"{path} holds {_listed(names)} beside tensors and plain values. Loading that can run code, so nothing of it "
+        f"was loaded. If you know who made the file, --trust on the command line allows it."
+    )
+
+
+def allowance(path: Path | str, names: Collection[str]) -> str:
+    """Say what ``--trust`` has allowed, for a warning."""
+    return f"--trust: {path} holds {_listed(names)} beside tensors and plain values; loading it may run code"
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = sorted(names)[:_MOST_SHOWN]
+    more = len(names) - len(shown)
+    return (", ".join(shown) + (f" and {more} more" if more else "")) or "objects"
