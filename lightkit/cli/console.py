@@ -167,7 +167,7 @@ def guard_standard_output() -> None:
 
     Only at the stream itself an error of the system is known to be about standard output, and about no other file.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):  # not where there is none, or a stand-in
+    if isinstance(sys.stdout, io.TextIOWrapper) and not isinstance(sys.stdout, _GuardedOutput):  # no stand-in
         sys.stdout = _GuardedOutput(sys.stdout)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from lightkit.registry.evaluation import (
 from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, read_gate, split_of
 from lightkit.registry.promotion import read_moves, recent_champions
 from lightkit.registry.store import Registry, address_of_run, find_version, list_versions, open_registry
+from lightkit.runs.retrain_state import IS_TESTED
 from lightkit.version import __version__
 
 if TYPE_CHECKING:
@@ -129,7 +131,12 @@ class _Evaluation:
                     "gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null."
                 )
             data = evaluation_data(own_data, split_of(metric))
-            candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
+            tested = self._find_test_scores(metric)
+            if tested is not None and data.measure():
+                candidate = ModelScores(f"run {run_name}", tested)
+                print_line(f"scores {candidate.name}: those of its test", self.context.mode)
+            else:
+                candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
             baseline_scores = None
             if baseline is not None:
                 if baseline.sha256 == sha256:
@@ -158,6 +165,23 @@ class _Evaluation:
             decide(self.settings, candidate, baseline_scores, drift=drift, num_samples=num_samples, run=run_name)
             | about
         )
+
+    def _find_test_scores(self, metric: str) -> Mapping[str, float] | None:
+        """Find the scores of this checkpoint by the retrain's test, if that ran on one device in full precision."""
+        trainer, stages = self.context.resolved.values.get("trainer") or {}, runs.read_json(self.run.summary_path) or {}
+        hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
+        scores: Mapping[str, float] = (stages.get("stages") or {}).get("test") or {}
+        if (
+            IS_TESTED not in os.environ
+            or self.settings.slices
+            or not math.isfinite(scores.get(metric, math.nan))
+            or self.checkpoint.resolve() != (self.run.checkpoints / "best.ckpt").resolve()
+            or hardware.get("devices") != 1
+            or trainer.get("limit_test_batches") is not None
+            or str(trainer.get("precision", "32")) not in ("32", "32-true", "None")
+        ):
+            return None
+        return scores
 
     def _open_registry(self, stack: ExitStack) -> Registry | None:
         """Open the registry; None where the settings need none, or nothing was registered yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shlex
 import shutil
 import sys
@@ -50,6 +51,7 @@ from lightkit.export.target import (
     include_preprocessing,
     make_target,
 )
+from lightkit.runs.retrain_state import RUN_FILE
 
 if TYPE_CHECKING:
     from lightkit.cli.context import RunContext
@@ -318,7 +320,7 @@ def _print_report(report: ExportReport, mode: OutputMode) -> None:
     print_table(report, sys.stdout)
     print_line(f"files {shown_path(report.folder)}", mode)
     for_images = [artefact for artefact in report.artefacts if artefact.metadata.preprocessing is not None]
-    if for_images:
+    if for_images and RUN_FILE not in os.environ:
         first = min(for_images, key=lambda artefact: _PREDICT_ORDER.index(artefact.metadata.format))
         print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', shown_path(first.path)])} IMAGES", mode)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -11,6 +12,7 @@ from lightkit.callbacks import PredictionTable, last_block
 from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.context import RunContext
 from lightkit.config import Hardware, shown_path
+from lightkit.runs.retrain_state import RUN_FILE
 
 __all__ = ["RunHeader", "print_run_end"]
 
@@ -54,6 +56,7 @@ def print_run_end(trainer: Trainer, run: runs.Run, session: RunContext) -> None:
         return
     if session.mode not in ("terminal", "plain") or not trainer.is_global_zero:
         return
+    in_retrain = RUN_FILE in os.environ  # which has a closing block of its own
     if session.command == "fit":
         best = (runs.read_json(run.summary_path) or {}).get("best") or {}
         path = run.checkpoints / "best.ckpt"
@@ -66,10 +69,13 @@ def print_run_end(trainer: Trainer, run: runs.Run, session: RunContext) -> None:
             commands=_next_commands(trainer, run),
             notices=_unsent(trainer),
         )
+        if in_retrain:
+            block = "\n".join(line for line in block.splitlines() if line.startswith(("best", "note")))
     else:
         tables = [callback.path for callback in trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
-        block = f"table {shown_path(tables[0])}" if tables else f"run   {shown_path(run.folder)}"
-    print_line(block, session.mode)
+        block = f"table {shown_path(tables[0])}" if tables else "" if in_retrain else f"run   {shown_path(run.folder)}"
+    if block:
+        print_line(block, session.mode)
 
 
 def _next_commands(trainer: Trainer, run: runs.Run) -> list[list[str]]:

@@ -1,23 +1,29 @@
-"""`lightkit retrain`: fit, test, export, gate and promote, one after another, each a process of its own."""
+"""`lightkit retrain`: fit, test, export, gate and promote, one after another, each in a forked process of its own."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import hashlib
 import importlib.util
 import json
+import multiprocessing
 import os
+import runpy
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
+
+import psutil
 
 from lightkit import runs
 from lightkit.cli.command_line import Takes, parse_command_line
@@ -30,14 +36,21 @@ from lightkit.cli.job_lock import create_job_lock, find_job
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.config import mistake, near, read_scalar, shown_path
 from lightkit.errors import ConfigError, OutOfTime
-from lightkit.launch.local import ProcessTree, start_tree
+from lightkit.launch.plan import THREADS
 from lightkit.registry.gate import RECORD, read_gate
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
 from lightkit.runs.deadline import format_duration, parse_deadline, parse_duration
 from lightkit.runs.index import PROMOTED
 from lightkit.runs.resume import RunSettings
-from lightkit.runs.retrain_state import RUN_FILE, RetrainState, StageState, find_unfinished, median_durations
-from lightkit.runs.signals import SignalWatch
+from lightkit.runs.retrain_state import (
+    IS_TESTED,
+    RUN_FILE,
+    RetrainState,
+    StageState,
+    find_unfinished,
+    median_durations,
+)
+from lightkit.runs.signals import SignalWatch, kill_children
 
 __all__ = ["CommandRunner", "Retrain", "RetrainOptions", "StageResult", "retrain"]
 
@@ -46,9 +59,10 @@ _HELP = f"""\
 {_USAGE}
 
 Fit, test, export, gate and promote, as a schedule does at night. -c and keys are those of lightkit fit. Each stage is a
-command of its own; the run's retrain.json says how far they have come. After a kill the same command goes on with the
-stage that was not finished: nothing is trained or promoted twice. It holds the job's lock from the first stage to the
-last. Without gate.metric nothing is judged, and nothing promoted.
+process, forked from one that has imported torch once; the run's retrain.json says how far they have come. After a kill
+the same command goes on with the stage that was not finished: nothing is trained or promoted twice. It holds the job's
+lock from the first stage to the last. The gate takes the scores of test where it can. Without gate.metric nothing is
+judged, and nothing promoted.
 
   -c FILE              a layer of the config; later ones win over earlier ones
   --deadline WHEN      be done by then: 05:30 (the next), a duration such as 4h, 90m or 1h30m, or 2026-11-23T05:30.
@@ -94,6 +108,11 @@ _INTERRUPTIONS = (_INTERRUPTED, 129, 130, 138, 143)
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 _RESERVE_FACTOR, _RESERVE_EXTRA_S = 1.5, 10.0
 _FIRST_RESERVE_SHARE, _MAX_FIRST_RESERVE_S = 0.25, 900.0
+_HEAVY_MODULES = (
+    *("lightkit.cli.lightning_cli", "lightkit.cli.model_export", "lightkit.cli.gate_evaluation"),
+    *("lightkit.cli.registration", "mlflow.pytorch"),  # not onnxruntime: a fork waits forever for its threads
+)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's <sys/prctl.h>
 _NOTIFIERS = ("lightkit.callbacks.SlackNotifier", "lightkit.callbacks.WebhookNotifier")
 
 
@@ -196,9 +215,11 @@ def _retrain(words: list[str], options: RetrainOptions, notifier: CommandNotifie
     settings = RunSettings(**{**values, "name": values.get("name") or context.default_name})
     root, name = find_job(settings)
     _check(context, options)
-    context.attach_notifier(notifier)
-    lock = create_job_lock(context, settings)
-    with lock, CommandRunner() as runner:
+    if context.launch.threads is not None:
+        os.environ[THREADS] = str(context.launch.threads)  # which torch reads when it is imported
+    with CommandRunner() as runner, ExitStack() as stack:
+        context.attach_notifier(notifier)
+        lock = stack.enter_context(create_job_lock(context, settings))
         environment = lock.delegate()
         work = Retrain(
             context, options, root=root, name=name, deadline=deadline, runner=runner, environment=environment
@@ -271,18 +292,25 @@ class StageResult:
 
 
 class CommandRunner:
-    """Runs commands of lightkit as processes and forwards signals to the running one; a context manager.
+    """Run commands of lightkit one after another and forward signals to the running one; a context manager.
 
-    Between two commands a signal is remembered. Signals that this process was started to ignore are left alone, but for
-    SIGTERM.
+    Each command is a process forked from one that has imported torch, Lightning and MLflow once: a command that crashes
+    or fills the memory of a GPU leaves the others alone. Between two commands a signal is remembered. Signals that this
+    process was started to ignore are left alone, but for SIGTERM. Enter it before this process starts a thread.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._tree: ProcessTree | None = None
+        self._pid: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> CommandRunner:
+        self._connection, connection = multiprocessing.Pipe()
+        self._server_pid = os.fork()
+        if self._server_pid == 0:
+            self._connection.close()
+            _serve_commands(connection)
+        connection.close()
         for signum in _SIGNALS:
             if signal.getsignal(signum) != signal.SIG_IGN or signum == signal.SIGTERM:
                 self._before[signum] = signal.signal(signum, self._handle)
@@ -292,14 +320,18 @@ class CommandRunner:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
         self._before.clear()
+        self._connection.close()
+        os.kill(self._server_pid, signal.SIGKILL)
+        os.waitpid(self._server_pid, 0)
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         self.received = self.received or signum
         self._forward(signum)
 
     def _forward(self, signum: int) -> None:
-        if self._tree is not None and self._tree.program.poll() is None:
-            self._tree.program.send_signal(signum)
+        if self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signum)
 
     def run(
         self,
@@ -322,27 +354,85 @@ class CommandRunner:
             is_silent: Whether its standard output is discarded.
         """
         began_s, was_late = time.monotonic(), False
-        tree = self._tree = start_tree(
-            [sys.executable, "-m", "lightkit", *words],
-            environment={**os.environ, **environment},
-            stdout=subprocess.DEVNULL if is_silent else None,
-        )
-        try:
-            if self.received is not None:  # while it was being started
-                self._forward(self.received)
-            while (code := tree.poll()) is None:
-                on_poll()
-                if not was_late and deadline is not None and _now() >= deadline:
-                    was_late = True
-                    self._forward(signal.SIGTERM)
-                with suppress(subprocess.TimeoutExpired):
-                    tree.program.wait(0.1)
-        finally:
-            tree.end(timeout_s=10.0)
-            self._tree = None
+        sys.stdout.flush()
+        self._connection.send((list(words), {**os.environ, **environment}, is_silent))
+        self._pid = self._connection.recv()
+        if self.received is not None:  # while it was being started
+            self._forward(self.received)
+        while not self._connection.poll(0.1):
+            on_poll()
+            if not was_late and deadline is not None and _now() >= deadline:
+                was_late = True
+                self._forward(signal.SIGTERM)
+        code, self._pid = self._connection.recv(), None
         on_poll()
-        raw = tree.program.returncode
-        return StageResult(code, time.monotonic() - began_s, was_late, -raw if raw is not None and raw < 0 else None)
+        killed_by = -code if code < 0 else None
+        return StageResult(128 + killed_by if killed_by else code, time.monotonic() - began_s, was_late, killed_by)
+
+
+def _serve_commands(connection: Connection) -> NoReturn:
+    """Fork a process for each command that is received, and send its id and its exit code, until the other end closes.
+
+    In a process group of its own, so that a terminal's Ctrl-C comes to the retrain alone.
+    """
+    try:
+        _die_with_parent()
+        for signum in _SIGNALS:
+            if signal.getsignal(signum) != signal.SIG_IGN or signum == signal.SIGTERM:
+                signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+        while True:
+            words, environment, is_silent = connection.recv()
+            if "--if-changed" not in words and sys.platform == "linux":  # elsewhere torch survives no fork
+                for name in _HEAVY_MODULES:
+                    with suppress(ImportError):
+                        importlib.import_module(name)
+                gc.freeze()
+            if (pid := os.fork()) == 0:
+                connection.close()
+                _become_command(words, environment, is_silent=is_silent)
+            connection.send(pid)
+            _, status = os.waitpid(pid, 0)
+            psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)
+            kill_children()
+            connection.send(os.waitstatus_to_exitcode(status))
+    except EOFError:
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 (it must not return into the code of the retrain)
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+
+
+def _become_command(words: Sequence[str], environment: Mapping[str, str], *, is_silent: bool) -> NoReturn:
+    """Run a command in this forked process, as a new process of `lightkit` would."""
+    code = 1
+    try:
+        _die_with_parent()
+        os.environ.clear()
+        os.environ.update(environment)
+        if is_silent:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.platform != "linux":
+            os.execv(sys.executable, [sys.executable, "-m", "lightkit", *words])  # noqa: S606 (no shell is needed)
+        sys.argv[1:] = words
+        runpy.run_module("lightkit", run_name="__main__")
+    except SystemExit as done:
+        code = done.code if isinstance(done.code, int) else 0 if done.code is None else 1
+    except BaseException:  # noqa: BLE001 (reported as Python itself does)
+        sys.excepthook(*sys.exc_info())
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+def _die_with_parent() -> None:
+    """Move to a process group of its own, get SIGTERM once the parent is gone, and adopt orphaned descendants."""
+    os.setpgid(0, 0)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Retrain:
@@ -511,7 +601,9 @@ class Retrain:
             quiet = ["--quiet"] if mode in ("json", "quiet") else []
             words = [stage, str(run.folder), *gate, *reason, *words, *quiet]
         num_bytes = run.events_path.stat().st_size if run.events_path.exists() else 0
-        result = self._run_process(stage, words)
+        tested = self.state["test"]
+        is_tested = tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1)
+        result = self._run_process(stage, words, {IS_TESTED: "1"} if stage == "gate" and is_tested else None)
         if mode == "json" and stage in ("gate", "promote") and run.events_path.exists():  # they print tables
             with run.events_path.open("rb") as file:
                 file.seek(num_bytes)
@@ -523,7 +615,7 @@ class Retrain:
     ) -> StageResult:
         return self._runner.run(
             words,
-            environment={**self._environment, **(environment or {})},
+            environment={**self._environment, RUN_FILE: "", **(environment or {})},
             deadline=None if stage == "promote" else self._deadline,  # it is short, and must not be cut off
             is_silent=self._context.mode == "json" and stage in ("gate", "promote"),
             **how,

@@ -138,6 +138,7 @@ class ReplayLoader:
         self, loader: Any, *, select: Callable[[Any], Any] = lambda batch: batch, max_kept_bytes: int = _MAX_KEPT_BYTES
     ) -> None:
         sampler = getattr(loader, "batch_sampler", None)
+        self.drops_last = bool(getattr(loader, "drop_last", False))
         if isinstance(loader, DataLoader) and type(sampler) is BatchSampler:
             sampler.drop_last = False
             if isinstance(sampler.sampler, RandomSampler):
@@ -256,6 +257,16 @@ class EvaluationData(LightningDataModule):
         if not loaders:
             raise DataError(f"gate.metric: {type(self.data).__name__} has no {self.split} split.")
         self._loaders = [ReplayLoader(loader, select=self._select) for loader in loaders]
+
+    def measure(self) -> bool:
+        """Read all samples once, for number and digests; return whether the data module's own loaders give all."""
+        self.trainer = build_bare_trainer()
+        self.prepare_data()
+        self.setup("test" if self.split == "test" else "validate")
+        for loader in self._loaders:
+            for _ in loader:
+                pass
+        return not any(loader.drops_last for loader in self._loaders)
 
     def test_dataloader(self) -> Any:
         """Return the loader of the split, or the loaders where it has several."""

@@ -28,7 +28,10 @@ from lightkit.runs.folder import Run, list_runs
 
 STAGES = ("fit", "test", "export", "gate", "promote")
 RUN_FILE = "_LIGHTKIT_RETRAIN"
-"""Variable with the path of the file to which `fit` writes its run folder for the retrain that has started it."""
+"""Variable of the stages of a retrain, which prints the closing block: path of the file to which `fit` writes its run
+folder; empty for the others."""
+IS_TESTED = "_LIGHTKIT_TESTED"
+"""Variable by which a retrain tells its gate that the scores of its test are new."""
 _MAX_FAILURES = 3  # of a stage after `fit`; then the next start begins a new training
 _FILE = "retrain.json"
 _NUM_EARLIER_RUNS = 5

@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 import sys
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
-import lightkit
 from lightkit.commands.retrain import CommandRunner
 
-SLEEPER = """\
-import signal, sys, time
-from pathlib import Path
-def leave(signum, frame):
-    Path("asked").write_text(str(signum))
-    sys.exit(75)
-for each in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-    signal.signal(each, leave)
-Path("ready").touch()
-while True:
-    time.sleep(0.02)
-"""
+
+def _sleep() -> None:
+    """Wait for a signal, in the place of a command."""
+
+    def leave(signum: int, _frame: object) -> None:
+        Path("asked").write_text(str(signum), encoding="utf-8")
+        sys.exit(75)
+
+    for each in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        signal.signal(each, leave)
+    Path("ready").touch()
+    while True:
+        time.sleep(0.02)
 
 
 @pytest.fixture
 def sleeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which ``python -m lightkit`` is a program that waits for a signal."""
-    package = tmp_path / "lightkit"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(SLEEPER, encoding="utf-8")
+    """A folder in which every command waits for a signal."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("lightkit.main.main", _sleep)
+    monkeypatch.setattr("lightkit.commands.retrain._HEAVY_MODULES", ())
     return tmp_path
 
 
 @pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["nonsense"], 2)], ids=["well", "mistake"])
 def test_a_command_gives_its_code_and_writes_where_this_process_does(
-    words: list[str], code: int, capfd: pytest.CaptureFixture[str]
+    words: list[str], code: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lightkit.commands.retrain._HEAVY_MODULES", ())
     looks: list[int] = []
     with CommandRunner() as runner:
         done = runner.run(words, environment={}, on_poll=lambda: looks.append(1))
@@ -52,7 +51,8 @@ def test_a_command_gives_its_code_and_writes_where_this_process_does(
     assert "lightkit" in told.out if code == 0 else "is not a command" in told.err
 
 
-def test_a_silent_command_writes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_silent_command_writes_nothing(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightkit.commands.retrain._HEAVY_MODULES", ())
     with CommandRunner() as runner:
         assert runner.run(["--version"], environment={}, is_silent=True).code == 0
     assert capfd.readouterr().out == ""
@@ -92,16 +92,14 @@ def test_a_signal_that_comes_while_a_command_is_started_reaches_it(sleeper: Path
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing tells a process that its parent is gone")
 def test_a_command_does_not_outlive_this_process(sleeper: Path) -> None:
-    parent = (
-        "import sys; sys.path.remove('')\n"  # where this test has its own lightkit
-        "from lightkit.commands.retrain import CommandRunner\n"
-        "CommandRunner().run([], environment={'PYTHONPATH': '.'})"
-    )
-    root = str(Path(lightkit.__file__).parents[1])
-    with subprocess.Popen([sys.executable, "-c", parent], env={"PYTHONPATH": root}, cwd=sleeper) as process:
-        while not (sleeper / "ready").exists():
-            assert process.poll() is None
-        process.kill()
+    if (pid := os.fork()) == 0:
+        with CommandRunner() as runner:
+            runner.run([], environment={})
+        os._exit(1)
+    while not (sleeper / "ready").exists():
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
     while not (sleeper / "asked").exists():
-        pass
+        time.sleep(0.01)
     assert (sleeper / "asked").read_text(encoding="utf-8") in ("", str(int(signal.SIGTERM)))

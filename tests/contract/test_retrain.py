@@ -143,6 +143,18 @@ def test_retrain_tells_its_stages_on_the_screen_and_what_to_type_next(nights: Ni
     assert lines[-1].split(maxsplit=1) == ["next", "lightkit history small"]
 
 
+def test_the_log_of_a_retrain_has_one_closing_block(nights: Nights) -> None:
+    words = [line.split(maxsplit=1)[0] for line in nights.results["finished"].out.splitlines() if line[:1].isalpha()]
+    assert [words.count(word) for word in ("run", "next", "end")] == [1, 1, 1]
+
+
+def test_the_gate_of_a_retrain_takes_the_scores_of_its_test(nights: Nights) -> None:
+    assert "those of its test" in nights.results["finished"].out
+    decision = read_json(nights.run / "gate.json")
+    assert decision["scores"]["challenger"] == read_json(nights.run / "summary.json")["stages"]["test"]
+    assert decision["num_samples"] == 48
+
+
 def test_retrain_writes_a_junit_case_and_a_row_of_the_step_summary_for_each_stage(nights: Nights) -> None:
     suites = ET.parse(nights.workspace.folder / "night.xml")
     assert [case.get("name") for case in suites.iter("testcase")] == STAGES
@@ -165,7 +177,8 @@ def test_retrain_if_changed_ends_with_6_where_nothing_has_changed(nights: Nights
 def rejected(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[tuple[Workspace, Result]]:
     """A retrain of one epoch whose gate says no; read only."""
     workspace = Workspace(tmp_path_factory.mktemp("rejected") / "work", fork_server)
-    workspace.write("my_project.py", MY_PROJECT)
+    note = "\nwith open('parents.txt', 'a') as file:\n    print(sys.argv[1], os.getppid(), file=file)\n"
+    workspace.write("my_project.py", MY_PROJECT.replace("import os\n", "import os\nimport sys\n", 1) + note)
     workspace.write("small.yaml", SMALL)
     words = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=0", "--skip=test", "--skip=export")
     yield workspace, workspace.run(*RETRAIN, *words, "--output=json", "--junit=no.xml", timeout_s=600)
@@ -192,6 +205,14 @@ def test_retrain_prints_the_events_of_all_stages_as_one_stream(rejected: tuple[W
     assert ended == [("fit", "done"), ("test", "skipped"), ("export", "skipped"), ("gate", "failed"),
                      ("promote", "skipped")]  # fmt: skip
     assert {"start", "epoch", "checkpoint", "end", "gate"} <= {event["event"] for event in result.json_lines}
+
+
+def test_the_stages_of_a_retrain_are_forked_from_one_process(rejected: tuple[Workspace, Result]) -> None:
+    workspace, _ = rejected
+    lines = [line.split() for line in (workspace.folder / "parents.txt").read_text(encoding="utf-8").splitlines()]
+    parents = {stage: parent for stage, parent in lines if stage != "retrain"}
+    assert parents.keys() == {"fit", "gate"}
+    assert len(set(parents.values())) == 1
 
 
 @pytest.mark.parametrize(
