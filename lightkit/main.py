@@ -159,7 +159,11 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
 
             return show_help(name, command.says, topics)
         rest = ["--help"]  # of LightningCLI
-    target = getattr(importlib.import_module(command.module), command.target.partition(":")[2])
+    module = importlib.import_module(command.module)
+    target = getattr(module, command.target.partition(":")[2])
+    if {"-h", "--help"} & {*rest} and hasattr(module, "HELP"):
+        print(module.HELP, end="")
+        return 0
     if command.is_stage:
         code: int = target(name, rest, watch)
     elif name == "completion":

@@ -15,7 +15,7 @@ from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.tree import Leaf, MappingNode
 from lightkit.errors import ConfigError
 from lightkit.export.metadata import format_of
-from lightkit.hardware import this_machine
+from lightkit.hardware import Machine, this_machine
 from lightkit.launch import LaunchSettings, check_engine, read_settings, read_watchdog, this_rank
 from lightkit.registry.gate import read_gate
 
@@ -234,7 +234,7 @@ def _drop_hidden(table: MappingNode, path: config.KeyPath) -> MappingNode:
 
 
 def resolve_settings(
-    command: str, loaded: LoadedConfig, problems: config.Problems
+    command: str, loaded: LoadedConfig, problems: config.Problems, machine: Machine | Literal["this"] | None = "this"
 ) -> tuple[config.Hardware, LaunchSettings]:
     """Resolve hardware and launch settings for this machine and collect every configuration error in them.
 
@@ -242,6 +242,7 @@ def resolve_settings(
         command: `fit`, `validate`, `test` or `predict`; others launch nothing.
         loaded: The command line and its config.
         problems: Collects the mistakes, whose keys are left out of what is returned.
+        machine: Machine that must have the devices; None to check for none.
     """
     resolved = drop_paths(loaded.resolved, loaded.resolved.unresolved)
     if loaded.base is not None:
@@ -251,7 +252,9 @@ def resolve_settings(
         resolved = local or resolved
     for read in (read_settings, read_watchdog, read_gate):  # their mistakes first: hardware depends on launch
         _, resolved = collect_errors(resolved, read, problems)
-    machine = None if command == "export" else this_machine()  # an export runs on one CPU, wherever it was trained
+    if command == "export":  # it runs on one CPU, wherever the model was trained
+        machine = None
+    machine = this_machine() if machine == "this" else machine
     hardware, resolved = collect_errors(
         resolved, partial(config.resolve_hardware, machine=machine, environ=os.environ), problems
     )

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit import config, runs
 from lightkit.cli.config_loader import STAGES, load_config, options_of, resolve_settings
@@ -23,6 +23,7 @@ from lightkit.cli.validation import validate
 from lightkit.config import Hardware
 from lightkit.config.secrets import find_masked_values
 from lightkit.errors import ConfigError
+from lightkit.hardware import Machine
 from lightkit.launch import LaunchSettings, RankContext, join_launch
 from lightkit.runs.resume import RunStart, find_checkpoint
 from lightkit.runs.signals import SignalWatch
@@ -168,6 +169,7 @@ def load_context(
     default_entries: Sequence[str] = ("callbacks", "logger"),
     has_own_parser: bool = False,
     full: bool = False,
+    machine: Machine | Literal["this"] | None = "this",
 ) -> RunContext:
     """Read the arguments, merge the layers, resolve them for this machine, and check what can be checked without torch.
 
@@ -183,6 +185,7 @@ def load_context(
         default_entries: Sections that get a default entry: the checkpoint, and a logger where there is none.
         has_own_parser: Whether a script's own parser decides which keys there are.
         full: Whether jsonargparse is asked for more mistakes also where the schema describes every class.
+        machine: Machine whose hardware the config must fit; None to check against none.
 
     Raises:
         ConfigError: If anything in them is wrong.
@@ -204,7 +207,7 @@ def load_context(
         raise
     for problem in find_masked_values(loaded.resolved.tree):
         problems.add(problem)
-    hardware, launch = resolve_settings(command, loaded, problems)
+    hardware, launch = resolve_settings(command, loaded, problems, machine)
     options, resolved = loaded.arguments.options, hardware.resolved
     context = RunContext(
         command=command,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from lightkit.cli.config_loader import STAGES, WITH_MODEL
 from lightkit.cli.console import quiet_libraries
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.validation import validate_signatures
 from lightkit.errors import LightkitError
+from lightkit.hardware import Machine
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["open_context", "open_run_context", "validate_with_imports"]
@@ -22,6 +24,7 @@ def open_context(
     *,
     subcommands: Sequence[str] = STAGES,
     full: bool = False,
+    machine: Machine | Literal["this"] | None = "this",
 ) -> RunContext:
     """Load the config of a command and raise every mistake in it.
 
@@ -31,12 +34,13 @@ def open_context(
         watch: Handler of SIGINT and SIGTERM.
         subcommands: All commands whose blocks a file may have.
         full: Whether jsonargparse is asked for more mistakes also where the schema describes every class.
+        machine: Machine whose hardware the config must fit; None to check against none.
 
     Raises:
         ConfigError: If anything in them is wrong.
         DataError: If data is missing and nothing else is wrong.
     """
-    context = load_context(command, words, watch, subcommands=subcommands, full=full)
+    context = load_context(command, words, watch, subcommands=subcommands, full=full, machine=machine)
     if context.problems:
         validate_with_imports(context)
     context.raise_problems()

@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from lightkit.cli.config_loader import STAGES, options_of
 from lightkit.cli.console import configure_console, quiet_libraries
@@ -19,14 +19,13 @@ from lightkit.cli.stage_runner import import_lightning
 from lightkit.cli.supervision import make_plan
 from lightkit.config import Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.hardware import Machine, this_machine
+from lightkit.hardware.gpus import Gpu
 from lightkit.runs.ci_report import add_step_summary, check_cases, check_page, write_junit
 from lightkit.runs.signals import SignalWatch
 
-if TYPE_CHECKING:
-    from lightkit.cli.smoke_check import SmokeReport
-
-_HELP = """\
-usage: lightkit check [STAGE] -c FILE... [--full | --deep] [--junit FILE] [--key=value]... [key=value]...
+HELP = """\
+usage: lightkit check [STAGE] -c FILE... [--full | --deep] [--no-hardware | --for gpu=N] [--key=value]... [key=value]...
 
 Tell everything that is wrong with a config, each mistake with its place, and build and write nothing. Every other
 command does the same before it begins. Where lightkit's schema describes every class that the config names, nothing is
@@ -34,9 +33,12 @@ imported and the answer comes at once. Other classes, such as your own, are impo
 
   STAGE          the stage that the config is for: fit (the default), validate, test, predict; with --run RUN too
   --full         import all classes and let jsonargparse parse the config, whatever the schema describes
-  --deep         also build everything on one CPU and run the first batch of training and of validation (of the stage,
-                 where it is another) from the config's data; find metrics that are monitored and never logged; and
-                 compare what checkpoints and the batch take with the disk and the memory that are free
+  --deep         also build everything on one CPU and run the first batch of training, validation and test (of the
+                 stage, where it is another) from the config's data; find metrics that are monitored, or judged by the
+                 gate, and never logged; and compare what checkpoints and the batch take with the disk and the memory
+                 that are free
+  --no-hardware  do not ask whether this machine has the devices of the config
+  --for gpu=N    check for a machine with N GPUs, whatever this one has
   --trust        let checkpoints and weights run code as they load
   --output json  print what a deep check has seen as one JSON object
   --junit FILE   write each mistake as a test case of JUnit, which CI systems read
@@ -52,6 +54,8 @@ Exit code 0: no mistakes; 2: mistakes.
 lightkit check -c configs/flowers.yaml
 lightkit check -c configs/flowers.yaml --deep
 """
+_OPTIONS = {"--full": False, "--deep": False, "--no-hardware": False, "--for": True, "--junit": True}
+"""Own options, and whether each takes a value; all others belong to the config."""
 _MISTAKES = 2
 
 
@@ -62,48 +66,65 @@ def check(words: list[str]) -> int:
         words: The command line after the command.
 
     Raises:
-        ConfigError: If `--junit` has no file.
+        ConfigError: If `--junit` or `--for` lacks its value.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
     began = time.monotonic()
-    left, config_words = list(words), list[str]()
+    left, config_words, own = list(words), list[str](), dict[str, str]()
     stage = left.pop(0) if left and left[0] in STAGES else "fit"
-    junit, switches = None, set[str]()
     while left:
         option, equals, value = (word := left.pop(0)).partition("=")
-        if word in ("--deep", "--full"):
-            switches.add(word)
-        elif option == "--junit":
-            junit = value if equals else left.pop(0) if left else ""
-            if not junit:
-                raise ConfigError("check: --junit: expected a file after it")
-        else:
+        if option not in _OPTIONS or (equals and not _OPTIONS[option]):
             config_words.append(word)
+        elif _OPTIONS[option] and not (value := value if equals else left.pop(0) if left else ""):
+            raise ConfigError(f"check: {option}: expected a {'file' if option == '--junit' else 'device'} after it")
+        else:
+            own[option] = value
     error = None
     try:
-        context = open_context(stage, config_words, SignalWatch(), full="--full" in switches)
-        _check_config(context, imports=bool(switches) or context.needs_imports)
-        report = _run_smoke_check(context) if "--deep" in switches else None
-        if context.mode == "json":
-            fields = {"stage": context.command, "mistakes": []} if report is None else report.fields()
-            print(context.resolved.masked(json.dumps(fields)))
-        elif context.mode != "quiet":
-            lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
-            lines = lines if report is None else [*report.lines(), "no mistakes found"]
-            print(context.resolved.masked("\n".join(lines)))
+        machine = (
+            None if "--no-hardware" in own else _assume_machine(own["--for"]) if "--for" in own else this_machine()
+        )
+        context = open_context(stage, config_words, SignalWatch(), full="--full" in own, machine=machine)
+        imports = "--full" in own or "--deep" in own or context.needs_imports
+        _check_config(context, imports=imports, plans=machine is not None)
+        report: dict[str, Any] = {"stage": context.command, "mistakes": []}
+        lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
+        if "--deep" in own:
+            from lightkit.cli.smoke_check import format_smoke_report, run_smoke_check  # here: torch takes seconds
+
+            try:
+                report = run_smoke_check(context)
+            except LightkitError as raised:
+                raise raised.reworded(context.resolved.masked) from raised
+            lines = [*format_smoke_report(report), "no mistakes found"]
+        if context.mode != "quiet":
+            print(context.resolved.masked(json.dumps(report) if context.mode == "json" else "\n".join(lines)))
     except LightkitError as raised:
         print(f"error: {raised}", file=sys.stderr)
         error = raised
     files = split_arguments(config_words, options=options_of("fit"), problems=Problems()).files
     add_step_summary(check_page(files, error))
-    if junit is not None:
-        write_junit(junit, "lightkit check", check_cases(files, error, time.monotonic() - began))
+    if "--junit" in own:
+        write_junit(own["--junit"], "lightkit check", check_cases(files, error, time.monotonic() - began))
     return 0 if error is None else _MISTAKES
 
 
-def _check_config(context: RunContext, *, imports: bool) -> None:
+def _assume_machine(text: str) -> Machine:
+    """Describe a machine like this one with another number of GPUs.
+
+    Raises:
+        ConfigError: If the text is not ``gpu=N``.
+    """
+    kind, _, count = text.partition("=")
+    if kind != "gpu" or not count.isdecimal():
+        raise ConfigError(f"check: --for: expected gpu=N, such as gpu=2, got {text!r}; --no-hardware asks for none")
+    here = this_machine()
+    gpus = tuple(Gpu(index, "assumed", 0, "", (8, 0)) for index in range(int(count)))
+    versions = {**here.versions, "torch": here.versions.get("torch", "").partition("+")[0]}
+    return replace(here, gpus=gpus, versions=versions)
+
+
+def _check_config(context: RunContext, *, imports: bool, plans: bool) -> None:
     """Check the launch and the data, and with imports let jsonargparse parse the config.
 
     Raises:
@@ -115,10 +136,11 @@ def _check_config(context: RunContext, *, imports: bool) -> None:
         logging.getLogger("lightkit").warning(notice)
     problems = Problems()
     with problems.noted():
-        make_plan(context)
+        if plans:
+            make_plan(context)
     if imports:
         import_lightning()
-        from lightkit.cli.lightning_cli import Checked, LightkitCLI  # late: torch and Lightning take seconds
+        from lightkit.cli.lightning_cli import Checked, LightkitCLI  # here: torch and Lightning take seconds
 
         quiet_libraries()
         with context.stack, problems.noted(), suppress(Checked):
@@ -127,13 +149,3 @@ def _check_config(context: RunContext, *, imports: bool) -> None:
         with problems.noted():
             check_known_data(context.resolved)
     problems.raise_any()
-
-
-def _run_smoke_check(context: RunContext) -> SmokeReport:
-    """Build everything and run one batch of each split."""
-    from lightkit.cli.smoke_check import run_smoke_check  # late, as above
-
-    try:
-        return run_smoke_check(context)
-    except LightkitError as error:
-        raise error.reworded(context.resolved.masked) from error

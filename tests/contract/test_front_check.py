@@ -119,6 +119,21 @@ class Talks(Net):
         print("this model talks")
 
 
+class FailsInTest(Net):
+    """The test alone has a defect."""
+
+    def test_step(self, batch, index):
+        raise ValueError("tests are out of stock")
+
+
+class NoTest(Points):
+    """It has no test samples."""
+
+    def test_dataloader(self):
+        from lightkit.errors import DataError
+        raise DataError("points/: no test samples")
+
+
 class Missing(Points):
     """Data that is not there."""
 
@@ -215,6 +230,9 @@ RIGHT: dict[str, list[str]] = {
     "swa": ["callbacks.swa.init_args={swa_lrs: 0.01, device: null}"],
     "ema": ["callbacks.ema={}"],
     "validated now and then": ["--trainer.check_val_every_n_epoch=5"],
+    "no test samples": ["--data=my_parts.NoTest", "gate.metric=test/none"],
+    "a gate of the test": ["gate.metric=test/loss", "gate.mode=min"],
+    "a gate of the validation": ["gate.metric=val/loss", "gate.mode=min"],
     "checkpoints of the model's own": ["callbacks.checkpoint=null", "--model=my_parts.Keeps"],
 }
 DEFECTS: dict[str, tuple[list[str], list[str]]] = {
@@ -225,6 +243,11 @@ DEFECTS: dict[str, tuple[list[str], list[str]]] = {
     "training and validation": (
         ["--model=my_parts.FailsTwice"],
         [r"model: .*training.*ValueError: training is out", r"model: .*validation.*KeyError: 'validation is out"],
+    ),
+    "the test": (["--model=my_parts.FailsInTest"], [r"model: .*test.*ValueError: tests are out of stock"]),
+    "a gate's metric": (
+        ["gate.metric=test/los"],
+        [r"gate\.metric: 'test/los' is never logged; did you mean 'test/loss'"],
     ),
     "a shared defect": (["--model=my_parts.FailsInBoth"], [r"model: .*training.*ValueError: layers are out of stock"]),
     "a signature": (["--model=my_parts.OtherSignature"], [r"model: .*TypeError: OtherSignature\.training_step\(\)"]),
@@ -293,6 +316,7 @@ def deep(room: Workspace) -> dict[str, Answer]:
 
 WRONG = ("check", "-c", "small.yaml", "--trainer.max_epochs=ten", "--model.hiden=3")
 NO_DATA = ("-c", "small.yaml", "--data=ImageFolder", "--data.root=nowhere")
+ON_GPUS = ("-c", "small.yaml", "--trainer.accelerator=gpu", "--trainer.devices=99")
 CHECKS: dict[str, tuple[str, ...]] = {
     "wrong": (*WRONG, "--junit=../.home-work/wrong.xml"),
     "right": ("check", "-c", "small.yaml", "--junit", "../.home-work/right.xml"),
@@ -300,6 +324,11 @@ CHECKS: dict[str, tuple[str, ...]] = {
     "no data of a fit": ("fit", *NO_DATA),
     "junit": ("check", "-c", "small.yaml", "--junit"),
     "stage": ("check", "test", "-c", "small.yaml", "--verbose=maybe"),
+    "no GPU": ("check", *ON_GPUS),
+    "any hardware": ("check", *ON_GPUS, "--no-hardware"),
+    "for GPUs": ("check", *ON_GPUS, "--for", "gpu=99"),
+    "for a GPU": ("check", *ON_GPUS, "--for=gpu=1"),
+    "for what": ("check", *ON_GPUS, "--for=gpus"),
 }
 
 
@@ -376,6 +405,15 @@ def test_a_config_is_checked_for_the_stage_that_is_named(checked: dict[str, Answ
     assert re.match(r"error: verbose: expected true or false, got 'maybe'", checked["stage"].err)
 
 
+def test_a_config_is_checked_for_other_hardware(checked: dict[str, Answer]) -> None:
+    assert {name: checked[name].code for name in ("no GPU", "any hardware", "for GPUs", "for a GPU", "for what")} == {
+        "no GPU": 2, "any hardware": 0, "for GPUs": 0, "for a GPU": 2, "for what": 2,
+    }  # fmt: skip
+    assert "trainer.devices: 99: this machine shows" in checked["no GPU"].err
+    assert "this machine shows 1 GPU" in checked["for a GPU"].err
+    assert re.search(r"--for: expected gpu=N.*'gpus'", checked["for what"].err)
+
+
 # -- deep: what it says -----------------------------------------------------------------------------------------------
 
 
@@ -386,8 +424,10 @@ def test_a_deep_check_says_what_it_saw(deep: dict[str, Answer]) -> None:
     words = [line.split()[0] for line in lines]
     assert words == ["model", "data", "batch", "metrics", "checkpoints", "memory", "not", "not", "no"]
     assert re.search(r"Net, 41 parameters, 41 of them trained", lines[0])
-    assert re.search(r"Points, training 48 samples in 6 batches, validation 48 samples in 6 batches", lines[1])
-    assert re.search(r"lr-AdamW, train/loss, val/loss", lines[3])
+    assert re.search(
+        r"Points, training 48 samples in 6 batches, validation 48 samples in 6 batches, test 48 ", lines[1]
+    )
+    assert re.search(r"lr-AdamW, test/loss, train/loss, val/loss", lines[3])
     assert re.search(r"\d x [\d.]+ k?B in .*; .*B free", lines[4])
     assert {line.split()[2] for line in lines[6:8]} == {"logger.mlflow:", "logger.csv:"}
     assert lines[-1] == "no mistakes found"
@@ -398,7 +438,7 @@ def test_a_deep_check_as_json_is_one_object_whatever_the_model_prints(deep: dict
     told: dict[str, Any] = json.loads(answer.ok().out)
     assert told["mistakes"] == []
     assert told["model"] == {"class": "Talks", "parameters": 41, "trained": 41}
-    assert told["metrics"] == ["train/loss", "val/loss"]
+    assert told["metrics"] == ["test/loss", "train/loss", "val/loss"]
     assert "this model talks" in answer.err
 
 
