@@ -65,6 +65,12 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
     quiet_libraries()
     settings = read_gate(resolved)
     settings = replace(settings, name=name or settings.name or run.name)
+    if settings.min is not None and settings.is_loss:
+        logging.getLogger("lightkit").warning(
+            "gate.min: %s is at least %g by it, but small values are good; gate.max sets the largest that passes",
+            settings.metric,
+            settings.min,
+        )
     with translate_model_errors(context):
         decision = _Evaluation(context, settings, run, Path(checkpoint), tracking_uri).decide()
     record: dict[str, Any] = redact(resolved, decision)

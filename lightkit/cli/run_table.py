@@ -55,7 +55,8 @@ def format_run(entry: IndexedRun, *, now: float) -> str:
 def _cells(entry: IndexedRun, now: float) -> list[str]:
     age_s = max(0.0, now - entry.created)
     unit, length = next(((unit, length) for unit, length in _AGES if age_s >= length), _AGES[-1])
-    marks = {"locked": entry.is_locked, "promoted": entry.is_promoted}
+    promoted = ["promoted"] if entry.is_promoted else []
+    marks = [*(["locked"] if entry.is_locked else []), *(entry.aliases or promoted)]
     return [
         visible(entry.run.name, in_line=True),
         entry.run.id,
@@ -63,5 +64,5 @@ def _cells(entry: IndexedRun, now: float) -> list[str]:
         "" if entry.metric is None or entry.value is None else f"{entry.metric} {entry.value:.4g}",
         shown_size(entry.size_bytes),
         f"{int(age_s / length)} {unit}",
-        ", ".join(mark for mark, is_set in marks.items() if is_set),
+        ", ".join(marks),
     ]

@@ -13,6 +13,7 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.input_digests import compute_input_digests, describe_unseen_data
 from lightkit.config import read_scalar, shown_path
 from lightkit.errors import ConfigError
+from lightkit.runs.index import promoted_aliases
 
 __all__ = ["NOTHING_TO_DO", "check_options", "check_up_to_date", "warn_unchecked_rank"]
 
@@ -55,12 +56,17 @@ def check_up_to_date(session: RunContext) -> int | None:
     if run is None:
         session.tell(f"trains: {reason}")
         return None
-    session.began_with = now = compute_input_digests(session, salt=run.id, asked=True)
-    if (found := _reason(session, run, runs.read_inputs(run.folder), now)) is not None:
-        session.tell(f"trains: {found}")
-        return None
-    _tell_unchanged(session, run, now)
-    return 0 if session.options.get("unchanged-ok") else NOTHING_TO_DO
+    promoted = [each for each in runs.list_runs(run.root, run.name) if each != run and promoted_aliases(each)]
+    reasons = []
+    for each in (run, *promoted):  # after an experiment that was rejected, the champion's inputs are no news
+        now = compute_input_digests(session, salt=each.id, asked=True)
+        if (found := _reason(session, each, runs.read_inputs(each.folder), now)) is None:
+            _tell_unchanged(session, each, now)
+            return 0 if session.options.get("unchanged-ok") else NOTHING_TO_DO
+        session.began_with = session.began_with or now
+        reasons.append(found)
+    session.tell(f"trains: {reasons[0]}")
+    return None
 
 
 def warn_unchecked_rank(session: RunContext) -> None:

@@ -13,6 +13,7 @@ from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.full_validation import open_run_context
 from lightkit.cli.tables import print_table
 from lightkit.errors import GateFailed
+from lightkit.registry.gate import read_gate, require_rule
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
 from lightkit.runs.files import finite
 
@@ -33,6 +34,7 @@ The decision is written to gate.json in the run folder.
   --tracking-uri URI  where MLflow is; default: where the training was tracked, else mlflow.db in the run root
   --json              print the decision as one JSON object
   --junit FILE        write each condition as a test case of JUnit
+  --allow-empty       pass a run that there is no rule for: gate.metric alone, or nothing, in the config
   --trust             load checkpoints that hold more than tensors and plain values, and so may run code
   -c FILE             a layer on top of the run's config
   --quiet             print warnings and errors only
@@ -58,6 +60,7 @@ _OWN: dict[str, Takes] = {
     "--tracking-uri": "value",
     "--junit": "value",
     "--json": "switch",
+    "--allow-empty": "switch",
 }
 
 
@@ -81,6 +84,8 @@ def gate(words: list[str]) -> int:
     junit = Path(options["--junit"]) if options.get("--junit") else None
     with junit_on_failure(junit, "lightkit gate", "gate"):
         context = open_run_context(["--run", run, *line.config_words, *baseline], is_quiet="--json" in options)
+        if "--allow-empty" not in options:
+            require_rule(read_gate(context.resolved), " --allow-empty passes a run all the same.")
         from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
         began = time.monotonic()

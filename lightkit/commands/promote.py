@@ -6,21 +6,29 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
+
 from lightkit import runs
-from lightkit.cli.command_line import RUN_OPTIONS, CommandLine, Takes, get_run_argument, parse_command_line
+from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.full_validation import open_run_context
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError, GateFailed, LightkitError
+from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
 from lightkit.loggers.mlflow_address import mask_password
 from lightkit.registry.gate import RECORD, GateSettings, read_gate
-from lightkit.registry.promotion import Move, alias_version, move_alias
+from lightkit.registry.promotion import (
+    Move,
+    alias_version,
+    find_rejection,
+    move_alias,
+    note_in_run_folders,
+    read_moves,
+)
 from lightkit.registry.store import (
     KEPT,
     Registry,
@@ -37,23 +45,21 @@ from lightkit.runs.index import PROMOTED
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-__all__ = ["explain_stale_decision", "promote"]
-
 _USAGE = "usage: lightkit promote RUN [--name NAME] [--alias champion] [--reason TEXT] [--force]"
 _HELP = f"""\
 {_USAGE}
 
 Let an alias of MLflow's registry, the champion, point to a run's model. The run must have passed its gate with this
 checkpoint, these settings and today's champion; where gate.json is of others, older than a day, or missing, it is
-judged now. A run that is not registered is registered first, as `lightkit register` does, with the alias challenger.
-The move is written to the promotion log in the registry once it is done. If the command is killed in between, the same
-command writes what is missing.
+judged now. A version that was rolled back is promoted by --force alone. A run that is not registered is registered
+first, as `lightkit register` does, with the alias challenger. The move is written to the promotion log in the registry
+once it is done. If the command is killed in between, the same command writes what is missing.
 
   RUN                 a run or latest; also --run RUN
   --name NAME         of the registered model; default: gate.name, else the run's name
   --alias ALIAS       the alias that moves; default: champion
   --reason TEXT       for the log
-  --force             promote what has not passed, which the log tells
+  --force             promote what has not passed or was rolled back, which the log tells
   --tracking-uri URI  where MLflow is; default: where the training was tracked, else mlflow.db in the run root
   --ckpt_path CKPT    best, last or a file; default: best
   --json              print what was done as one JSON object
@@ -88,7 +94,7 @@ def promote(words: list[str]) -> int:
 
     Raises:
         ConfigError: If the arguments are wrong, there is no such run, or MLflow refuses.
-        GateFailed: If the run is not good enough.
+        GateFailed: If the run is not good enough, or was rolled back.
         ExportError: If the model cannot be written so that it gives the same answers.
         RunLocked: If another process promotes.
         ServerAway: If MLflow does not answer.
@@ -105,8 +111,12 @@ def promote(words: list[str]) -> int:
         check_alias(line.options.get("--alias", "champion"))
         run = get_run_argument("promote", line, _USAGE)
         context = open_run_context(["--run", run, *line.config_words], is_quiet="--json" in line.options)
+        assert context.base is not None
         try:
-            text = _promote(context, line)
+            with FileLock(context.base.folder / ".promote.lock", timeout=0):
+                text = _promote(context, line.options)
+        except Timeout as error:
+            raise RunLocked(f"Another process promotes {context.base.folder}. Try again when it has ended.") from error
         except LightkitError as error:
             raise error.reworded(context.resolved.masked) from error
         if junit is not None:
@@ -115,54 +125,102 @@ def promote(words: list[str]) -> int:
     return 0
 
 
-def _promote(context: RunContext, line: CommandLine) -> str:
+def _promote(context: RunContext, options: Mapping[str, str]) -> str:
     """Evaluate the gate, register, keep the checkpoint, and move the alias, as far as needed; return what was done."""
-    run, resolved, options = context.base, context.resolved, line.options
+    run, resolved, mode = context.base, context.resolved, context.mode
     assert run is not None  # the command asks for a run, which names both
     assert context.ckpt_path is not None
-    checkpoint = Path(context.ckpt_path)
-    configure_console(context.mode, resolved.masked)
+    configure_console(mode, resolved.masked)
     quiet_libraries()
     settings = read_gate(resolved)
     name = check_name(options.get("--name") or settings.name or run.name)
     alias, tracking_uri = options.get("--alias", "champion"), options.get("--tracking-uri")
-    sha256 = runs.digest(checkpoint)
+    is_forced, sha256 = "--force" in options, runs.digest(context.ckpt_path)
+
+    def reopen(is_quiet: bool) -> RunContext:
+        """Open the same context once more: one builds its model once."""
+        again = open_run_context(["--run", str(run.folder), *context.words[2:]])
+        again.mode = "quiet" if is_quiet else mode
+        return again
+
+    def find_own_version() -> ModelVersion | None:
+        versions = [each for each in list_versions(registry, name) if each.tags.get("checkpoint_sha256") == sha256]
+        return versions[-1] if versions else None
+
     with open_registry(address_of_run(tracking_uri, run, resolved)) as registry:
+        # read first: if another process moves the alias from here on, the gate's decision is not about its champion
+        before, version = alias_version(registry, name, alias), find_own_version()
+        if version is not None and not is_forced:
+            with registry.attempt(f"read the promotions of {name!r}"):
+                rejection = find_rejection(read_moves(registry, name), alias, str(version.version))
+            if rejection is not None:
+                reason = f" ({rejection.reason})" if rejection.reason else ""
+                raise GateFailed(
+                    f"{name} version {version.version} was rolled back by {rejection.by} at {rejection.time}{reason}. "
+                    f"Nothing was promoted; --force promotes it all the same."
+                )
         decision = runs.read_json(run.folder / RECORD) or {}
         stale = explain_stale_decision(decision, settings, name=name, sha256=sha256)
         stale = stale or _explain_other_baseline(decision, registry, name)
-        if "--force" in options:
+        if is_forced:
             decision = {} if stale else decision
-        else:
-            if stale:
-                print_line(f"gate  is asked: {stale}", context.mode)
-                from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
+        elif stale:
+            print_line(f"gate  is asked: {stale}", mode)
+            from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
-                evaluate_gate(_reopen(context), tracking_uri=tracking_uri, name=name)
-                decision = runs.read_json(run.folder / RECORD) or {}
-            if not decision.get("passed"):
-                reasons = "; ".join(map(str, decision.get("reasons") or ["there is no decision"]))
-                raise GateFailed(f"the gate says no: {reasons}. Nothing was promoted; --force promotes all the same.")
-        version = _find_version_of(registry, name, sha256)
+            decision = evaluate_gate(reopen(is_quiet=False), tracking_uri=tracking_uri, name=name)
+        if not is_forced and not decision.get("passed"):
+            reasons = "; ".join(map(str, decision.get("reasons") or ["there is no decision"]))
+            raise GateFailed(f"the gate says no: {reasons}. Nothing was promoted; --force promotes all the same.")
         if version is None:
-            print_line(f"makes a version of {name} (challenger)", context.mode)
+            print_line(f"makes a version of {name} (challenger)", mode)
             from lightkit.cli.registration import register_run  # it loads torch
 
-            register_run(
-                _reopen(context, is_quiet=True), name, ["challenger"], form="torch_export", tracking_uri=tracking_uri
-            )
-            version = _find_version_of(registry, name, sha256)
+            register_run(reopen(is_quiet=True), name, ["challenger"], form="torch_export", tracking_uri=tracking_uri)
+            version = find_own_version()
         if version is None:
-            raise ConfigError(f"promote: {name} has no version of {shown_path(checkpoint)}. Try again.")
-        print_line(f"model {name} version {version.version}", context.mode)
-        _keep_checkpoint(registry, version, run, checkpoint)
+            raise ConfigError(f"promote: {name} has no version of {shown_path(Path(context.ckpt_path))}. Try again.")
+        print_line(f"model {name} version {version.version}", mode)
+        if version.run_id and not version.tags.get(KEPT):  # so that it can be scored where its run folder is not
+            folder = f"promoted/{name}-{version.version}"
+            with registry.attempt("take the checkpoint"):
+                for file in (run.config_path, context.ckpt_path):
+                    registry.client.log_artifact(version.run_id, str(file), folder)
+                registry.client.set_model_version_tag(name, version.version, KEPT, f"runs:/{version.run_id}/{folder}")
+        metric, scores = decision.get("metric"), decision.get("scores") or {}
+        move = Move(
+            "promote",
+            alias,
+            before,
+            str(version.version),
+            reason=resolved.masked(options.get("--reason", "")),
+            run=f"{run.name}/{run.id}",
+            metric=metric,
+            scores={key: (scores.get(key) or {}).get(metric) for key in ("challenger", "baseline")} if metric else {},
+            data=(decision.get("data") or {}).get("fingerprint"),
+            num_samples=decision.get("num_samples"),
+            forced=is_forced,
+        )
+        noted = runs.read_json(run.folder / PROMOTED) or {}
         with registry.attempt(f"move {name}@{alias}"):
-            before = alias_version(registry, name, alias)
-            move = _create_move(decision, alias=alias, before=before, to=str(version.version), run=run)
-            reason = resolved.masked(options.get("--reason", ""))
-            move = move_alias(registry, name, replace(move, reason=reason, forced="--force" in options))
-        uri = resolved.masked(mask_password(registry.registry_uri))
-    return _note(context, run, name, move, before=before, registry_uri=uri, is_json="--json" in options)
+            move = move_alias(registry, name, move)
+        is_noted = (noted.get("name"), noted.get("number")) == (name, move.number)
+        is_new = before != move.to or (move.kind == "promote" and not is_noted)  # the latter after a kill
+        if is_new:
+            note_in_run_folders(registry, name, move, uri=resolved.masked(mask_password(registry.registry_uri)))
+    text = f"{name}@{alias} is version {move.to} {'already' if before == move.to else 'now'}"
+    text += f"; it was version {before}" if before not in (None, move.to) else ""
+    if is_new:
+        from lightkit.cli.redaction import RedactedEventStream  # it loads torch
+
+        fields = {"alias": alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
+        RedactedEventStream(run.events_path, resolved).write("promotion", name=name, **fields)
+    if "--json" in options:
+        done = move.as_dict() if is_new else {}
+        print(json.dumps({"name": name, "says": text, **done}, ensure_ascii=False, default=str))
+    else:
+        print_line(f"moved {text}" if is_new else f"note  {text}", mode)
+    return text
 
 
 def explain_stale_decision(
@@ -194,69 +252,3 @@ def _explain_other_baseline(decision: Mapping[str, Any], registry: Registry, nam
     if now == before:
         return None
     return f"the {reference} was version {before or 'none'} then, and is version {now or 'none'} now"
-
-
-def _reopen(context: RunContext, *, is_quiet: bool = False) -> RunContext:
-    """Open the same context once more: one builds its model once."""
-    assert context.base is not None
-    again = open_run_context(["--run", str(context.base.folder), *context.words[2:]])
-    again.mode = "quiet" if is_quiet else context.mode
-    return again
-
-
-def _find_version_of(registry: Registry, name: str, sha256: str) -> ModelVersion | None:
-    """Find the newest version that was made of a checkpoint."""
-    versions = [each for each in list_versions(registry, name) if each.tags.get("checkpoint_sha256") == sha256]
-    return versions[-1] if versions else None
-
-
-def _keep_checkpoint(registry: Registry, version: ModelVersion, run: runs.Run, checkpoint: Path) -> None:
-    """Send checkpoint and config to MLflow, so that the model can be scored where its run folder is not."""
-    if version.tags.get(KEPT) or not version.run_id:
-        return
-    folder = f"promoted/{version.name}-{version.version}"
-    with registry.attempt("take the checkpoint"):
-        for file in (run.config_path, checkpoint):
-            registry.client.log_artifact(version.run_id, str(file), folder)
-        registry.client.set_model_version_tag(version.name, version.version, KEPT, f"runs:/{version.run_id}/{folder}")
-
-
-def _create_move(decision: Mapping[str, Any], *, alias: str, before: str | None, to: str, run: runs.Run) -> Move:
-    metric, scores = decision.get("metric"), decision.get("scores") or {}
-    return Move(
-        "promote",
-        alias,
-        before,
-        to,
-        run=f"{run.name}/{run.id}",
-        metric=metric,
-        scores={which: (scores.get(which) or {}).get(metric) for which in ("challenger", "baseline")} if metric else {},
-        data=(decision.get("data") or {}).get("fingerprint"),
-        num_samples=decision.get("num_samples"),
-    )
-
-
-def _note(
-    context: RunContext, run: runs.Run, name: str, move: Move, *, before: str | None, registry_uri: str, is_json: bool
-) -> str:
-    """Write promoted.json and the event, and print the move. `lightkit gc` keeps a run while its registries need it."""
-    noted = runs.read_json(run.folder / PROMOTED) or {}
-    is_noted = (noted.get("name"), noted.get("number")) == (name, move.number)
-    has_moved = before != move.to
-    is_new = has_moved or (move.kind == "promote" and not is_noted)  # the latter after a kill
-    text = f"{name}@{move.alias} is version {move.to} {'now' if has_moved else 'already'}"
-    if has_moved and before:
-        text += f"; it was version {before}"
-    if is_new:
-        from lightkit.cli.redaction import RedactedEventStream  # it loads torch
-
-        registries = sorted({*(noted.get("registries") or []), registry_uri})
-        runs.write_json(run.folder / PROMOTED, {"schema": 1, "name": name, "registries": registries, **move.as_dict()})
-        fields = {"alias": move.alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
-        RedactedEventStream(run.events_path, context.resolved).write("promotion", name=name, **fields)
-    if is_json:
-        done = move.as_dict() if is_new else {}
-        print(json.dumps({"name": name, "says": text, **done}, ensure_ascii=False, default=str))
-    else:
-        print_line(f"moved {text}" if is_new else f"note  {text}", context.mode)
-    return text

@@ -37,7 +37,7 @@ from lightkit.cli.notifications import CommandNotifier
 from lightkit.config import mistake, near, read_scalar, shown_path
 from lightkit.errors import ConfigError, OutOfTime
 from lightkit.launch.plan import THREADS
-from lightkit.registry.gate import RECORD, read_gate
+from lightkit.registry.gate import RECORD, read_gate, require_rule
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
 from lightkit.runs.deadline import format_duration, parse_deadline, parse_duration
 from lightkit.runs.index import PROMOTED
@@ -246,7 +246,10 @@ def _check(context: RunContext, options: RetrainOptions) -> None:
             "trainer.fast_dev_run: leaves nothing that could be tested and promoted; use lightkit fit",
             resolved.origin_of("trainer.fast_dev_run"),
         )
-    is_judged = read_gate(resolved).metric is not None
+    gate = read_gate(resolved)
+    is_judged = gate.metric is not None
+    if is_judged:
+        require_rule(gate)
     if not is_judged and options.reason is not None:
         raise ConfigError("--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric.")
     if is_judged and importlib.util.find_spec("mlflow") is None:

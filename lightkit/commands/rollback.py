@@ -9,7 +9,16 @@ from pathlib import Path
 from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.console import quiet_libraries
 from lightkit.errors import ConfigError
-from lightkit.registry.promotion import Move, alias_version, champions, last_scored, move_alias, read_moves
+from lightkit.loggers.mlflow_address import mask_password
+from lightkit.registry.promotion import (
+    Move,
+    alias_version,
+    champions,
+    last_scored,
+    move_alias,
+    note_in_run_folders,
+    read_moves,
+)
 from lightkit.registry.store import Registry, address_of_root, check_alias, check_model, list_versions, open_registry
 
 __all__ = ["rollback"]
@@ -19,7 +28,7 @@ _HELP = f"""\
 {_USAGE}
 
 Let the champion be the version before, by the promotion log. Twice goes back two: a version that was rolled back from
-is not come back to. One that was deleted is passed over.
+is not come back to, and is promoted again by --force alone. One that was deleted is passed over.
 
   NAME                the registered model
   --to VERSION        go to this version instead
@@ -66,6 +75,7 @@ def rollback(words: list[str]) -> int:
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)
         move, skipped = _move_back(registry, name, alias, options.get("--to"), reason=options.get("--reason", ""))
+        note_in_run_folders(registry, name, move, uri=mask_password(registry.registry_uri))
     if "--json" in options:
         print(json.dumps({"name": name, "passed_over": skipped, **move.as_dict()}, ensure_ascii=False))
     elif "--quiet" not in options:

@@ -20,8 +20,8 @@ _HELP = f"""\
 {_USAGE}
 
 Print a table of the runs, the newest first: name, id, status, metric, size and age. A run is marked `locked` while a
-process works on it, and `promoted` once `lightkit promote` has taken its model. A run whose process was killed has the
-status `killed`.
+process works on it, with the alias that points to its model, such as `champion`, and `promoted` where one did before. A
+run whose process was killed has the status `killed`.
 
   NAME             runs of this job only
   --sort KEY       age (default), name, status, metric (the best first) or size (the largest first)

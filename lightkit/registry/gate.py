@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
 from lightkit.config import Origin, Resolved, mistake, near, read_scalar
-
-__all__ = ["RECORD", "GateSettings", "ModelScores", "decide", "read_gate", "split_of"]
+from lightkit.errors import ConfigError
+from lightkit.runs.index import infer_mode
 
 RECORD = "gate.json"
 """Name of the file in the run folder that holds the decision."""
@@ -44,6 +44,16 @@ class GateSettings:
     slices: dict[str, float] | None = None
     drift: dict[str, float] | None = None
     name: str | None = None
+
+    @property
+    def rules(self) -> list[str]:
+        """Names of the conditions that are set."""
+        return [key for key in ("min", "max", "max_drop", "slices", "drift") if getattr(self, key) is not None]
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether small values of the metric are good."""
+        return self.mode == "min" or (self.metric is not None and infer_mode(self.metric) == "min")
 
 
 def split_of(metric: str) -> str:
@@ -135,13 +145,31 @@ def read_gate(resolved: Resolved) -> GateSettings:
             origin("max_drop"),
             origin("baseline"),
         )
-    conditions = [key for key in ("min", "max", "max_drop", "slices", "drift") if getattr(settings, key) is not None]
-    if settings.metric is None and conditions:
+    if settings.metric is None and settings.rules:
         raise mistake(
-            f"gate.{conditions[0]}: of which metric? gate.metric is not set; say one such as test/accuracy",
-            origin(conditions[0]),
+            f"gate.{settings.rules[0]}: of which metric? gate.metric is not set; say one such as test/accuracy",
+            origin(settings.rules[0]),
         )
     return settings
+
+
+def require_rule(settings: GateSettings, advice: str = "") -> None:
+    """Refuse settings by which every model passes.
+
+    Args:
+        settings: The settings.
+        advice: What else can be done.
+
+    Raises:
+        ConfigError: If they have no condition.
+    """
+    if not settings.rules:
+        metric = "" if settings.metric else "gate.metric is not set; give --gate.metric=test/accuracy, and "
+        bound = "max" if settings.is_loss else "min"
+        raise ConfigError(
+            f"gate: there is no rule to judge by: {metric}give --gate.{bound}=VALUE or --gate.max_drop=VALUE, or set "
+            f"gate.slices or gate.drift.{advice}"
+        )
 
 
 def _typed(key: str, value: Any) -> Any:

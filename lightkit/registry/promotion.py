@@ -17,24 +17,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError, RunLocked
-from lightkit.registry.store import Registry, list_versions
-from lightkit.runs.files import finite
-
-__all__ = [
-    "OUTSIDE",
-    "Move",
-    "alias_version",
-    "champions",
-    "describe_actor",
-    "last_scored",
-    "move_alias",
-    "needed_runs",
-    "read_moves",
-    "recent_champions",
-]
+from lightkit.registry.store import Registry, list_versions, read_aliases
+from lightkit.runs.files import finite, read_json, write_json
+from lightkit.runs.index import PROMOTED
 
 OUTSIDE = "outside"
 """Kind of a move without a record."""
@@ -86,9 +75,39 @@ class Move:
 
 
 def alias_version(registry: Registry, name: str, alias: str) -> str | None:
-    """Return the version that an alias points to; None for none."""
-    aliases: Mapping[str, Any] = registry.client.get_registered_model(name).aliases
-    return str(aliases[alias]) if alias in aliases else None
+    """Return the version that an alias points to; None for none, or where there is no such model."""
+    return (read_aliases(registry, name) or {}).get(alias)
+
+
+def find_rejection(moves: Sequence[Move], alias: str, version: str) -> Move | None:
+    """Return the move by which a version was rolled back, if the alias has not pointed to it since then."""
+    about = [move for move in moves if move.alias == alias and version in (move.before, move.to)]
+    return about[-1] if about and about[-1].kind == "rollback" and about[-1].before == version else None
+
+
+def note_in_run_folders(registry: Registry, name: str, move: Move, *, uri: str) -> None:
+    """Write a move to ``promoted.json`` of the run that an alias points to now, and of those that it has left.
+
+    `lightkit runs` marks the champion by it, and `lightkit gc` asks the registries in it. Run folders on other machines
+    are left alone.
+
+    Args:
+        registry: The registry.
+        name: The registered model.
+        move: The move.
+        uri: Address of the registry, without a password.
+    """
+    for version in list_versions(registry, name):
+        file, is_champion = Path(version.tags.get("run_folder", "")) / PROMOTED, str(version.version) == move.to
+        noted = read_json(file) or {}
+        if not file.parent.is_absolute() or not (file.parent.is_dir() if is_champion else noted):
+            continue
+        others = {*noted.get("aliases", [])} - {move.alias}
+        noted["aliases"] = sorted(others | {move.alias} if is_champion else others)
+        if is_champion:
+            registries = sorted({*(noted.get("registries") or []), uri})
+            noted |= {"schema": 1, "name": name, "registries": registries, **move.as_dict()}
+        write_json(file, noted)
 
 
 def read_moves(registry: Registry, name: str) -> list[Move]:

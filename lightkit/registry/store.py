@@ -22,22 +22,6 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from mlflow.tracking import MlflowClient
 
-__all__ = [
-    "KEPT",
-    "Registry",
-    "address_of_root",
-    "address_of_run",
-    "check_alias",
-    "check_model",
-    "check_name",
-    "find_version",
-    "list_versions",
-    "open_registry",
-    "set_environment",
-    "tracked_run",
-    "translate_errors",
-]
-
 KEPT = "checkpoint_artifact"
 """Tag of a version: address of its checkpoint and its config in MLflow."""
 _MAX_CHARS = 300  # of an error of MLflow's
@@ -305,7 +289,7 @@ def find_version(registry: Registry, name: str, reference: str) -> ModelVersion 
     Raises:
         ConfigError: If there is no version of that number, or an alias of a similar name exists.
     """
-    aliases = _aliases(registry, name)
+    aliases = read_aliases(registry, name)
     if aliases is None and not reference.isdecimal():
         return None
     number = reference if reference.isdecimal() else (aliases or {}).get(reference)
@@ -327,7 +311,7 @@ def check_model(registry: Registry, name: str) -> None:
     Raises:
         ConfigError: If it does not, with those of similar names.
     """
-    if _aliases(registry, name) is not None:
+    if read_aliases(registry, name) is not None:
         return
     with registry.attempt("list its registered models"):
         names = [model.name for model in registry.client.search_registered_models(max_results=1000)]
@@ -337,7 +321,7 @@ def check_model(registry: Registry, name: str) -> None:
     raise ConfigError(f"There is no registered model {name!r} at {registry.address.shown}{near(name, names)}\n{known}")
 
 
-def _aliases(registry: Registry, name: str) -> Mapping[str, str] | None:
+def read_aliases(registry: Registry, name: str) -> Mapping[str, str] | None:
     """Return the aliases of a registered model; None where there is no such model."""
     from mlflow.exceptions import MlflowException  # 2 s
 

@@ -43,6 +43,7 @@ class IndexedRun:
         created: Start, in seconds since 1970.
         is_locked: Whether a living process works on it.
         is_promoted: Whether its model was promoted.
+        aliases: Aliases of the registry that point to its model since the last move by lightkit on this machine.
         needs: Paths of the checkpoint that it started from, and of its parent.
         in_retrain: Whether a `lightkit retrain` in it is unfinished.
         mode: Whether the smallest (``min``) or largest (``max``) value of the metric is best; None if not recorded.
@@ -58,6 +59,7 @@ class IndexedRun:
     created: float
     is_locked: bool
     is_promoted: bool = False
+    aliases: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     in_retrain: bool = False
     mode: str | None = None
@@ -86,6 +88,7 @@ class IndexedRun:
             "age_s": round(max(0.0, now - self.created)),
             "locked": self.is_locked,
             "promoted": self.is_promoted,
+            "aliases": list(self.aliases),
         }
 
 
@@ -100,6 +103,12 @@ def index_runs(root: Path | str, name: str | None = None, *, metric: str | None 
     found = list_runs(root, name)
     holders = {job: lock_holder(root, job) for job in {run.name for run in found}}
     return [_index_run(run, holders[run.name], metric) for run in found]
+
+
+def promoted_aliases(run: Run) -> tuple[str, ...]:
+    """List the aliases of the registry that point to a run's model since the last move by lightkit on this machine."""
+    aliases = (read_json(run.folder / PROMOTED) or {}).get("aliases")
+    return tuple(map(str, aliases)) if isinstance(aliases, list) else ()
 
 
 def infer_mode(metric: str, entries: Iterable[IndexedRun] = ()) -> str | None:
@@ -169,6 +178,7 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
         created=created,
         is_locked=is_locked,
         is_promoted=(run.folder / PROMOTED).is_file(),
+        aliases=promoted_aliases(run),
         needs=tuple(str(began_in / str(manifest[key])) for key in ("ckpt_path", "parent") if manifest.get(key)),
         in_retrain=retrain is not None and retrain.get("ended") is None,
         mode=best.get("mode") if best.get("monitor") == metric else None,

@@ -75,7 +75,7 @@ def test_a_run_that_is_worse_than_the_champion_is_rejected_with_4(planted: Works
         (["--gate.metric=test/error", "--gate.mode=min", "--gate.max=0.15"], 4),
         (["--gate.metric=test/accuracy", "--gate.mode=min", "--gate.max_drop=0.02"], 0),
         (["--gate.metric=test/error", "--gate.mode=min", "--gate.max_drop=0.02"], 4),
-        (["--gate.metric=test/odd"], 4),
+        (["--gate.metric=test/odd", "--gate.min=0"], 4),
         (["--gate.metric=test/accuracy", "--gate.slices={greens: 0.9}"], 4),
         (["--gate.metric=test/accuracy", "--gate.slices={greens: 0}", "--data.init_args.count=5"], 4),
         (["--gate.metric=test/accuracy", "--gate.drift={window: 3, max_drop: 0.15}"], 0),
@@ -144,9 +144,22 @@ def test_images_are_resized_as_each_model_knows_them(classifier: Workspace) -> N
     assert decision["scores"]["baseline"]["val/loss"] == pytest.approx(result["metrics"]["val/loss"], rel=1e-5)
 
 
-def test_without_a_metric_nothing_is_judged(finished: Workspace) -> None:
-    result = finished.run("gate", "latest").ok()
-    assert "nothing is judged" in result.out
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [([], r"gate\.metric.*--gate\.min.*--allow-empty"), (["--gate.metric=val/loss"], r"--gate\.max=.*--allow-empty")],
+    ids=["no metric", "no bound"],
+)
+def test_a_gate_without_a_rule_is_refused(finished: Workspace, words: list[str], says: str) -> None:
+    refused = finished.run("gate", "latest", *words)
+    assert refused.code == 2
+    assert re.search(says, refused.err)
+    allowed = finished.run("gate", "latest", *words, "--allow-empty").ok()
+    assert ("nothing is judged" in allowed.out) == (not words)
+
+
+def test_a_smallest_value_of_a_loss_warns(finished: Workspace) -> None:
+    result = finished.run("gate", "latest", "--gate.metric=val/loss", "--gate.min=0.0")
+    assert re.search(r"gate\.min.*val/loss.*small values are good.*gate\.max", result.err)
 
 
 @pytest.mark.parametrize(

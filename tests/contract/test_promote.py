@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Iterator
@@ -63,6 +64,9 @@ def night(planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork
         "back": ("rollback", "net", "--reason=it is worse"),
         "twice back": ("rollback", "net"),
         "too far back": ("rollback", "net"),
+        "rejected": ("promote", worse, LOOSE),
+        "marked": ("runs", "net", "--json"),
+        "table": ("runs", "net"),
         "forced": ("promote", worse, "--force"),
         "history": ("history", "net"),
         "misspelt": ("history", "nett"),
@@ -126,6 +130,31 @@ def test_rollback_refuses_where_there_was_no_champion_before(night: Night) -> No
     refused = night.results["too far back"]
     assert refused.code == 2
     assert "--to" in refused.err
+
+
+def test_a_version_that_was_rolled_back_is_promoted_again_by_force_alone(night: Night) -> None:
+    rejected = night.results["rejected"]
+    assert rejected.code == 4
+    assert re.search(r"version 2 was rolled back.*--force", rejected.err)
+    assert night.results["forced"].code == 0
+
+
+def test_lightkit_runs_marks_the_champion(night: Night) -> None:
+    aliases = {run["id"]: run["aliases"] for run in json.loads(night.results["marked"].ok().out)}
+    better, worse = (run.name for run in night.workspace.runs)
+    assert aliases == {better: ["champion"], worse: []}
+    marks = {line.split()[1]: line.split()[-1] for line in night.results["table"].ok().out.splitlines()[1:]}
+    assert marks == {better: "champion", worse: "promoted"}
+
+
+def test_of_two_promotions_of_a_run_at_once_one_wins_and_the_other_ends_with_75(planted: Workspace) -> None:
+    run = str(planted.runs[1])
+    processes = [planted.start("promote", run, "--force") for _ in range(2)]
+    results = sorted((process.result() for process in processes), key=lambda result: result.code)
+    assert [result.code for result in results] == [0, 75]
+    assert "promote" in results[1].err
+    assert sorted(read_registry(planted)["net"]["versions"]) == ["1", "2"]
+    assert champion(planted) == "2"
 
 
 def test_promote_force_passes_the_gate_over_and_history_tells_it(night: Night) -> None:

@@ -226,8 +226,9 @@ def test_the_stages_of_a_retrain_are_forked_from_one_process(rejected: tuple[Wor
         (["--unchanged-ok"], r"--unchanged-ok.*--if-changed"),
         (["--reason", "why not"], r"--reason.*gate\.metric"),
         (["--gate.min=0.8"], r"gate\.min.*metric"),
+        (["--gate.metric=test/loss"], r"gate: there is no rule.*--gate\.min=VALUE"),
     ],
-    ids=["run", "gate", "stage", "reserve", "deadline", "unchanged-ok", "reason", "metric"],
+    ids=["run", "gate", "stage", "reserve", "deadline", "unchanged-ok", "reason", "metric", "rule"],
 )
 def test_what_cannot_be_meant_is_told_before_hours_of_training(
     workspace: Workspace, words: list[str], says: str

@@ -204,6 +204,15 @@ def test_data_at_an_address_always_trains_and_says_what_to_do(workspace: Workspa
 # -- nothing to compare with -------------------------------------------------------------------------------------------
 
 
+def test_after_another_experiment_the_inputs_of_the_champion_count_too(trained: Workspace) -> None:
+    champion = trained.only_run
+    trained.run("promote", "latest", "--force").ok()
+    trained.run(*FIT, "--model.init_args.learning_rate=0.02").ok()
+    result = trained.run(*FIT)
+    assert (result.code, len(trained.runs)) == (6, 2)
+    assert f"nothing has changed since runs/job/{champion.name}" in result.out
+
+
 def test_a_run_that_has_lost_its_checkpoint_is_trained_again(trained: Workspace) -> None:
     (trained.only_run / "checkpoints" / "last.ckpt").unlink()
     trained.run(*FIT).ok()
