@@ -157,7 +157,7 @@ def _announce(context: RunContext, earlier: Mapping[str, Any] | None) -> None:
         "first_checkpoint": checkpoint if earlier is None else earlier["first_checkpoint"],
     }
     if context.rank_context is not None:
-        context.rank_context.announce_run(announcement)
+        context.rank_context.store.announce_run(context.rank_context.rank, announcement)
     os.environ[INHERITED] = json.dumps(announcement)
     context.stack.callback(os.environ.pop, INHERITED, None)
 

@@ -17,7 +17,7 @@ from lightkit.config import mistake
 from lightkit.errors import ConfigError, Interrupted, told_interruption
 from lightkit.hardware import this_machine
 from lightkit.launch import DATA_CHANGED, LaunchResult, Plan, Supervisor, plan_launch, this_rank
-from lightkit.launch.output import writer
+from lightkit.launch.supervisor import make_writer
 
 __all__ = ["compute_job_digest", "make_plan", "require_srun", "supervise"]
 
@@ -114,7 +114,7 @@ def supervise(session: RunContext, plan: Plan) -> int:
             needs_logs = run is not None and result.code not in (2, 3, 75, 129, 130, 143)
             logs = f"logs  {run.folder / 'logs'}\n" if run is not None and needs_logs else ""
             sys.stderr.flush()
-            writer(sys.stderr.buffer)(f"{result.message}\n{logs}".encode(errors="replace"))
+            make_writer(sys.stderr.buffer)(f"{result.message}\n{logs}".encode(errors="replace"))
         if run is not None:
             try:
                 _keep_launcher_logs(supervisor, run)

@@ -14,14 +14,21 @@
 Free of torch, so that a process that only starts others costs nothing.
 """
 
-from lightkit.launch.heartbeat import Heartbeat, heartbeat, waiting
 from lightkit.launch.plan import ENGINES, LaunchSettings, Plan, check_engine, plan_launch, read_settings
 from lightkit.launch.ranks import LAUNCH, Rank, this_rank
-from lightkit.launch.result import LaunchResult
-from lightkit.launch.status import RankStatus, StatusStore
-from lightkit.launch.supervisor import Supervisor
-from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, read_watchdog
-from lightkit.launch.worker import DATA_CHANGED, INHERITED, RankContext, join_launch
+from lightkit.launch.supervisor import LaunchResult, Supervisor
+from lightkit.launch.watchdog import (
+    STALLED,
+    Heartbeat,
+    Hung,
+    Stall,
+    Watchdog,
+    WatchdogSettings,
+    heartbeat,
+    read_watchdog,
+    waiting,
+)
+from lightkit.launch.worker import DATA_CHANGED, INHERITED, RankContext, RankStatus, StatusStore, join_launch
 
 __all__ = [
     "DATA_CHANGED",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from socket import gethostname
 from typing import Any
 
@@ -73,6 +73,14 @@ class LaunchSettings:
     threads: int | None = None
     slurm: dict[str, Any] | None = None
 
+    def choose_engine(self, strategy: str | None) -> str:
+        """Return what starts the processes.
+
+        Args:
+            strategy: Name of the strategy, None if Lightning chooses it.
+        """
+        return self.engine or ("horovod" if strategy == "horovod" or self.hosts else "local")
+
     @property
     def num_nodes(self) -> tuple[int, int]:
         """The fewest and the most machines."""
@@ -89,16 +97,8 @@ class LaunchSettings:
 # -- the block -----------------------------------------------------------------------------------------------------
 
 
-def _is_int(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-
-
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
+def _is_number(value: Any, least: float, kind: Any = int) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and value >= least
 
 
 def _is_nodes(value: Any) -> bool:
@@ -107,37 +107,35 @@ def _is_nodes(value: Any) -> bool:
 
 
 def _is_hosts(value: Any) -> bool:
-    if value is None:
-        return True
     pairs = [pair.strip().rpartition(":") for pair in value.split(",")] if isinstance(value, str) else []
-    hosts = [host for host, _, _ in pairs]
-    return bool(hosts) and len({*hosts}) == len(hosts) and all(h and n.isdigit() and int(n) > 0 for h, _, n in pairs)
+    are_slots = all(host and slots.isdigit() and int(slots) > 0 for host, _, slots in pairs)
+    return are_slots and len({host for host, _, _ in pairs}) == len(pairs) > 0
 
 
 def _is_address(value: Any) -> bool:
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    return value is None or (bool(host) and port.isdigit() and 0 < int(port) < 65536)
+    return bool(host) and port.isdigit() and 0 < int(port) < 65536
 
 
 _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "engine": (lambda value: value is None or value in ENGINES, f"one of {', '.join(ENGINES)}"),
+    "engine": (lambda value: value in ENGINES, f"one of {', '.join(ENGINES)}"),
     "processes": (
-        lambda value: value is None or (_is_int(value, -(2**31)) and value != 0),
+        lambda value: _is_number(value, -(2**31)) and value != 0,
         "a number of processes, such as 2 (spark: -2 on the driver)",
     ),
     "hosts": (_is_hosts, "each host once with its number of processes, such as 'a:4,b:4'"),
     "nodes": (_is_nodes, "a number of machines, or the fewest and the most, such as 1:4"),
     "rendezvous": (_is_address, "HOST:PORT"),
-    "max_restarts": (lambda value: _is_int(value, 0), "a number of restarts"),
-    "max_failures": (lambda value: _is_int(value, 0), "a number of failures"),
-    "master": (_is_text, "the address of a cluster"),
+    "max_restarts": (lambda value: _is_number(value, 0), "a number of restarts"),
+    "max_failures": (lambda value: _is_number(value, 0), "a number of failures"),
+    "master": (lambda value: isinstance(value, str), "the address of a cluster"),
     "controller": (lambda value: value in ("gloo", "mpi"), "one of gloo, mpi"),
-    "network_interface": (_is_text, "the name of an interface, such as eth0"),
-    "timeout_s": (lambda value: _is_seconds(value) and value > 0, "seconds"),
-    "stall_timeout_s": (_is_seconds, "seconds, or 0 to wait for ever"),
+    "network_interface": (lambda value: isinstance(value, str), "the name of an interface, such as eth0"),
+    "timeout_s": (lambda value: _is_number(value, 1e-9, int | float), "seconds"),
+    "stall_timeout_s": (lambda value: _is_number(value, 0, int | float), "seconds, or 0 to wait for ever"),
     "all_ranks": (lambda value: isinstance(value, bool), "true or false"),
-    "threads": (lambda value: value is None or _is_int(value, 1), "a number of threads"),
-    "slurm": (lambda value: value is None or isinstance(value, dict), "options of sbatch, such as {partition: gpu}"),
+    "threads": (lambda value: _is_number(value, 1), "a number of threads"),
+    "slurm": (lambda value: isinstance(value, dict), "options of sbatch, such as {partition: gpu}"),
 }
 _ENGINES_OF = {
     "hosts": ("horovod",),
@@ -166,15 +164,14 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
             f"launch: expected a mapping such as {{processes: 2}}, got {block!r}", resolved.origin_of("launch")
         )
     values = {key: _read_value(value, resolved, ("launch", key)) for key, value in block.items()}
-    names = [field.name for field in fields(LaunchSettings)]
     for key, value in values.items():
         origin = resolved.origin_of(("launch", key))
-        if key not in names:
-            raise mistake(
-                f"launch.{key}: there is no such key{near(str(key), names)}\nkeys: {', '.join(names)}", origin
-            )
+        if key not in _EXPECTED:
+            names = f"{near(str(key), [*_EXPECTED])}\nkeys: {', '.join(_EXPECTED)}"
+            raise mistake(f"launch.{key}: there is no such key{names}", origin)
         is_valid, expected = _EXPECTED[key]
-        if not is_valid(value):
+        is_default_null = value is None and getattr(LaunchSettings, key) is None
+        if not is_default_null and not is_valid(value):
             raise mistake(f"launch.{key}: expected {expected}, got {value!r}", origin)
     settings = LaunchSettings(**values)
     if settings.engine is not None:
@@ -208,7 +205,7 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
     Raises:
         ConfigError: If a key is for other engines only.
     """
-    engine = settings.engine or ("horovod" if strategy == "horovod" or settings.hosts else "local")
+    engine = settings.choose_engine(strategy)
     _check_keys(settings, resolved, engine)
     path = ("trainer", "num_nodes")
     trainer = resolved.values.get("trainer")
@@ -250,6 +247,13 @@ def _is_overruled(resolved: Resolved, path: KeyPath, by: KeyPath) -> bool:
     """Tell whether a higher layer sets the other key: a lower one was written for another engine."""
     lower, higher = resolved.origins.get(path), resolved.origins.get(by)
     return lower is not None and higher is not None and resolved.ranks.get(lower, 0) < resolved.ranks.get(higher, 0)
+
+
+_STRATEGIES_OF = {
+    "spark": ("ddp", "horovod"),
+    "ray": ("ddp",),
+    "torchrun": ("ddp", "fsdp", "deepspeed", "model_parallel"),
+}
 
 
 # -- the launch ----------------------------------------------------------------------------------------------------
@@ -323,16 +327,30 @@ def plan_launch(
     Raises:
         ConfigError: If the engine and the strategy do not fit, or the number of processes is not known.
     """
-    engine = settings.engine or ("horovod" if strategy == "horovod" or settings.hosts else "local")
+    engine = settings.choose_engine(strategy)
     name = strategy or "ddp"
-    _check_strategy(engine, strategy, origin)
+    if engine == "horovod" and strategy != "horovod":
+        found = "no strategy" if strategy is None else f"the strategy {strategy!r}"
+        raise mistake(
+            f"launch.engine: horovodrun starts ranks for the strategy horovod, but there is {found}; "
+            f"say accelerator.strategy: horovod, or take the engine torchrun",
+            origin,
+        )
+    if strategy == "horovod" and engine not in ("horovod", "spark"):
+        raise mistake(
+            f"launch.engine: the engine {engine!r} starts ranks for ddp; the strategy horovod takes the engine "
+            f"horovod or spark",
+            origin,
+        )
+    if not name.startswith(_STRATEGIES_OF.get(engine, "")):
+        raise mistake(f"launch.engine: the engine {engine!r} trains with the strategy ddp, not {strategy!r}", origin)
     num_slots = sum(settings.slots.values())
     wanted = settings.processes
     if wanted is None:
         wanted = num_slots if settings.hosts else processes
     if engine in ("local", "slurm") or (engine == "horovod" and settings.engine is None and (wanted or 1) == 1):
         # Lightning starts this command again for each rank, unless it forks or a class decides.
-        is_script = name.startswith(("ddp", "fsdp", "deepspeed", "model_parallel"))
+        is_script = name.startswith(_STRATEGIES_OF["torchrun"])
         is_fork = name.startswith(("ddp_spawn", "ddp_fork", "ddp_notebook"))
         if engine != "local" or (wanted or 1) == 1 or is_fork or not is_script:
             return None
@@ -353,22 +371,3 @@ def plan_launch(
         own = [slots for host, slots in settings.slots.items() if host in ("localhost", "127.0.0.1", gethostname())]
         here = max(sum(own), *settings.slots.values())
     return Plan(engine, wanted * (fewest if engine == "torchrun" else 1), here, name, uses_gpus, settings)
-
-
-def _check_strategy(engine: str, strategy: str | None, origin: Origin | None) -> None:
-    if engine == "horovod" and strategy != "horovod":
-        found = "no strategy" if strategy is None else f"the strategy {strategy!r}"
-        raise mistake(
-            f"launch.engine: horovodrun starts ranks for the strategy horovod, but there is {found}; "
-            f"say accelerator.strategy: horovod, or take the engine torchrun",
-            origin,
-        )
-    if strategy == "horovod" and engine in ("local", "torchrun", "ray", "slurm"):
-        raise mistake(
-            f"launch.engine: the engine {engine!r} starts ranks for ddp; the strategy horovod takes the engine "
-            f"horovod or spark",
-            origin,
-        )
-    fitting = {"spark": ("ddp", "horovod"), "ray": ("ddp",), "torchrun": ("ddp", "fsdp", "deepspeed", "model_parallel")}
-    if strategy is not None and engine in fitting and not strategy.startswith(fitting[engine]):
-        raise mistake(f"launch.engine: the engine {engine!r} trains with the strategy ddp, not {strategy!r}", origin)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError
-from lightkit.launch.driver import Job, LaunchError, first_line, redirect_output, run_driver
+from lightkit.launch.local import Job, LaunchError, first_line, redirect_output, run_driver
 from lightkit.launch.ranks import ATTEMPT, ENGINE
 
-__all__ = ["drive", "lightning_parts", "run_rank"]
+__all__ = ["check_installed", "drive", "lightning_parts", "main", "run_rank"]
 
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -131,27 +131,22 @@ def run_rank(settings: dict[str, str]) -> None:
     folder = str(Path(str(import_module("ray").__file__)).parent)
     for name in [name for name in logging.root.manager.loggerDict if name.startswith(folder)]:
         logging.getLogger(name).setLevel(logging.WARNING)
-    _arrival_path(job, rank).touch()
-    code = import_module(f"{job.program}.__main__").main(job.words)
+    (job.launch / f"ray-arrived-{rank}").touch()
+    code = import_module("lightkit.__main__").main(job.words)
     if code != 0:
         raise RankError(f"rank {rank} ended with code {code}")
-
-
-def _arrival_path(job: Job, rank: int) -> Path:
-    return job.launch / f"ray-arrived-{rank}"
 
 
 @contextmanager
 def _connect(job: Job, log: Path) -> Iterator[Any]:
     """Connect to the cluster that the job names, or start one on this machine for as long as it is needed."""
-    ray = import_module("ray")
-    address = job.master or os.environ.get("RAY_ADDRESS")
+    ray, plan = import_module("ray"), job.plan
+    address = plan.settings.master or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"address": address}
     if address is None:
         options = {
             "address": "local",
-            # More processes than cores are slow, not wrong.
-            "num_cpus": max(os.cpu_count() or 1, job.processes * job.threads),
+            "num_cpus": max(os.cpu_count() or 1, plan.processes * job.threads),  # more than cores are slow, not wrong
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
             "_temp_dir": os.environ[_TEMPORARY],
@@ -164,9 +159,10 @@ def _connect(job: Job, log: Path) -> Iterator[Any]:
         raise LaunchError(f"Ray {where} did not start: {first_line(error)}\nIts log is {log}") from error
     try:
         num_gpus = int(ray.cluster_resources().get("GPU", 0))
-        if address is None and job.gpus and num_gpus < job.processes:
+        if address is None and plan.uses_gpus and num_gpus < plan.processes:
             raise ConfigError(
-                f"launch.processes: {job.processes} processes need a GPU each, but Ray finds {num_gpus} on this machine"
+                f"launch.processes: {plan.processes} processes need a GPU each, but Ray finds {num_gpus} on this "
+                "machine"
             )
         yield ray
     finally:
@@ -174,21 +170,21 @@ def _connect(job: Job, log: Path) -> Iterator[Any]:
 
 
 def _make_trainer(job: Job) -> Any:
-    train = import_module("ray.train")
+    train, plan = import_module("ray.train"), job.plan
     return import_module("ray.train.torch").TorchTrainer(
         run_rank,
         train_loop_config={"job": job.to_json()},
         scaling_config=train.ScalingConfig(
-            num_workers=job.processes,
-            use_gpu=job.gpus,
-            resources_per_worker={"CPU": job.threads, **({"GPU": 1} if job.gpus else {})},
+            num_workers=plan.processes,
+            use_gpu=plan.uses_gpus,
+            resources_per_worker={"CPU": job.threads, **({"GPU": 1} if plan.uses_gpus else {})},
         ),
         run_config=train.RunConfig(
             name="lightkit",
-            storage_path=job.storage,
+            storage_path=str(job.launch / "ray"),
             logging_config=train.LoggingConfig(log_level="ERROR"),
-            failure_config=train.FailureConfig(max_failures=job.max_failures),
-            worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(job.threads), **_SETTINGS, **job.environment}},
+            failure_config=train.FailureConfig(max_failures=plan.settings.max_failures),
+            worker_runtime_env={"env_vars": {**_SETTINGS, **job.environment}},
         ),
     )
 
@@ -201,21 +197,21 @@ def _limit_arrival(job: Job, resources: dict[str, float]) -> Iterator[list[str]]
         List that holds the error message from then on.
     """
     messages: list[str] = []
+    processes, limit_s = job.plan.processes, job.plan.settings.timeout_s
 
     def check(_signum: int, _frame: object) -> None:
-        late = [rank for rank in range(job.processes) if not _arrival_path(job, rank).exists()]
-        if not late:
-            return
-        available = ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
-        messages.append(
-            f"rank {', '.join(map(str, late))} was not started by Ray within launch.timeout_s, {job.timeout_s:g} s: "
-            f"{job.processes} processes with {job.threads} CPU each{' and a GPU' if job.gpus else ''} are wanted, "
-            f"the cluster has {available}"
-        )
-        raise LateRanks  # again after a while: Ray's native code may make another error of it, or lose it
+        late = [rank for rank in range(processes) if not (job.launch / f"ray-arrived-{rank}").exists()]
+        if late:
+            available = ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
+            messages.append(
+                f"rank {', '.join(map(str, late))} was not started by Ray within launch.timeout_s, {limit_s:g} s: "
+                f"{processes} processes with {job.threads} CPU each{' and a GPU' if job.plan.uses_gpus else ''} are "
+                f"wanted, the cluster has {available}"
+            )
+            raise LateRanks  # again after a while: Ray's native code may make another error of it, or lose it
 
     before = signal.signal(signal.SIGALRM, check)
-    signal.setitimer(signal.ITIMER_REAL, job.timeout_s, _AGAIN_S)
+    signal.setitimer(signal.ITIMER_REAL, limit_s, _AGAIN_S)
     try:
         yield messages
     finally:

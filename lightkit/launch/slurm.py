@@ -76,11 +76,32 @@ def batch_script(job: SlurmJob) -> str:
     Raises:
         ConfigError: If an option is lightkit's to decide, or has no value that fits on a line.
     """
-    command = [sys.executable, "-m", "lightkit", *job.words]
-    lines = [_option(name, value) for name, value in _options(job).items()]
-    return _SCRIPT.format(
-        options="\n".join(line for line in lines if line), command=shlex.join(command), place=Path(job.output).parent
-    )
+    if job.name in _NOT_DETECTED:
+        raise ConfigError(f"run.name: a job named {job.name!r} counts as interactive, and Lightning trains it alone")
+    given = {str(name).replace("_", "-"): value for name, value in job.options.items()}
+    if decided := [name for name in given if name in _DECIDED]:
+        raise ConfigError(f"launch.slurm.{decided[0]}: is set by {_DECIDED[decided[0]]}")
+    options = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "ntasks-per-node": job.processes,
+        "cpus-per-task": job.threads,
+        "gres": f"gpu:{job.processes}" if job.gpus and not given.keys() & {"gpus", "gpus-per-node"} else None,
+        "chdir": job.folder,
+        "output": job.output,
+        "open-mode": "append",  # else the log of a job that is put back begins anew
+        "signal": "USR1@120",  # two minutes before the end each rank saves and ends with code 75
+        "requeue": True,
+        **given,
+    }
+    lines = []
+    for name, value in options.items():
+        if not isinstance(value, str | int | float | None) or "\n" in str(value):
+            raise ConfigError(f"launch.slurm.{name}: expected one line of text, a number, or true, got {value!r}")
+        if value is not None and value is not False:
+            lines.append(f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={shlex.quote(str(value))}")
+    command = shlex.join([sys.executable, "-m", "lightkit", *job.words])
+    return _SCRIPT.format(options="\n".join(lines), command=command, place=Path(job.output).parent)
 
 
 def submit(script: str) -> str:
@@ -99,36 +120,3 @@ def submit(script: str) -> str:
     if ended.returncode != 0:
         raise LightkitError(f"sbatch refuses the job (code {ended.returncode}): {ended.stderr.strip()}")
     return ended.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER where there are several
-
-
-def _options(job: SlurmJob) -> dict[str, Any]:
-    if job.name in _NOT_DETECTED:
-        raise ConfigError(f"run.name: a job named {job.name!r} counts as interactive, and Lightning trains it alone")
-    given = {str(name).replace("_", "-"): value for name, value in job.options.items()}
-    for name in given:
-        if name in _DECIDED:
-            raise ConfigError(f"launch.slurm.{name}: is set by {_DECIDED[name]}")
-    return {
-        "job-name": job.name,
-        "nodes": job.nodes,
-        "ntasks-per-node": job.processes,
-        "cpus-per-task": job.threads,
-        "gres": f"gpu:{job.processes}" if job.gpus and not given.keys() & {"gpus", "gpus-per-node"} else None,
-        "chdir": job.folder,
-        "output": job.output,
-        "open-mode": "append",  # else the log of a job that is put back begins anew
-        "signal": "USR1@120",  # two minutes before the end each rank saves and ends with code 75
-        "requeue": True,
-        **given,
-    }
-
-
-def _option(name: str, value: Any) -> str | None:
-    if value is None or value is False:
-        return None
-    if value is True:
-        return f"#SBATCH --{name}"
-    text = str(value)
-    if not isinstance(value, (str, int, float)) or "\n" in text:
-        raise ConfigError(f"launch.slurm.{name}: expected one line of text, a number, or true, got {value!r}")
-    return f"#SBATCH --{name}={shlex.quote(text)}"

@@ -10,44 +10,68 @@ import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError
-from lightkit.launch import spark_tasks
-from lightkit.launch.driver import Job, LaunchError, first_line, redirect_output, run_driver
+from lightkit.launch.local import Job, LaunchError, first_line, redirect_output, run_driver
 
-__all__ = ["check_installed", "check_slots", "count_slots", "drive", "driver_ranks_command"]
+__all__ = ["check_installed", "count_slots", "drive", "driver_ranks_command", "main"]
 
 _GROUP = "lightkit"
+_RANK_GRACE_S = 5.0  # less than the driver's own
 
 
 def drive(job: Job) -> int:
     """Run all ranks and return 0 if all of them ended well."""
-    if job.processes < 0:
+    plan, settings = job.plan, job.plan.settings
+    if plan.processes < 0:
         environment = {**job.rank_environment(os.environ), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         return subprocess.run(driver_ranks_command(job), cwd=job.folder, env=environment, check=False).returncode
-    check_installed(job)
-    check_slots(job.master or os.environ.get("MASTER", ""), job.processes)
+    check_installed(plan.strategy)
+    master = settings.master or os.environ.get("MASTER", "")
+    if (slots := count_slots(master)) is not None and slots < plan.processes:
+        raise ConfigError(
+            f"launch.processes: {plan.processes} processes need {plan.processes} slots of Spark at a time, but "
+            f"{master} has {slots}. Give the cluster more cores, or ask for fewer processes."
+        )
     log = job.launch / "spark.log"
     with redirect_output(log):
         context = _make_context(job, log)
         late: list[int] = []
 
         def cancel_if_late() -> None:
-            late.extend(r for r in range(job.processes) if not spark_tasks.written_path(job, r).exists())
+            late.extend(rank for rank in range(plan.processes) if not _output_path(job, rank).exists())
             if late:
                 context.cancelJobGroup(_GROUP)
 
-        timer = threading.Timer(job.timeout_s, cancel_if_late)
+        timer = threading.Timer(settings.timeout_s, cancel_if_late)
         timer.daemon = True
         timer.start()
         try:
-            _run(context, job)
+            if plan.strategy == "horovod":
+                import horovod.spark  # an extra
+
+                horovod.spark.run(
+                    _run_horovod_rank,
+                    args=(job.to_json(),),
+                    num_proc=plan.processes,
+                    start_timeout=int(settings.timeout_s),
+                    use_gloo=True,
+                    use_mpi=False,
+                    verbose=0,
+                )
+            else:
+                context.setJobGroup(_GROUP, "lightkit", interruptOnCancel=True)
+                ranks = context.parallelize(range(plan.processes), plan.processes).barrier()
+                ranks.mapPartitions(_make_ddp_task(job)).collect()
         except Exception as error:
             logging.exception("the launch failed")
             raise LaunchError(_describe(job, error, late=late, log=log)) from error
@@ -58,15 +82,15 @@ def drive(job: Job) -> int:
 
 
 def driver_ranks_command(job: Job) -> list[str]:
-    """Return the command that runs ``-job.processes`` ranks on this machine."""
-    words, processes = ["lightkit", *job.words], str(-job.processes)
-    if job.strategy == "horovod":
+    """Return the command that runs ``-processes`` ranks on this machine."""
+    words, processes = ["lightkit", *job.words], str(-job.plan.processes)
+    if job.plan.strategy == "horovod":
         return [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", processes, sys.executable, "-m", *words]
     elastic = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes]
     return [*elastic, "-m", *words]
 
 
-def check_installed(job: Job) -> None:
+def check_installed(strategy: str) -> None:
     """Check that pyspark, Java and Horovod are installed, before anything is started.
 
     Raises:
@@ -74,7 +98,7 @@ def check_installed(job: Job) -> None:
     """
     if find_spec("pyspark") is None:
         raise ConfigError("launch.engine: spark needs pyspark: pip install 'lightkit[spark]'")
-    if job.strategy == "horovod" and find_spec("horovod") is None:
+    if strategy == "horovod" and find_spec("horovod") is None:
         raise ConfigError(
             "strategy: horovod needs horovod, which is not installed: make horovod builds it for the torch that is here"
         )
@@ -96,28 +120,15 @@ def count_slots(master: str) -> int | None:
     return None
 
 
-def check_slots(master: str, processes: int) -> None:
-    """Check that a master on this machine can run all ranks at a time.
-
-    Raises:
-        ConfigError: If it cannot.
-    """
-    slots = count_slots(master)
-    if slots is not None and slots < processes:
-        raise ConfigError(
-            f"launch.processes: {processes} processes need {processes} slots of Spark at a time, but {master} has "
-            f"{slots}. Give the cluster more cores, or ask for fewer processes."
-        )
-
-
 def _make_context(job: Job, log: Path) -> Any:
     """Return the running Spark, or start one."""
     import pyspark  # an extra, and slow to load
     from pyspark.sql import SparkSession
 
+    master = job.plan.settings.master
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PATH"] = job.rank_environment(os.environ)["PATH"]
-    if "local-cluster" in (job.master or ""):  # its workers ask for it
+    if "local-cluster" in (master or ""):  # its workers ask for it
         os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     settings: dict[str, bool | float | int | str | None] = {
         "spark.log.level": "ERROR",
@@ -128,56 +139,135 @@ def _make_context(job: Job, log: Path) -> Any:
         "spark.python.worker.reuse": "false",
         # Spark looks once a second whether it can run all ranks at a time.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
-        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": str(max(1, round(job.timeout_s))),
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": str(max(1, round(job.plan.settings.timeout_s))),
     }
     builder = SparkSession.builder.appName("lightkit").config(map=settings)
-    if job.master is not None:
-        builder = builder.master(job.master)
+    if master is not None:
+        builder = builder.master(master)
     try:
         return builder.getOrCreate().sparkContext
     except Exception as error:
         logging.exception("Spark did not start")
-        where = job.master or "the master that SPARK_HOME or MASTER names"
+        where = master or "the master that SPARK_HOME or MASTER names"
         raise LaunchError(
             f"launch.master: Spark at {where} did not start: {first_line(error)}\nIts log is {log}"
         ) from error
 
 
-def _run(context: Any, job: Job) -> None:
-    if job.strategy == "horovod":
-        import horovod.spark  # an extra
-
-        horovod.spark.run(
-            spark_tasks.run_horovod_rank,
-            args=(job.to_json(),),
-            num_proc=job.processes,
-            start_timeout=int(job.timeout_s),
-            use_gloo=True,
-            use_mpi=False,
-            verbose=0,
-        )
-        return
-    context.setJobGroup(_GROUP, "lightkit", interruptOnCancel=True)
-    ranks = context.parallelize(range(job.processes), job.processes).barrier()
-    ranks.mapPartitions(spark_tasks.ddp_task(job)).collect()
-
-
 def _describe(job: Job, error: Exception, *, late: list[int], log: Path) -> str:
     """Describe why a launch failed."""
+    if late:
+        limit_s = f"launch.timeout_s, {job.plan.settings.timeout_s:g} s"
+        return f"rank {', '.join(map(str, late))} was not started by Spark within {limit_s}. Its log is {log}"
     codes = {}
-    for rank in range(job.processes):
-        path = spark_tasks.code_path(job, rank)
+    for rank in range(job.plan.processes):
+        path = _code_path(job, rank)
         if path.exists() and (code := path.read_text(encoding="utf-8")) not in ("", "0"):
             codes[rank] = path.stat().st_mtime_ns, code
-    if late:
-        names = ", ".join(map(str, late))
-        return f"rank {names} was not started by Spark within launch.timeout_s, {job.timeout_s:g} s. Its log is {log}"
     if not codes:
         return f"Spark could not run the ranks: {first_line(error)}\nIts log is {log}"
     rank = min(codes, key=lambda rank: codes[rank])
-    output = spark_tasks.written_path(job, rank).read_text(encoding="utf-8", errors="replace").rstrip()
+    output = _output_path(job, rank).read_text(encoding="utf-8", errors="replace").rstrip()
     return f"rank {rank} ended with code {codes[rank][1]}; the log of Spark is {log}\n{output}".rstrip()
 
 
-if __name__ == "__main__":
-    sys.exit(run_driver("lightkit.launch.spark", drive, sys.argv[1:]))
+# -- inside Spark's tasks, each of which starts one rank and waits for its end --------------------------------------
+
+
+class RankFailed(Exception):
+    """A rank has ended with another code than 0; Spark ends the others."""
+
+
+def _output_path(job: Job, rank: int) -> Path:
+    """File that takes what a rank writes before it opens files of its own; it is there once the rank has started."""
+    return job.launch / f"worker-{rank}.log"
+
+
+def _code_path(job: Job, rank: int) -> Path:
+    """File that holds a rank's exit code once it has ended."""
+    return job.launch / f"worker-{rank}.code"
+
+
+def _make_ddp_task(job: Job) -> Callable[[Iterator[Any]], Iterator[int]]:
+    """Make the function that each task of a barrier stage runs for `ddp`: each rank is a node with one process.
+
+    It sets the variables of torch's elastic agent itself. TorchDistributor runs that agent in each task; its exit
+    barrier was seen to wait for 300 s after a run that had gone well, once in 16 runs (torch 2.15, pyspark 4.3).
+    """
+
+    def task(_rows: Iterator[Any]) -> Iterator[int]:
+        from pyspark import BarrierTaskContext  # an extra
+
+        context = BarrierTaskContext.get()
+        hosts = [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
+        rank, size = context.partitionId(), str(len(hosts))
+        meeting = ""
+        if rank == 0:
+            with socket.socket() as free:
+                free.bind(("", 0))
+                meeting = f"{hosts[0]} {free.getsockname()[1]} {os.urandom(8).hex()}"
+        address, port, key = context.allGather(meeting)[0].split()
+        environment = {
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+            **dict.fromkeys(("RANK", "GROUP_RANK", "ROLE_RANK"), str(rank)),
+            **dict.fromkeys(("WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), size),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "TORCHELASTIC_RUN_ID": f"spark-{key}",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        }
+        if job.plan.uses_gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = _choose_gpu(context.resources(), hosts, rank)
+        _run_rank(job, rank, environment)
+        yield rank
+
+    return task
+
+
+def _choose_gpu(resources: dict[str, Any], hosts: Sequence[str], rank: int) -> str:
+    """Return the GPU that Spark has given to this task; where Spark knows of none, the next one of the machine."""
+    return str(resources["gpu"].addresses[0] if "gpu" in resources else list(hosts[:rank]).count(hosts[rank]))
+
+
+def _run_horovod_rank(job_json: str) -> int:
+    """Run one rank in a task of `horovod.spark.run`, which has set Horovod's variables."""
+    rank = int(os.environ["HOROVOD_RANK"])
+    _run_rank(Job.from_json(job_json), rank, {})
+    return rank
+
+
+def _run_rank(job: Job, rank: int, environment: dict[str, str]) -> None:
+    """Run one rank under a guard, which ends it when Spark kills this worker.
+
+    Args:
+        job: What to run.
+        rank: Its number.
+        environment: Variables beside the job's own.
+
+    Raises:
+        RankFailed: If it ends with another code than 0, or was started before.
+    """
+    guard = [sys.executable, "-m", "lightkit.launch.local", str(_RANK_GRACE_S)]
+    command = [*guard, sys.executable, "-m", "lightkit", *job.words]
+    variables = {**job.rank_environment(os.environ), **environment}
+    job.launch.mkdir(parents=True, exist_ok=True)
+    if _output_path(job, rank).exists():  # a cluster's own settings may repeat a stage
+        raise RankFailed(f"rank {rank} has been started before; a launch is not begun again by Spark")
+    with _output_path(job, rank).open("ab") as log:
+        ended = subprocess.run(
+            command, cwd=job.folder, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
+        )
+    _code_path(job, rank).write_text(str(ended.returncode), encoding="utf-8")
+    if ended.returncode != 0:
+        raise RankFailed(f"rank {rank} ended with code {ended.returncode}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the driver program."""
+    return run_driver("lightkit.launch.spark", drive, arguments)
+
+
+if __name__ == "__main__":  # Spark's workers import functions from this module, which __main__ is not there
+    sys.exit(import_module("lightkit.launch.spark").main(sys.argv[1:]))

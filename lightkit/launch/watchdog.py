@@ -1,29 +1,43 @@
-"""The `watchdog` block of a config, and the thread that ends a process which makes no progress."""
+"""The `watchdog` block of a config, the heartbeat of this process, and the thread that ends it when it hangs.
+
+A process that is forked from this one lets `faulthandler` write its stack to a shared file on SIGUSR2, which works also
+while it sleeps in native code. Of a child process that is not forked, `py-spy` shows the stack if it is installed.
+"""
 
 from __future__ import annotations
 
+import faulthandler
+import json
 import math
+import multiprocessing
 import os
+import re
+import shutil
 import signal
+import statistics
+import subprocess
 import sys
+import sysconfig
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import IO, Any, Literal, NamedTuple
 
 from lightkit.config import Resolved, mistake, read_scalar
-from lightkit.launch.heartbeat import Heartbeat
-from lightkit.launch.stacks import Stack, capture_children, capture_threads, register_in_forks
 
-__all__ = ["STALLED", "Hung", "Stall", "Watchdog", "WatchdogSettings", "read_watchdog"]
+__all__ = ["STALLED", "Heartbeat", "Hung", "Stall", "Watchdog", "WatchdogSettings", "heartbeat", "read_watchdog"]
 
 STALLED = 70
 """Exit code of a process that its watchdog has ended."""
 
+_KEPT_STEPS = 50  # of each phase: enough for a median, and soon those of today's speed only
 _UNTIMED_FACTOR = 4.0
 _COLLECTIVE_GRACE_S = 5.0  # a rank that waits for others is ended after the rank that hangs
 _UNWINDING_S = 20.0
@@ -39,6 +53,268 @@ _COLLECTIVES = (
     "horovod/common/",
 )
 _DEBUGGERS = ("/bdb.py", "/pdb.py", "/pydevd", "/debugpy/", "/pudb/", "/ipdb/")
+_ANSWER_S = 1.0  # of one process; one in native code never comes to the end of its answer
+_ANSWERS_S = 3.0  # of all: other ranks wait, and end too
+_LINE = re.compile(r'^\s*File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+_WORKER = "torch/utils/data/_utils/worker.py"
+_FETCH = "torch/utils/data/_utils/fetch.py"
+_ENTRY_POINTS = (_WORKER, "pytorch_lightning/", "lightning/pytorch/")  # frames outside of them load or train nothing
+_FRAMEWORKS = re.compile(r"/(torch|pytorch_lightning|lightning|lightning_fabric|lightning_utilities)/")
+_PACKAGES = re.compile(r"/(site|dist)-packages/")
+_STANDARD_LIBRARY = tuple(str(Path(sysconfig.get_paths()[key]).resolve()) for key in ("stdlib", "platstdlib"))
+_LIGHTKIT = str(Path(__file__).resolve().parents[1])
+
+
+# -- heartbeat -----------------------------------------------------------------------------------------------------
+
+
+class Heartbeat:
+    """Progress of this process: when it last finished something, in which phase, and for which collective it waits.
+
+    A phase (train, validate, ...) has steps, each of which is timed; what comes before its first and between two
+    phases is no step, and nobody knows how long it takes.
+    """
+
+    def __init__(self) -> None:
+        self.progress_at_s = time.monotonic()
+        self.phase = "start"
+        self.waits_for: str | None = None
+        self._in_step = False
+        self._before = "start"
+        self._steps: dict[str, deque[float]] = {}
+
+    def beat(self) -> None:
+        """Record progress."""
+        self.progress_at_s = time.monotonic()
+
+    def enter(self, phase: str) -> None:
+        """Begin work that is no step, such as the wait for the first batch of a phase."""
+        if self.phase != phase:
+            self._before = self.phase
+        self.phase, self._in_step = phase, False
+        self.beat()
+
+    def leave(self) -> None:
+        """End it and return to the phase before."""
+        self.phase, self._in_step = self._before, False
+        self.beat()
+
+    def step(self, phase: str) -> None:
+        """End a step of a phase and begin the next one."""
+        now = time.monotonic()
+        if self._in_step and phase == self.phase:
+            self._steps.setdefault(phase, deque(maxlen=_KEPT_STEPS)).append(now - self.progress_at_s)
+        self.phase, self._in_step, self.progress_at_s = phase, True, now
+
+    def postpone(self, seconds: float) -> None:
+        """Leave out a time in which the whole process stood still, as while its machine slept."""
+        self.progress_at_s = min(self.progress_at_s + seconds, time.monotonic())
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last progress."""
+        return time.monotonic() - self.progress_at_s
+
+    @property
+    def step_s(self) -> float | None:
+        """Median seconds of the phase's newest steps while one is under way; None where none is, or none was timed."""
+        kept = tuple(self._steps.get(self.phase, ()))
+        return statistics.median(kept) if self._in_step and kept else None
+
+    @property
+    def longest_step_s(self) -> float:
+        """The longest of all phases' medians, in seconds; 0 before any step."""
+        return max((statistics.median(tuple(kept)) for kept in tuple(self._steps.values())), default=0.0)
+
+
+_HEARTBEAT = Heartbeat()
+
+
+def heartbeat() -> Heartbeat:
+    """Return the heartbeat of this process."""
+    return _HEARTBEAT
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Mark a block in which this process waits for all other ranks: the one that hangs then is another.
+
+    Args:
+        what: Collective that it waits in, such as ``all-reduce of the gradients``.
+    """
+    before, _HEARTBEAT.waits_for = _HEARTBEAT.waits_for, what
+    try:
+        yield
+    finally:
+        _HEARTBEAT.waits_for = before
+
+
+# -- stacks --------------------------------------------------------------------------------------------------------
+
+
+class SourceLine(NamedTuple):
+    """A line of code on a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        """Format it as ``mine.py:37 in __getitem__``, with a path relative to the working directory if possible."""
+        path = Path(self.file)
+        with suppress(ValueError, OSError):
+            path = path.relative_to(Path.cwd())
+        return f"{path}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Stack of a thread of this process or of a child process.
+
+    Args:
+        name: Name of the thread or process.
+        text: The stack as Python writes it.
+        lines: Its lines, the innermost last.
+        batch: Indices of the batch that a data loader fetches on this stack.
+        sample: Index of the sample that it fetches.
+    """
+
+    name: str
+    text: str
+    lines: tuple[SourceLine, ...] = ()
+    batch: tuple[int, ...] | None = None
+    sample: int | None = None
+
+    @property
+    def own_line(self) -> SourceLine | None:
+        """Innermost line of the user's code, or else of a package other than Python, torch and Lightning."""
+        lines = self.lines
+        for entry_point in _ENTRY_POINTS:
+            if starts := [index for index, line in enumerate(lines) if entry_point in line.file]:
+                lines = lines[starts[0] :]
+                break
+        user, packages = [], []
+        for line in lines:
+            if _PACKAGES.search(line.file) or line.file.startswith(_LIGHTKIT):
+                packages += [] if _FRAMEWORKS.search(line.file) else [line]
+            elif not line.file.startswith(("<frozen", *_STANDARD_LIBRARY)):
+                user.append(line)
+        return next(reversed(user or packages), None)
+
+
+def capture_threads(main: int) -> list[Stack]:
+    """Capture the stacks of all threads but the calling one, the main thread last.
+
+    Args:
+        main: Identifier of the main thread.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = []
+    frames = sys._current_frames()
+    for ident in sorted(frames.keys() - {threading.get_ident()}, key=lambda ident: ident == main):
+        frame, name = frames[ident], f"thread {names.get(ident, ident)}"
+        lines = [
+            SourceLine(each.f_code.co_filename, line or 0, each.f_code.co_name)
+            for each, line in traceback.walk_stack(frame)
+        ]
+        text = f"{name} (most recent call last):\n{''.join(traceback.format_stack(frame))}"
+        stacks.append(Stack(name, text, tuple(reversed(lines)), *find_samples(frame)))
+    return stacks
+
+
+def find_samples(frame: FrameType | None) -> tuple[tuple[int, ...] | None, int | None]:
+    """Find the batch's indices and the sample's index that a data loader fetches on a stack.
+
+    Args:
+        frame: The innermost frame.
+    """
+    sample: int | None = None
+    for each, _ in traceback.walk_stack(frame):
+        code, names = each.f_code, each.f_locals
+        if code.co_name == "__getitem__" and sample is None and code.co_argcount > 1:
+            sample = _read_index(names.get(code.co_varnames[1]))
+        if code.co_filename.endswith(_FETCH) and "possibly_batched_index" in names:
+            asked = names["possibly_batched_index"]
+            indices = [_read_index(item) for item in asked] if isinstance(asked, list | tuple) else []
+            return tuple(index for index in indices if index is not None) or None, sample
+    return None, None  # any other `__getitem__` is not that of a data set
+
+
+def _read_index(value: Any) -> int | None:
+    try:
+        return int(getattr(value, "index", value).__index__())  # a sampler's key may hold more than the number
+    except (AttributeError, TypeError):
+        return None
+
+
+_STACK_FILE: list[IO[bytes]] = []  # to which this process's forks write their stacks
+
+
+def register_in_forks() -> None:
+    """Let every process that is forked from now on write its stack, and the samples that it loads, on SIGUSR2."""
+    if _STACK_FILE or not hasattr(os, "register_at_fork"):
+        return
+    file = tempfile.TemporaryFile(prefix="lightkit-stacks-")  # noqa: SIM115 (open as long as the process)
+    _STACK_FILE.append(file)
+
+    def write_samples(_signum: int, frame: FrameType | None) -> None:
+        os.write(file.fileno(), f"samples: {json.dumps(find_samples(frame))}\n".encode())
+
+    def register() -> None:
+        with suppress(OSError, ValueError, RuntimeError):
+            signal.signal(signal.SIGUSR2, write_samples)  # runs after faulthandler, if Python gets to it
+            faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=True)
+            os.write(file.fileno(), f"ready: {os.getpid()}\n".encode())
+
+    os.register_at_fork(after_in_child=register)
+
+
+def _read_stack_file(start: int = 0) -> bytes:
+    descriptors = [file.fileno() for file in _STACK_FILE]
+    return b"".join(os.pread(each, os.fstat(each).st_size - start, start) for each in descriptors)
+
+
+def capture_children() -> list[Stack]:
+    """Capture the stacks of the processes that this one has started with `multiprocessing`, as data loaders do."""
+    deadline_s = time.monotonic() + _ANSWERS_S
+    registered = _read_stack_file()
+    stacks = []
+    for process in multiprocessing.active_children():
+        pid, name = int(process.pid or 0), f"process {process.pid}"
+        if f"ready: {pid}\n".encode() in registered:
+            stacks.append(_capture_fork(pid, deadline_s))
+        elif program := shutil.which("py-spy"):
+            with suppress(subprocess.TimeoutExpired):
+                command = [program, "dump", "--pid", str(pid)]
+                shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWERS_S)
+                stacks.append(Stack(name, shown.stdout + shown.stderr))
+        else:
+            stacks.append(Stack(name, f"{name} ({process.name}) was not forked: pip install py-spy shows its stack\n"))
+    return stacks
+
+
+def _capture_fork(pid: int, deadline_s: float) -> Stack:
+    start = len(_read_stack_file())
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGUSR2)
+    deadline_s = min(time.monotonic() + _ANSWER_S, max(deadline_s, time.monotonic() + 0.1))
+    answer, samples = "", None
+    while samples is None and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+        answer = _read_stack_file(start).decode(errors="replace")
+        samples = re.search(r"^samples: (.*)\n", answer, re.MULTILINE)
+    # Below the frames of the child are those of this process at the moment of the fork.
+    own = re.sub(r"(  File .*multiprocessing/popen_fork\.py.*\n)(  File .*\n)*", r"\1", answer)
+    own = re.sub(r"^samples: .*\n", "", own, flags=re.MULTILINE)
+    main = own.rpartition("Current thread")[2].partition("\n\n")[0]
+    lines = tuple(SourceLine(file, int(line), function) for file, line, function in _LINE.findall(main))[::-1]
+    is_worker = any(_WORKER in line.file for line in lines)
+    name = f"data loader worker {pid}" if is_worker else f"process {pid}"
+    batch, sample = json.loads(samples[1]) if samples else (None, None)
+    return Stack(name, f"{name}:\n{own}", lines, None if batch is None else tuple(batch), sample)
+
+
+# -- watchdog ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -239,7 +515,10 @@ class Watchdog:
             return None
         main_stack = replace(threads[-1], name="the main thread")
         # Where it waits for a worker, a worker that shows what it loads is the one that hangs.
-        loading = [child for child in children if child.own_line is not None] if main_stack.waits_for_worker else []
+        is_waiting = any(
+            line.file.endswith("data/dataloader.py") and "_get_data" in line.function for line in main_stack.lines
+        )
+        loading = [child for child in children if is_waiting and child.own_line is not None]
         culprit = max(loading, key=lambda child: child.batch is not None, default=main_stack)
         stacks = "\n".join(stack.text for stack in (*children, *threads))
         return Stall(phase, round(silent_s, 3), limit_s, culprit, waits_for, stacks)

@@ -160,7 +160,7 @@ class Watched:
 
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    monkeypatch.setattr(sys.modules["lightkit.launch.heartbeat"], "_HEARTBEAT", Heartbeat())
+    monkeypatch.setattr(sys.modules["lightkit.launch.watchdog"], "_HEARTBEAT", Heartbeat())
     monkeypatch.setattr("lightkit.launch.watchdog._POLL_S", 0.05)
     return Watched(tmp_path)
 

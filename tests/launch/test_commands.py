@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from lightkit.launch import LaunchSettings, Plan, plan_launch
-from lightkit.launch.driver import driver_command
 from lightkit.launch.local import launcher_command
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "3"}
 
 
 def command(settings: LaunchSettings, strategy: str | None, processes: int | None = None) -> list[str]:
     plan = plan_launch(settings, strategy=strategy, processes=processes)
     assert isinstance(plan, Plan)
-    make = driver_command if plan.engine in ("spark", "ray") else launcher_command
-    return make(plan, ["fit", "-c", "a b.yaml"], folder=Path("/launch"), environment={"OMP_NUM_THREADS": "3"})
+    return launcher_command(
+        plan, ["fit", "-c", "a b.yaml"], folder=Path("/launch"), environment={"OMP_NUM_THREADS": "3"}
+    )
 
 
 def test_horovodrun_has_hosts_controller_and_interface() -> None:
@@ -46,7 +48,9 @@ def test_a_driver_gets_the_job_as_json() -> None:
     words = command(LaunchSettings(engine="spark", processes=-4, master="local[4]"), "horovod")
     assert words[1:3] == ["-m", "lightkit.launch.spark"]
     job = json.loads(words[3])
-    assert (job["processes"], job["strategy"], job["threads"], job["master"]) == (-4, "horovod", 3, "local[4]")
+    plan = job["plan"]
+    assert (plan["processes"], plan["strategy"], plan["settings"]["master"]) == (-4, "horovod", "local[4]")
+    assert job["environment"]["OMP_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.launch import LaunchResult, Rank, StatusStore
-from lightkit.launch.result import collect_result
+from lightkit.launch.supervisor import collect_result
 
 TRACE = "Traceback (most recent call last):\n  File 'mine.py', line 3\nValueError: out of stock\n"
 LOST = "Traceback:\nRuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:10421\n"
@@ -29,20 +29,27 @@ def result_of(store: StatusStore, code: int = 1, size: int | None = 2) -> Launch
 def dead(store: StatusStore, rank: int) -> None:
     """A rank that began in a process that is gone."""
     program = (
-        f"import sys; from lightkit.launch import StatusStore, Rank; StatusStore(sys.argv[1]).begin(Rank({rank}, 2))"
+        "import sys; from lightkit.launch import StatusStore, Rank; "
+        f"StatusStore(sys.argv[1]).record(Rank({rank}, 2), 'began')"
     )
     subprocess.run([sys.executable, "-c", program, str(store.folder)], check=True, timeout=60)
 
 
 def test_all_well(store: StatusStore) -> None:
     for rank in range(2):
-        store.end(Rank(rank, 2), code=0)
+        store.record(Rank(rank, 2), "ended", code=0)
     assert result_of(store, 0) == LaunchResult(0)
 
 
 def test_the_rank_that_raised_comes_before_those_that_lost_it(store: StatusStore) -> None:
-    store.end(Rank(0, 2), code=1, kind="HorovodInternalError", message="Traceback:\nHorovodInternalError: shut down\n")
-    store.end(Rank(1, 2), code=1, kind="ValueError", message=TRACE)
+    store.record(
+        Rank(0, 2),
+        "ended",
+        code=1,
+        kind="HorovodInternalError",
+        message="Traceback:\nError: shut down\n",
+    )
+    store.record(Rank(1, 2), "ended", code=1, kind="ValueError", message=TRACE)
     found = result_of(store)
     assert (found.code, found.rank) == (1, 1)
     assert found.message is not None
@@ -53,7 +60,7 @@ def test_the_rank_that_raised_comes_before_those_that_lost_it(store: StatusStore
 
 
 def test_a_lost_connection_is_no_cause(store: StatusStore) -> None:
-    store.end(Rank(0, 2), code=1, kind="RuntimeError", message=LOST)
+    store.record(Rank(0, 2), "ended", code=1, kind="RuntimeError", message=LOST)
     dead(store, 1)
     found = result_of(store)
     assert (found.code, found.rank) == (1, 1)
@@ -63,22 +70,22 @@ def test_a_lost_connection_is_no_cause(store: StatusStore) -> None:
 
 
 def test_a_runtime_error_of_the_user_is_a_cause(store: StatusStore) -> None:
-    store.end(Rank(0, 2), code=1, kind="RuntimeError", message=LOST)
-    store.end(Rank(1, 2), code=1, kind="RuntimeError", message="Traceback:\nRuntimeError: shapes do not match\n")
+    store.record(Rank(0, 2), "ended", code=1, kind="RuntimeError", message=LOST)
+    store.record(Rank(1, 2), "ended", code=1, kind="RuntimeError", message="Traceback:\nRuntimeError: shapes\n")
     assert result_of(store).rank == 1
 
 
 def test_the_rank_that_hangs_comes_before_those_that_wait_for_it(store: StatusStore) -> None:
-    store.stall(Rank(0, 2), code=70, message="in synchronize", waits_for="all-reduce")
-    store.stall(Rank(1, 2), code=70, message="in sleep", waits_for=None)
+    store.record(Rank(0, 2), "stalled", code=70, message="in synchronize", waits_for="all-reduce")
+    store.record(Rank(1, 2), "stalled", code=70, message="in sleep", waits_for=None)
     found = result_of(store)
     assert (found.code, found.rank) == (70, 1)
     assert "in sleep" in str(found.message)
 
 
 def test_a_rank_that_is_stopped_comes_before_those_that_wait_for_it(store: StatusStore) -> None:
-    store.stall(Rank(0, 2), code=70, message="in synchronize", waits_for="all-reduce")
-    store.begin(Rank(1, 2))
+    store.record(Rank(0, 2), "stalled", code=70, message="in synchronize", waits_for="all-reduce")
+    store.record(Rank(1, 2), "began")
     found = result_of(store)
     assert (found.code, found.rank) == (70, 1)
     assert "rank 1" in str(found.message).splitlines()[0]
@@ -87,16 +94,16 @@ def test_a_rank_that_is_stopped_comes_before_those_that_wait_for_it(store: Statu
 
 def test_a_mistake_that_all_ranks_meet_is_told_once(store: StatusStore) -> None:
     for rank in range(2):
-        store.end(Rank(rank, 2), code=2, kind="ConfigError", message="error: model: expected a class")
+        store.record(Rank(rank, 2), "ended", code=2, kind="ConfigError", message="error: model: expected a class")
     found = result_of(store)
     assert (found.code, found.message) == (2, "error: model: expected a class")
 
 
 def test_an_interruption_is_no_failure(store: StatusStore) -> None:
     for rank in range(2):
-        store.end(Rank(rank, 2), code=75, kind="Interrupted", message="interrupted by SIGINT; resumes from last.ckpt")
+        store.record(Rank(rank, 2), "ended", code=75, kind="Interrupted", message="SIGINT; resumes from last.ckpt")
     found = result_of(store, 0)
-    assert (found.code, found.message) == (75, "interrupted by SIGINT; resumes from last.ckpt")
+    assert (found.code, found.message) == (75, "SIGINT; resumes from last.ckpt")
 
 
 def test_a_launcher_that_knows_better_is_believed(store: StatusStore) -> None:
@@ -115,7 +122,7 @@ def test_a_launcher_that_has_started_nobody_is_quoted(store: StatusStore) -> Non
 
 def test_ranks_that_have_done_their_work_are_not_said_to_be_missing(store: StatusStore) -> None:
     for rank in range(2):
-        store.end(Rank(rank, 2), code=0)
+        store.record(Rank(rank, 2), "ended", code=0)
     found = result_of(store, 1)
     assert found.code == 1
     assert "every rank has reported success" in str(found.message)
@@ -123,13 +130,13 @@ def test_ranks_that_have_done_their_work_are_not_said_to_be_missing(store: Statu
 
 def test_a_launcher_that_is_content_without_ranks_is_no_success(store: StatusStore) -> None:
     assert result_of(store, 0).code == 1
-    store.end(Rank(0, 2), code=0)
+    store.record(Rank(0, 2), "ended", code=0)
     assert "rank 1 has not arrived" in str(result_of(store, 0).message)
 
 
 def test_a_lock_is_told_without_those_who_waited_for_it(store: StatusStore) -> None:
-    store.end(Rank(1, 2), code=1, kind="LeftAlone", message="error: rank 0 has ended")
-    store.end(Rank(0, 2), code=75, kind="RunLocked", message="error: Job 'a' is being run")
+    store.record(Rank(1, 2), "ended", code=1, kind="LeftAlone", message="error: rank 0 has ended")
+    store.record(Rank(0, 2), "ended", code=75, kind="RunLocked", message="error: Job 'a' is being run")
     assert result_of(store) == LaunchResult(
         75, "error: Job 'a' is being run", "rank 0: error: Job 'a' is being run", 0, "RunLocked"
     )

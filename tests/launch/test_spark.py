@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.launch import spark
+from lightkit.launch import LaunchSettings, plan_launch, spark
+from lightkit.launch.local import Job
 from lightkit.launch.spark import check_installed, count_slots, driver_ranks_command
-from tests.launch.drivers import job
 
 needs_spark = pytest.mark.skipif(
     find_spec("pyspark") is None or shutil.which("java") is None, reason="pyspark and Java are not installed"
@@ -35,10 +35,17 @@ def test_the_slots_of_a_master_on_this_machine_are_known(master: str, slots: int
     assert count_slots(master) == slots
 
 
-def test_a_negative_number_stays_on_the_driver(tmp_path: Path) -> None:
-    horovod = driver_ranks_command(job(tmp_path, "fit", processes=-4, strategy="horovod"))
+def command(strategy: str) -> list[str]:
+    """Command of four ranks on the driver."""
+    plan = plan_launch(LaunchSettings(engine="spark", processes=-4), strategy=strategy, processes=None)
+    assert plan is not None
+    return driver_ranks_command(Job(plan, ["fit"], {}, ""))
+
+
+def test_a_negative_number_stays_on_the_driver() -> None:
+    horovod = command("horovod")
     assert horovod[1:7] == ["-m", "horovod.runner.launch", "--gloo", "-np", "4", horovod[0]]
-    assert driver_ranks_command(job(tmp_path, "fit", processes=-4))[1:6] == [
+    assert command("ddp")[1:6] == [
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"),
     ]
 
@@ -48,10 +55,10 @@ def test_a_missing_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"spark needs Java, 17 or newer.* JAVA_HOME"):
-        check_installed(job(tmp_path))
+        check_installed("ddp")
 
 
-def test_a_missing_pyspark_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install 'lightkit\[spark\]'"):
-        check_installed(job(tmp_path))
+        check_installed("ddp")

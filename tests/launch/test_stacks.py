@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lightkit.data.sampler import SampleKey
-from lightkit.launch.stacks import (
+from lightkit.launch.watchdog import (
     SourceLine,
     Stack,
     capture_children,
@@ -147,8 +147,8 @@ def test_a_forked_process_shows_where_it_stands_and_lives_on(
     target: Any, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest_s = 60.0 if target is sleeping else 2.0  # the other's answer has no end
-    monkeypatch.setattr("lightkit.launch.stacks._ANSWER_S", longest_s)
-    monkeypatch.setattr("lightkit.launch.stacks._ANSWERS_S", longest_s)
+    monkeypatch.setattr("lightkit.launch.watchdog._ANSWER_S", longest_s)
+    monkeypatch.setattr("lightkit.launch.watchdog._ANSWERS_S", longest_s)
     register_in_forks()
     with forked(target) as pid:
         (stack,) = (each for each in capture_children() if each.name.endswith(str(pid)))

@@ -13,14 +13,13 @@ import pytest
 
 from lightkit.launch import Rank, StatusStore
 from lightkit.launch.ranks import SUPERVISOR
-from lightkit.launch.status import make_shared_folder
 
 
 def test_ranks_stand_as_they_have_written(tmp_path: Path) -> None:
     store = StatusStore(tmp_path / "launch")
-    store.begin(Rank(1, 2))
-    store.begin(Rank(0, 2))
-    store.end(Rank(0, 2), code=3, kind="DataError", message="error: no data")
+    store.record(Rank(1, 2), "began")
+    store.record(Rank(0, 2), "began")
+    store.record(Rank(0, 2), "ended", code=3, kind="DataError", message="error: no data")
     first, second = store.list_ranks()
     assert (first.rank, first.state, first.code, first.kind, first.message) == (
         0,
@@ -33,7 +32,10 @@ def test_ranks_stand_as_they_have_written(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_has_died_without_a_word_is_gone(tmp_path: Path) -> None:
-    code = "import sys; from lightkit.launch import StatusStore, Rank; StatusStore(sys.argv[1]).begin(Rank(0, 1))"
+    code = (
+        "import sys; from lightkit.launch import StatusStore, Rank; "
+        "StatusStore(sys.argv[1]).record(Rank(0, 1), 'began')"
+    )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
     (status,) = StatusStore(tmp_path).list_ranks()
     assert status.is_lost
@@ -41,16 +43,16 @@ def test_a_rank_that_has_died_without_a_word_is_gone(tmp_path: Path) -> None:
 
 def test_a_rank_that_was_ended_for_hanging_stays_so(tmp_path: Path) -> None:
     store = StatusStore(tmp_path)
-    store.stall(Rank(0, 1), code=70, message="here", waits_for=None)
-    store.end(Rank(0, 1), code=1)
+    store.record(Rank(0, 1), "stalled", code=70, message="here")
+    store.record(Rank(0, 1), "ended", code=1)
     (status,) = store.list_ranks()
     assert (status.state, status.code, status.message) == ("stalled", 70, "here")
 
 
 def test_the_newest_start_counts(tmp_path: Path) -> None:
     store = StatusStore(tmp_path)
-    store.end(Rank(0, 1), code=1)
-    store.begin(Rank(0, 1, attempt=1))
+    store.record(Rank(0, 1), "ended", code=1)
+    store.record(Rank(0, 1, attempt=1), "began")
     assert [status.attempt for status in store.list_ranks()] == [1]
     assert [status.code for status in store.list_ranks(attempt=0)] == [1]
 
@@ -70,7 +72,7 @@ def test_a_rank_waits_until_rank_0_has_a_run(tmp_path: Path) -> None:
 def test_a_rank_does_not_wait_for_one_that_has_ended_or_for_an_older_launch(tmp_path: Path) -> None:
     store = StatusStore(tmp_path)
     store.announce_run(Rank(0, 2), {"folder": "runs/a/1"})
-    store.end(Rank(0, 2), code=2)
+    store.record(Rank(0, 2), "ended", code=2)
     began = time.monotonic()
     assert store.wait_for_run(Rank(1, 2), 0.3, since_s=time.time() + 100) is None
     store.folder.joinpath("run-0.json").unlink()
@@ -81,12 +83,12 @@ def test_a_rank_does_not_wait_for_one_that_has_ended_or_for_an_older_launch(tmp_
 def test_the_last_to_leave_takes_the_folder_away(tmp_path: Path) -> None:
     store = StatusStore(tmp_path / "launch")
     for rank in (Rank(0, 2), Rank(1, 2)):
-        store.begin(rank)
+        store.record(rank, "began")
     store.announce_run(Rank(0, 2), {"folder": "x"})
-    store.end(Rank(0, 2), code=0)
+    store.record(Rank(0, 2), "ended", code=0)
     store.leave(is_over=True)
     assert store.list_ranks()
-    store.end(Rank(1, 2), code=0)
+    store.record(Rank(1, 2), "ended", code=0)
     store.leave(is_over=True)
     assert not store.folder.exists()
 
@@ -95,7 +97,7 @@ def begun(store: StatusStore, supervisor: str, rank: Rank, monkeypatch: pytest.M
     """A rank that a supervisor has started, with the number of its start."""
     monkeypatch.setenv(SUPERVISOR, supervisor)
     rank = store.agree_on_attempt(rank)
-    store.begin(rank)
+    store.record(rank, "began")
     return rank
 
 
@@ -109,13 +111,13 @@ def test_all_ranks_of_a_start_have_its_number(tmp_path: Path) -> None:
 
 
 def test_a_start_whose_file_was_never_written_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightkit.launch.status._WRITTEN_S", 0.1)
+    monkeypatch.setattr("lightkit.launch.worker._WRITTEN_S", 0.1)
     (tmp_path / "attempt-0.txt").touch()
     assert StatusStore(tmp_path).agree_on_attempt(Rank(0, 1, key="a-1")).attempt == 1
 
 
 def test_an_earlier_run_is_that_of_the_same_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = StatusStore(make_shared_folder(tmp_path, "a-1", "job"))
+    store = StatusStore.make(tmp_path, "a-1-job")
     stale = begun(store, "yesterday", Rank(0, 1, key="a-1"), monkeypatch)
     store.announce_run(stale, {"folder": "runs/yesterday"})
     first = begun(store, "b", Rank(0, 2, key="a-2"), monkeypatch)
@@ -132,7 +134,7 @@ def test_an_earlier_run_is_that_of_the_same_launch(tmp_path: Path, monkeypatch: 
 
 
 def test_the_last_supervisor_takes_away_what_all_have_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = StatusStore(make_shared_folder(tmp_path, "a-1", "job"))
+    store = StatusStore.make(tmp_path, "a-1-job")
     for port in ("a-1", "a-2"):
         store.announce_run(begun(store, "b", Rank(0, 2, key=port), monkeypatch), {"folder": "runs/a"})
         begun(store, "c", Rank(1, 2, key=port), monkeypatch)
@@ -145,14 +147,14 @@ def test_the_last_supervisor_takes_away_what_all_have_left(tmp_path: Path, monke
 
 
 def test_launches_of_other_jobs_at_the_same_place_share_no_folder(tmp_path: Path) -> None:
-    assert make_shared_folder(tmp_path, "a-1", "job") == make_shared_folder(tmp_path, "a-1", "job")
-    assert make_shared_folder(tmp_path, "a-1", "job") != make_shared_folder(tmp_path, "a-1", "other")
+    assert StatusStore.make(tmp_path, "a-1-job").folder == StatusStore.make(tmp_path, "a-1-job").folder
+    assert StatusStore.make(tmp_path, "a-1-job").folder != StatusStore.make(tmp_path, "a-1-other").folder
 
 
 def test_a_rank_that_gets_the_signal_is_not_asked_to_stop_as_well(tmp_path: Path) -> None:
     store = StatusStore(tmp_path)
     assert store.requested_stop(Rank(0, 2)) is None
-    store.begin(Rank(0, 2))
+    store.record(Rank(0, 2), "began")
     store.request_stop(15, exclude=store.list_ranks())
     assert store.requested_stop(Rank(0, 2)) is None
     assert store.requested_stop(Rank(0, 2, attempt=1)) == 15

@@ -48,7 +48,7 @@ store, rank = StatusStore(os.environ["_LIGHTKIT_LAUNCH"]), Rank(0, 1)
 got = []
 for signum in (signal.SIGINT, signal.SIGTERM):
     signal.signal(signum, lambda signum, _: got.append(signum))
-store.begin(rank)
+store.record(rank, "began")
 """
 ASKED = """
 pathlib.Path("begun").touch()
@@ -56,7 +56,7 @@ while not got:
     time.sleep(0.02)
 time.sleep(0.5)  # it saves
 pathlib.Path("got").write_text(repr([int(signum) for signum in got]))
-store.end(rank, code=75, kind="Interrupted", message="interrupted")
+store.record(rank, "ended", code=75, kind="Interrupted", message="interrupted")
 """
 ELSEWHERE = """
 import json
@@ -70,7 +70,7 @@ while (signum := store.requested_stop(rank)) is None and not got:
     time.sleep(0.02)
 time.sleep(0.5)  # it saves
 pathlib.Path("got").write_text(repr([signum, *got]))
-store.end(rank, code=75, kind="Interrupted", message="interrupted")
+store.record(rank, "ended", code=75, kind="Interrupted", message="interrupted")
 """
 
 
@@ -136,7 +136,7 @@ def test_a_signal_before_any_rank_has_begun_ends_the_launcher_at_once(tmp_path: 
 
 @pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "in_the_background_of_a_script"])
 def test_a_signal_that_it_was_started_to_ignore_ends_no_launch(signum: signal.Signals, tmp_path: Path) -> None:
-    done = "pathlib.Path('begun').touch()\ntime.sleep(1)\nstore.end(rank, code=0 if not got else 1)\n"
+    done = "pathlib.Path('begun').touch()\ntime.sleep(1)\nstore.record(rank, 'ended', code=0 if not got else 1)\n"
     with supervised(tmp_path, done, preexec_fn=partial(signal.signal, signum, signal.SIG_IGN)) as process:
         wait_for_rank(tmp_path)
         os.kill(process.pid, signum)
@@ -147,7 +147,7 @@ def test_a_signal_that_it_was_started_to_ignore_ends_no_launch(signum: signal.Si
 def test_the_folder_of_all_runs_stays_where_it_was_there_before(tmp_path: Path, was_there: bool) -> None:
     if was_there:
         (tmp_path / "runs").mkdir()
-    with supervised(tmp_path, "store.end(rank, code=0)") as process:
+    with supervised(tmp_path, "store.record(rank, 'ended', code=0)") as process:
         assert verdict(process)[0] == 0
     assert (tmp_path / "runs").exists() is was_there
     assert not (tmp_path / "runs" / ".launch").exists()

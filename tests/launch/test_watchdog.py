@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.launch import STALLED, Heartbeat, Hung, Stall, Watchdog, WatchdogSettings
-from lightkit.launch.stacks import SourceLine, Stack
+from lightkit.launch.watchdog import SourceLine, Stack
 
 PATIENCE_S = 60.0
 LIMIT_S = 1000.0
