@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit import runs
 from lightkit.callbacks import PredictionTable, last_block
@@ -24,12 +25,14 @@ class RunHeader(Callback):
         mode: What the screen shows.
         run: The run.
         hardware: What `auto` has come to.
+        shows_result: Whether the metrics of a validation or test are printed at its end.
     """
 
-    def __init__(self, mode: OutputMode, run: runs.Run, hardware: Hardware) -> None:
+    def __init__(self, mode: OutputMode, run: runs.Run, hardware: Hardware, *, shows_result: bool = True) -> None:
         self._mode = mode
         self._run = run
         self._hardware = hardware
+        self._shows_result = shows_result
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say it before the first epoch."""
@@ -48,6 +51,30 @@ class RunHeader(Callback):
         """Say what the number of ranks makes of batch and learning rate, once they are known."""
         if trainer.is_global_zero and (described := _described_steps(trainer)):
             print_line(f"steps {described}", self._mode)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the metrics of ``lightkit validate``."""
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self._print_result("validate", trainer)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the metrics of ``lightkit test``."""
+        self._print_result("test", trainer)
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print that predictions are made."""
+        self._print_result("predict", trainer)
+
+    def _print_result(self, stage: str, trainer: Trainer) -> None:
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}  # of all ranks
+        if not (trainer.is_global_zero and self._shows_result):
+            return
+        if self._mode == "terminal":
+            width = max(map(len, metrics), default=0)
+            lines = [f"  {name:<{width}}  {value:.4g}" for name, value in metrics.items()]
+            print_line("\n".join([stage if lines else f"{stage}: done", *lines]), self._mode)
+        else:
+            print_line("  ".join([stage, *(f"{name} {value:.4g}" for name, value in metrics.items())]), self._mode)
 
 
 def print_run_end(trainer: Trainer, run: runs.Run, session: RunContext) -> None:

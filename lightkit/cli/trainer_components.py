@@ -147,11 +147,11 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
     last += [
         LambdaCallback(on_fit_start=partial(_log_config, context), on_train_start=partial(_keep_run, context)),
         StallWatch(make_watchdog(context, read_watchdog(context.resolved)), gently=context.rank_context is None),
-        RunHeader(context.mode, run, context.hardware),
+        RunHeader(context.mode, run, context.hardware, shows_result=not context.inputs),
     ]
     has_bar = any(isinstance(callback, ProgressBar) for callback in own)
     if trainer.get("enable_progress_bar") is not False and not has_bar:
-        last.append(progress_for(context.mode, tells_end=not context.inputs))
+        last.append(progress_for(context.mode))
     if context.command == "predict":
         last.append(build_prediction_callback(context) if context.inputs else PredictionTable(run.folder))
     return [

@@ -40,10 +40,6 @@ class Late(pl.LightningModule):
     def on_train_epoch_end(self) -> None:
         self.log_dict(dict(self.logs))
 
-    def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        output: torch.Tensor = self.layer(batch[0])
-        return output
-
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
@@ -60,7 +56,6 @@ def _shown(logs: Mapping[str, float], capsys: pytest.CaptureFixture[str], *, max
         callbacks=[PlainProgress()],
     )
     trainer.fit(Late(logs), loader)
-    trainer.predict(Late(logs), loader, return_predictions=False)
     return capsys.readouterr().out.splitlines()
 
 
@@ -77,11 +72,10 @@ def _shown(logs: Mapping[str, float], capsys: pytest.CaptureFixture[str], *, max
 def test_the_line_has_what_tells_most(
     logs: Mapping[str, float], shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    epoch, predict = _shown(logs, capsys)
+    (epoch,) = _shown(logs, capsys)
     assert re.fullmatch(rf"epoch 1/1  {shown}  \d+\.\d s  \d+ samples/s", epoch)
-    assert predict == "predict"
 
 
 def test_without_a_last_epoch_the_line_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
     lines = _shown({"mae": 0.5}, capsys, max_epochs=-1)
-    assert [line.split("  ")[0] for line in lines] == ["epoch 1", "epoch 2", "predict"]
+    assert [line.split("  ")[0] for line in lines] == ["epoch 1", "epoch 2"]
