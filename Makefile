@@ -9,7 +9,7 @@ KEEP_MEMORY := MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_THRESHOLD_=33554432
 PYTEST := OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help fit test test-fast test-long test-gpu test-tpu horovod lint format clean
+.PHONY: help fit test test-fast test-long test-gpu test-tpu horovod lint format docs clean
 .NOTPARALLEL:  # two pips in one environment
 
 help:  ## List the targets
@@ -47,6 +47,10 @@ format: $(VENV)/.installed-dev  ## Rewrite the sources in the house's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(VENV)/.installed-dev  ## Build the documentation into site/
+	$(BIN)/python scripts/reference.py
+	$(BIN)/zensical build --strict
+
 clean:  ## Remove the environment and the tools' caches; runs and data stay
 	rm -rf $(VENV) $(TPU) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
@@ -60,7 +64,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,onnx,delta,comet,timm,spark,ray]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,onnx,delta,comet,timm,spark,ray]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.horovod: scripts/build_horovod.py $(VENV)/.installed | $(VENV)/bin/python

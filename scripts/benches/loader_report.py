@@ -50,7 +50,7 @@ def report(passes: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
 
 
 def compared(passes: Mapping[str, Any], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compare the ways pass by pass: lines of the README's table.
+    """Compare the ways pass by pass: lines of the table in docs/performance.md.
 
     Args:
         passes: As of `report`.

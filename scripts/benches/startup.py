@@ -191,7 +191,7 @@ def report(seconds: dict[str, list[float]], rows: Sequence[Row] = ROWS) -> dict[
 
 
 def compared(seconds: Mapping[str, Sequence[float]], rows: Sequence[Row] = ROWS) -> list[dict[str, Any]]:
-    """Compare each row's two commands: lines of the README's table.
+    """Compare each row's two commands: lines of the table in docs/performance.md.
 
     Args:
         seconds: What `measure` gave.

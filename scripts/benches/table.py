@@ -1,4 +1,4 @@
-"""Results as text, and as the table of README.md."""
+"""Results as text, and as the table of docs/performance.md."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ from benches.output import shown
 __all__ = ["RESULTS", "markdown", "run", "text_of", "with_table"]
 
 RESULTS = Path(__file__).with_name("results")
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 START, END = "<!-- bench -->", "<!-- /bench -->"
 _SIGNS = {"at most": "≤ {:g}", "at least": "≥ {:g}", "at most s": "≤ {:g} s"}
 
 
 def run(words: Sequence[str]) -> int:
-    """Make the README's table from stored results, print it or write it, and return the exit code: 2 where none can be.
+    """Make the table of docs/performance.md from stored results, print or write it, and return the exit code.
 
     Args:
         words: See `--help`.
+
+    Returns:
+        0, or 2 where there are no results.
     """
-    says = (run.__doc__ or "").partition(",")[0]
+    says = (run.__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="scripts/bench table", description=says, allow_abbrev=False)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder with NAME.json of each bench")
-    parser.add_argument("--readme", type=Path, default=README, help="file that holds the table between two comments")
+    parser.add_argument("--page", type=Path, default=PAGE, help="file that holds the table between two comments")
     parser.add_argument("--write", action="store_true", help="write it there instead of printing it")
     options = parser.parse_args(words)
     try:
         made = markdown(stored(options.results))
         if not options.write:
             return shown(made)
-        _write(made, options.readme)
+        _write(made, options.page)
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -71,13 +74,13 @@ def _read(file: Path) -> dict[str, Any]:
     return found
 
 
-def _write(made: str, readme: Path) -> None:
-    if not readme.is_file():
-        raise BenchError(f"{readme} is no file")
-    text = readme.read_text(encoding="utf-8")
+def _write(made: str, page: Path) -> None:
+    if not page.is_file():
+        raise BenchError(f"{page} is no file")
+    text = page.read_text(encoding="utf-8")
     if START not in text or END not in text:
-        raise BenchError(f"{readme} has no lines {START} and {END} to write between")
-    readme.write_text(with_table(text, made), encoding="utf-8")
+        raise BenchError(f"{page} has no lines {START} and {END} to write between")
+    page.write_text(with_table(text, made), encoding="utf-8")
 
 
 def with_table(text: str, made: str) -> str:

@@ -159,7 +159,7 @@ def choose_settings(
         Precision: Lightning, "N-Bit Precision": bf16-mixed from Ampere (compute capability 8.0) on, 16-mixed before;
             XLA multiplies float32 in bfloat16 on TPUs by itself. CPUs: oneDNN's bf16 kernels need the instructions.
         Memory format: PyTorch's tutorial "Channels Last Memory Format" (tensor cores). On the CPU our own benches in
-            README.md: with bf16 it is up to 1.25 times as fast (ResNet-18), in float32 no faster.
+            docs/hardware.md: with bf16 it is up to 1.25 times as fast (ResNet-18), in float32 no faster.
         Threads, processes: PyTorch's "Performance Tuning Guide", and `lightkit.hardware.cores`.
 
     Args:
