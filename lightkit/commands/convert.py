@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import sys
@@ -10,12 +11,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.console import OutputMode, choose_output_mode, configure_console, print_line
 from lightkit.config import near, shown_path
-from lightkit.errors import ConfigError, LightkitError, visible
+from lightkit.errors import ConfigError, DataError, LightkitError, visible
 from lightkit.runs.bad_images import BadImage
+
+if TYPE_CHECKING:
+    from lightkit.data.image_index import ImageIndex
+    from lightkit.images.table_writer import ImageRow
 
 _USAGE = "usage: lightkit convert IMAGES TABLE [--format delta|parquet] [--partitions N] [--row-group-mb MB]"
 _HELP = f"""\
@@ -92,7 +98,6 @@ def convert(words: list[str]) -> int:
     target.check()
     from lightkit.data.image_index import index_images  # torch: seconds
     from lightkit.data.splits import check_fractions
-    from lightkit.data.tables.converting import image_rows
 
     try:
         check_fractions(val_fraction=fractions["val"], test_fraction=fractions["test"])
@@ -103,7 +108,7 @@ def convert(words: list[str]) -> int:
             on_bad_image=on_bad_image,  # type: ignore[arg-type]  # one of the two words
             max_bad_fraction=fractions["max-bad"],
         )
-        rows = image_rows(catalogue, images)
+        rows = _list_rows(catalogue, images)
     except LightkitError as error:
         raise error.reworded(_rename_arguments) from error
     files = plan_files(rows, num_files=int(partitions), row_group_bytes=row_group_bytes)
@@ -122,6 +127,39 @@ def convert(words: list[str]) -> int:
     print_line(f"{name}: {written.num_rows} rows, {written.num_bytes / 1e6:.1f} MB, {num_files}{version}", mode)
     print_line(f"lightkit fit -c configs/flowers.yaml --data=lightkit.data.Table --data.path={shlex.quote(name)}", mode)
     return 0
+
+
+def _list_rows(catalogue: ImageIndex, images: Path) -> list[ImageRow]:
+    r"""List the photos as rows of a table; bytes of a name that are no UTF-8 are written as ``\\xff``.
+
+    Raises:
+        DataError: If a photo is gone, or two classes have the same name in a table.
+    """
+    from lightkit.images.table_writer import ImageRow  # pyarrow: 0.2 s
+
+    def text(name: str) -> str:
+        return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+    labels = [text(name) for name in catalogue.class_names]
+    for at, label in enumerate(labels):
+        if label in labels[:at]:
+            raise DataError(
+                f"{images}: two class folders have the name {label} in a table, which holds text: the bytes of one "
+                "of them are no UTF-8. Rename it."
+            )
+    rows = []
+    for split, photos in catalogue.splits.items():
+        for photo in photos:
+            try:
+                num_bytes = photo.path.stat().st_size
+            except OSError as error:
+                reason = error.strerror or error
+                raise DataError(
+                    f"{photo.path}: {reason}, and was an image a moment ago. Run the same command again."
+                ) from error
+            path, label = text(photo.path.relative_to(images).as_posix()), labels[photo.label]
+            rows.append(ImageRow(photo.path, path, label, split, photo.digest, num_bytes, photo.width, photo.height))
+    return rows
 
 
 def _parse_paths(words: Sequence[str]) -> tuple[Path, Path]:

@@ -24,8 +24,8 @@ from lightkit.data.flowers import DrawnFlowers, Flowers
 from lightkit.data.image_folder import ImageFolder
 from lightkit.data.loader import Transformed, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import ResumableSampler, SampleKey, sample_randomness
+from lightkit.data.tables.module import Table
 from lightkit.data.tables.petastorm import PetastormTable
-from lightkit.data.tables.table import Table
 from lightkit.data.temperatures import TemperatureDataset, Temperatures
 
 __all__ = [

@@ -9,7 +9,7 @@ import pytest
 from lightkit.data.fashion_mnist import FashionMNIST
 from lightkit.data.image_folder import ImageFolder
 from lightkit.data.image_settings import check_arguments
-from lightkit.data.tables.table import Table
+from lightkit.data.tables.module import Table
 from lightkit.errors import ConfigError
 
 CROP = r"crop_scale: expected two shares of the area, above 0 up to 1, the lower one first, got "

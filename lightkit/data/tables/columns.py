@@ -1,32 +1,62 @@
-"""Which columns of a table are image, features, label, weight and split, checked against what the table has."""
+"""Columns of a table: which one is what, filters over them, and their values as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
-from typing import Literal
+from functools import reduce
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyarrow import types
 
 from lightkit.errors import ConfigError, DataError
 
-__all__ = ["Columns", "Target", "columns_of", "missing_column", "plain_type"]
+__all__ = [
+    "Columns",
+    "Numbers",
+    "RowFilter",
+    "Shape",
+    "column_shape",
+    "feature_matrix",
+    "find_columns",
+    "format_class",
+    "image_bytes",
+    "join_shapes",
+    "label_column",
+    "parse_filter",
+    "plain_column",
+    "plain_type",
+    "weight_values",
+]
 
+Numbers = npt.NDArray[np.float32]
+Shape = tuple[int, ...]
 Target = Literal["auto", "class", "value"]
 
-_NUM_SHOWN = 12
+_COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
+    "==": operator.eq, "=": operator.eq, "!=": operator.ne,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_OPERATORS = (*_COMPARE, "in", "not in")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that make up a sample, each of a type that fits.
+    """Names of the columns that make up a sample.
 
     Args:
         image: Encoded images: binary, or a struct with a binary field ``bytes`` as Hugging Face's data sets have it.
         features: Numbers, lists or tensors of numbers; those of several columns are joined into one vector.
-        label: What is to be predicted; None where the table has nothing of the kind.
+        label: What is to be predicted; None for a table without labels.
         weight: Numbers of 0 or more by which a sample's loss is multiplied.
         split: Names of splits.
         key: What the split of a row is decided by, in place of its content.
@@ -43,12 +73,11 @@ class Columns:
 
     @property
     def of_a_sample(self) -> list[str]:
-        """Those that are read for each batch."""
-        image = [self.image] if self.image else []
-        return list(dict.fromkeys([*image, *self.features, *filter(None, (self.label, self.weight))]))
+        """Columns that are read for each batch."""
+        return list(dict.fromkeys(name for name in (self.image, *self.features, self.label, self.weight) if name))
 
 
-def columns_of(
+def find_columns(
     schema: pa.Schema,
     *,
     image: str | None = None,
@@ -59,17 +88,7 @@ def columns_of(
     key: str | None = None,
     target: Target = "auto",
 ) -> Columns:
-    """Find the columns in a table's schema.
-
-    Args:
-        schema: The table's.
-        image: As in `Columns`. Where neither it nor ``features`` is given, a column ``image`` is taken.
-        features: As in `Columns`.
-        label: As in `Columns`.
-        weight: As in `Columns`.
-        split: As in `Columns`.
-        key: As in `Columns`.
-        target: `auto` takes text, integers and booleans for classes, and other numbers for values.
+    """Find the columns in a table's schema; the arguments are those of `lightkit.data.Table`.
 
     Raises:
         ConfigError: If both image and features are given.
@@ -85,58 +104,48 @@ def columns_of(
         if "image" not in schema.names:
             raise DataError(
                 f"the table has no column 'image'. Set data.init_args.image to its column of encoded images, or "
-                f"data.init_args.features to its columns of numbers; it has {_listed(schema)}."
+                f"data.init_args.features to its columns of numbers; it has {_format_names(schema)}."
             )
         image = "image"
     wanted = {"image": image, "label": label, "weight": weight, "split": split, "key": key}
     for argument, name in [*wanted.items(), *(("features", name) for name in names)]:
-        if name is not None:
-            _check(schema, argument, name)
-    resolved = "class" if label is None else _target_of(plain_type(schema.field(label).type), target, label)
+        if name is None:
+            continue
+        if name not in schema.names:
+            raise _missing_column(schema, argument, name)
+        fits, expected = _EXPECTED[argument]
+        if not fits(plain_type(schema.field(name).type)):
+            found = schema.field(name).type
+            raise DataError(f"data.init_args.{argument}: column {name!r} holds {found}, expected {expected}.")
+    resolved: Literal["class", "value"] = "class"
+    if label is not None:
+        kind = plain_type(schema.field(label).type)
+        if target == "value" and not (_is_number(kind) or types.is_boolean(kind)):
+            raise DataError(
+                f"data.init_args.target: column {label!r} holds {kind}, which is no number to predict. Set it to "
+                "class, or data.init_args.label to a column of numbers."
+            )
+        by_type: Literal["class", "value"] = "value" if types.is_floating(kind) or types.is_decimal(kind) else "class"
+        resolved = by_type if target == "auto" else target
     return Columns(image, names, label, weight, split, key, resolved)
 
 
-def missing_column(schema: pa.Schema, argument: str, name: str) -> DataError:
-    """Say that a table lacks a column, with the near names."""
-    near = get_close_matches(name, schema.names, n=3)
-    by_case = [column for column in schema.names if column.lower() == name.lower()]
-    shown = list(dict.fromkeys([*by_case, *near]))
-    hint = f"did you mean {' or '.join(map(repr, shown))}?" if shown else f"it has {_listed(schema)}."
-    return DataError(f"data.init_args.{argument}: the table has no column {name!r}; {hint}")
-
-
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Give the type of the values themselves, without a dictionary or an extension around them."""
+    """Give the type of the values, without a dictionary or an extension around them."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     return plain_type(kind.value_type) if types.is_dictionary(kind) else kind
 
 
-def _listed(schema: pa.Schema) -> str:
-    return ", ".join(schema.names[:_NUM_SHOWN]) + (", ..." if len(schema.names) > _NUM_SHOWN else "")
+def _missing_column(schema: pa.Schema, argument: str, name: str) -> DataError:
+    by_case = [column for column in schema.names if column.lower() == name.lower()]
+    near = list(dict.fromkeys([*by_case, *get_close_matches(name, schema.names, n=3)]))
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it has {_format_names(schema)}."
+    return DataError(f"data.init_args.{argument}: the table has no column {name!r}; {hint}")
 
 
-def _check(schema: pa.Schema, argument: str, name: str) -> None:
-    places = schema.get_all_field_indices(name)
-    if not places:
-        raise missing_column(schema, argument, name)
-    if len(places) > 1:
-        raise DataError(f"data.init_args.{argument}: the table has {len(places)} columns {name!r}. Rename all but one.")
-    found = schema.field(places[0]).type
-    fits, expected = _EXPECTED[argument]
-    if not fits(plain_type(found)):
-        raise DataError(f"data.init_args.{argument}: column {name!r} holds {found}, expected {expected}.")
-
-
-def _target_of(kind: pa.DataType, target: Target, label: str) -> Literal["class", "value"]:
-    if target == "value" and not (_is_number(kind) or types.is_boolean(kind)):
-        raise DataError(
-            f"data.init_args.target: column {label!r} holds {kind}, which is no number to predict. Set it to class, "
-            "or data.init_args.label to a column of numbers."
-        )
-    if target == "auto":
-        return "value" if types.is_floating(kind) or types.is_decimal(kind) else "class"
-    return target
+def _format_names(schema: pa.Schema) -> str:
+    return ", ".join(schema.names[:12]) + (", ..." if len(schema.names) > 12 else "")
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -144,22 +153,16 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or kind in _views("string_view"))
+    return str(kind) in ("string", "large_string", "string_view")
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or kind in _views("binary_view"))
-
-
-def _views(name: str) -> list[pa.DataType]:
-    """The type where pyarrow has it (since 16)."""
-    return [getattr(pa, name)()] if hasattr(pa, name) else []
+    return str(kind) in ("binary", "large_binary", "binary_view")
 
 
 def _is_image(kind: pa.DataType) -> bool:
     if types.is_struct(kind):
-        place = kind.get_field_index("bytes")
-        return place >= 0 and _is_bytes(kind.field(place).type)
+        return kind.get_field_index("bytes") >= 0 and _is_bytes(kind.field("bytes").type)
     return _is_bytes(kind)
 
 
@@ -171,19 +174,241 @@ def _is_feature(kind: pa.DataType) -> bool:
     return _is_number(kind) or bool(types.is_boolean(kind))
 
 
-def _is_label(kind: pa.DataType) -> bool:
-    return _is_text(kind) or _is_number(kind) or bool(types.is_boolean(kind))
-
-
-def _is_key(kind: pa.DataType) -> bool:
-    return _is_text(kind) or _is_bytes(kind) or bool(types.is_integer(kind))
-
-
-_EXPECTED = {
+_EXPECTED: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "image": (_is_image, "encoded images as binary, or a struct with a binary field 'bytes'"),
     "features": (_is_feature, "numbers, or lists or tensors of numbers"),
-    "label": (_is_label, "text, integers or booleans for classes, or numbers to predict"),
+    "label": (
+        lambda kind: _is_text(kind) or _is_number(kind) or types.is_boolean(kind),
+        "text, integers or booleans for classes, or numbers to predict",
+    ),
     "weight": (_is_number, "numbers of 0 or more"),
     "split": (_is_text, "the names train, val (or valid, validation) and test"),
-    "key": (_is_key, "text, integers or binary"),
+    "key": (
+        lambda kind: _is_text(kind) or _is_bytes(kind) or types.is_integer(kind),
+        "text, integers or binary",
+    ),
 }
+
+
+@dataclass(frozen=True, eq=False)
+class RowFilter:
+    """Conditions on rows; a null fulfils none, as in SQL.
+
+    Args:
+        columns: Columns that the conditions compare.
+        rows: The conditions.
+        row_groups: Those of them that may be decided by a row group's statistics.
+        text: The conditions as text, for a digest.
+    """
+
+    columns: tuple[str, ...]
+    rows: pc.Expression
+    row_groups: pc.Expression
+    text: str
+
+    def passes(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Check each row of a batch: bool ``(rows,)``."""
+        plain = pa.table({name: plain_column(batch, name) for name in self.columns})
+        found = ds.dataset(plain).to_table(columns={"passes": self.rows}, use_threads=False)["passes"]
+        return np.asarray(pc.fill_null(found, False))
+
+
+def parse_filter(asked: Sequence[Any] | None, schema: pa.Schema) -> RowFilter | None:
+    """Convert a filter of a config to expressions.
+
+    Args:
+        asked: ``[column, operator, value]`` triples that must all hold, or a list of such lists of which one must.
+        schema: The table's.
+
+    Returns:
+        None for a filter that every row passes.
+
+    Raises:
+        ConfigError: If it is no filter, or compares a column with a value of another type.
+        DataError: If the table has no such column.
+    """
+    if not asked:
+        return None
+    is_group = [
+        isinstance(part, list | tuple) and bool(part) and all(isinstance(one, list | tuple) for one in part)
+        for part in asked
+    ]
+    groups = asked if all(is_group) else [asked]
+    parsed = [[_parse_condition(triple, schema) for triple in group] for group in groups]
+    names = dict.fromkeys(name for group in parsed for name, _, _ in group)
+    rows, row_groups = (
+        reduce(operator.or_, [reduce(operator.and_, [condition[part] for condition in group]) for group in parsed])
+        for part in (1, 2)
+    )
+    return RowFilter(tuple(names), rows, row_groups, repr(asked))
+
+
+def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression, pc.Expression]:
+    """Convert a condition to its column, its expression for rows, and that for row groups."""
+    if not isinstance(triple, list | tuple) or len(triple) != 3 or not isinstance(triple[0], str):
+        raise ConfigError(
+            "data.init_args.filter: expected [column, operator, value], such as [height, '>=', 100], or a list of "
+            f"those, got {triple!r}"
+        )
+    column, sign, value = triple
+    sign = " ".join(str(sign).lower().split())
+    if sign not in _OPERATORS:
+        raise ConfigError(f"data.init_args.filter: {sign!r} is no operator; expected one of {', '.join(_OPERATORS)}")
+    if column not in schema.names:
+        raise _missing_column(schema, "filter", column)
+    is_many = sign.endswith("in")
+    if is_many != isinstance(value, list | tuple):
+        expected = "a list of values" if is_many else "one value"
+        raise ConfigError(f"data.init_args.filter: {column} {sign!r} expects {expected}, got {value!r}")
+    kind, field = plain_type(schema.field(column).type), pc.field(column)
+    if types.is_float16(kind):  # Arrow compares no half precision
+        kind, field = pa.float32(), field.cast(pa.float32())
+    values = [_convert_value(one, kind, column) for one in (value if is_many else [value])]
+    if is_many:
+        array = pa.array([one.as_py() for one in values], None if types.is_decimal(kind) and values else kind)
+        found = field.isin(array)
+        found = ~found & field.is_valid() if sign == "not in" else found
+    else:
+        found = _COMPARE[sign](field, values[0])
+    # Arrow (25.0) takes a row group whose least and greatest value are equal for one without NaN
+    misses_nan = types.is_floating(kind) and sign in ("!=", "in", "not in")
+    return column, found, pc.scalar(True) if misses_nan else found
+
+
+def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:
+    """Convert a value of a config to a column's type; a text is a moment, in UTC if only the column has a zone."""
+    try:
+        if value is None or isinstance(value, bool) != types.is_boolean(kind):  # Arrow takes True for 1
+            raise TypeError  # noqa: TRY301
+        if types.is_decimal(kind):  # any number, also with more digits than the column holds
+            return pa.scalar(Decimal(str(value)))
+        if isinstance(value, str) and types.is_temporal(kind):
+            try:
+                return pa.scalar(value).cast(kind)
+            except pa.ArrowException:
+                if not types.is_timestamp(kind) or kind.tz is None:
+                    raise
+                return pa.scalar(value).cast(pa.timestamp(kind.unit)).cast(pa.int64()).cast(kind)
+        if isinstance(value, float) and types.is_integer(kind):
+            if not value.is_integer():  # Arrow would cut it off
+                raise ValueError  # noqa: TRY301
+            value = int(value)
+        return pa.scalar(float(value) if types.is_floating(kind) and isinstance(value, int) else value, kind)
+    except (ValueError, TypeError, OverflowError, InvalidOperation, pa.ArrowException) as error:
+        hint = "."
+        if value is None:
+            hint = "; rows with nulls never pass."
+        elif isinstance(value, str) and _is_number(kind) and value.lstrip("-").replace(".", "", 1).isdecimal():
+            hint = f": write {value} without quotes."
+        elif isinstance(value, int | float) and _is_text(kind):
+            hint = f": write '{value}' in quotes."
+        raise ConfigError(
+            f"data.init_args.filter: column {column!r} holds {kind}, so it cannot be compared with {value!r}{hint}"
+        ) from error
+
+
+def plain_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Give a column without a dictionary or an extension around its values."""
+    column = batch.column(batch.schema.get_field_index(name))
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    return column.dictionary_decode() if types.is_dictionary(column.type) else column
+
+
+def image_bytes(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Give a batch's encoded images as a binary array; a struct gives its field ``bytes``."""
+    column = plain_column(batch, name)
+    return pc.struct_field(column, "bytes") if types.is_struct(column.type) else column
+
+
+def label_column(batch: pa.RecordBatch, columns: Columns) -> pa.Array:
+    """Give a batch's labels: classes as text, integers or booleans, values as float32; null if unusable."""
+    assert columns.label is not None
+    column = plain_column(batch, columns.label)
+    if columns.target == "value":
+        numbers = _numbers_of(column)
+        return pa.array(numbers, mask=~np.isfinite(numbers))
+    if types.is_floating(column.type) or types.is_decimal(column.type):
+        # pandas turns integers into floats where one of them is missing
+        numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
+        is_whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
+        return pa.array(np.where(is_whole, numbers, 0).astype(np.int64), mask=~is_whole)
+    return column
+
+
+def format_class(value: str | int) -> str:
+    """Convert a class to its name."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def weight_values(batch: pa.RecordBatch, name: str) -> Numbers:
+    """Give a batch's weights; NaN for nulls, numbers below 0 and infinite ones."""
+    weights = _numbers_of(plain_column(batch, name))
+    return np.where(np.isfinite(weights) & (weights >= 0), weights, np.float32(np.nan))
+
+
+def join_shapes(shapes: Sequence[Shape]) -> Shape:
+    """Give the shape of a row's features: one column keeps its own, several are joined into a vector."""
+    if len(shapes) == 1:
+        return shapes[0] or (1,)
+    return (sum(math.prod(shape) for shape in shapes),)
+
+
+def column_shape(kind: pa.DataType) -> Shape | None:
+    """Give the shape of a column's value: empty for a number, None for lists, whose length is each row's own."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return tuple(kind.shape)
+    plain = plain_type(kind)
+    if types.is_list(plain) or types.is_large_list(plain):
+        return None
+    if types.is_fixed_size_list(plain):
+        return (plain.list_size, *(column_shape(plain.value_type) or ()))
+    return ()
+
+
+def feature_matrix(
+    batch: pa.RecordBatch, names: Sequence[str], shapes: Sequence[Shape]
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    """Give a batch's features, each row flat, and which rows can be used.
+
+    Args:
+        batch: Record batch with the columns.
+        names: The columns, in the order in which they are joined.
+        shapes: Of a value of each.
+
+    Returns:
+        float32 ``(rows, numbers)`` and bool ``(rows,)``: a row with a null, a NaN, an infinite number, or a list of
+        another length cannot be used, and has NaN in its place.
+    """
+    parts = [_flatten_column(batch, name, math.prod(shape)) for name, shape in zip(names, shapes, strict=True)]
+    matrix = np.concatenate(parts, axis=1)
+    return matrix, np.asarray(np.isfinite(matrix).all(axis=1))
+
+
+def _numbers_of(column: pa.Array) -> Numbers:
+    """Convert a column of numbers or booleans to float32, NaN for null."""
+    if types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    elif types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    with np.errstate(over="ignore"):  # too large a number becomes infinite, and its row is not used
+        return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.float32)
+
+
+def _flatten_column(batch: pa.RecordBatch, name: str, width: int) -> Numbers:
+    """Convert a column of numbers or lists to ``(rows, width)``; NaN for nulls and lists of another length."""
+    column = plain_column(batch, name)
+    if not types.is_nested(column.type):
+        return _numbers_of(column).reshape(-1, 1)
+    length = column.type.list_size if types.is_fixed_size_list(column.type) else width
+    fits = np.asarray(pc.fill_null(pc.equal(pc.list_value_length(column), length), False))
+    # a null or another length would shift all rows behind it
+    values, num_fitting = column.filter(pa.array(fits)).flatten(), int(fits.sum())
+    whole = np.ones(num_fitting, np.bool_)
+    while types.is_nested(values.type):  # lists of lists, each of a fixed length
+        whole &= np.asarray(values.is_valid()).reshape(num_fitting, -1).all(axis=1)
+        size = values.type.list_size
+        values = values.values.slice(values.offset * size, len(values) * size)
+    numbers = np.full((len(column), width), np.nan, np.float32)
+    numbers[fits] = np.where(whole[:, None], _numbers_of(values).reshape(num_fitting, width), np.float32(np.nan))
+    return numbers

@@ -1,70 +1,242 @@
-"""What a table holds for a training: its classes, and how many rows of which split are in which row group."""
+"""What a table holds for a training: each row's split, the classes, and the rows that cannot be used.
+
+All rows are looked at once, a row group at a time; what is found is kept on disk for the runs that follow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import hashlib
+import io
+import json
+import logging
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from filelock import FileLock
+from pyarrow import types
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightkit.data.skipped_samples import Defect
-from lightkit.data.splits import Split
-from lightkit.data.tables.columns import Columns
-from lightkit.data.tables.features import Shape, joined_shape
-from lightkit.data.tables.rows import Row, read_rows
-from lightkit.data.tables.scan import BAD, SPLITS
-from lightkit.data.tables.snapshot import RowGroup
-from lightkit.errors import DataError
+from lightkit.data.splits import Split, check_fractions
+from lightkit.data.tables.columns import (
+    Columns,
+    Numbers,
+    RowFilter,
+    Shape,
+    column_shape,
+    feature_matrix,
+    find_columns,
+    format_class,
+    image_bytes,
+    join_shapes,
+    label_column,
+    parse_filter,
+    plain_column,
+    plain_type,
+    weight_values,
+)
+from lightkit.data.tables.source import DataFile, RowGroup, Snapshot
+from lightkit.errors import ConfigError, DataError
+from lightkit.hardware.cache_folder import cache_folder
 
-__all__ = ["Index"]
+__all__ = ["MAX_CLASSES", "SPLITS", "Index", "Row", "index_table"]
 
+log = logging.getLogger("lightkit.data")
+
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+MAX_CLASSES = 100_000
+_LEFT_OUT, _BAD = 3, 4  # codes of rows in no split; the others are places in SPLITS
+_SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
+_VERSION = 3  # raise it with every change of what is found, or of how it is kept
+_NUM_LISTED = 1000  # bad rows by name
+_NUM_CONTENTS = 100  # different rows up to which they are counted, to explain odd splits
 _NUM_SHOWN = 5
+_READ_BYTES, _READ_ROWS = 4 << 20, 4096  # of a record batch
+_BAR_FROM_BYTES = 100e6  # of a table; a smaller one takes a second
+_UNFINISHED = ".writing-"
+_STALE_AFTER_S, _UNUSED_AFTER_S = 3600.0, 60 * 24 * 3600.0
+
+Codes = npt.NDArray[np.uint8]
+
+
+class Row(NamedTuple):
+    """One row of one split.
+
+    Args:
+        image: Encoded image, of a table of images.
+        features: float32, of the index's ``feature_shape``, of a table of numbers.
+        label: Number of the class, or the value to predict; None without labels.
+        weight: Of its loss; None without weights.
+        name: Its file, and its number in it.
+        defect: Why it cannot be used, though it could when the table was opened.
+    """
+
+    image: bytes | None
+    features: Numbers | None
+    label: int | float | None
+    weight: float | None
+    name: str
+    defect: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Rules:
+    """What decides where a row of a table goes.
+
+    Args:
+        columns: Names of the columns.
+        where: Filter; None lets every row pass.
+        given: The split of all rows; None if a column or a hash decides.
+        val_fraction: Share of the hashed rows for validation.
+        test_fraction: Share of the hashed rows for testing.
+        shapes: Of each column of features.
+        moved: Hashes that go into training whatever the fractions say.
+    """
+
+    columns: Columns
+    where: RowFilter | None
+    given: Split | None = None
+    val_fraction: float = 0.0
+    test_fraction: float = 0.0
+    shapes: tuple[Shape, ...] = ()
+    moved: frozenset[bytes] = frozenset()
+
+    @property
+    def hashes(self) -> bool:
+        """Whether a hash of their content decides the split of rows."""
+        return self.val_fraction > 0 or self.test_fraction > 0
+
+    @property
+    def text(self) -> str:
+        """The rules as text, for a digest."""
+        where = self.where and self.where.text
+        return repr((self.columns, where, self.given, self.val_fraction, self.test_fraction))
+
+
+@dataclass
+class _Moments:
+    """Mean and squared deviations of numbers that come in parts (Chan et al. 1979, equation 2.1)."""
+
+    num: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, numbers: npt.NDArray[Any]) -> None:
+        wide = numbers.astype(np.float64).ravel()
+        if len(wide):
+            self.merge(_Moments(len(wide), float(wide.mean()), float(((wide - wide.mean()) ** 2).sum())))
+
+    def merge(self, other: _Moments) -> None:
+        if num := self.num + other.num:
+            gap = other.mean - self.mean
+            self.squares += other.squares + gap * gap * self.num * other.num / num
+            self.mean += gap * other.num / num
+            self.num = num
+
+    @property
+    def scaling(self) -> tuple[float, float]:
+        """Mean and standard deviation."""
+        return self.mean, math.sqrt(self.squares / self.num) if self.num else 0.0
+
+
+@dataclass
+class _Findings:
+    """What the rows of a row group, or of all, turn out to be.
+
+    Args:
+        classes: Of each split, by class: number of rows, then row group and number in it of the first.
+        bad: Row group and number in it of rows that cannot be used, and why; the first ones.
+        inputs: Of the training split's features.
+        targets: Of the training split's values.
+        held_out: Of classes without a row for training: the greatest hash, then row group and row with it.
+        contents: Different hashes, up to about `_NUM_CONTENTS`.
+        num_hashed: Rows whose hash decided their split.
+    """
+
+    classes: list[dict[str, tuple[int, int, int]]] = field(default_factory=lambda: [{}, {}, {}])
+    bad: list[tuple[int, int, str]] = field(default_factory=list)
+    inputs: _Moments = field(default_factory=_Moments)
+    targets: _Moments = field(default_factory=_Moments)
+    held_out: dict[str, tuple[bytes, int, int]] = field(default_factory=dict)
+    contents: set[bytes] = field(default_factory=set)
+    num_hashed: int = 0
+
+    def merge(self, other: _Findings) -> None:
+        """Add the findings of another part."""
+        for mine, theirs in zip(self.classes, other.classes, strict=True):
+            for name, (num, *first) in theirs.items():
+                known = mine.get(name, (0, *first))
+                mine[name] = (known[0] + num, known[1], known[2])
+            if len(mine) > MAX_CLASSES:
+                raise DataError(
+                    f"the label column has more than {MAX_CLASSES:,} different values, too many for classes. Set "
+                    "data.init_args.target to value to predict it as a number, or data.init_args.label to another "
+                    "column."
+                )
+        self.bad += other.bad[: _NUM_LISTED - len(self.bad)]
+        self.inputs.merge(other.inputs)
+        self.targets.merge(other.targets)
+        for name, found in other.held_out.items():
+            self.held_out[name] = max(found, self.held_out.get(name, found))
+        if len(self.contents) <= _NUM_CONTENTS:
+            self.contents |= other.contents
+        self.num_hashed += other.num_hashed
 
 
 class Index:
-    """Each row's split, and what is known of all rows together. It can be sent to other processes.
+    """Each row's split, and what is known of all rows together. It can be pickled.
 
     Args:
-        columns: Which columns are what.
+        columns: Names of the columns.
         groups: The row groups of all tables.
-        codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, `LEFT_OUT` or `BAD`. Where it is
-            mapped from a file, other processes map that, too.
-        shapes: Of each column of features.
+        codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a row in no split. An
+            array that is mapped from a file is mapped from it by other processes, too.
+        counts: int64 ``(row groups, 5)``: rows with each code.
         class_names: Names of the classes; a label counts into them. Empty for values.
-        class_counts: Rows of each class in each split.
+        shapes: Of each column of features.
         defects: Rows that cannot be used; the first thousand.
         scaling: Mean and standard deviation of the training split: ``input`` of features, ``target`` of values.
         fingerprint: SHA-256 over the tables' fingerprints, all that decides which row is in which split, and the
             content of the columns that were read for it.
+        notes: Warnings about the way in which the rows were shared out.
     """
-
-    notes: list[str]
-    """What people may not expect of how the rows were shared out."""
 
     def __init__(
         self,
         columns: Columns,
         groups: Sequence[RowGroup],
-        codes: npt.NDArray[np.uint8],
+        codes: Codes,
+        counts: npt.NDArray[np.int64],
         *,
-        shapes: tuple[Shape, ...] = (),
-        class_names: Sequence[str] = (),
-        class_counts: dict[Split, dict[str, int]] | None = None,
-        defects: Sequence[Defect] = (),
-        scaling: dict[str, tuple[float, float]] | None = None,
-        fingerprint: str = "",
+        class_names: Sequence[str],
+        shapes: Sequence[Shape],
+        defects: Sequence[Defect],
+        scaling: dict[str, tuple[float, float]],
+        fingerprint: str,
+        notes: Sequence[str] = (),
     ) -> None:
-        self.columns, self.groups, self.codes, self.shapes = columns, list(groups), codes, shapes
-        self.class_names, self.class_counts = list(class_names), class_counts or {}
-        self.defects, self.scaling, self.fingerprint = list(defects), scaling or {}, fingerprint
-        self.notes = []
-        self._numbers = {name: number for number, name in enumerate(self.class_names)}
-        ends = np.cumsum([group.num_rows for group in self.groups]).tolist()
-        self._first = {group.key: end - group.num_rows for group, end in zip(self.groups, ends, strict=True)}
-        self._counts = np.array([np.bincount(self._codes_of(group), minlength=BAD + 1) for group in self.groups])
+        self.columns, self.groups, self.codes, self.shapes = columns, list(groups), codes, tuple(shapes)
+        self.class_names, self.defects, self.scaling = list(class_names), list(defects), scaling
+        self.fingerprint, self.notes = fingerprint, list(notes)
+        self._class_numbers = {name: number for number, name in enumerate(self.class_names)}
+        self._counts = counts
+        self._starts = np.cumsum([0, *(group.num_rows for group in self.groups)])
 
     @property
     def counts(self) -> dict[Split, int]:
@@ -73,47 +245,83 @@ class Index:
 
     @property
     def num_bad(self) -> int:
-        """Rows that the filter lets through, but that cannot be used."""
-        return int(self._counts[:, BAD].sum())
+        """Rows that pass the filter, but cannot be used."""
+        return int(self._counts[:, _BAD].sum())
 
     @property
     def feature_shape(self) -> Shape:
         """Shape of a row's features; empty for images."""
-        return joined_shape(self.shapes) if self.shapes else ()
+        return join_shapes(self.shapes) if self.shapes else ()
 
-    def rows(self, split: Split) -> list[tuple[RowGroup, int]]:
-        """List the row groups that have rows of a split, in stored order, each with how many."""
-        counts = self._counts[:, SPLITS.index(split)].tolist()
-        return [(group, num) for group, num in zip(self.groups, counts, strict=True) if num]
+    def rows(self, split: Split) -> list[tuple[int, int]]:
+        """List the numbers of the row groups with rows of a split, in stored order, each with how many."""
+        counts = self._counts[:, SPLITS.index(split)]
+        found = np.flatnonzero(counts)
+        return list(zip(found.tolist(), counts[found].tolist(), strict=True))
 
-    def select(self, group: RowGroup, split: Split, *, start: int = 0, stop: int | None = None) -> Iterator[Row]:
-        """Read the rows of a split in a row group as a stream, in stored order.
-
-        Args:
-            group: One of `rows`.
-            split: The split.
-            start: Rows of the split to pass over, which are not made into rows.
-            stop: Number of the row of the split before which to end.
-
-        Raises:
-            DataError: If the file is missing or damaged.
-        """
-        wanted = self.numbers(group, split)[start:stop]
-        yield from read_rows(group, self.columns, wanted, class_numbers=self._numbers, shapes=self.shapes)
-
-    def numbers(self, group: RowGroup, split: Split) -> npt.NDArray[np.int64]:
+    def row_numbers(self, group: int, split: Split) -> npt.NDArray[np.int64]:
         """Give the numbers, in a row group as it is read, of the rows of a split; ascending."""
-        return np.flatnonzero(self._codes_of(group) == SPLITS.index(split))
+        return np.flatnonzero(self.codes[self._starts[group] : self._starts[group + 1]] == SPLITS.index(split))
 
-    def labels(self, group: RowGroup, split: Split) -> list[Any]:
+    def labels(self, group: int, split: Split) -> list[Any]:
         """Read the labels of a split in a row group, and no other column: numbers of classes, or values.
 
         Raises:
             DataError: If the file is missing or damaged.
         """
         alone = replace(self.columns, image=None, features=(), weight=None)
-        rows = read_rows(group, alone, self.numbers(group, split), class_numbers=self._numbers, shapes=())
-        return [row.label for row in rows]
+        return [row.label for row in self._read(group, alone, self.row_numbers(group, split))]
+
+    def read(self, group: int, split: Split, *, start: int = 0) -> Iterator[Row]:
+        """Read the rows of a split in a row group as a stream, in stored order, from one of them on.
+
+        Raises:
+            DataError: If the file is missing or damaged.
+        """
+        return self._read(group, self.columns, self.row_numbers(group, split)[start:])
+
+    def _read(self, number: int, columns: Columns, wanted: npt.NDArray[np.int64]) -> Iterator[Row]:
+        group, at, done = self.groups[number], 0, 0
+        for batch in group.read(columns.of_a_sample, batch_rows=_rows_at_once(group)):
+            until = int(np.searchsorted(wanted, at + batch.num_rows))
+            if until > done:
+                rows = wanted[done:until]
+                yield from self.make_rows(batch.take(pa.array(rows - at)), columns, group.row_names(rows))
+            done, at = until, at + batch.num_rows
+            if done == len(wanted):
+                return
+
+    def make_rows(self, batch: pa.RecordBatch, columns: Columns, names: Sequence[str]) -> Iterator[Row]:
+        """Convert a record batch to rows.
+
+        Args:
+            batch: Has at least the columns of a sample.
+            columns: Names of the columns to convert.
+            names: Of the rows.
+        """
+        images = image_bytes(batch, columns.image) if columns.image else None
+        features, usable = feature_matrix(batch, columns.features, self.shapes) if columns.features else (None, None)
+        labels = label_column(batch, columns).to_pylist() if columns.label else None
+        weights = weight_values(batch, columns.weight) if columns.weight else None
+        for number, name in enumerate(names):
+            label: Any = None if labels is None else labels[number]
+            if labels is not None and label is not None and columns.target == "class":
+                label = self._class_numbers.get(format_class(label))
+            defect = None
+            if labels is not None and label is None:
+                defect = f"no label that was there when the table was opened (column {columns.label!r})"
+            elif weights is not None and np.isnan(weights[number]):
+                defect = f"column {columns.weight!r} has no weight of 0 or more"
+            elif usable is not None and not usable[number]:
+                defect = f"a null, NaN, infinity or another length in {', '.join(columns.features)}"
+            yield Row(
+                None if images is None else images[number].as_py(),
+                None if features is None else features[number].reshape(self.feature_shape),
+                label,
+                None if weights is None else float(weights[number]),
+                name,
+                defect,
+            )
 
     def check_bad(self, *, on_bad: str, max_fraction: float) -> None:
         """Refuse a table with bad rows, or with too many of them.
@@ -123,7 +331,7 @@ class Index:
             max_fraction: Share of the rows from which on it is an error in either case.
 
         Raises:
-            DataError: If they are not to be left out; it lists them.
+            DataError: If there are; it lists them.
         """
         num_rows = self.num_bad + sum(self.counts.values())
         if not self.num_bad or (on_bad == "skip" and self.num_bad <= max_fraction * num_rows):
@@ -138,16 +346,525 @@ class Index:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Send the place of a mapped file rather than what is in it."""
-        mapped = getattr(self.codes, "filename", None)
-        return {**self.__dict__, "codes": self.codes if mapped is None else Path(mapped)}
+        """Send the path of a mapped file rather than its content."""
+        return {**self.__dict__, "codes": getattr(self.codes, "filename", self.codes)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Map the file again."""
-        codes = state["codes"]
         self.__dict__.update(state)
-        self.codes = np.load(codes, mmap_mode="r", allow_pickle=False) if isinstance(codes, Path) else codes
+        if not isinstance(self.codes, np.ndarray):
+            self.codes = np.memmap(self.codes, np.uint8, "r")
 
-    def _codes_of(self, group: RowGroup) -> npt.NDArray[np.uint8]:
-        first = self._first[group.key]
-        return self.codes[first : first + group.num_rows]
+
+def index_table(
+    tables: Mapping[Split | None, Snapshot],
+    columns: Columns,
+    *,
+    filter: Sequence[Any] | None = None,  # noqa: A002  # the config's name
+    val_fraction: float = 0.0,
+    test_fraction: float = 0.0,
+    classes: Sequence[str] | None = None,
+) -> Index:
+    """Look at the columns that decide on each row, and keep what is found for the runs that follow.
+
+    A row of a single table is in the split that its split column names. Without such a column a hash decides: of the
+    image's bytes, as it does for a folder of images, so that photos keep their splits when they are converted; of the
+    key column if there is one; or of the features and the label. Tables that are given apart are a split each. If
+    nothing names a validation split, ``val_fraction`` of the training rows make one.
+
+    Args:
+        tables: One table under None, or one for each split, all with the same columns.
+        columns: Names of the columns.
+        filter: See `parse_filter`; rows that do not pass are in no split.
+        val_fraction: Share of the rows for validation.
+        test_fraction: Share of the rows for testing, if no splits are named.
+        classes: Names of the classes, from a checkpoint; default are those of the training split, sorted.
+
+    Raises:
+        ConfigError: If the filter or a fraction is wrong.
+        DataError: If nothing is left to train on, or a split has a class that training has not.
+    """
+    check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
+    if columns.split is not None and None not in tables:
+        raise ConfigError(
+            f"data.init_args.split: column {columns.split!r} has no effect on tables that are a split each. "
+            "Leave it out."
+        )
+    rules = {
+        split: _rules_of(split, table, tables, columns, filter, val_fraction, test_fraction)
+        for split, table in tables.items()
+    }
+    decided = [(split, table.fingerprint, rules[split].text) for split, table in tables.items()]
+    fingerprint = hashlib.sha256(repr((_VERSION, decided)).encode("utf-8", "surrogateescape")).hexdigest()
+    found, codes = _load_or_build(fingerprint, tables, rules)
+    groups = [group for table in tables.values() for group in table.groups]
+
+    def name_of(group: int, row: int) -> str:
+        return groups[group].row_names(np.array([row]))[0]
+
+    kind = None if columns.label is None else plain_type(next(iter(tables.values())).schema.field(columns.label).type)
+    class_names: list[str] = []
+    if kind is not None and columns.target == "class":
+        class_names = _class_names(found["classes"], kind, classes, name_of)
+    index = Index(
+        columns, groups, codes, np.array(found["counts"], np.int64).reshape(-1, _BAD + 1),
+        class_names=class_names,
+        shapes=[tuple(shape) for shape in found["shapes"]],
+        defects=[Defect(name_of(group, row), reason) for group, row, reason in found["bad"]],
+        scaling={name: (float(mean), float(spread)) for name, (mean, spread) in found["scaling"].items()},
+        # other content is other data, also with the same sizes and footers of files
+        fingerprint=hashlib.sha256(f"{fingerprint}\0{found['digest']}".encode()).hexdigest(),
+    )  # fmt: skip
+    hashing = next((one for one in rules.values() if one.hashes), None)
+    if classes is None and not index.counts["train"]:  # a model of a checkpoint may be tested on rows for nothing else
+        raise _no_training(index, tables, bool(filter), hashing, found["num_contents"])
+    if hashing is not None:
+        moved = [(name, name_of(*at)) for name, *at in found["moved"]]
+        index.notes += _notes(index, hashing, moved, found["num_contents"])
+    return index
+
+
+def _rules_of(
+    split: Split | None,
+    table: Snapshot,
+    tables: Mapping[Split | None, Snapshot],
+    columns: Columns,
+    asked: Sequence[Any] | None,
+    val_fraction: float,
+    test_fraction: float,
+) -> _Rules:
+    named = {name: getattr(columns, name) for name in ("image", "features", "label", "weight", "split", "key")}
+    try:
+        find_columns(table.schema, **named, target=columns.target)
+    except DataError as error:
+        raise DataError(f"{f'{split} table, {table.place}: ' if split else ''}{error}") from error
+    rules = _Rules(columns, parse_filter(asked, table.schema), given=split)
+    if split is None and columns.split is None:
+        return replace(rules, val_fraction=val_fraction, test_fraction=test_fraction)
+    without_val = split == "train" and "val" not in tables
+    if without_val or (columns.split is not None and val_fraction > 0 and not _names_validation(table, columns.split)):
+        return replace(rules, val_fraction=val_fraction)
+    return rules
+
+
+def _names_validation(table: Snapshot, column: str) -> bool:
+    """Check whether any row is named to be for validation, up to the first."""
+    return any(
+        _SPLIT_NAMES.get(str(word).strip().lower()) == 1
+        for group in table.groups
+        for batch in group.read([column], batch_rows=1 << 16)
+        for word in plain_column(batch, column).unique().to_pylist()
+    )
+
+
+def _class_names(
+    classes: Sequence[Mapping[str, tuple[int, int, int]]],
+    kind: pa.DataType,
+    given: Sequence[str] | None,
+    name_of: Callable[[int, int], str],
+) -> list[str]:
+    """Give the classes of the training split, or those of a checkpoint, after checking those of the splits.
+
+    Raises:
+        DataError: If a split has another class.
+    """
+    is_number = not (types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind))
+    is_number = is_number and all(name.lstrip("-").isdecimal() for name in classes[0])
+    if given is None and not classes[0]:
+        return []  # a table without training rows is refused for that
+    names = list(given) if given is not None else sorted(classes[0], key=int if is_number else str)
+    known = set(names)
+    for split, of_split in zip(SPLITS, classes, strict=True):
+        unknown = [name for name in of_split if name not in known]
+        if unknown:
+            num, *first = of_split[unknown[0]]
+            more = f", and {len(unknown) - 1} more such classes" if len(unknown) > 1 else ""
+            whose = "the training split has none" if given is None else "the checkpoint knows none"
+            shown = ", ".join(map(repr, names[:_NUM_SHOWN])) + (", ..." if len(names) > _NUM_SHOWN else "")
+            raise DataError(
+                f"the {split} split has {num} rows of class {unknown[0]!r} (first: {name_of(*first)}){more}, of which "
+                f"{whose}; its classes are {shown}. Leave such rows out with data.init_args.filter, or share out the "
+                "rows again."
+            )
+    return names
+
+
+def _no_training(
+    index: Index, tables: Mapping[Any, Snapshot], has_filter: bool, hashing: _Rules | None, num_contents: int
+) -> DataError:
+    reasons = ["data.init_args.filter lets too few rows through"] * has_filter
+    if hashing is not None:
+        few = 0 < num_contents <= _NUM_CONTENTS and 2 * num_contents <= sum(index.counts.values())
+        reasons.append(_explain_few(index.columns, num_contents) if few else "the fractions leave none")
+    reasons += [f"{index.num_bad} rows are bad"] * bool(index.num_bad)
+    counts = ", ".join(f"{split} {num}" for split, num in index.counts.items())
+    return DataError(
+        f"{', '.join(table.place for table in tables.values())}: no rows are left to train on ({counts}): "
+        f"{'; or '.join(reasons) or 'none is named train'}."
+    )
+
+
+def _notes(index: Index, rules: _Rules, moved: Sequence[tuple[str, str]], num_contents: int) -> Iterator[str]:
+    """Warn of classes whose rows a hash had all held out, and of splits far from their fractions."""
+    if moved:
+        more = f" and {len(moved) - _NUM_SHOWN} more classes" if len(moved) > _NUM_SHOWN else ""
+        names, rows = zip(*moved[:_NUM_SHOWN], strict=True)
+        yield (
+            f"all rows of {', '.join(map(repr, names))}{more} are held out by val_fraction and test_fraction; one of "
+            f"each class, with those that are equal to it, is trained on instead: {'; '.join(rows)}"
+            f"{'; ...' if more else ''}. Add rows of them, or name the splits in a column (data.init_args.split)."
+        )
+    wanted: dict[Split, float] = {"val": rules.val_fraction, "test": rules.test_fraction}
+    shared = sum(num for split, num in index.counts.items() if split == "train" or wanted[split])
+    odd = []
+    for split, share in wanted.items():
+        # more than chance explains, with four standard deviations of as many different rows
+        chance = max(4 * math.sqrt(share * (1 - share) * shared), 0.25 * share * shared)
+        if share > 0 and abs(index.counts[split] - share * shared) > chance:
+            odd.append(f"{index.counts[split]} of {shared} rows for {split}_fraction {share:g}")
+    if odd:
+        few = num_contents <= _NUM_CONTENTS and 2 * num_contents <= shared
+        reason = _explain_few(index.columns, num_contents if few else None)
+        yield f"the splits are far from what was asked for ({', '.join(odd)}): {reason}."
+
+
+def _explain_few(columns: Columns, num: int | None) -> str:
+    what = "images" if columns.image else "features and label"
+    other = "data.init_args.key to a column that tells rows apart, or data.init_args.split to one with their splits"
+    if columns.key:
+        what = f"{columns.key!r} (data.init_args.key)"
+        other = "it to a column with more values, or data.init_args.split to one with the rows' splits"
+    counted = "" if num is None else f", and there are only {num} different ones"
+    return f"rows with equal {what} go into the same split{counted}; set {other}"
+
+
+def _load_or_build(
+    fingerprint: str, tables: Mapping[Split | None, Snapshot], rules: Mapping[Split | None, _Rules]
+) -> tuple[dict[str, Any], Codes]:
+    """Load the findings of an earlier run, or look at all rows; one process of a machine looks, the others wait."""
+    home = cache_folder()
+    if home is None:
+        return _build(tables, rules, io.BytesIO())
+    state = [(table.place, table.state) for table in tables.values()]
+    key = hashlib.sha256(repr((fingerprint, state, str(Path.cwd()))).encode("utf-8", "surrogateescape")).hexdigest()
+    folder = home / "tables" / key[:32]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        if (kept := _load(folder)) is not None:
+            return kept
+        aside = None
+        try:
+            _remove_unused(folder.parent)
+            aside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
+            with (aside / "codes").open("wb") as file:
+                found, _ = _build(tables, rules, file)
+            (aside / "index.json").write_text(json.dumps(found))
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.rename(folder)
+        except OSError as error:
+            reason = error.strerror or error
+            log.warning("%s: the table's index cannot be kept (%s); the next run makes it again", folder, reason)
+        finally:
+            if aside is not None:
+                shutil.rmtree(aside, ignore_errors=True)
+        return _load(folder) or _build(tables, rules, io.BytesIO())
+
+
+def _load(folder: Path) -> tuple[dict[str, Any], Codes] | None:
+    try:
+        found = json.loads((folder / "index.json").read_text())
+        codes = np.memmap(folder / "codes", np.uint8, "r")
+        if len(codes) != sum(map(sum, found["counts"])):
+            return None
+        os.utime(folder)  # in use, so not to be removed
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found, codes
+
+
+def _remove_unused(home: Path) -> None:
+    """Remove what killed processes have left, and what no run has loaded for two months."""
+    for entry in home.iterdir():
+        limit = _STALE_AFTER_S if entry.name.startswith(_UNFINISHED) else _UNUSED_AFTER_S
+        if entry.is_dir() and time.time() - entry.stat().st_mtime > limit:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _build(
+    tables: Mapping[Split | None, Snapshot], rules: Mapping[Split | None, _Rules], file: BinaryIO
+) -> tuple[dict[str, Any], Codes]:
+    """Look at all rows, and write their codes to a file; again if a class has no row for training."""
+    columns, first = next(iter(rules.values())).columns, next(iter(tables.values()))
+    shapes = tuple(
+        (_list_length(first, name),) if (shape := column_shape(first.schema.field(name).type)) is None else shape
+        for name in columns.features
+    )
+    rules = {split: replace(one, shapes=shapes) for split, one in rules.items()}
+    found, total = _scan_tables(tables, rules, file)
+    few = 2 * len(total.contents) <= total.num_hashed
+    # as in a folder of images; with named splits, or with equal rows that have all gone the same way, it is an error
+    moved = sorted((name, *held_out) for name, held_out in total.held_out.items() if name not in total.classes[0])
+    if moved and not columns.split and (total.classes[0] or not few):
+        hashes = frozenset(content for _, content, *_ in moved)
+        file.seek(0)
+        found, total = _scan_tables(tables, {split: replace(one, moved=hashes) for split, one in rules.items()}, file)
+        found["moved"] = [(name, *at) for name, _, *at in moved]
+    codes = np.frombuffer(file.getbuffer(), np.uint8) if isinstance(file, io.BytesIO) else np.empty(0, np.uint8)
+    return found, codes
+
+
+def _list_length(table: Snapshot, name: str) -> int:
+    for group in table.groups:
+        for batch in group.read([name], batch_rows=64):
+            lists = plain_column(batch, name).drop_null()
+            if len(lists):
+                return len(lists[0])
+    raise DataError(
+        f"{table.place}: column {name!r} (data.init_args.features) has nothing but nulls. Set it to another column."
+    )
+
+
+def _scan_tables(
+    tables: Mapping[Split | None, Snapshot], rules: Mapping[Split | None, _Rules], file: BinaryIO
+) -> tuple[dict[str, Any], _Findings]:
+    columns = next(iter(rules.values())).columns
+    jobs = [(group, rules[split]) for split, table in tables.items() for group in table.groups]
+    total, counts, digest = _Findings(), [], hashlib.sha256()
+    with _progress(jobs) as advance:
+        for group, rows, codes, content in _scan_in_threads(jobs):
+            file.write(codes.tobytes())
+            counts.append(np.bincount(codes, minlength=_BAD + 1).tolist())
+            digest.update(content.encode())
+            total.merge(rows)
+            advance(group.num_rows)
+    scaling = {}
+    if columns.features:
+        scaling["input"] = total.inputs.scaling
+    if columns.label and columns.target == "value":
+        scaling["target"] = total.targets.scaling
+    found = {
+        "shapes": rules[next(iter(rules))].shapes,
+        "classes": total.classes,
+        "counts": counts,
+        "digest": digest.hexdigest(),
+        "num_contents": len(total.contents),
+        "bad": total.bad,
+        "scaling": scaling,
+        "moved": [],
+    }
+    return found, total
+
+
+def _scan_in_threads(
+    jobs: Sequence[tuple[RowGroup, _Rules]],
+) -> Iterator[tuple[RowGroup, _Findings, Codes, str]]:
+    """Scan row groups in order, a few ahead; reading and hashing let other threads run."""
+    num_threads = max(1, min(8, len(os.sched_getaffinity(0)), len(jobs)))
+    with ThreadPoolExecutor(max_workers=num_threads) as pool:
+        waiting: deque[tuple[RowGroup, Future[tuple[_Findings, Codes, str]]]] = deque()
+        try:
+            for number, (group, rules) in enumerate(jobs):
+                waiting.append((group, pool.submit(_scan, number, group, rules)))
+                if len(waiting) > num_threads:
+                    scanned, future = waiting.popleft()
+                    yield scanned, *future.result()
+            while waiting:
+                scanned, future = waiting.popleft()
+                yield scanned, *future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _scan(number: int, group: RowGroup, rules: _Rules) -> tuple[_Findings, Codes, str]:
+    """Look at a row group's rows, unless its statistics exclude them.
+
+    Returns:
+        The findings; the rows' codes; and a digest of the codes and the content that was read. Columns are hashed
+        apart, so that it does not depend on the size of batches.
+
+    Raises:
+        DataError: If the file is damaged, or the split column has other words than the splits' names.
+    """
+    columns, where, found = rules.columns, rules.where, _Findings()
+    codes = np.full(group.num_rows, _LEFT_OUT, np.uint8)
+    if where is not None and group.number not in _matching_groups(group.file, rules):
+        return found, codes, ""
+    names = [*(where.columns if where else ()), *columns.features]
+    names += [name for name in (columns.label, columns.weight, columns.split, columns.key) if name]
+    if columns.image and ((rules.hashes and columns.key is None) or _may_have_nulls(group, columns.image)):
+        names.append(columns.image)
+    if not names:  # all rows are alike
+        codes[:] = SPLITS.index(rules.given or "train")
+        return found, codes, ""
+    digests: dict[str, Any] = {}
+    at = 0
+    for batch in group.read(list(dict.fromkeys(names)), batch_rows=_rows_at_once(group)):
+        stop = at + batch.num_rows
+        if stop <= len(codes):
+            _scan_batch(batch, codes[at:stop], found, digests, rules, group, number, at)
+        at = stop
+    if at != len(codes):
+        raise DataError(f"{group.file.path}: row group {group.number} has {at} rows, but its footer says {len(codes)}.")
+    found.held_out = {name: most for name, most in found.held_out.items() if name not in found.classes[0]}
+    lines = [f"{name}\0{digest.hexdigest()}\n" for name, digest in sorted(digests.items())]
+    return found, codes, hashlib.sha256(codes.tobytes() + "".join(lines).encode()).hexdigest()
+
+
+def _scan_batch(
+    batch: pa.RecordBatch,
+    codes: Codes,
+    found: _Findings,
+    digests: dict[str, Any],
+    rules: _Rules,
+    group: RowGroup,
+    number: int,
+    at: int,
+) -> None:
+    """Fill in the codes of a batch's rows, and add to the findings and digests of its row group."""
+    columns, reasons = rules.columns, list[tuple[npt.NDArray[np.bool_], str]]()
+
+    def digest(name: str, content: Any) -> None:
+        digests.setdefault(name, hashlib.sha256()).update(content)
+
+    if columns.image in batch.schema.names:
+        nulls = np.asarray(image_bytes(batch, columns.image).is_null())
+        reasons.append((nulls, f"no image (null in column {columns.image!r})"))
+    labels = label_column(batch, columns) if columns.label else None
+    if labels is not None:
+        missing = np.asarray(labels.is_null())
+        nulls = np.asarray(plain_column(batch, columns.label).is_null())
+        other = "no whole number, as a class has to be" if columns.target == "class" else "not a finite number"
+        reasons.append((nulls, f"no label (null in column {columns.label!r})"))
+        reasons.append((missing, f"the label in column {columns.label!r} is {other}"))
+        digest("labels", "".join(f"{label!r}\0" for label in labels.to_pylist()).encode("utf-8", "surrogateescape"))
+    if columns.weight:
+        weights = weight_values(batch, columns.weight)
+        reasons.append((np.isnan(weights), f"column {columns.weight!r} has no weight of 0 or more"))
+        digest("weights", weights.tobytes())
+    features = None
+    if columns.features:
+        features, usable = feature_matrix(batch, columns.features, rules.shapes)
+        reasons.append((~usable, f"a null, NaN, infinity or another length in {', '.join(columns.features)}"))
+        digest("features", np.ascontiguousarray(features).data)
+
+    passed = rules.where.passes(batch) if rules.where else np.ones(len(codes), np.bool_)
+    codes[passed] = SPLITS.index(rules.given or "train")
+    for rows, reason in reasons:
+        bad = np.flatnonzero(rows & passed & (codes != _BAD))
+        codes[bad] = _BAD
+        found.bad += [(number, at + row, reason) for row in bad[:_NUM_LISTED].tolist()]
+    if columns.split:
+        words = plain_column(batch, columns.split)
+        good = np.flatnonzero(codes == 0)
+        encoded = words.take(pa.array(good)).dictionary_encode("encode")
+        named = [_split_code(word, columns.split, group) for word in encoded.dictionary.to_pylist()]
+        codes[good] = np.array(named, np.uint8)[np.asarray(encoded.indices)]
+    hashed = np.flatnonzero(codes == 0) if rules.hashes else np.empty(0, np.int64)
+    contents: list[bytes] = []
+    if len(hashed):
+        contents = _hash_rows(batch, hashed, columns, features, labels)
+        digest("contents", b"".join(contents))
+        codes[hashed] = _split_codes(contents, rules)
+        found.num_hashed += len(hashed)
+        if len(found.contents) <= _NUM_CONTENTS:
+            found.contents |= set(contents)
+
+    trained = np.flatnonzero(codes == 0)
+    if features is not None:
+        found.inputs.add(features[trained])
+    if labels is not None and columns.target == "value":
+        found.targets.add(np.asarray(labels.to_numpy(zero_copy_only=False))[trained])
+    elif labels is not None:
+        encoded = labels.dictionary_encode()
+        names = [format_class(value) for value in encoded.dictionary.to_pylist()]
+        numbers = np.asarray(pc.fill_null(encoded.indices, -1))
+        for code, of_split in enumerate(found.classes):
+            rows = np.flatnonzero(codes == code)
+            for one, first, num in zip(*np.unique(numbers[rows], return_index=True, return_counts=True), strict=True):
+                known = of_split.get(names[one], (0, number, at + int(rows[first])))
+                of_split[names[one]] = (known[0] + int(num), *known[1:])
+        for row, content in zip(hashed.tolist(), contents, strict=True):
+            if codes[row] != 0 and names[numbers[row]] not in found.classes[0]:
+                held_out = (content, number, at + row)
+                name = names[numbers[row]]
+                found.held_out[name] = max(held_out, found.held_out.get(name, held_out))
+
+
+def _split_code(word: str | None, column: str | None, group: RowGroup) -> int:
+    code = _SPLIT_NAMES.get((word or "").strip().lower())
+    if code is None:
+        raise DataError(
+            f"{group.file.path}: column {column!r} names the split {word!r}. Expected train, val (or valid, "
+            "validation) or test; data.init_args.filter leaves out other rows."
+        )
+    return code
+
+
+def _hash_rows(
+    batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, features: Numbers | None, labels: pa.Array
+) -> list[bytes]:
+    """Give the SHA-256 by which the split of some rows of a batch is decided."""
+    sha256 = hashlib.sha256
+    if columns.key:
+        keys = plain_column(batch, columns.key).take(pa.array(rows)).to_pylist()
+        contents = [key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape") for key in keys]
+        return [sha256(content).digest() for content in contents]
+    if columns.image:
+        images = image_bytes(batch, columns.image)
+        return [sha256(images[row].as_buffer()).digest() for row in rows.tolist()]  # no copy
+    assert features is not None
+    texts = ["None"] * len(rows) if labels is None else map(repr, labels.take(pa.array(rows)).to_pylist())
+    return [sha256(row.tobytes() + text.encode()).digest() for row, text in zip(features[rows], texts, strict=True)]
+
+
+def _split_codes(contents: Sequence[bytes], rules: _Rules) -> Codes:
+    """Choose splits by SHA-256, as `lightkit.data.splits.split_of` does."""
+    leading_bits = np.frombuffer(b"".join(contents), ">u8").reshape(-1, 4)[:, 0] >> 12
+    fractions = leading_bits / 2.0**52
+    codes = np.zeros(len(contents), np.uint8)
+    codes[fractions < rules.test_fraction + rules.val_fraction] = 1
+    codes[fractions < rules.test_fraction] = 2
+    if rules.moved:
+        codes[[content in rules.moved for content in contents]] = 0
+    return codes
+
+
+@lru_cache(maxsize=64)
+def _matching_groups(file: DataFile, rules: _Rules) -> frozenset[int]:
+    assert rules.where is not None
+    return file.matching_groups(rules.where.row_groups)
+
+
+def _may_have_nulls(group: RowGroup, image: str) -> bool:
+    """Check a row group's statistics, which spare reading all images."""
+    with group.file.open() as parquet:
+        stored = parquet.metadata.row_group(group.number)
+        for column in map(stored.column, range(stored.num_columns)):
+            if column.path_in_schema in (image, f"{image}.bytes"):
+                statistics = column.statistics if column.is_stats_set else None
+                return statistics is None or not statistics.has_null_count or statistics.null_count > 0
+    return True
+
+
+def _rows_at_once(group: RowGroup) -> int:
+    """Give the number of rows that take some megabytes, by the row group's average."""
+    each = max(1, group.size_bytes // max(1, group.num_stored))
+    return max(1, min(_READ_ROWS, _READ_BYTES // each))
+
+
+@contextmanager
+def _progress(jobs: Sequence[tuple[RowGroup, _Rules]]) -> Iterator[Callable[[int], object]]:
+    """Show a bar for a large table on a terminal, and log a line elsewhere."""
+    num_rows = sum(group.num_rows for group, _ in jobs)
+    text, console = f"looking at {num_rows:,} rows (once)", Console(stderr=True)
+    is_large = sum(group.size_bytes for group, _ in jobs) >= _BAR_FROM_BYTES
+    if not is_large or not console.is_terminal:
+        if is_large:
+            log.info("%s", text)
+        yield lambda _: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(text, total=num_rows)
+        yield lambda done: bar.advance(task, done)

@@ -1,92 +1,350 @@
-"""Loaders over a table's batches: resumable in training, exact over several ranks, counted for what was left out."""
+"""Rows of a table as batches, and the loaders over them: resumable in training, exact over several ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, Protocol, overload
 
+import numpy as np
 import torch
+from PIL import Image
 from pytorch_lightning import Trainer
-from torch.utils.data import DataLoader, DistributedSampler
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from lightkit.data.image_dataset import num_read
+from lightkit.data.image_dataset import STANDS_IN, Batch, Sample, make_batch, num_read, stand_ins
+from lightkit.data.image_sources import Encoded
 from lightkit.data.loader import (
     Ahead,
     CountedBatches,
     Pinning,
     ahead_that_fits,
     count_in_fractions,
+    eval_loader,
     local_ranks,
     pins,
+    predict_loader,
     worker_options,
 )
-from lightkit.data.sampler import Position, position_of, tell_of_changes
-from lightkit.data.tables.plan import BatchKey, RankPlan
+from lightkit.data.sampler import Position, SampleKey, position_of, tell_of_changes
+from lightkit.data.skipped_samples import Defect, Defects
+from lightkit.data.splits import Split
+from lightkit.data.tables.batch_plan import BatchKey, BatchRows
+from lightkit.data.tables.index import Index, Row
+from lightkit.data.transforms import View
+from lightkit.errors import DataError
 
-__all__ = ["BatchOrder", "BatchSource", "TableLoader", "table_loader"]
+__all__ = [
+    "BatchMaker",
+    "BatchOrder",
+    "FeatureBatches",
+    "ImageBatches",
+    "RowNames",
+    "TableBatches",
+    "TableImages",
+    "TableLoader",
+    "TableRows",
+    "eval_table_loader",
+    "predict_table_loader",
+    "stored_rows",
+    "table_loader",
+    "train_table_loader",
+]
+
+_NUM_TRIED = 4
 
 
-class BatchSource(Protocol):
-    """Gives whole batches."""
+class BatchMaker(Protocol):
+    """Makes a batch of rows."""
 
     @property
-    def plan(self) -> RankPlan:
-        """How this rank's rows are cut."""
+    def row_bytes(self) -> int:
+        """Size of a row in a batch."""
+
+    def __call__(self, rows: Sequence[Row], keys: Sequence[SampleKey], /) -> Batch:
+        """Make the batch; a blank row of weight 0 if no row can be used.
+
+        Raises:
+            DataError: If a row cannot be used, and none may be left out.
+        """
+
+
+class ImageBatches:
+    """Decodes images.
+
+    Args:
+        view: Transform of an image.
+        seed: Of the view's randomness.
+        defects: Takes rows that cannot be used; None if that is an error.
+        are_values: Labels are numbers to predict, not classes.
+    """
+
+    def __init__(self, view: View, *, seed: int, defects: Defects | None, are_values: bool = False) -> None:
+        self.view, self.seed, self.defects, self.are_values = view, seed, defects, are_values
 
     @property
-    def batch_bytes(self) -> int:
-        """Size of a batch."""
+    def row_bytes(self) -> int:
+        """Size of an image in a batch."""
+        height, width = self.view.size
+        return 3 * height * width
 
-    def __len__(self) -> int: ...
+    def __call__(self, rows: Sequence[Row], keys: Sequence[SampleKey]) -> Batch:
+        """Make images uint8 ``(batch, 3, height, width)``, labels int64 ``(batch,)`` or values float32 ``(batch, 1)``.
 
-    def __getitem__(self, key: BatchKey | int, /) -> Any: ...
+        A third element, weights float32 ``(batch,)``, is there if rows have some.
+        """
+        rows, keys = _usable_rows(rows, keys, self.defects)
+        if not rows:
+            blank = torch.zeros(1, 3, *self.view.size, dtype=torch.uint8)
+            return blank, _stack_labels([0], are_values=self.are_values), torch.tensor([STANDS_IN])
+        samples = [
+            Sample(Encoded(row.image or b"", name=row.name), row.label or 0, row.name, row.weight) for row in rows
+        ]
+        images, labels, *weights = make_batch(samples, self.view, keys, seed=self.seed, defects=self.defects)
+        return (images, _stack_labels(labels.tolist(), are_values=self.are_values), *weights)
+
+
+class FeatureBatches:
+    """Stacks features.
+
+    Args:
+        shape: Of a row's features.
+        defects: Takes rows that cannot be used; None if that is an error.
+        are_values: Labels are numbers to predict, not classes.
+    """
+
+    def __init__(self, shape: tuple[int, ...], *, defects: Defects | None = None, are_values: bool = False) -> None:
+        self.shape, self.defects, self.are_values = shape, defects, are_values
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a row's features in a batch."""
+        return 4 * int(np.prod(self.shape))
+
+    def __call__(self, rows: Sequence[Row], keys: Sequence[SampleKey]) -> Batch:
+        """Make features float32 ``(batch, *shape)``, labels int64 ``(batch,)`` or values float32 ``(batch, 1)``.
+
+        A third element, weights float32 ``(batch,)``, is there if rows have some.
+        """
+        rows, _ = _usable_rows(rows, keys, self.defects)
+        if not rows:
+            return (
+                torch.zeros(1, *self.shape),
+                _stack_labels([0], are_values=self.are_values),
+                torch.tensor([STANDS_IN]),
+            )
+        features = torch.from_numpy(np.stack([np.asarray(row.features, dtype=np.float32) for row in rows]))
+        labels = _stack_labels([row.label or 0 for row in rows], are_values=self.are_values)
+        if all(row.weight is None for row in rows):
+            return features, labels
+        weights = [1.0 if row.weight is None else row.weight for row in rows]
+        return features, labels, torch.tensor(weights, dtype=torch.float32)
+
+
+def _usable_rows(
+    rows: Sequence[Row], keys: Sequence[SampleKey], defects: Defects | None
+) -> tuple[Sequence[Row], Sequence[SampleKey]]:
+    """Leave out rows that could be used when the table was opened, and cannot be now."""
+    if all(row.defect is None for row in rows):
+        return rows, keys
+    for row in rows:
+        if row.defect is not None:
+            if defects is None:
+                raise DataError(f"{row.name}: {row.defect}. The table has changed since it was opened: start again.")
+            defects.note(Defect(row.name, row.defect))
+    kept = [number for number, row in enumerate(rows) if row.defect is None]
+    return [rows[number] for number in kept], [keys[number] for number in kept]
+
+
+def _stack_labels(labels: Sequence[float], *, are_values: bool) -> Tensor:
+    if are_values:
+        return torch.tensor(labels, dtype=torch.float32).unsqueeze(1)
+    return torch.tensor(labels, dtype=torch.int64)
+
+
+class TableBatches(Dataset[Batch]):
+    """A rank's batches, each made as a whole.
+
+    Args:
+        rows: Reads the rows of a batch.
+        make_batch: Makes a batch of them.
+        buffer_rows: Rows that are kept to shuffle among, for a batch that is asked for by its bare number.
+    """
+
+    def __init__(self, rows: BatchRows, make_batch: BatchMaker, *, buffer_rows: int) -> None:
+        self.rows, self.make_batch, self.buffer_rows = rows, make_batch, buffer_rows
+
+    def __len__(self) -> int:
+        return self.rows.plan.num_batches
+
+    def __getitem__(self, key: BatchKey | int) -> Batch:
+        """Make a batch; a bare number is that of one in the first epoch, as Lightning's ``overfit_batches`` asks."""
+        if not isinstance(key, BatchKey):
+            if not 0 <= key < len(self):
+                raise IndexError(key)
+            key = BatchKey(key, epoch=0, num_lanes=1, buffer_rows=self.buffer_rows)
+        rows, places = self.rows.rows(key), self.rows.places(key)
+        batch = self.make_batch(rows, [SampleKey(place, key.epoch) for place in places])
+        return _replace_blank(batch, self.rows, self.make_batch, SampleKey(key.number, key.epoch))
+
+
+class TableRows(Dataset[Any]):
+    """A split's rows by their numbers, in stored order; those that follow each other are read as a stream.
+
+    Args:
+        rows: Reads rows in stored order.
+        make_batch: Makes a batch of them.
+    """
+
+    def __init__(self, rows: BatchRows, make_batch: BatchMaker) -> None:
+        self.rows, self.make_batch, self.sample_bytes = rows, make_batch, make_batch.row_bytes
+
+    def __len__(self) -> int:
+        return self.rows.plan.num_rows
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Read one row, without its weight; a blank one if it cannot be decoded and may be left out."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        inputs, labels, *_ = self.make_batch([self.rows.at(index)], [SampleKey(index, 0)])
+        return inputs[0], labels[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Read a batch; torch's loader calls this method if there is one."""
+        rows = [self.rows.at(index) for index in indices]
+        batch = self.make_batch(rows, [SampleKey(index, 0) for index in indices])
+        return _replace_blank(batch, self.rows, self.make_batch, SampleKey(indices[0], 0))
+
+    @staticmethod
+    def collate(batch: Batch) -> Batch:
+        """Return a batch as it is: for a loader's ``collate_fn``."""
+        return batch
+
+
+def _replace_blank(batch: Batch, rows: BatchRows, make_batch: BatchMaker, key: SampleKey) -> Batch:
+    """Give a batch as it is, or in place of a blank one a row that can be used, still of weight 0."""
+    if num_read(batch):
+        return batch
+    others = copy.copy(rows)  # with nothing open, so that the batches after this one are read on
+    for place in stand_ins(rows.plan.num_rows, key, seed=0)[:_NUM_TRIED]:
+        other = make_batch([others.at(place)], [key])
+        if num_read(other):
+            return other[0], other[1], torch.tensor([STANDS_IN])
+    return batch
+
+
+class TableImages:
+    """A split's images as they are, in RGB, with their labels; one far from the last takes long to find.
+
+    Args:
+        index: Of the table.
+        split: The split.
+        rows: Reads rows in stored order.
+    """
+
+    def __init__(self, index: Index, split: Split, rows: BatchRows) -> None:
+        self._index, self._split, self._rows = index, split, rows
+
+    def __len__(self) -> int:
+        return self._rows.plan.num_rows
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        row = self._rows.at(index)
+        return Encoded(row.image or b"", name=row.name).whole(), int(row.label or 0)
+
+    @cached_property
+    def labels(self) -> list[int]:
+        """Classes of all rows, read from the label column alone."""
+        if self._index.columns.label is None:
+            return [0] * len(self)
+        groups = self._index.rows(self._split)
+        return [label for group, _ in groups for label in self._index.labels(group, self._split)]
+
+
+class RowNames(Sequence[str]):
+    """File and row number of each of a split's rows, formatted when they are asked for.
+
+    Args:
+        index: Of the table.
+        split: The split.
+    """
+
+    def __init__(self, index: Index, split: Split) -> None:
+        self._index, self._split = index, split
+        self._groups = index.rows(split)
+        self._stops = np.fromiter(accumulate(num for _, num in self._groups), np.int64, len(self._groups))
+        self._last = (-1, np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return int(self._stops[-1]) if len(self._stops) else 0
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        at = int(np.searchsorted(self._stops, place, side="right"))
+        group, num_rows = self._groups[at]
+        if self._last[0] != at:
+            self._last = (at, self._index.row_numbers(group, self._split))
+        row = self._last[1][place - int(self._stops[at]) + num_rows]
+        return self._index.groups[group].row_names(np.array([row]))[0]
 
 
 class BatchOrder(DistributedSampler[BatchKey]):
     """Yields the batches of an epoch, from any batch on.
 
-    Every rank has its own rows and equally many batches, so there is nothing for Lightning to share out.
+    Every rank has its own rows and equally many batches, so there is nothing for Lightning to divide.
 
     Args:
         source: The batches of this rank.
         num_lanes: Worker processes, or 1.
         buffer_rows: Rows that are kept to shuffle among.
-        seed: Of the order; here only for what a checkpoint says.
+        seed: Of the order; here only for the state of a checkpoint.
     """
 
-    def __init__(self, source: BatchSource, *, num_lanes: int, buffer_rows: int, seed: int) -> None:
-        plan = source.plan
-        super().__init__(source, num_replicas=plan.num_replicas, rank=plan.rank, shuffle=False, seed=seed)  # type: ignore[arg-type]
+    def __init__(self, source: TableBatches, *, num_lanes: int, buffer_rows: int, seed: int) -> None:
+        plan = source.rows.plan
+        super().__init__(source, num_replicas=plan.num_replicas, rank=plan.rank, shuffle=False, seed=seed)
         self.plan, self.num_lanes, self.buffer_rows = plan, num_lanes, buffer_rows
         self.start = Position(epoch=0, batches=0)
         self.before_epoch: Callable[[], None] | None = None
-        self._cut = (num_lanes, buffer_rows)
-
-    @property
-    def mixed_rows(self) -> int:
-        """Rows that are mixed among each other: those of a lane."""
-        return max(1, self.buffer_rows // self.num_lanes)
+        self.resumed_cut = (num_lanes, buffer_rows)
+        """Lanes and buffer of the epoch that is resumed, which is cut as it was before."""
 
     def resume(self, *, epoch: int, batches: int) -> None:
         """Start epoch ``epoch`` after its first ``batches`` batches; other epochs are whole."""
         self.epoch, self.start = epoch, Position(epoch, batches)
 
-    def go_on_with(self, *, num_lanes: int, buffer_rows: int) -> None:
-        """Cut the epoch that is resumed as it was cut before."""
-        self._cut = (num_lanes, buffer_rows)
-
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch. Lightning says it before each, also before the one that is being resumed."""
+        """Choose the epoch. Lightning calls this before each, also before the one that is being resumed."""
         if self.before_epoch is not None:
             self.before_epoch()
         self.epoch = epoch
         if epoch != self.start.epoch:
             self.start = Position(epoch, 0)
 
+    @property
+    def cut(self) -> tuple[int, int]:
+        """Lanes and buffer of the current epoch."""
+        return self.resumed_cut if self.start.batches else (self.num_lanes, self.buffer_rows)
+
     def __iter__(self) -> Iterator[BatchKey]:
         epoch, batches = self.start if self.start.epoch == self.epoch else Position(self.epoch, 0)
-        lanes, buffer = self._cut if batches else (self.num_lanes, self.buffer_rows)
-        return iter([BatchKey(number, epoch, lanes, buffer) for number in range(batches, len(self))])
+        lanes, buffer = self.cut if batches else (self.num_lanes, self.buffer_rows)
+        return (BatchKey(number, epoch, lanes, buffer) for number in range(batches, len(self)))
 
     def __len__(self) -> int:
         """Batches of the whole epoch: Lightning goes on counting at the restored batch."""
@@ -102,18 +360,18 @@ class TableLoader(DataLoader[Any]):
     """
 
     order: BatchOrder
-    """The order of its batches, also where Lightning has put another in its place."""
+    """The order of its batches, also if Lightning has put another in its place."""
     num_seen = 0
     """Rows of all batches that were given since `forget_counts`, those that were left out counted."""
     num_left_out = 0
     """Those of them that could not be read."""
 
     def state_dict(self) -> dict[str, int]:
-        """What decides which rows a batch has."""
+        """Return what decides which rows a batch has."""
         order = self.sampler
         if not isinstance(order, BatchOrder):  # Lightning's overfit_batches puts another in its place
             return {}
-        lanes, buffer = order._cut if order.start.batches else (order.num_lanes, order.buffer_rows)
+        lanes, buffer = order.cut
         return {
             "num_rows": order.plan.num_rows,
             "batch_size": order.plan.batch_size,
@@ -124,11 +382,11 @@ class TableLoader(DataLoader[Any]):
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on as the checkpoint's epoch was cut; say so where its rest will not be what it would have been."""
+        """Cut the rest of the epoch as the checkpoint's; warn if it will not be what it would have been."""
         order = self.sampler
         if not isinstance(order, BatchOrder) or "num_lanes" not in state:
             return
-        order.go_on_with(num_lanes=state["num_lanes"], buffer_rows=state["shuffle_buffer"])
+        order.resumed_cut = (state["num_lanes"], state["shuffle_buffer"])
         now = {name: value for name, value in self.state_dict().items() if name not in ("num_lanes", "shuffle_buffer")}
         tell_of_changes(state, now)
 
@@ -144,15 +402,13 @@ class TableLoader(DataLoader[Any]):
 
     def count(self, number: int, batch: Any) -> None:
         """Count the rows of a batch that was given."""
-        order = self.sampler
-        assert isinstance(order, BatchOrder)
-        size = order.plan.size(number)
+        size = self.order.plan.size(number)
         self.num_seen += size
         self.num_left_out += size - num_read(batch)
 
 
 def table_loader(
-    source: BatchSource,
+    source: TableBatches,
     *,
     seed: int,
     shuffle_buffer: int,
@@ -164,24 +420,25 @@ def table_loader(
     pin_memory: Pinning = "auto",
     start_method: str | None = None,
 ) -> TableLoader:
-    """Give a rank's batches of a table.
+    """Make the loader of a rank's batches.
 
     Args:
-        source: Its batches.
+        source: The batches.
         seed: Of the order.
         shuffle_buffer: Rows of a rank that are kept in memory and shuffled among.
-        for_training: Go on where the trainer's restored checkpoint left off; evaluation is always whole.
-        trainer: Tells the position and the device.
+        for_training: Go on after the trainer's restored checkpoint; evaluation is always whole.
+        trainer: Knows the position and the device.
         num_workers: Processes that load; 0 loads in the training process.
         prefetch_factor: Batches that each of them prepares ahead.
         persistent_workers: Keep them from epoch to epoch.
         pin_memory: See `pins`.
-        start_method: How they are started; None is the machine's way.
+        start_method: Of the processes; None is the machine's.
     """
-    ahead = Ahead(min(num_workers, len(source)), prefetch_factor)
+    plan = source.rows.plan
+    ahead = Ahead(min(num_workers, plan.num_batches), prefetch_factor)
     if ahead.num_workers:
         ranks = 1 if trainer is None else local_ranks(trainer)
-        ahead = ahead_that_fits(ahead, batch_bytes=source.batch_bytes, ranks=ranks)
+        ahead = ahead_that_fits(ahead, batch_bytes=plan.batch_size * source.make_batch.row_bytes, ranks=ranks)
     lanes = max(1, ahead.num_workers) if for_training else 1
     order = BatchOrder(source, num_lanes=lanes, buffer_rows=shuffle_buffer, seed=seed)
     if for_training:
@@ -189,7 +446,7 @@ def table_loader(
     elif trainer is not None and trainer.world_size > 1:
         count_in_fractions()
     loader = TableLoader(
-        source,  # type: ignore[arg-type]
+        source,
         batch_size=None,
         sampler=order,
         pin_memory=pins(pin_memory, trainer),
@@ -198,4 +455,78 @@ def table_loader(
         **worker_options(ahead, keep=persistent_workers),
     )
     loader.order = order
+    return loader
+
+
+def stored_rows(index: Index, split: Split, *, batch_size: int) -> BatchRows:
+    """Make the reader of a split's rows in stored order."""
+    return BatchRows(index.rows(split), _SplitReader(index, split), batch_size=batch_size)
+
+
+def train_table_loader(index: Index, make_batch: BatchMaker, *, shuffle_buffer: int, **loading: Any) -> TableLoader:
+    """Make the loader of the training split, in another order in each epoch, from the trainer's position on.
+
+    Args:
+        index: Of the table.
+        make_batch: Makes a batch of rows.
+        shuffle_buffer: Rows of a rank that are kept in memory and shuffled among.
+        loading: ``batch_size`` and the other arguments of `table_loader`.
+    """
+    return _rank_loader(index, "train", make_batch, shuffle_buffer, for_training=True, **loading)
+
+
+def eval_table_loader(index: Index, split: Split, make_batch: BatchMaker, **loading: Any) -> DataLoader[Any]:
+    """Make the loader of a split in stored order; among several ranks each row is on one of them."""
+    trainer = loading["trainer"]
+    if trainer is not None and trainer.world_size > 1:
+        return _rank_loader(index, split, make_batch, loading["batch_size"], for_training=False, **loading)
+    start_method = loading.pop("start_method")
+    rows = TableRows(stored_rows(index, split, batch_size=loading["batch_size"]), make_batch)
+    return _set_start_method(eval_loader(rows, **loading), start_method)
+
+
+def predict_table_loader(index: Index, split: Split, make_batch: BatchMaker, **loading: Any) -> DataLoader[Any]:
+    """Make the loader of a split in stored order, whole: Lightning divides it."""
+    start_method = loading.pop("start_method")
+    rows = TableRows(stored_rows(index, split, batch_size=loading["batch_size"]), make_batch)
+    return _set_start_method(predict_loader(rows, **loading), start_method)
+
+
+def _rank_loader(
+    index: Index,
+    split: Split,
+    make_batch: BatchMaker,
+    buffer_rows: int,
+    *,
+    for_training: bool,
+    batch_size: int,
+    **loading: Any,
+) -> TableLoader:
+    trainer = loading["trainer"]
+    rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+    rows = BatchRows(
+        index.rows(split),
+        _SplitReader(index, split),
+        batch_size=batch_size,
+        num_replicas=world_size,
+        rank=rank,
+        seed=loading["seed"] if for_training else None,
+    )
+    batches = TableBatches(rows, make_batch, buffer_rows=buffer_rows)
+    return table_loader(batches, shuffle_buffer=buffer_rows, for_training=for_training, **loading)
+
+
+class _SplitReader:
+    """Reads a split's rows of a row group, from one of them on; it can be pickled."""
+
+    def __init__(self, index: Index, split: Split) -> None:
+        self._index, self._split = index, split
+
+    def __call__(self, group: int, start: int) -> Iterator[Row]:
+        return self._index.read(group, self._split, start=start)
+
+
+def _set_start_method(loader: DataLoader[Any], start_method: str | None) -> DataLoader[Any]:
+    if loader.num_workers and start_method:
+        loader.multiprocessing_context = start_method
     return loader

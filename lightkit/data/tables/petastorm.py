@@ -1,32 +1,47 @@
-"""Petastorm datasets as a Lightning data module, where petastorm works."""
+"""Petastorm datasets as a Lightning data module: petastorm reads, `Table` does the rest.
+
+petastorm is imported inside functions: it needs pyarrow 14, whose file systems of old left it with version 16.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
+import re
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, Literal
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import torch
+from pyarrow import fs
 from torch.utils.data import DataLoader
 
+from lightkit.data.image_dataset import STANDS_IN, Batch, num_read
 from lightkit.data.image_settings import seed_of, training_view_of
-from lightkit.data.sampler import Position, position_of
+from lightkit.data.sampler import Position, SampleKey, position_of, stable_seed, tell_of_changes
 from lightkit.data.splits import Split
-from lightkit.data.tables.batches import Assembling, FeatureBatches, ImageBatches
-from lightkit.data.tables.parquet import local_path
-from lightkit.data.tables.snapshot import Snapshot
-from lightkit.data.tables.stores import is_remote
-from lightkit.data.tables.table import Table
+from lightkit.data.tables.index import Index
+from lightkit.data.tables.loader import BatchMaker
+from lightkit.data.tables.module import Table
+from lightkit.data.tables.source import Snapshot, is_remote, local_path
 from lightkit.data.transforms import View, preprocessing_of
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, DataError
+from lightkit.images.reading import UnreadableImageError
 
 __all__ = ["PetastormTable"]
 
 log = logging.getLogger("lightkit.data")
 
 _LAST_PYARROW, _LAST_NUMPY = 14, 1
-_UNEVEN = 0.1  # share of the rows that a process lacks, from which on it is said
+_FIELDS = ("inputs", "labels", "weights")  # of a batch of petastorm's; each has the rows first
+_INSTEAD = "lightkit.data.Table reads the same Parquet files: set data.class_path to it."
 
 
 class PetastormTable(Table):
@@ -107,33 +122,39 @@ class PetastormTable(Table):
             color_jitter=color_jitter, rand_augment=rand_augment, seed=seed, on_bad_image=on_bad_image,
             max_bad_fraction=max_bad_fraction,
         )  # fmt: skip
-        _refuse_below(workers_count=(workers_count, 1), shuffling_queue_capacity=(shuffling_queue_capacity, 0))
-        for split, place in self.asked.places.items():
+        for name, value, least in (
+            ("workers_count", workers_count, 1), ("shuffling_queue_capacity", shuffling_queue_capacity, 0),
+        ):  # fmt: skip
+            if value < least:
+                raise ConfigError(f"data.init_args.{name}: expected {least} or more, got {value}.")
+        for split, place in self.places.items():
             if not is_remote(place) and (local_path(place) / "_delta_log").is_dir():
                 raise _is_delta(split, place)
         self.workers_count = workers_count
         self.reader_pool_type = reader_pool_type
         self.shuffling_queue_capacity = shuffling_queue_capacity
         self.shuffle_row_groups = shuffle_row_groups
-        self._loaders: list[Any] = []
+        self._loaders: list[_PetastormLoader] = []
 
     @classmethod
     def check_installed(cls) -> None:
-        """Refuse at once where petastorm does not work; `lightkit check` asks as well.
+        """Refuse at once if petastorm does not work; `lightkit check` asks as well.
 
         Raises:
             ConfigError: If it is not installed, or another package is too new for it.
         """
-        versions = {"petastorm": _installed_version("petastorm"), "pyarrow": pa.__version__, "numpy": np.__version__}
-        fits = versions["petastorm"] and _major(pa.__version__) <= _LAST_PYARROW
-        if fits and _major(np.__version__) <= _LAST_NUMPY:
+        try:
+            petastorm: str | None = metadata.version("petastorm")
+        except metadata.PackageNotFoundError:
+            petastorm = None
+        newest = {"pyarrow": (pa.__version__, _LAST_PYARROW), "numpy": (np.__version__, _LAST_NUMPY)}
+        if petastorm and all(int(found.partition(".")[0]) <= last for found, last in newest.values()):
             return
-        found = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
         raise ConfigError(
-            f"data.class_path: PetastormTable needs petastorm, whose last version, 0.13.1, works with pyarrow "
-            f"{_LAST_PYARROW} and numpy {_LAST_NUMPY} at most; found {found}. Take lightkit.data.Table, which reads "
-            f"the same Parquet files, or an environment of its own: "
-            f"pip install --constraint constraints-tpu.txt 'lightkit[petastorm]'."
+            "data.class_path: PetastormTable needs petastorm, whose last version, 0.13.1, works with pyarrow "
+            f"{_LAST_PYARROW} and numpy {_LAST_NUMPY} at most; found petastorm {petastorm or 'not installed'}, pyarrow "
+            f"{pa.__version__}, numpy {np.__version__}. Take lightkit.data.Table, which reads the same Parquet files, "
+            "or an environment of its own: pip install --constraint constraints-tpu.txt 'lightkit[petastorm]'."
         )
 
     def setup(self, stage: str | None = None) -> None:
@@ -144,16 +165,22 @@ class PetastormTable(Table):
             DataError: If one cannot be used, or ``stage`` needs one that is not given.
         """
         super().setup(stage)
-        for split, table in self._known.tables.items():
+        for split, table in self._tables.items():
             if table.kind == "delta":
                 raise _is_delta(split, table.place)
 
     def train_dataloader(self) -> Any:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
-        view = training_view_of(self, preprocessing_of(self.image_size))
-        loader = self._petastorm_loader("train", view, for_training=True)
+        loader = self._petastorm_loader("train", training_view_of(self, preprocessing_of(self.image_size)))
         loader.before_epoch = self._refuse_bad_epoch
-        self._training = loader
+        self._training = loader  # type: ignore[assignment]  # it counts as `TableLoader` does
+        shares = loader.shares
+        if self.trainer is not None and self.trainer.is_global_zero and min(shares) < 0.9 * max(shares):
+            log.warning(
+                "data: petastorm shares out whole row groups: the processes have from %d to %d rows. Those with fewer "
+                "get blank batches of weight 0 for the rest of each epoch. lightkit.data.Table shares out rows.",
+                min(shares), max(shares),
+            )  # fmt: skip
         return loader
 
     def teardown(self, stage: str) -> None:
@@ -167,65 +194,25 @@ class PetastormTable(Table):
         self._loaders = []
         super().teardown(stage)
 
-    def _evaluation(self, split: Split) -> DataLoader[Any]:
-        loader: DataLoader[Any] = self._petastorm_loader(split, self._centre, for_training=False)
-        return loader
+    def _eval_loader(self, split: Split) -> DataLoader[Any]:
+        return self._petastorm_loader(split, self._centre)  # type: ignore[return-value]  # Lightning takes any iterable
 
-    def _petastorm_loader(self, split: Split, view: View, *, for_training: bool) -> Any:
-        # petastorm is an extra
-        from lightkit.data.tables.petastorm_loader import PetastormLoader
-        from lightkit.data.tables.petastorm_reading import ShardedReading, shares_of
-
-        trainer = self.trainer
-        rank, num_ranks = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        table: Snapshot = self._known.tables[split]
-        reading = ShardedReading(
-            table, self.index, self._assembling(view), rank, num_ranks,
-            pool=self.reader_pool_type, num_threads=self.workers_count,
-            seed=seed_of(self) if for_training else None, shuffle_row_groups=self.shuffle_row_groups,
-        )  # fmt: skip
-        shares = shares_of(table, self.index, split, num_ranks=num_ranks)
-        if for_training:
-            self._warn_of_uneven_shares([sum(share) for share in shares])
-        loader = PetastormLoader(
-            reading, shares, batch_size=self.batch_size,
+    def _petastorm_loader(self, split: Split, view: View) -> _PetastormLoader:
+        trainer, for_training = self.trainer, split == "train"
+        loader = _PetastormLoader(
+            self._tables[split], self.index, split, self._batch_maker(view),
+            batch_size=self.batch_size,
+            rank=trainer.global_rank if trainer else 0,
+            num_ranks=trainer.world_size if trainer else 1,
+            pool=self.reader_pool_type,
+            num_threads=self.workers_count,
             capacity=self.shuffling_queue_capacity if for_training else 0,
+            shuffle_row_groups=self.shuffle_row_groups,
+            seed=seed_of(self) if for_training else None,
             start=position_of(trainer) if for_training else Position(0, 0),
         )  # fmt: skip
         self._loaders.append(loader)
         return loader
-
-    def _warn_of_uneven_shares(self, shares: list[int]) -> None:
-        if self.trainer is None or not self.trainer.is_global_zero or min(shares) >= (1 - _UNEVEN) * max(shares):
-            return
-        log.warning(
-            "data: petastorm shares out whole row groups: the processes have from %d to %d rows. Those with fewer get "
-            "blank batches of weight 0 for the rest of each epoch. lightkit.data.Table shares out rows.",
-            min(shares), max(shares),
-        )  # fmt: skip
-
-    def _assembling(self, view: View) -> Assembling:
-        are_values = self.index.columns.target == "value"
-        if self.index.columns.image:
-            return ImageBatches(view, seed=seed_of(self), defects=self.defects, are_values=are_values)
-        return FeatureBatches(self.index.feature_shape, are_values=are_values)
-
-
-def _installed_version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _major(version: str) -> int:
-    return int(version.partition(".")[0])
-
-
-def _refuse_below(**given: tuple[int, int]) -> None:
-    for name, (value, least) in given.items():
-        if value < least:
-            raise ConfigError(f"data.init_args.{name}: expected {least} or more, got {value}.")
 
 
 def _is_delta(split: str | None, place: str) -> ConfigError:
@@ -233,3 +220,375 @@ def _is_delta(split: str | None, place: str) -> ConfigError:
         f"data.init_args.{split}: {place} is a Delta table, of which petastorm would read deleted and replaced files "
         "as well. Set data.class_path to lightkit.data.Table, which reads its log."
     )
+
+
+class _PetastormLoader:
+    """Gives the batches of this rank's row groups, and blank ones of weight 0 if another rank has more.
+
+    Rank r of n reads the row groups numbered r, r + n, ...
+
+    Args:
+        snapshot: The table.
+        index: Its rows.
+        split: To read.
+        make_batch: Makes tensors of rows.
+        batch_size: Rows of a batch.
+        rank: Number of this rank, from 0.
+        num_ranks: Ranks that read together.
+        pool: Threads that read and decode, or the thread that asks.
+        num_threads: Number of threads.
+        capacity: Rows, ready for the model, that are kept to shuffle among; 0 keeps the reader's order.
+        shuffle_row_groups: Read them in another order each epoch; with the seed only.
+        seed: Of the order; None for the stored order.
+        start: Epoch and batch to go on at.
+
+    Raises:
+        DataError: If petastorm cannot read the table or one of the columns, or there are more ranks than row groups.
+    """
+
+    batch_sampler = None
+    """Lightning asks every object with a `sampler`."""
+    num_seen = num_left_out = 0
+    """Rows of all row groups that were read since `forget_counts`, and those of them that could not be decoded."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        index: Index,
+        split: Split,
+        make_batch: BatchMaker,
+        *,
+        batch_size: int,
+        rank: int,
+        num_ranks: int,
+        pool: Literal["thread", "dummy"],
+        num_threads: int,
+        capacity: int,
+        shuffle_row_groups: bool,
+        seed: int | None,
+        start: Position,
+    ) -> None:
+        self._snapshot, self._index, self._make_batch = snapshot, index, make_batch
+        self._batch_size, self._rank, self._num_ranks = batch_size, rank, num_ranks
+        self._pool, self._num_threads, self._capacity = pool, num_threads, capacity
+        self._shuffle_row_groups, self._seed = shuffle_row_groups, seed
+        self._files = _legacy_filesystem(snapshot)
+        sizes = self._row_group_sizes(split)
+        if len(sizes) < num_ranks:
+            raise DataError(
+                f"{snapshot.place}: petastorm shares out whole row groups, and here are {len(sizes)} for {num_ranks} "
+                "processes. Write it with smaller row groups, or set data.class_path to lightkit.data.Table, which "
+                "shares out rows."
+            )
+        self.shares = [sum(sizes[other::num_ranks]) for other in range(num_ranks)]
+        self._num_groups = len(sizes[rank::num_ranks])
+        self.before_epoch: Callable[[], None] | None = None
+        self._start, self._epoch = start, start.epoch
+        self._open: Iterator[Batch] | None = None
+        self.sampler = self  # Lightning sets the epoch of a loader's sampler
+
+    def __len__(self) -> int:
+        return math.ceil(max(self.shares) / self._batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch. Lightning calls this before each, also before the one that is being resumed."""
+        if self.before_epoch is not None:
+            self.before_epoch()
+        self._epoch = epoch
+        if epoch != self._start.epoch:
+            self._start = Position(epoch, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what decides which rows a batch has; without it Lightning would not resume within an epoch."""
+        return {
+            "shares": self.shares,
+            "batch_size": self._batch_size,
+            "num_threads": self._num_threads,
+            "shuffling_queue_capacity": self._capacity,
+            "seed": self._seed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Warn if the rest of the epoch will not be what it would have been."""
+        if self._pool == "dummy" or self._num_threads == 1:
+            tell_of_changes(state, self.state_dict())
+            return
+        log.warning(
+            "The checkpoint was taken in the middle of an epoch, and data.init_args.workers_count (%d) lets petastorm "
+            "hand over row groups as they come: the rest of this epoch is not the rest of that one. Later epochs are "
+            "whole.",
+            self._num_threads,
+        )
+
+    def forget_counts(self) -> None:
+        """Count from 0 again."""
+        self.num_seen = self.num_left_out = 0
+
+    def close(self) -> None:
+        """End the threads of a reader that was not read to its end."""
+        if self._open is not None:
+            self._open.close()  # type: ignore[attr-defined]  # it is a generator
+            self._open = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.close()
+        self._open = self._batches(self._start if self._start.epoch == self._epoch else Position(self._epoch, 0))
+        return self._open
+
+    def _batches(self, position: Position) -> Iterator[Batch]:
+        """Give an epoch from a batch on; those before are read, and thrown away."""
+        given, last = 0, self._make_batch([], [])
+        rows = _RowsToTensors(self._index, self._snapshot, self._make_batch, epoch=position.epoch)
+        reader = self._reader(rows, position.epoch)
+        try:
+            for batch in self._read(reader, rows, position.epoch):
+                given, last = given + 1, batch
+                if given > len(self):
+                    raise DataError(
+                        f"{self._snapshot.place}: there are more rows than when the table was opened. Start again when "
+                        "nobody writes to it."
+                    )
+                if given > position.batches:
+                    yield batch
+        finally:
+            reader.stop()
+            reader.join()
+            self.num_seen += sum(seen for seen, _ in rows.counts)
+            self.num_left_out += sum(left_out for _, left_out in rows.counts)
+        for _ in range(max(given, position.batches), len(self)):
+            yield last[0][:1], last[1][:1], torch.tensor([STANDS_IN])
+
+    def _read(self, reader: Any, rows: _RowsToTensors, epoch: int) -> Iterator[Batch]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from petastorm.pytorch import BatchedDataLoader
+
+        seed = 0 if self._seed is None else stable_seed(self._seed, epoch, self._rank)
+        random = torch.Generator().manual_seed(seed)
+        whole = _WholeReader(reader, rows, self._num_groups, place=self._snapshot.place)
+        found = iter(BatchedDataLoader(whole, batch_size=self._batch_size, shuffling_queue_capacity=self._capacity))
+        columns = self._index.columns
+        while True:
+            try:
+                with _swapped_generator(random):
+                    batch = next(found, None)
+            except (OSError, RuntimeError, pa.ArrowException) as error:
+                raise DataError(f"{self._snapshot.place}: petastorm cannot read on ({error}).") from error
+            if rows.errors:
+                raise rows.errors[0]
+            if batch is None:
+                return
+            inputs, labels, weights = (batch[name] for name in _FIELDS)
+            labels = labels.unsqueeze(1) if columns.target == "value" else labels
+            if columns.weight is None and bool((weights == 1).any()):  # without those that stand for no row
+                yield inputs[weights == 1], labels[weights == 1]
+            else:
+                yield inputs, labels, weights
+
+    def _reader(self, rows: _RowsToTensors, epoch: int) -> Any:
+        """Open petastorm's reader of an epoch."""
+        import petastorm
+        from petastorm.transform import TransformSpec
+
+        # of each call of pyarrow's that goes with the next version, also in the reader's threads
+        warnings.filterwarnings("ignore", module="petastorm")
+        inputs, labels, *_ = self._make_batch([], [])
+        shuffled = self._seed is not None
+        fields = [
+            ("inputs", np.dtype(str(inputs.dtype).removeprefix("torch.")).type, tuple(inputs.shape[1:]), False),
+            ("labels", np.dtype(str(labels.dtype).removeprefix("torch.")).type, (), False),
+            ("weights", np.float32, (), False),
+        ]
+        return petastorm.make_batch_reader(
+            f"file://{_petastorm_path(self._snapshot)}",
+            filesystem=self._files,
+            schema_fields=[re.escape(name) for name in self._index.columns.of_a_sample],
+            reader_pool_type=self._pool,
+            workers_count=self._num_threads,
+            # petastorm takes 0 for no seed at all, and numpy takes 32 bits
+            seed=1 if self._seed is None else 1 + stable_seed(self._seed, epoch) % (2**32 - 1),
+            shuffle_rows=shuffled,
+            shuffle_row_groups=shuffled and self._shuffle_row_groups,
+            num_epochs=1,
+            cur_shard=self._rank if self._num_ranks > 1 else None,
+            shard_count=self._num_ranks if self._num_ranks > 1 else None,
+            transform_spec=TransformSpec(rows, edit_fields=fields, selected_fields=list(_FIELDS)),
+        )
+
+    def _row_group_sizes(self, split: Split) -> list[int]:
+        """Count the rows that come of each row group, in petastorm's order: a blank one of one without usable rows."""
+        snapshot, index = self._snapshot, self._index
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                import pyarrow.parquet as pq
+                from petastorm.etl.dataset_metadata import infer_or_load_unischema, load_row_groups
+
+                dataset = pq.ParquetDataset(_petastorm_path(snapshot), filesystem=self._files, validate_schema=False)
+                known = set(infer_or_load_unischema(dataset).fields)
+                pieces = load_row_groups(dataset)
+        except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+            reason = str(error).split("\n", 1)[0] or type(error).__name__
+            raise DataError(f"{snapshot.place}: petastorm cannot read this ({reason}). {_INSTEAD}") from error
+        for name in index.columns.of_a_sample:
+            kind = str(snapshot.schema.field(name).type)
+            if any(name in group.file.partition for group in snapshot.groups):
+                kind = "what the names of its folders say, which petastorm takes for other values"
+            elif name in known:
+                continue
+            raise DataError(f"{snapshot.place}: petastorm cannot read column {name!r}: it holds {kind}. {_INSTEAD}")
+        groups = ((index.groups[group], num) for group, num in index.rows(split))
+        rows = {(group.file.path, group.number): num for group, num in groups}
+        return [max(1, rows.get((self._files.in_store(piece.path), piece.row_group), 0)) for piece in pieces]
+
+
+class _RowsToTensors:
+    """Converts the rows of a row group to tensors, in the thread that has read it.
+
+    petastorm would print an error and lose its type, so errors are kept for the thread that asks for batches.
+
+    Args:
+        index: Knows columns and classes.
+        snapshot: The table.
+        make_batch: Makes a batch of rows.
+        epoch: Decides each image's augmentation, with its content, because rows have no number.
+    """
+
+    def __init__(self, index: Index, snapshot: Snapshot, make_batch: BatchMaker, *, epoch: int) -> None:
+        self._index, self._make_batch, self._place, self._epoch = index, make_batch, snapshot.place, epoch
+        self._schema = pa.schema([snapshot.schema.field(name) for name in index.columns.of_a_sample])
+        self.errors: list[Exception] = []
+        self.counts: list[tuple[int, int]] = []
+        """Of each row group: rows that were to be used, and those of them that were left out."""
+
+    def __call__(self, frame: Any) -> Any:
+        """Give columns `_FIELDS` for the rows that can be used; the index has listed the others."""
+        import pandas as pd
+
+        columns = self._index.columns
+        batch = pa.RecordBatch.from_pandas(frame[self._schema.names], schema=self._schema, preserve_index=False)
+        try:
+            rows = [
+                row._replace(name=f"{self._place}, {len(row.image or b''):,} bytes with label {row.label}")
+                for row in self._index.make_rows(batch, columns, [""] * batch.num_rows)
+                if row.defect is None and (row.image is not None or not columns.image)
+            ]
+            made = self._make_batch(rows, [SampleKey(zlib.crc32(row.image or b""), self._epoch) for row in rows])
+        except (DataError, UnreadableImageError) as error:
+            self.errors.append(error)
+            return pd.DataFrame({name: [] for name in _FIELDS})
+        self.counts.append((len(rows), len(rows) - num_read(made)))
+        inputs, labels, *given = (tensor.contiguous().numpy() for tensor in made)
+        weights = given[0] if given else np.ones(len(labels), np.float32)
+        return pd.DataFrame({"inputs": list(inputs), "labels": labels.reshape(-1), "weights": weights})
+
+
+class _WholeReader:
+    """A reader that ends only when all of its row groups have come.
+
+    petastorm 0.13.1 asks first whether all that was given to its threads is done and then whether all was given; if
+    that happens in between, as it does with few row groups or on a busy machine, it ends too early, and loses the rest.
+
+    Args:
+        reader: petastorm's.
+        rows: Knows of errors.
+        num_groups: Row groups of this rank.
+        place: Address of the table.
+    """
+
+    batched_output = True
+    patience_s = 10.0
+    """Seconds for which a reader may have ended while row groups are missing: its threads need less."""
+
+    def __init__(self, reader: Any, rows: _RowsToTensors, num_groups: int, *, place: str) -> None:
+        self._reader, self._rows, self._missing, self._place = reader, rows, num_groups, place
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        """Give a row group.
+
+        Raises:
+            DataError: If the reader has ended, and some have not come.
+        """
+        deadline: float | None = None
+        while True:
+            try:
+                group = next(self._reader)
+            except StopIteration:
+                if self._missing <= 0 or self._rows.errors:
+                    raise
+            else:
+                self._missing -= 1
+                return group
+            deadline = time.monotonic() + self.patience_s if deadline is None else deadline
+            if time.monotonic() > deadline:
+                num = f"{self._missing} row groups" if self._missing > 1 else "a row group"
+                raise DataError(
+                    f"{self._place}: petastorm has ended without {num} that it had to read. Start again when nobody "
+                    "writes to the table; or set data.class_path to lightkit.data.Table, which reads the same files."
+                )
+            time.sleep(0.001)  # the threads that have the rest need the processor
+
+
+@contextmanager
+def _swapped_generator(random: torch.Generator) -> Iterator[None]:
+    """Let petastorm, which shuffles with torch's own generator, draw from another one, and leave the model's alone."""
+    before = torch.get_rng_state()
+    torch.set_rng_state(random.get_state())
+    try:
+        yield
+    finally:
+        random.set_state(torch.get_rng_state())
+        torch.set_rng_state(before)
+
+
+def _legacy_filesystem(snapshot: Snapshot) -> Any:
+    """Convert a table's file system to pyarrow's old kind: the only one through which petastorm reads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pyarrow.filesystem import FileSystem
+
+    filesystem, is_local = snapshot.groups[0].file.filesystem, snapshot.is_local
+
+    class LegacyFiles(FileSystem):  # type: ignore[misc]
+        def open(self, path: str, mode: str = "rb") -> Any:
+            return filesystem.open_input_file(self.in_store(path))
+
+        def isdir(self, path: str) -> bool:
+            return self._type(path) == fs.FileType.Directory
+
+        def isfile(self, path: str) -> bool:
+            return self._type(path) == fs.FileType.File
+
+        def exists(self, path: str) -> bool:
+            return self._type(path) != fs.FileType.NotFound
+
+        def walk(self, path: str) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+            """Give a folder's own folders and files; pyarrow asks no further."""
+            entries = filesystem.get_file_info(fs.FileSelector(self.in_store(path)))
+            folders = [_quote(entry.base_name) for entry in entries if entry.type == fs.FileType.Directory]
+            files = [_quote(entry.base_name) for entry in entries if entry.type == fs.FileType.File]
+            yield path, sorted(folders), sorted(files)
+
+        def _type(self, path: str) -> Any:
+            return filesystem.get_file_info(self.in_store(path)).type
+
+        def in_store(self, path: str) -> str:
+            """Convert petastorm's path to that of the file system."""
+            return unquote(path) if is_local else unquote(path).lstrip("/")
+
+    return LegacyFiles()
+
+
+def _petastorm_path(snapshot: Snapshot) -> str:
+    """Give the path that petastorm takes out of an address: with a slash in front, and quoted."""
+    if not is_remote(snapshot.place):
+        return _quote(str(local_path(snapshot.place)))
+    return _quote("/" + snapshot.place.partition("://")[2].strip("/"))
+
+
+def _quote(path: str) -> str:
+    """Quote what has a meaning in an address; petastorm never undoes it, `_legacy_filesystem` does."""
+    return path.replace("%", "%25").replace("#", "%23").replace("?", "%3F")

@@ -1,16 +1,22 @@
-"""Which rows of a table are in which batch: decided by numbers alone, the same in every process."""
+"""Which rows of a table are in which batch of which rank, and reading them one batch after another.
+
+The plan is decided by numbers alone, so it is the same in every process and can be entered at any batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from lightkit.data.sampler import stable_seed
+from lightkit.data.tables.index import Row
+from lightkit.errors import DataError
 
-__all__ = ["BatchKey", "EpochOrder", "Part", "RankPlan", "block_of", "shuffled"]
+__all__ = ["BatchKey", "BatchRows", "EpochOrder", "Part", "RankPlan", "block_of", "shuffled"]
 
 _ROTATION, _GROUPS, _BLOCK = range(3)  # keep the seeds of the three apart
 
@@ -174,3 +180,122 @@ def shuffled(num_rows: int, *, seed: int, epoch: int, rank: int, lane: int, bloc
 
 def _random(*parts: int) -> np.random.Generator:
     return np.random.default_rng(stable_seed(*parts))
+
+
+class BatchRows:
+    """Reads the rows of any batch; one that follows the last batch of its lane is read on from there.
+
+    Of each lane it keeps one block of rows in training, and in any case one open row group, never more.
+
+    Args:
+        groups: Row groups of a split, each with its number of rows of that split.
+        read: Reads the rows of the split in a row group from one on, in stored order, as a stream.
+        batch_size: Most rows of a batch.
+        num_replicas: Ranks that divide the rows.
+        rank: Number of this one, from 0.
+        seed: Of the order, which is another one in each epoch; None is the stored order.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[tuple[int, int]],
+        read: Callable[[int, int], Iterator[Row]],
+        *,
+        batch_size: int,
+        num_replicas: int = 1,
+        rank: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        self._groups, self._read, self._seed = groups, read, seed
+        self.plan = RankPlan(sum(rows for _, rows in groups), batch_size, num_replicas, rank)
+        self._order: tuple[int, EpochOrder] | None = None
+        self._blocks: dict[int, tuple[tuple[int, ...], list[Row]]] = {}
+        self._cursors: dict[int, _Cursor] = {}
+
+    def __getstate__(self) -> dict[str, object]:  # a worker process is started with nothing that is open
+        return {**vars(self), "_order": None, "_blocks": {}, "_cursors": {}}
+
+    def rows(self, key: BatchKey) -> list[Row]:
+        """Read the rows of a batch.
+
+        Raises:
+            DataError: If a row group holds fewer rows than it did.
+        """
+        plan = self.plan.in_lanes(key.num_lanes)
+        for lanes in (self._blocks, self._cursors):  # an epoch that was resumed may have had more of them
+            for other in [other for other in lanes if other >= key.num_lanes]:
+                lanes.pop(other)
+        lane = key.number % key.num_lanes
+        wanted, places = plan.within_lane(key.number), plan.lane(lane)
+        if self._seed is None:
+            return list(self._line(key.epoch, lane, places[wanted.start : wanted.stop]))
+        block_rows, found, row = max(1, key.buffer_rows // key.num_lanes), list[Row](), wanted.start
+        while row < wanted.stop:
+            number, block = block_of(len(places), block_rows, row)
+            kept = self._block(key, lane, number, places[block.start : block.stop])
+            stop = min(wanted.stop, block.stop)
+            found += kept[row - block.start : stop - block.start]
+            row = stop
+        return found
+
+    def places(self, key: BatchKey) -> range:
+        """Give the places in the epoch's line of a batch: each is in one batch of one rank only."""
+        plan = self.plan.in_lanes(key.num_lanes)
+        within = plan.within_lane(key.number)
+        return plan.lane(key.number % key.num_lanes)[within.start : within.stop]
+
+    def at(self, place: int) -> Row:
+        """Read one row by its number, in stored order."""
+        (row,) = self._line(0, 0, range(place, place + 1))  # to its end, so that the next is read on from there
+        return row
+
+    def _block(self, key: BatchKey, lane: int, number: int, places: range) -> list[Row]:
+        """Read a block's rows in the order in which they are taken."""
+        assert self._seed is not None
+        name = (key.epoch, lane, number, places.start, places.stop)
+        if lane in self._blocks and self._blocks[lane][0] == name:
+            return self._blocks[lane][1]
+        self._blocks.pop(lane, None)  # before the next is read, so that both are never there together
+        rows = list(self._line(key.epoch, lane, places))
+        order = shuffled(len(rows), seed=self._seed, epoch=key.epoch, rank=self.plan.rank, lane=lane, block=number)
+        block = [rows[place] for place in order]
+        self._blocks[lane] = (name, block)
+        return block
+
+    def _line(self, epoch: int, lane: int, places: range) -> Iterator[Row]:
+        """Read the rows at some places of the epoch's line."""
+        if self._order is None or self._order[0] != epoch:
+            counts = [rows for _, rows in self._groups]
+            self._order = (epoch, EpochOrder(counts, seed=self._seed, epoch=epoch))
+        cursor = self._cursors.setdefault(lane, _Cursor(self._groups, self._read))
+        for part in self._order[1].parts(places.start, places.stop):
+            yield from cursor.rows(part)
+
+
+class _Cursor:
+    """A place in one open row group."""
+
+    def __init__(self, groups: Sequence[tuple[int, int]], read: Callable[[int, int], Iterator[Row]]) -> None:
+        self._groups, self._read = groups, read
+        self._group, self._at = -1, 0
+        self._rows: Iterator[Row] = iter(())
+
+    def rows(self, part: Part) -> Iterator[Row]:
+        """Read on to the rows of a part, or open the row group anew if they lie before this place."""
+        group, num_rows = self._groups[part.group]
+        if part.group != self._group or part.skip < self._at:
+            self._at, self._rows = part.skip, self._read(group, part.skip)
+        self._group = -1  # in the middle of reading, an error may come
+        stop, num_read = part.skip + part.take, 0
+        for row in islice(self._rows, part.skip - self._at, stop - self._at):
+            yield row
+            num_read += 1
+        if num_read < part.take:
+            raise DataError(
+                f"row group {group} of the table has fewer than the {num_rows} rows that it had when the table was "
+                "opened. Leave a table alone while it is trained on, or train on a version of a Delta table."
+            )
+        if stop < num_rows:
+            self._group, self._at = part.group, stop
+        else:  # close the file, and free what was read ahead
+            self._rows = iter(())

@@ -1,0 +1,502 @@
+"""A Delta table or a folder of Parquet as a Lightning data module."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations, islice
+from typing import Any, ClassVar, Literal, TypeVar, cast
+
+from pytorch_lightning import LightningDataModule, Trainer
+from pytorch_lightning.trainer.states import TrainerFn
+from torch.utils.data import DataLoader
+
+from lightkit.data.image_settings import check_arguments, loading_of, seed_of, training_view_of, warn_unaugmented
+from lightkit.data.image_sources import Encoded
+from lightkit.data.loader import LabelledSource, refuse_left_out
+from lightkit.data.skipped_samples import Defect, Defects
+from lightkit.data.splits import Split, check_fractions
+from lightkit.data.tables.columns import find_columns
+from lightkit.data.tables.index import SPLITS, Index, Row, index_table
+from lightkit.data.tables.loader import (
+    BatchMaker,
+    BatchOrder,
+    FeatureBatches,
+    ImageBatches,
+    RowNames,
+    TableImages,
+    TableLoader,
+    eval_table_loader,
+    predict_table_loader,
+    stored_rows,
+    train_table_loader,
+)
+from lightkit.data.tables.source import Format, Snapshot, open_table
+from lightkit.data.transforms import EvalView, View, after_transfer, preprocessing_of
+from lightkit.errors import ConfigError, DataError
+from lightkit.hardware.processor import num_cores
+from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.reading import UnreadableImageError, pillow_warnings
+
+__all__ = ["Table"]
+
+log = logging.getLogger("lightkit.data")
+
+Made = TypeVar("Made")
+
+_NUM_SHOWN = 20
+_NUM_DECODED = 64  # rows at once
+
+
+class Table(LightningDataModule):
+    """Images or numbers from a Delta table or a folder of Parquet, read as a stream, never whole in memory.
+
+    The table is read by row group; in training the row groups come in another order in each epoch, and
+    ``shuffle_buffer`` rows are kept in memory and mixed. Each row is in one batch of one process. A resumed training
+    goes on at the right row, also with another number of workers; with another number of processes or another
+    ``batch_size`` it says that the rest of the epoch differs.
+
+    A batch is uint8 images ``(batch, 3, image_size, image_size)``, normalised on the device, or float32 features
+    ``(batch, numbers)``, or of the shape that a single tensor column has; then int64 labels ``(batch,)``, or float32
+    values ``(batch, 1)``; then, where there is a column of weights or nothing could be read, float32 weights
+    ``(batch,)``.
+
+    Args:
+        path: Folder of a Delta table, a folder or file of Parquet, or an address such as s3://bucket/table.
+        train: A table for training alone, in place of ``path``; likewise ``val`` and ``test``.
+        val: Table for validation.
+        test: Table for testing.
+        format: `auto` takes for Delta what has a folder `_delta_log`.
+        version: Number of the Delta table's state to read; default is the newest.
+        timestamp: Moment (ISO 8601) whose state of the Delta table is read.
+        storage_options: For an object store, as deltalake or the classes of pyarrow.fs take them.
+        filter: Rows to take: a list of [column, operator, value] that must all hold, such as [[height, ">=", 100]], or
+            a list of such lists of which one must.
+        image: Column of encoded images; default is `image`, where no ``features`` are given.
+        features: Column of numbers, lists or tensors, or several, which are joined into one vector.
+        label: Column of what is to be predicted; null where there is none.
+        weight: Column of numbers by which the loss of a row is multiplied.
+        split: Column that says train, val or test; `auto` takes a column `split` where there is one and ``path`` is
+            given. Without one, a hash of the image, the features or the ``key`` decides.
+        key: Column by whose hash the split is decided, such as a patient, so that rows with the same go the same way.
+        val_fraction: Share of the rows used for validation, where nothing says the splits.
+        test_fraction: Share of the rows kept for testing, where nothing says the splits.
+        target: Whether labels are classes or numbers to tell; `auto` takes floating point for numbers.
+        image_size: Side of the square images that the model gets, in pixels.
+        batch_size: Rows of one batch on one process.
+        num_workers: Processes that load; 0 loads in the training process, `auto` chooses by cores and device.
+        shuffle_buffer: Rows that each process keeps in memory and mixes; its workers share them.
+        augment: Change training images at random; false shows training what evaluation sees.
+        crop_scale: Least and greatest share of an image's area that a random training crop keeps.
+        color_jitter: Strength of random changes of colours in training, from 0 for none to 1.
+        rand_augment: Apply RandAugment in training.
+        seed: Decides order and augmentation; default is the run's seed_everything.
+        on_bad_image: What to do about rows that cannot be used: `skip` leaves them out and lists them in the run
+            folder, `error` decodes every image before training and ends the command with the list.
+        max_bad_fraction: Share of such rows from which on it is an error in either case: of the table before training,
+            and of those of an epoch at its end.
+        prefetch_factor: Batches that each worker prepares ahead.
+        persistent_workers: Keep the workers from epoch to epoch.
+        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
+    """
+
+    source = "table"
+    input_paths: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
+    """Arguments that must be files or folders which are there already, unless they are addresses."""
+
+    def __init__(
+        self,
+        path: str | None = None,
+        train: str | None = None,
+        val: str | None = None,
+        test: str | None = None,
+        format: Format = "auto",  # noqa: A002  # the user's word for it, in their YAML
+        version: int | None = None,
+        timestamp: str | None = None,
+        storage_options: dict[str, Any] | None = None,
+        filter: list[Any] | None = None,  # noqa: A002
+        image: str | None = None,
+        features: str | list[str] | None = None,
+        label: str | None = "label",
+        weight: str | None = None,
+        split: str | None = "auto",
+        key: str | None = None,
+        val_fraction: float = 0.2,
+        test_fraction: float = 0.1,
+        target: Literal["auto", "class", "value"] = "auto",
+        image_size: int = 224,
+        batch_size: int = 32,
+        num_workers: int | Literal["auto"] = "auto",
+        shuffle_buffer: int = 2048,
+        augment: bool = True,
+        crop_scale: tuple[float, float] = (0.35, 1.0),
+        color_jitter: float = 0.0,
+        rand_augment: bool = False,
+        seed: int | None = None,
+        on_bad_image: Literal["skip", "error"] = "skip",
+        max_bad_fraction: float = 0.05,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = True,
+        pin_memory: bool | Literal["auto"] = "auto",
+    ) -> None:
+        super().__init__()
+        check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
+        check_arguments(
+            image_size=image_size, batch_size=batch_size, shuffle_buffer=shuffle_buffer, num_workers=num_workers,
+            prefetch_factor=prefetch_factor, max_bad_fraction=max_bad_fraction, crop_scale=crop_scale,
+            color_jitter=color_jitter,
+        )  # fmt: skip
+        if path and (train or val or test):
+            other = "train" if train else "val" if val else "test"
+            raise ConfigError(
+                f"data.init_args.path ({path!r}) and data.init_args.{other} are both set. Give one table with all "
+                "splits, or one for each."
+            )
+        if not (path or train or val or test):
+            raise ConfigError("data.init_args.path: expected a table, or tables in data.init_args.train, val and test.")
+        if not path and version is not None:
+            raise ConfigError(
+                f"data.init_args.version: {version} is a state of one table, but train, val and test may be several. "
+                "Leave it out, or set data.init_args.timestamp, which chooses a state of each."
+            )
+        given = {"train": train, "val": val, "test": test}
+        self.places: dict[Split | None, str] = (
+            {None: path} if path else {cast(Split, split): place for split, place in given.items() if place}
+        )
+        """Address of the table, under None, or of each split's."""
+        self._state = {
+            "format": format, "version": version, "timestamp": timestamp, "storage_options": storage_options
+        }  # fmt: skip
+        self._columns = {
+            "image": image, "features": features, "label": label, "weight": weight, "split": split, "key": key,
+            "target": target,
+        }  # fmt: skip
+        self._rows = {"filter": filter, "val_fraction": val_fraction, "test_fraction": test_fraction}
+        self.image_size, self.batch_size, self.num_workers = image_size, batch_size, num_workers
+        self.shuffle_buffer, self.prefetch_factor = shuffle_buffer, prefetch_factor
+        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
+        self.augment, self.crop_scale = augment, crop_scale
+        self.color_jitter, self.rand_augment = color_jitter, rand_augment
+        self.seed, self.on_bad_image, self.max_bad_fraction = seed, on_bad_image, max_bad_fraction
+        self.defects = Defects()
+        self._tables: dict[Split | None, Snapshot] = {}
+        self._index: Index | None = None
+        self._classes: list[str] | None = None  # of a checkpoint
+        self._training: TableLoader | None = None
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the table and look at labels and splits, once; with ``on_bad_image: error`` decode every image.
+
+        Raises:
+            ConfigError: If arguments exclude each other or fit no column.
+            DataError: If the table cannot be used, or ``stage`` needs a split that is empty.
+        """
+        if self._index is None:
+            self._index = index = self._open()
+            if self.trainer is None or self.trainer.is_global_zero:
+                self._warn_of_shares(index)
+            self.defects = Defects(index.defects)
+            index.check_bad(on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction)
+        if stage == "fit" and not self.augment:
+            warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment")
+        if stage == "fit" and self.on_bad_image == "error" and self.index.columns.image:
+            _check_images(self.index, trainer=self.trainer)
+        needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
+        if stage in needed:
+            self._check_split(needed[stage])
+
+    def _open(self) -> Index:
+        """Open the tables on rank 0 for all ranks, and find the split of each row."""
+        trainer = self.trainer
+        self._tables = _make_on_rank_zero(
+            lambda: {split: open_table(place, **self._state) for split, place in self.places.items()}, trainer
+        )
+        first, named = next(iter(self._tables.values())), dict(self._columns)
+        if named["split"] == "auto":
+            named["split"] = "split" if None in self._tables and "split" in first.schema.names else None
+        columns = find_columns(first.schema, **named)
+        made: list[Index] = []
+
+        def make() -> None:  # one process looks at the rows, and the others of its machine load what it has kept
+            made.append(index_table(self._tables, columns, classes=self._classes, **self._rows))
+
+        _make_on_rank_zero(make, trainer)
+        if not made:
+            make()
+        return made[0]
+
+    def _warn_of_shares(self, index: Index) -> None:
+        """Warn of tables of splits that have files in common, and of odd splits by hash."""
+        files = {
+            split: {os.path.realpath(group.file.path) if table.is_local else group.file.path for group in table.groups}
+            for split, table in self._tables.items()
+        }
+        for first, second in combinations(files, 2):
+            if files[first] & files[second]:
+                log.warning(
+                    "data: data.init_args.%s and data.init_args.%s read the same rows: what is measured there says "
+                    "little of other rows. Set data.init_args.path to the table in their place, and its rows are "
+                    "shared out.",
+                    first, second,
+                )  # fmt: skip
+        for note in index.notes:
+            log.warning("data: %s", note)
+
+    def _check_split(self, split: Split) -> None:
+        if not self.index.counts[split]:
+            raise DataError(
+                f"{' and '.join(dict.fromkeys(self.places.values()))}: no row is in the {split} split. Set "
+                f"data.init_args.{split} to a table of its own, name the split in the column that "
+                f"data.init_args.split says, or set data.init_args.{split}_fraction above 0."
+            )
+
+    @property
+    def index(self) -> Index:
+        """The table's classes, and which rows are in which split; known after `setup`."""
+        if self._index is None:
+            self.setup()
+        assert self._index is not None
+        return self._index
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes, which the training split decides; a label counts into this list. Empty for values."""
+        return self.index.class_names
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 0 for values."""
+        return len(self.class_names)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether a column of weights is the third element of each batch."""
+        return self.index.columns.weight is not None
+
+    @property
+    def scaling(self) -> dict[str, tuple[float, float]]:
+        """Mean and standard deviation of the training split: ``input`` of features, ``target`` of values."""
+        return self.index.scaling
+
+    @property
+    def predict_paths(self) -> Sequence[str]:
+        """File and row of what `predict_dataloader` gives, in its order."""
+        return RowNames(self.index, self._predict_split)
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """Transform of an image outside training; None for features."""
+        return preprocessing_of(self.image_size) if self.index.columns.image else None
+
+    def untransformed(self, split: Split) -> LabelledSource:
+        """Give a split's images as they are, in RGB, with their labels; known after `setup`.
+
+        Raises:
+            DataError: If the table has features in place of images.
+        """
+        if not self.index.columns.image:
+            raise DataError("The table has features, no images.")
+        return TableImages(self.index, split, stored_rows(self.index, split, batch_size=self.batch_size))
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the data for a run's manifest."""
+        index, tables = self.index, self._tables
+        versions = {str(split): table.version for split, table in tables.items()}
+        return {
+            "source": self.source,
+            "root": self.places[None] if None in tables else {str(name): place for name, place in self.places.items()},
+            "format": next(iter(tables.values())).kind,
+            "version": tables[None].version if None in tables else versions,
+            "fingerprint": index.fingerprint,
+            "counts": index.counts,
+            "left_out": index.num_bad,
+            "class_names": index.class_names,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the classes that the model tells apart, and the state of the table."""
+        described = self.describe()
+        return {name: described[name] for name in ("class_names", "version", "fingerprint")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Count labels into the classes of the checkpoint; warn if a training goes on with other rows.
+
+        Raises:
+            DataError: If the table has others.
+        """
+        self._classes = list(state["class_names"])
+        if self._index is not None and self._index.class_names != self._classes:
+            self._index = self._open()
+        now, trainer = self.describe(), self.trainer
+        is_training = trainer is not None and trainer.is_global_zero and trainer.state.fn == TrainerFn.FITTING
+        if not is_training or state.get("fingerprint") in (None, now["fingerprint"]):
+            return
+        change, remedy = "its rows, or what decides on their splits, have changed", "Train on the rows of before"
+        before = state.get("version")
+        if before != now["version"]:
+            change = f"it was version {before}, and is version {now['version']}"
+            if isinstance(before, int):
+                remedy = f"Set data.init_args.version={before}"
+        log.warning(
+            "data: the table is not the one that the checkpoint was trained on: %s. The training goes on with other "
+            "rows, also in the rest of its epoch. %s to go on as it would have.",
+            change, remedy,
+        )  # fmt: skip
+
+    def train_dataloader(self) -> TableLoader:
+        """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
+        view = training_view_of(self, preprocessing_of(self.image_size))
+        loader = train_table_loader(
+            self.index, self._batch_maker(view), shuffle_buffer=self.shuffle_buffer, **self._loading
+        )
+        if self._training is None and (self.trainer is None or self.trainer.is_global_zero):
+            self._warn_of_order(loader.order)
+        loader.order.before_epoch = self._refuse_bad_epoch
+        self._training = loader
+        return loader
+
+    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
+        """The validation split, in stored order; no loader if it is empty."""
+        return self._eval_loader("val") if self.index.counts["val"] else []
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """The test split, in stored order."""
+        self._check_split("test")
+        return self._eval_loader("test")
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """The test split if there is one, else the validation split, in stored order; each row must be readable."""
+        maker = self._batch_maker(self._centre, defects=None)
+        return predict_table_loader(self.index, self._predict_split, maker, **self._loading)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
+        return after_transfer(self, batch, dataloader_idx, preprocessing_of(self.image_size))
+
+    def teardown(self, stage: str) -> None:
+        """Refuse a fit whose last epoch lacked too many rows; its checkpoints are written.
+
+        Raises:
+            DataError: If they are more than ``max_bad_fraction``.
+        """
+        if stage == "fit":
+            self._refuse_bad_epoch()
+
+    def _eval_loader(self, split: Split) -> DataLoader[Any]:
+        return eval_table_loader(self.index, split, self._batch_maker(self._centre), **self._loading)
+
+    @property
+    def _centre(self) -> EvalView:
+        return EvalView(preprocessing_of(self.image_size))
+
+    @property
+    def _predict_split(self) -> Split:
+        return "test" if self.index.counts["test"] else "val"
+
+    def _batch_maker(self, view: View, *, defects: Defects | Literal["noted"] | None = "noted") -> BatchMaker:
+        are_values = self.index.columns.target == "value"
+        if self.index.columns.image:
+            noted = self.defects if defects == "noted" else defects
+            return ImageBatches(view, seed=seed_of(self), defects=noted, are_values=are_values)
+        return FeatureBatches(self.index.feature_shape, are_values=are_values)
+
+    @property
+    def _loading(self) -> dict[str, Any]:
+        num_samples = max(self.index.counts.values())
+        loading = loading_of(self, num_samples=num_samples, is_cached=not self.index.columns.image)
+        # the threads of a library that reads from an object store do not live on in a fork
+        is_local = all(table.is_local for table in self._tables.values())
+        return {**loading, "start_method": None if is_local or not loading["num_workers"] else "spawn"}
+
+    def _warn_of_order(self, order: BatchOrder) -> None:
+        """Warn if several ranks read the same row group, or if a row group is too large to be mixed as a whole."""
+        rows, ranks = [num for _, num in self.index.rows("train")], order.plan.num_replicas
+        if len(rows) < ranks:
+            log.warning(
+                "data: the training split has %d row group%s for %d processes, so that several read the same one, each "
+                "its part. Write the table with %d or more, such as by `lightkit convert --partitions %d`.",
+                len(rows), "s" if len(rows) > 1 else "", ranks, ranks, ranks,
+            )  # fmt: skip
+        largest, mixed = max(rows), max(1, order.buffer_rows // order.num_lanes)
+        if largest > mixed:
+            shared = f", of {order.buffer_rows:,} that {order.num_lanes} workers share" if order.num_lanes > 1 else ""
+            log.warning(
+                "data: the largest row group has %s rows to train on, and %s of them are mixed at a time%s: where rows "
+                "are sorted, such as by label, so is training. Set data.init_args.shuffle_buffer to %d, which takes "
+                "memory, or write the table with smaller row groups.",
+                f"{largest:,}", f"{mixed:,}", shared, largest * order.num_lanes,
+            )  # fmt: skip
+
+    def _refuse_bad_epoch(self) -> None:
+        if self._training is not None:
+            refuse_left_out([self._training], what="rows", max_fraction=self.max_bad_fraction, trainer=self.trainer)
+
+
+def _make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made:
+    """Broadcast what rank 0 makes, such as the state of a table that grows; or its error, for which all ranks wait.
+
+    Raises:
+        ConfigError: As ``make`` does, on every rank.
+        DataError: Likewise; on the other ranks also for any other error of rank 0.
+    """
+    if trainer is None or trainer.world_size == 1:
+        return make()
+    made: Made | None = None
+    error: Exception | None = None
+    if trainer.is_global_zero:
+        try:
+            made = make()
+        except Exception as raised:  # noqa: BLE001  # it is raised again once the others know
+            error = raised
+    failure = None
+    if error is not None:
+        message = f"rank 0 could not open the table ({type(error).__name__}: {error}). Its own output says more."
+        failure = isinstance(error, ConfigError), str(error) if isinstance(error, ConfigError | DataError) else message
+    made, failure = trainer.strategy.broadcast((made, failure))
+    if error is not None:
+        raise error
+    if failure is not None:
+        raise (ConfigError if failure[0] else DataError)(failure[1])
+    return cast(Made, made)
+
+
+def _check_images(index: Index, *, trainer: Trainer | None) -> None:
+    """Decode every image of every split; the ranks divide the row groups.
+
+    Raises:
+        DataError: If images cannot be decoded; it lists them.
+    """
+    rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+    groups = [(group, split) for split in SPLITS for group, _ in index.rows(split)]
+    rows = (row for group, split in groups[rank::world_size] for row in index.read(group, split))
+    found: list[Defect] = []
+    failure: DataError | None = None
+    try:  # decoding lets other threads run
+        with pillow_warnings(), ThreadPoolExecutor(max_workers=num_cores() or 1) as pool:
+            while some := list(islice(rows, _NUM_DECODED)):
+                found += [defect for defect in pool.map(_find_defect, some) if defect is not None]
+    except DataError as error:  # the other ranks wait for it
+        failure = error
+    if trainer is not None and world_size > 1:
+        of_ranks = [trainer.strategy.broadcast((found, failure), src=other) for other in range(world_size)]
+        found = [defect for theirs, _ in of_ranks for defect in theirs]
+        failure = next((error for _, error in of_ranks if error is not None), None)
+    if failure is not None:
+        raise failure
+    if found:
+        shown = [f"  {defect.name}: {defect.reason}" for defect in found[:_NUM_SHOWN]]
+        more = [f"  and {len(found) - _NUM_SHOWN} more"] if len(found) > _NUM_SHOWN else []
+        raise DataError(
+            f"{len(found)} rows of the table have an image that cannot be decoded, and data.init_args.on_bad_image is "
+            "error. Replace or remove them:\n" + "\n".join(shown + more)
+        )
+
+
+def _find_defect(row: Row) -> Defect | None:
+    try:
+        Encoded(row.image or b"", name=row.name).whole()
+    except UnreadableImageError as error:
+        return Defect(row.name, error.reason)
+    return None

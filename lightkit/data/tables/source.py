@@ -1,0 +1,699 @@
+"""A Delta table or a folder of Parquet at one moment: its files, and the row groups in which they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from lightkit.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["DataFile", "Format", "RowGroup", "Snapshot", "is_remote", "local_path", "open_table"]
+
+Format = Literal["auto", "delta", "parquet"]
+
+_SUFFIXES = (".parquet", ".parq", ".pq")
+_BUFFER_BYTES = 1 << 20  # of each column, of which a page at a time is decoded
+_TAIL_BYTES = 1 << 16  # holds the footer of most files, so that a remote one costs one request
+_NUM_THREADS = 32  # they wait for the disk or the network
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_ADVICE = "write it again, or take it out of the table."
+_S3_ARGUMENTS = {
+    "access_key_id": "access_key",
+    "secret_access_key": "secret_key",
+    "session_token": "session_token",
+    "region": "region",
+    "default_region": "region",
+    "endpoint_url": "endpoint_override",
+    "endpoint": "endpoint_override",
+}
+"""deltalake's options as arguments of `pyarrow.fs.S3FileSystem`: one set of options reaches both kinds of tables."""
+_FILE_SYSTEMS = {
+    "s3": "S3FileSystem", "s3a": "S3FileSystem", "gs": "GcsFileSystem", "gcs": "GcsFileSystem",
+    "abfs": "AzureFileSystem", "abfss": "AzureFileSystem", "hdfs": "HadoopFileSystem",
+}  # fmt: skip
+_DELTA_FEATURES = frozenset({
+    "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck",
+})  # fmt: skip
+"""Reader features of Delta that need no more than what is done here, or than a cast to the table's types."""
+_REMEDIES = {
+    "columnMapping": "Copy it to a table without (in Spark: `CREATE TABLE ... AS SELECT`, with "
+    "delta.columnMapping.mode left at none)",
+    "deletionVectors": "Update deltalake, or purge them (in Spark: `REORG TABLE ... APPLY (PURGE)`, then `ALTER TABLE "
+    "... DROP FEATURE deletionVectors`)",
+}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DataFile:
+    """One Parquet file of a table.
+
+    Args:
+        path: In its file system.
+        filesystem: Where it is; it can be pickled.
+        schema: The table's; the file may lack some of its columns.
+        size_bytes: When the table was opened.
+        digest: SHA-256 of the footer when the table was opened.
+        partition: Values of the columns that the folder or the Delta log names, and that are not in the file.
+        deleted: Numbers of the rows that a deletion vector deletes, ascending; None for none.
+    """
+
+    path: str
+    filesystem: fs.FileSystem
+    schema: pa.Schema
+    size_bytes: int
+    digest: bytes
+    partition: Mapping[str, Any]
+    deleted: npt.NDArray[np.int64] | None = None
+
+    def open(self) -> pq.ParquetFile:
+        """Open the file for reading by pages.
+
+        Raises:
+            DataError: If it is missing, damaged, or not the file that the table was opened with.
+        """
+        try:
+            info = self.filesystem.get_file_info(self.path)
+            if info.type == fs.FileType.NotFound:
+                raise FileNotFoundError(self.path)
+            metadata = _footer_of(self, info.mtime_ns) if info.size in (None, self.size_bytes) else None
+            if metadata is None:
+                raise DataError(
+                    f"{self.path}: this file of the table was replaced or written over after the table was opened "
+                    f"({self.size_bytes:,} bytes then, {info.size or 0:,} now). Start again, and leave the table alone "
+                    "while it is read; a version of a Delta table stays."
+                )
+            # neither mapped nor read ahead: either would have a whole row group in memory
+            return pq.ParquetFile(
+                self.filesystem.open_input_file(self.path),
+                metadata=metadata, memory_map=False, buffer_size=_BUFFER_BYTES, pre_buffer=False,
+            )  # fmt: skip
+        except (OSError, pa.ArrowException) as error:
+            raise self.unreadable(error) from error
+
+    def unreadable(self, error: Exception) -> DataError:
+        """Make the error for a file that cannot be read."""
+        if isinstance(error, FileNotFoundError):
+            return DataError(f"{self.path}: this file of the table is gone. Restore it, or start again.")
+        return DataError(
+            f"{self.path}: this Parquet file cannot be read ({_first_line(error)}). It is damaged, or was cut short: "
+            f"{_ADVICE}"
+        )
+
+    def matching_groups(self, where: pc.Expression) -> frozenset[int]:
+        """List the row groups that may have rows of a filter, by the file's partition and statistics."""
+        equal = [
+            pc.field(name).is_null()
+            if value is None
+            else pc.field(name) == pa.scalar(value, self.schema.field(name).type)
+            for name, value in self.partition.items()
+        ]
+        partition = equal[0] if equal else pc.scalar(True)
+        for one in equal[1:]:
+            partition = partition & one
+        try:
+            fragment = ds.ParquetFileFormat().make_fragment(self.path, self.filesystem, partition)
+            return frozenset(group.id for group in fragment.subset(where, schema=self.schema).row_groups)
+        except (OSError, pa.ArrowException) as error:
+            raise self.unreadable(error) from error
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RowGroup:
+    """The part of a file that is read as a stream.
+
+    Args:
+        file: The file.
+        number: Of the row group in the file.
+        first: Number of its first row in the file, deleted rows counted.
+        num_stored: Rows in the file, deleted ones counted.
+        num_rows: Rows without those that a deletion vector deletes.
+        size_bytes: Of all columns, uncompressed.
+    """
+
+    file: DataFile
+    number: int
+    first: int
+    num_stored: int
+    num_rows: int
+    size_bytes: int
+
+    def read(self, columns: Sequence[str], *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Read its rows in stored order, a few pages at a time.
+
+        Columns of the partition and columns that were added after the file are filled in; deleted rows are left out.
+
+        Args:
+            columns: Columns of the table, in the wanted order.
+            batch_rows: Most rows of a record batch.
+
+        Raises:
+            DataError: If the file is missing or damaged.
+        """
+        file, at = self.file, self.first
+        schema = pa.schema([file.schema.field(name) for name in columns])
+        with file.open() as parquet:
+            inside = [name for name in columns if name in parquet.schema_arrow.names and name not in file.partition]
+            starts = range(0, 0 if inside else self.num_stored, batch_rows)
+            empty = (pa.nulls(min(batch_rows, self.num_stored - start)) for start in starts)
+            stored: Iterable[pa.RecordBatch] = (pa.RecordBatch.from_arrays([nulls], [""]) for nulls in empty)
+            if inside:
+                stored = parquet.iter_batches(batch_rows, row_groups=[self.number], columns=inside, use_threads=False)
+            try:
+                for part in stored:
+                    batch = pa.RecordBatch.from_arrays([self._column(part, field) for field in schema], schema=schema)
+                    if file.deleted is not None:
+                        batch = batch.filter(pa.array(~np.isin(np.arange(at, at + part.num_rows), file.deleted)))
+                    yield batch
+                    at += part.num_rows
+            except (OSError, pa.ArrowException) as error:
+                raise file.unreadable(error) from error
+
+    def row_names(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """Name rows by their file and number in it, from 0, deleted ones counted.
+
+        Args:
+            rows: Their numbers in the row group as it is read.
+        """
+        if self.file.deleted is not None:
+            stored = np.arange(self.first, self.first + self.num_stored)
+            return [
+                f"{self.file.path}, row {row}" for row in stored[~np.isin(stored, self.file.deleted)][rows].tolist()
+            ]
+        return [f"{self.file.path}, row {row}" for row in (rows + self.first).tolist()]
+
+    def _column(self, stored: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        if field.name in self.file.partition:
+            return pa.repeat(pa.scalar(self.file.partition[field.name], field.type), stored.num_rows)
+        place = stored.schema.get_field_index(field.name)
+        if place < 0:
+            return pa.nulls(stored.num_rows, field.type)
+        column = stored.column(place)
+        try:
+            return column if column.type == field.type else column.cast(field.type)
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{self.file.path}: column {field.name!r} holds {column.type}, which does not fit the table's "
+                f"{field.type} ({_first_line(error)}). Write the file again with the table's type."
+            ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A table as it was when it was opened; it can be pickled.
+
+    Args:
+        kind: Its format.
+        place: The path or address from the config.
+        schema: Its columns.
+        version: Delta's number of this state; None for Parquet.
+        fingerprint: SHA-256. Delta: the table's id, the version, and path, size and deletion vector of each file.
+            Parquet: name, size and footer of each file. Neither moving nor copying the table changes it.
+        groups: Its row groups, in the order of their files' paths.
+        state: Sizes and times of Parquet's files, which may be written over with neither size nor footer changed.
+    """
+
+    kind: Literal["delta", "parquet"]
+    place: str
+    schema: pa.Schema
+    version: int | None
+    fingerprint: str
+    groups: list[RowGroup]
+    state: str = ""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all row groups."""
+        return sum(group.num_rows for group in self.groups)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether forked processes may read it."""
+        return not is_remote(self.place)
+
+
+class _Footer(NamedTuple):
+    """What the end of a Parquet file says."""
+
+    size_bytes: int
+    digest: bytes
+    schema: pa.Schema
+    groups: list[tuple[int, int]]
+    """Rows and uncompressed bytes of each row group."""
+
+
+def open_table(
+    place: str,
+    *,
+    format: Format = "auto",  # noqa: A002  # the config's name
+    version: int | None = None,
+    timestamp: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Snapshot:
+    """Open a Delta table, or a folder or file of Parquet.
+
+    Files and folders of Parquet whose names begin with ``_`` or ``.`` are left out. Folders named ``column=value`` give
+    the files below them a column: of integers where all its values are, else of strings.
+
+    Args:
+        place: A path, or an address such as ``s3://bucket/table``.
+        format: `auto` takes a folder with `_delta_log` for Delta.
+        version: Delta's number of the state; default is the newest.
+        timestamp: Moment (ISO 8601; UTC without a zone) of Delta's state.
+        storage_options: For an object store: deltalake's, or for Parquet the arguments of the class in `pyarrow.fs`.
+
+    Raises:
+        ConfigError: If arguments exclude each other, or a library is missing.
+        DataError: If the table, its state or a file does not exist or cannot be read, or the table is empty.
+    """
+    if version is not None and timestamp is not None:
+        raise ConfigError(
+            f"data.init_args.version ({version}) and data.init_args.timestamp ({timestamp}) both choose the state of "
+            "the table. Leave out one of them."
+        )
+    if version is not None and version < 0:
+        raise ConfigError(f"data.init_args.version: expected 0 or more, got {version}")
+    options = dict(storage_options or {})
+    if not is_remote(place):
+        _check_exists(place)
+    has_log = _has_delta_log(place, options)
+    if format == "delta" or (format == "auto" and has_log):
+        snapshot = _open_delta(place, version, timestamp, {name: str(value) for name, value in options.items()})
+    elif has_log and not is_remote(place):
+        raise ConfigError(
+            f"data.init_args.format: {place} is a Delta table, whose old files would be read as well as Parquet. Set "
+            "it to auto or delta."
+        )
+    else:
+        for name, value in {"version": version, "timestamp": timestamp}.items():
+            if value is not None:
+                raise ConfigError(
+                    f"data.init_args.{name}: {value} chooses a state of a Delta table, but {place} is Parquet, which "
+                    "has only one. Leave it out, or set data.init_args.path to a Delta table."
+                )
+        snapshot = _open_parquet(place, options)
+    if not snapshot.num_rows:
+        state = "" if snapshot.version is None else f" in version {snapshot.version}"
+        raise DataError(
+            f"{place}: this table is empty{state}. Write rows to it, or set data.init_args.path to another."
+        )
+    return snapshot
+
+
+def is_remote(place: str) -> bool:
+    """Check whether ``place`` is an address other than ``file://``."""
+    scheme, colon, _ = place.partition("://")
+    return bool(colon) and scheme.lower() != "file"
+
+
+def local_path(place: str) -> Path:
+    """Convert a path or a ``file://`` address to an absolute path."""
+    is_address = place.lower().startswith("file://")
+    return Path(unquote(place[len("file://") :]) if is_address else place).expanduser().absolute()
+
+
+def _check_exists(place: str) -> None:
+    path = local_path(place)
+    if path.exists():
+        return
+    parent = next(parent for parent in path.parents if parent.is_dir())
+    siblings = sorted(os.listdir(parent)) if os.access(parent, os.R_OK) else []  # noqa: PTH208 (names)
+    near = [str(parent / name) for name in get_close_matches(path.relative_to(parent).parts[0], siblings, n=3)]
+    shown = ", ".join(siblings[:5]) + (", ..." if len(siblings) > 5 else "")
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are in {parent}: {shown or 'none'}."
+    raise DataError(f"{place}: this table does not exist (data.init_args.path, from {Path.cwd()}); {hint}")
+
+
+def _has_delta_log(place: str, options: Mapping[str, Any]) -> bool:
+    if not is_remote(place):
+        return (local_path(place) / "_delta_log").is_dir()
+    try:
+        filesystem, root = _filesystem(place, options)
+    except ConfigError:  # an address that pyarrow does not know can only be deltalake's
+        return True
+    try:
+        return bool(filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True)))
+    except OSError as error:
+        raise DataError(
+            f"{place}: this table cannot be reached ({_first_line(error)}). Check data.init_args.path and "
+            "data.init_args.storage_options."
+        ) from error
+
+
+def _filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSystem, str]:
+    """Open the file system of a table of Parquet, and give the table's path in it.
+
+    Raises:
+        ConfigError: If pyarrow has no file system for the address, or refuses the options.
+    """
+    if not is_remote(place):
+        if options:
+            raise ConfigError(
+                f"data.init_args.storage_options: {place} is on this machine, where they have no effect. Take them "
+                "out, or set data.init_args.path to an address such as s3://bucket/folder."
+            )
+        return fs.LocalFileSystem(), str(local_path(place))
+    scheme, _, path = place.partition("://")
+    name = _FILE_SYSTEMS.get(scheme.lower())
+    if name is None or not hasattr(fs, name):
+        known = ", ".join(f"{known}://" for known, name in _FILE_SYSTEMS.items() if hasattr(fs, name))
+        raise ConfigError(
+            f"data.init_args.path: no file system is known for {scheme}:// ({place}). Expected a folder of this "
+            f"machine, file:// or one of {known}."
+        )
+    given = dict(options)
+    if name == "S3FileSystem":
+        plain = {key.lower().removeprefix("aws_"): (key, value) for key, value in options.items()}
+        allow_http = str(plain.pop("allow_http", ("", ""))[1]).lower() == "true"
+        given = {"scheme": "http"} if allow_http else {}
+        given |= {_S3_ARGUMENTS.get(short, key): value for short, (key, value) in plain.items()}
+        endpoint_scheme, colon, host = str(given.get("endpoint_override", "")).partition("://")
+        if colon:  # pyarrow reads the scheme from an argument of its own in older versions
+            given |= {"scheme": endpoint_scheme, "endpoint_override": host}
+    try:
+        return getattr(fs, name)(**given), path.rstrip("/")
+    except (TypeError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"data.init_args.storage_options: {', '.join(given) or 'none'} are not what pyarrow.fs.{name} takes "
+            f"({error}). Expected its arguments by name."
+        ) from error
+
+
+def _open_parquet(place: str, options: Mapping[str, Any]) -> Snapshot:
+    filesystem, root = _filesystem(place, options)
+    try:
+        info = filesystem.get_file_info(root)
+        selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
+        found = [info] if info.type == fs.FileType.File else filesystem.get_file_info(selector)
+    except OSError as error:
+        raise DataError(
+            f"{place}: this table cannot be listed ({_first_line(error)}). Check data.init_args.path and "
+            "data.init_args.storage_options."
+        ) from error
+    names = {info.path: info.path.removeprefix(root).lstrip("/") or Path(info.path).name for info in found}
+    visible = [
+        info
+        for info in found
+        if info.type == fs.FileType.File
+        and (info.path == root or not any(part[:1] in "_." for part in names[info.path].split("/")))
+    ]
+    files = [info for info in visible if info.path == root or info.path.lower().endswith(_SUFFIXES)]
+    files.sort(key=lambda info: info.path)
+    if not files:
+        others = ", ".join(sorted({info.base_name for info in visible})[:3])
+        raise DataError(
+            f"{place}: no Parquet files here ({f'found {others}' if others else 'it is empty'}). Set "
+            f"data.init_args.path to a Delta table, or to a folder or file of Parquet ({', '.join(_SUFFIXES)})."
+        )
+    missing = "{path}: this file disappeared while the table was opened. Start again when nobody writes to it."
+    footers = _read_footers(filesystem, [info.path for info in files], missing=missing)
+    partitions = _folder_partitions([names[info.path] for info in files])
+    schema = _common_schema([info.path for info in files], footers, partitions)
+    groups: list[RowGroup] = []
+    fingerprint = hashlib.sha256()
+    for info, footer, partition in zip(files, footers, partitions, strict=True):
+        groups += _row_groups(
+            DataFile(info.path, filesystem, schema, footer.size_bytes, footer.digest, partition), footer
+        )
+        line = f"{names[info.path]}\0{footer.size_bytes}\0{footer.digest.hex()}\n"
+        fingerprint.update(line.encode("utf-8", "surrogateescape"))
+    state = hashlib.sha256(repr([(info.size, info.mtime_ns) for info in files]).encode()).hexdigest()
+    return Snapshot("parquet", place, schema, None, fingerprint.hexdigest(), groups, state)
+
+
+def _folder_partitions(paths: Sequence[str]) -> list[dict[str, Any]]:
+    """Read each file's partition from the names of its folders.
+
+    Not `pyarrow.dataset.HivePartitioning`, for which 07 and 7 are the same number.
+    """
+    partitions: list[dict[str, Any]] = []
+    for path in paths:
+        pairs = [part.partition("=") for part in path.split("/")[:-1] if "=" in part.strip("=")]
+        partitions.append({unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs})
+    for name in {name for partition in partitions for name in partition}:
+        values = {partition.setdefault(name, None) for partition in partitions} - {None}
+        if all(
+            value.removeprefix("-").isdecimal() and len(value) < 19 and str(int(value)) == value for value in values
+        ):
+            for partition in partitions:
+                partition[name] = None if partition[name] is None else int(partition[name])
+    return partitions
+
+
+def _common_schema(
+    paths: Sequence[str], footers: Sequence[_Footer], partitions: Sequence[Mapping[str, Any]]
+) -> pa.Schema:
+    """Merge the columns of all files; integers and floats of several widths, nulls, and large variants fit together."""
+    schema = seen = footers[0].schema
+    for path, footer in zip(paths, footers, strict=True):
+        if footer.schema is seen:  # as in most tables
+            continue
+        seen = footer.schema
+        try:
+            schema = pa.unify_schemas([schema, seen], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{path}: the columns of this file do not fit those of the files before it, from {paths[0]} on "
+                f"({_first_line(error)}). Write the files again with the same types."
+            ) from error
+    for name in partitions[0]:
+        is_number = all(isinstance(partition[name], int | None) for partition in partitions)
+        place, field = schema.get_field_index(name), pa.field(name, pa.int64() if is_number else pa.string())
+        schema = schema.append(field) if place < 0 else schema.set(place, field)
+    return schema
+
+
+def _row_groups(file: DataFile, footer: _Footer) -> Iterator[RowGroup]:
+    """Cut a file into its row groups; empty ones are left out."""
+    first = 0
+    for number, (num_stored, size_bytes) in enumerate(footer.groups):
+        num_rows = num_stored
+        if file.deleted is not None:
+            num_rows -= int(((file.deleted >= first) & (file.deleted < first + num_stored)).sum())
+        if num_rows:
+            yield RowGroup(file, number, first, num_stored, num_rows, size_bytes)
+        first += num_stored
+
+
+def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str], *, missing: str) -> list[_Footer]:
+    """Read the footers of files, many at a time.
+
+    Args:
+        filesystem: Where they are.
+        paths: In the file system.
+        missing: Error for a file that is not there; ``{path}`` stands for its path.
+
+    Raises:
+        DataError: If a file is missing, damaged or no Parquet file.
+    """
+    schemas: list[pa.Schema] = []  # one object for all files with the same, which are thousands
+
+    def read(path: str) -> _Footer:
+        try:
+            metadata, size_bytes, digest = _read_metadata(filesystem, path)
+        except FileNotFoundError as error:
+            raise DataError(missing.format(path=path)) from error
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(
+                f"{path}: this is no Parquet file, or one that is damaged or was cut short ({_first_line(error)}): "
+                f"{_ADVICE}"
+            ) from error
+        schema = metadata.schema.to_arrow_schema().remove_metadata()
+        known = next((one for one in schemas if one.equals(schema)), None)
+        if known is None:
+            schemas.append(schema)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        return _Footer(
+            size_bytes, digest, known or schema, [(group.num_rows, group.total_byte_size) for group in groups]
+        )
+
+    with ThreadPoolExecutor(max_workers=max(1, min(_NUM_THREADS, len(paths)))) as pool:
+        return list(pool.map(read, paths))
+
+
+def _read_metadata(filesystem: fs.FileSystem, path: str) -> tuple[pq.FileMetaData, int, bytes]:
+    """Read a file's footer in one request; give it with the file's size and the footer's SHA-256."""
+    with filesystem.open_input_file(path) as file:
+        size = file.size()
+        tail = file.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
+        length = 8 + int.from_bytes(tail[-8:-4], "little")
+        if len(tail) < length <= size:
+            tail = file.read_at(length, size - length)
+    return pq.read_metadata(pa.BufferReader(tail)), size, hashlib.sha256(tail[-length:]).digest()
+
+
+@lru_cache(maxsize=64)
+def _footer_of(file: DataFile, mtime_ns: int | None) -> pq.FileMetaData | None:  # noqa: ARG001 (part of the key)
+    """Read a file's footer, once for all of its row groups; None if it is not that of the opened table."""
+    try:
+        metadata, _, digest = _read_metadata(file.filesystem, file.path)
+    except pa.ArrowException:  # it was one when the table was opened
+        return None
+    return metadata if digest == file.digest else None
+
+
+def _open_delta(place: str, version: int | None, timestamp: str | None, options: dict[str, str]) -> Snapshot:
+    table = _load_delta(place, version, timestamp, options)
+    needed = set(table.protocol().reader_features or [])
+    needed.discard("columnMapping")  # allowed, but perhaps not used
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        needed.add("columnMapping")
+    has_vectors = "deletionVectors" in needed
+    unknown = sorted(needed - _DELTA_FEATURES)
+    if has_vectors and not hasattr(table, "deletion_vectors"):  # deltalake before 1.5
+        unknown.append("deletionVectors")
+    if unknown:
+        remedies = [_REMEDIES[feature] for feature in unknown if feature in _REMEDIES]
+        raise DataError(
+            f"{place}: this Delta table uses {', '.join(unknown)}, which lightkit cannot read. "
+            f"{'; '.join(remedies) or 'Copy it to a table without, in the engine that wrote it'}."
+        )
+    deleted = _deleted_rows(table, place) if has_vectors else {}
+    schema = pa.schema(table.schema().to_arrow()).remove_metadata()
+    filesystem: fs.FileSystem = fs.LocalFileSystem()
+    if is_remote(place):  # deltalake is an extra, and its runtime does not survive a fork
+        from deltalake.fs import DeltaStorageHandler
+
+        filesystem = fs.PyFileSystem(DeltaStorageHandler(place, options))
+    actions = sorted(pa.table(table.get_add_actions()).to_pylist(), key=lambda action: action["path"])
+    paths = [_delta_path(action["path"], place) for action in actions]
+    missing = (
+        f"{{path}}: version {table.version()} of the Delta table {place} lists this file, but it is gone; perhaps it "
+        "was vacuumed. Restore it, or set data.init_args.version to a newer one."
+    )
+    footers = _read_footers(filesystem, paths, missing=missing)
+    groups: list[RowGroup] = []
+    fingerprint = hashlib.sha256(f"{table.metadata().id}\0{table.version()}\n".encode())
+    for action, path, footer in zip(actions, paths, footers, strict=True):
+        if action["size_bytes"] != footer.size_bytes:
+            raise DataError(
+                f"{path}: this file has {footer.size_bytes} bytes, but the Delta log says {action['size_bytes']}. It "
+                "was cut short or changed: restore it."
+            )
+        partition = {
+            name: None if value is None else pa.scalar(value).cast(schema.field(name).type).as_py()
+            for name, value in (action.get("partition") or {}).items()
+        }
+        rows = deleted.get(_delta_name(action["path"]))
+        file = DataFile(path, filesystem, schema, footer.size_bytes, footer.digest, partition, rows)
+        groups += _row_groups(file, footer)
+        fingerprint.update(f"{action['path']}\0{action['size_bytes']}\0".encode("utf-8", "surrogateescape"))
+        fingerprint.update(b"" if rows is None else rows.tobytes())
+    return Snapshot("delta", place, schema, table.version(), fingerprint.hexdigest(), groups)
+
+
+def _load_delta(place: str, version: int | None, timestamp: str | None, options: dict[str, str]) -> DeltaTable:
+    """Load the newest state, then go back to the one that the config chooses."""
+    try:  # deltalake is an extra
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+    except ImportError as error:
+        raise ConfigError(
+            f"data.init_args.path: {place} is a Delta table, and deltalake, which reads it, is not installed. Run "
+            "`pip install 'lightkit[delta]'`."
+        ) from error
+    moment = None if timestamp is None else _parse_moment(timestamp)
+    address = place if is_remote(place) else str(local_path(place))
+    try:
+        table = DeltaTable(address, storage_options=options or None)
+    except (DeltaError, OSError, ValueError) as error:
+        raise DataError(
+            f"{place}: this is no Delta table, or it cannot be reached ({_first_line(error)}). Check "
+            "data.init_args.path, data.init_args.format and data.init_args.storage_options."
+        ) from error
+    if moment is None and version in (None, table.version()):
+        return table
+    # of the newest state: the history of an older one counts wrongly (deltalake 1.6.6)
+    written = {int(commit["version"]): commit.get("timestamp") for commit in table.history() if "version" in commit}
+    try:
+        table.load_as_version(version if moment is None else moment)
+    except (DeltaError, OSError, ValueError) as error:
+        asked = f"version {version}" if moment is None else f"state of {timestamp}"
+        found = f"versions {min(written)} to {max(written)}" if len(written) > 1 else f"version {min(written)} only"
+        raise DataError(f"{place}: this Delta table has no {asked}; it has {found}.") from error
+    begin = written.get(0)
+    # before its first state, deltalake (1.6.6) gives that state without an error
+    if moment is not None and table.version() == 0 and begin is not None and moment.timestamp() * 1000 < int(begin):
+        first = datetime.fromtimestamp(int(begin) / 1000, timezone.utc).isoformat(timespec="milliseconds")
+        raise DataError(
+            f"{place}: this Delta table begins at {first}, after data.init_args.timestamp ({moment.isoformat()}). "
+            "Set a later one."
+        )
+    return table
+
+
+def _parse_moment(timestamp: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(timestamp.strip().replace("Z", "+00:00").replace("z", "+00:00"))
+    except ValueError as error:
+        raise ConfigError(
+            f"data.init_args.timestamp: expected a moment such as 2026-01-31T12:00:00Z (ISO 8601), got {timestamp!r}"
+        ) from error
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+    if moment > datetime.now(timezone.utc):
+        raise ConfigError(
+            f"data.init_args.timestamp: {timestamp} is in the future, so the table may still change before it. Leave "
+            "it out to read the newest state, which the run notes."
+        )
+    return moment
+
+
+def _delta_path(listed: str, place: str) -> str:
+    """Convert the log's address of a file to its path in the file system."""
+    if listed.startswith("file:"):  # of a clone, which has its files elsewhere
+        return str(local_path("file://" + listed.removeprefix("file:").removeprefix("//")))
+    if "://" in listed:
+        raise DataError(
+            f"{place}: this Delta table has files at other addresses ({listed}), as shallow clones do, which lightkit "
+            "cannot read. Make a deep clone."
+        )
+    return unquote(listed) if is_remote(place) else str(local_path(place) / unquote(listed))
+
+
+def _delta_name(address: str) -> str:
+    """Give a file's own name, a UUID, which is the same in each way of writing its folder."""
+    return unquote(unquote(address)).rsplit("/", 1)[-1]
+
+
+def _deleted_rows(table: DeltaTable, place: str) -> dict[str, npt.NDArray[np.int64]]:
+    """Read the deletion vectors: numbers of the deleted rows by the file's name."""
+    from deltalake.exceptions import DeltaError  # an extra
+
+    try:
+        vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
+    except (DeltaError, OSError) as error:
+        raise DataError(
+            f"{place}: the deletion vectors of this Delta table cannot be read ({_first_line(error)}), so the rows "
+            "that count are unknown. Restore the file, or purge them in the engine that wrote them."
+        ) from error
+    deleted: dict[str, npt.NDArray[np.int64]] = {}
+    for batch in vectors.to_batches():
+        for address, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True):
+            name = _delta_name(address.as_py())
+            if name in deleted:  # a wrong row would not be noticed later
+                raise DataError(f"{place}: two files of this Delta table are called {name}. Rewrite it (OPTIMIZE).")
+            deleted[name] = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False)).astype(np.int64)
+    return deleted
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0].rstrip(".")
