@@ -196,9 +196,9 @@ def test_a_classifier_trains_from_it(tmp_path: Path, pool: str) -> None:
 
 
 def test_a_reader_that_ends_too_early_for_good_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightkit.data.tables import petastorm_loader
+    from lightkit.data.tables import petastorm
 
-    monkeypatch.setattr(petastorm_loader._Whole, "patience_s", 0.05)
+    monkeypatch.setattr(petastorm._WholeReader, "patience_s", 0.05)
     data = petastorm_table(write_images(tmp_path / "train"))
     data.setup("fit")
     loader = data.train_dataloader()

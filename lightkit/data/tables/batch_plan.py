@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from lightkit.data.sampler import stable_seed
-from lightkit.data.tables.index import Row
 from lightkit.errors import DataError
 
 __all__ = ["BatchKey", "BatchRows", "EpochOrder", "Part", "RankPlan", "block_of", "shuffled"]
+
+R = TypeVar("R")
 
 _ROTATION, _GROUPS, _BLOCK = range(3)  # keep the seeds of the three apart
 
@@ -182,7 +183,7 @@ def _random(*parts: int) -> np.random.Generator:
     return np.random.default_rng(stable_seed(*parts))
 
 
-class BatchRows:
+class BatchRows(Generic[R]):
     """Reads the rows of any batch; one that follows the last batch of its lane is read on from there.
 
     Of each lane it keeps one block of rows in training, and in any case one open row group, never more.
@@ -199,7 +200,7 @@ class BatchRows:
     def __init__(
         self,
         groups: Sequence[tuple[int, int]],
-        read: Callable[[int, int], Iterator[Row]],
+        read: Callable[[int, int], Iterator[R]],
         *,
         batch_size: int,
         num_replicas: int = 1,
@@ -209,13 +210,13 @@ class BatchRows:
         self._groups, self._read, self._seed = groups, read, seed
         self.plan = RankPlan(sum(rows for _, rows in groups), batch_size, num_replicas, rank)
         self._order: tuple[int, EpochOrder] | None = None
-        self._blocks: dict[int, tuple[tuple[int, ...], list[Row]]] = {}
-        self._cursors: dict[int, _Cursor] = {}
+        self._blocks: dict[int, tuple[tuple[int, ...], list[R]]] = {}
+        self._cursors: dict[int, _Cursor[R]] = {}
 
     def __getstate__(self) -> dict[str, object]:  # a worker process is started with nothing that is open
         return {**vars(self), "_order": None, "_blocks": {}, "_cursors": {}}
 
-    def rows(self, key: BatchKey) -> list[Row]:
+    def rows(self, key: BatchKey) -> list[R]:
         """Read the rows of a batch.
 
         Raises:
@@ -229,7 +230,7 @@ class BatchRows:
         wanted, places = plan.within_lane(key.number), plan.lane(lane)
         if self._seed is None:
             return list(self._line(key.epoch, lane, places[wanted.start : wanted.stop]))
-        block_rows, found, row = max(1, key.buffer_rows // key.num_lanes), list[Row](), wanted.start
+        block_rows, found, row = max(1, key.buffer_rows // key.num_lanes), list[R](), wanted.start
         while row < wanted.stop:
             number, block = block_of(len(places), block_rows, row)
             kept = self._block(key, lane, number, places[block.start : block.stop])
@@ -244,12 +245,12 @@ class BatchRows:
         within = plan.within_lane(key.number)
         return plan.lane(key.number % key.num_lanes)[within.start : within.stop]
 
-    def at(self, place: int) -> Row:
+    def at(self, place: int) -> R:
         """Read one row by its number, in stored order."""
         (row,) = self._line(0, 0, range(place, place + 1))  # to its end, so that the next is read on from there
         return row
 
-    def _block(self, key: BatchKey, lane: int, number: int, places: range) -> list[Row]:
+    def _block(self, key: BatchKey, lane: int, number: int, places: range) -> list[R]:
         """Read a block's rows in the order in which they are taken."""
         assert self._seed is not None
         name = (key.epoch, lane, number, places.start, places.stop)
@@ -262,7 +263,7 @@ class BatchRows:
         self._blocks[lane] = (name, block)
         return block
 
-    def _line(self, epoch: int, lane: int, places: range) -> Iterator[Row]:
+    def _line(self, epoch: int, lane: int, places: range) -> Iterator[R]:
         """Read the rows at some places of the epoch's line."""
         if self._order is None or self._order[0] != epoch:
             counts = [rows for _, rows in self._groups]
@@ -272,15 +273,15 @@ class BatchRows:
             yield from cursor.rows(part)
 
 
-class _Cursor:
+class _Cursor(Generic[R]):
     """A place in one open row group."""
 
-    def __init__(self, groups: Sequence[tuple[int, int]], read: Callable[[int, int], Iterator[Row]]) -> None:
+    def __init__(self, groups: Sequence[tuple[int, int]], read: Callable[[int, int], Iterator[R]]) -> None:
         self._groups, self._read = groups, read
         self._group, self._at = -1, 0
-        self._rows: Iterator[Row] = iter(())
+        self._rows: Iterator[R] = iter(())
 
-    def rows(self, part: Part) -> Iterator[Row]:
+    def rows(self, part: Part) -> Iterator[R]:
         """Read on to the rows of a part, or open the row group anew if they lie before this place."""
         group, num_rows = self._groups[part.group]
         if part.group != self._group or part.skip < self._at:

@@ -113,6 +113,8 @@ def find_columns(
             continue
         if name not in schema.names:
             raise _missing_column(schema, argument, name)
+        if (num := schema.names.count(name)) > 1:
+            raise DataError(f"data.init_args.{argument}: the table has {num} columns {name!r}. Rename all but one.")
         fits, expected = _EXPECTED[argument]
         if not fits(plain_type(schema.field(name).type)):
             found = schema.field(name).type
@@ -331,7 +333,7 @@ def label_column(batch: pa.RecordBatch, columns: Columns) -> pa.Array:
     if types.is_floating(column.type) or types.is_decimal(column.type):
         # pandas turns integers into floats where one of them is missing
         numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
-        is_whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
+        is_whole = (np.abs(numbers) < 2**53) & (numbers == np.floor(numbers))
         return pa.array(np.where(is_whole, numbers, 0).astype(np.int64), mask=~is_whole)
     return column
 

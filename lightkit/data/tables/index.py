@@ -351,9 +351,9 @@ class Index:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Map the file again."""
+        codes = state["codes"]
         self.__dict__.update(state)
-        if not isinstance(self.codes, np.ndarray):
-            self.codes = np.memmap(self.codes, np.uint8, "r")
+        self.codes = codes if isinstance(codes, np.ndarray) else np.memmap(codes, np.uint8, "r")
 
 
 def index_table(
@@ -727,11 +727,11 @@ def _scan_batch(
     def digest(name: str, content: Any) -> None:
         digests.setdefault(name, hashlib.sha256()).update(content)
 
-    if columns.image in batch.schema.names:
+    if columns.image and columns.image in batch.schema.names:
         nulls = np.asarray(image_bytes(batch, columns.image).is_null())
         reasons.append((nulls, f"no image (null in column {columns.image!r})"))
     labels = label_column(batch, columns) if columns.label else None
-    if labels is not None:
+    if columns.label and labels is not None:
         missing = np.asarray(labels.is_null())
         nulls = np.asarray(plain_column(batch, columns.label).is_null())
         other = "no whole number, as a class has to be" if columns.target == "class" else "not a finite number"
@@ -780,9 +780,11 @@ def _scan_batch(
         names = [format_class(value) for value in encoded.dictionary.to_pylist()]
         numbers = np.asarray(pc.fill_null(encoded.indices, -1))
         for code, of_split in enumerate(found.classes):
-            rows = np.flatnonzero(codes == code)
-            for one, first, num in zip(*np.unique(numbers[rows], return_index=True, return_counts=True), strict=True):
-                known = of_split.get(names[one], (0, number, at + int(rows[first])))
+            of_code = np.flatnonzero(codes == code)
+            for one, first, num in zip(
+                *np.unique(numbers[of_code], return_index=True, return_counts=True), strict=True
+            ):
+                known = of_split.get(names[one], (0, number, at + int(of_code[first])))
                 of_split[names[one]] = (known[0] + int(num), *known[1:])
         for row, content in zip(hashed.tolist(), contents, strict=True):
             if codes[row] != 0 and names[numbers[row]] not in found.classes[0]:

@@ -174,7 +174,7 @@ class TableBatches(Dataset[Batch]):
         buffer_rows: Rows that are kept to shuffle among, for a batch that is asked for by its bare number.
     """
 
-    def __init__(self, rows: BatchRows, make_batch: BatchMaker, *, buffer_rows: int) -> None:
+    def __init__(self, rows: BatchRows[Row], make_batch: BatchMaker, *, buffer_rows: int) -> None:
         self.rows, self.make_batch, self.buffer_rows = rows, make_batch, buffer_rows
 
     def __len__(self) -> int:
@@ -199,7 +199,7 @@ class TableRows(Dataset[Any]):
         make_batch: Makes a batch of them.
     """
 
-    def __init__(self, rows: BatchRows, make_batch: BatchMaker) -> None:
+    def __init__(self, rows: BatchRows[Row], make_batch: BatchMaker) -> None:
         self.rows, self.make_batch, self.sample_bytes = rows, make_batch, make_batch.row_bytes
 
     def __len__(self) -> int:
@@ -224,7 +224,7 @@ class TableRows(Dataset[Any]):
         return batch
 
 
-def _replace_blank(batch: Batch, rows: BatchRows, make_batch: BatchMaker, key: SampleKey) -> Batch:
+def _replace_blank(batch: Batch, rows: BatchRows[Row], make_batch: BatchMaker, key: SampleKey) -> Batch:
     """Give a batch as it is, or in place of a blank one a row that can be used, still of weight 0."""
     if num_read(batch):
         return batch
@@ -245,7 +245,7 @@ class TableImages:
         rows: Reads rows in stored order.
     """
 
-    def __init__(self, index: Index, split: Split, rows: BatchRows) -> None:
+    def __init__(self, index: Index, split: Split, rows: BatchRows[Row]) -> None:
         self._index, self._split, self._rows = index, split, rows
 
     def __len__(self) -> int:
@@ -458,7 +458,7 @@ def table_loader(
     return loader
 
 
-def stored_rows(index: Index, split: Split, *, batch_size: int) -> BatchRows:
+def stored_rows(index: Index, split: Split, *, batch_size: int) -> BatchRows[Row]:
     """Make the reader of a split's rows in stored order."""
     return BatchRows(index.rows(split), _SplitReader(index, split), batch_size=batch_size)
 

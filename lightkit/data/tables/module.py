@@ -166,14 +166,14 @@ class Table(LightningDataModule):
             {None: path} if path else {cast(Split, split): place for split, place in given.items() if place}
         )
         """Address of the table, under None, or of each split's."""
-        self._state = {
+        self._state: dict[str, Any] = {
             "format": format, "version": version, "timestamp": timestamp, "storage_options": storage_options
         }  # fmt: skip
-        self._columns = {
+        self._columns: dict[str, Any] = {
             "image": image, "features": features, "label": label, "weight": weight, "split": split, "key": key,
             "target": target,
         }  # fmt: skip
-        self._rows = {"filter": filter, "val_fraction": val_fraction, "test_fraction": test_fraction}
+        self._rows: dict[str, Any] = {"filter": filter, "val_fraction": val_fraction, "test_fraction": test_fraction}
         self.image_size, self.batch_size, self.num_workers = image_size, batch_size, num_workers
         self.shuffle_buffer, self.prefetch_factor = shuffle_buffer, prefetch_factor
         self.persistent_workers, self.pin_memory = persistent_workers, pin_memory

@@ -557,13 +557,13 @@ def _legacy_filesystem(snapshot: Snapshot) -> Any:
             return filesystem.open_input_file(self.in_store(path))
 
         def isdir(self, path: str) -> bool:
-            return self._type(path) == fs.FileType.Directory
+            return bool(self._type(path) == fs.FileType.Directory)
 
         def isfile(self, path: str) -> bool:
-            return self._type(path) == fs.FileType.File
+            return bool(self._type(path) == fs.FileType.File)
 
         def exists(self, path: str) -> bool:
-            return self._type(path) != fs.FileType.NotFound
+            return bool(self._type(path) != fs.FileType.NotFound)
 
         def walk(self, path: str) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
             """Give a folder's own folders and files; pyarrow asks no further."""

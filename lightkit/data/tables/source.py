@@ -450,7 +450,7 @@ def _folder_partitions(paths: Sequence[str]) -> list[dict[str, Any]]:
         pairs = [part.partition("=") for part in path.split("/")[:-1] if "=" in part.strip("=")]
         partitions.append({unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs})
     for name in {name for partition in partitions for name in partition}:
-        values = {partition.setdefault(name, None) for partition in partitions} - {None}
+        values: set[Any] = {partition.setdefault(name, None) for partition in partitions} - {None}
         if all(
             value.removeprefix("-").isdecimal() and len(value) < 19 and str(int(value)) == value for value in values
         ):
@@ -625,7 +625,7 @@ def _load_delta(place: str, version: int | None, timestamp: str | None, options:
     # of the newest state: the history of an older one counts wrongly (deltalake 1.6.6)
     written = {int(commit["version"]): commit.get("timestamp") for commit in table.history() if "version" in commit}
     try:
-        table.load_as_version(version if moment is None else moment)
+        table.load_as_version(moment or version or 0)
     except (DeltaError, OSError, ValueError) as error:
         asked = f"version {version}" if moment is None else f"state of {timestamp}"
         found = f"versions {min(written)} to {max(written)}" if len(written) > 1 else f"version {min(written)} only"

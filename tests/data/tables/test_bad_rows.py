@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from lightkit.data.tables.bad_rows import refuse_undecodable
-from lightkit.data.tables.columns import columns_of
-from lightkit.data.tables.indexing import index_of
-from lightkit.data.tables.opening import open_table
+from lightkit.data.tables.columns import find_columns
+from lightkit.data.tables.index import index_table
+from lightkit.data.tables.module import _check_images
+from lightkit.data.tables.source import open_table
 from lightkit.errors import DataError
 from tests.data.tables.conftest import WriteParquet
 
@@ -17,7 +17,7 @@ def test_a_file_that_one_rank_cannot_read_is_told_by_all(write_parquet: WritePar
     write_parquet({"image": [b"a"], "label": ["x"]}, "a.parquet")
     table = write_parquet({"image": [b"b"], "label": ["x"]}, "b.parquet")
     snapshot = open_table(str(table))
-    index = index_of(snapshot, columns_of(snapshot.schema))
+    index = index_table({None: snapshot}, find_columns(snapshot.schema))
     (table / "b.parquet").unlink()  # read by rank 1 alone
     told: dict[int, Any] = {0: None, 1: None}
 
@@ -30,5 +30,5 @@ def test_a_file_that_one_rank_cannot_read_is_told_by_all(write_parquet: WritePar
 
     for rank in (1, 0):
         with pytest.raises(DataError, match=r"b\.parquet: this file of the table is gone"):
-            refuse_undecodable(index, trainer=trainer(rank))
+            _check_images(index, trainer=trainer(rank))
     assert told[0][1] is None  # it could read its own

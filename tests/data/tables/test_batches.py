@@ -12,9 +12,9 @@ from PIL import Image
 from lightkit.data.image_dataset import num_read
 from lightkit.data.sampler import SampleKey
 from lightkit.data.skipped_samples import Defects
-from lightkit.data.tables.batches import FeatureBatches, ImageBatches, TableBatches, TableImages, TableRows
-from lightkit.data.tables.blocks import BatchRows
-from lightkit.data.tables.rows import Row
+from lightkit.data.tables.batch_plan import BatchRows
+from lightkit.data.tables.index import Row
+from lightkit.data.tables.loader import FeatureBatches, ImageBatches, TableBatches, TableRows
 from lightkit.data.transforms import EvalView, preprocessing_of
 from lightkit.errors import DataError
 from lightkit.images.reading import UnreadableImageError
@@ -61,10 +61,10 @@ def test_a_batch_of_nothing_is_one_blank_row_of_weight_0(rows: list[Row], are_va
 @pytest.mark.parametrize("num_bad", [0, 2, 3], ids=["all good", "some", "none"])
 def test_in_place_of_a_blank_row_one_of_the_others_stands_with_weight_0(kind: str, num_bad: int) -> None:
     stored = BatchRows(
-        [("a", 3)], lambda _, start: iter([row(n, broken=n < num_bad) for n in range(start, 3)]), batch_size=1
+        [(0, 3)], lambda _, start: iter([row(n, broken=n < num_bad) for n in range(start, 3)]), batch_size=1
     )
     made = assembling(Defects())
-    batches: TableBatches[str] | TableRows[str] = TableRows(stored, made)
+    batches: TableBatches | TableRows = TableRows(stored, made)
     if kind == "ranks":
         batches = TableBatches(stored, made, buffer_rows=1)
     found = [batches[n] if isinstance(batches, TableBatches) else batches.__getitems__([n]) for n in range(3)]
@@ -82,21 +82,19 @@ def test_features_keep_their_shape() -> None:
     assert (features[:, 0, 0].long() == labels).all()
 
 
-def test_rows_and_images_are_found_by_number_and_end_where_the_split_does() -> None:
-    firsts = {"a": 0, "b": 3}
+def test_rows_are_found_by_number_and_end_where_the_split_does() -> None:
+    firsts = [0, 3]
     stored = BatchRows(
-        [("a", 3), ("b", 2)],
+        [(0, 3), (1, 2)],
         lambda group, start: iter([row(firsts[group] + number) for number in range(start, 3)]),
         batch_size=2,
     )
-    rows, images = TableRows(stored, assembling(None)), TableImages(stored, range(5))
-    assert len(rows) == len(images) == 5
+    rows = TableRows(stored, assembling(None))
+    assert len(rows) == 5
     assert [int(rows[number][1]) for number in (4, 0, 2)] == [4, 0, 2]
-    assert images[3][0].getpixel((0, 0)) == (3, 3, 3)
     assert rows.__getitems__([1, 4])[1].tolist() == [1, 4]
-    for source in (rows, images):
-        with pytest.raises(IndexError):
-            source[5]
+    with pytest.raises(IndexError):
+        rows[5]
 
 
 @pytest.mark.parametrize("kind", ["image", "features"])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lightkit.data.tables.columns import Target, columns_of
+from lightkit.data.tables.columns import Target, find_columns
 from lightkit.errors import ConfigError, DataError
 
 SCHEMA = pa.schema([
@@ -26,15 +26,15 @@ SCHEMA = pa.schema([
 def test_text_and_integers_are_classes_and_other_numbers_values(
     label: str | None, target: Target, expected: str
 ) -> None:
-    assert columns_of(SCHEMA, label=label, target=target).target == expected
+    assert find_columns(SCHEMA, label=label, target=target).target == expected
 
 
 def test_a_column_of_the_name_image_is_taken_unless_another_is_named() -> None:
-    assert columns_of(SCHEMA).of_a_sample == ["image", "label"]
-    assert columns_of(SCHEMA, image="photo", weight="weight").of_a_sample == ["photo", "label", "weight"]
-    features = columns_of(SCHEMA, features=["height", "counts", "waves", "tensor", "yes"])
+    assert find_columns(SCHEMA).of_a_sample == ["image", "label"]
+    assert find_columns(SCHEMA, image="photo", weight="weight").of_a_sample == ["photo", "label", "weight"]
+    features = find_columns(SCHEMA, features=["height", "counts", "waves", "tensor", "yes"])
     assert (features.image, features.features) == (None, ("height", "counts", "waves", "tensor", "yes"))
-    assert columns_of(SCHEMA, features="height").features == ("height",)
+    assert find_columns(SCHEMA, features="height").features == ("height",)
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,19 @@ def test_a_column_of_the_name_image_is_taken_unless_another_is_named() -> None:
 )
 def test_a_column_that_is_missing_or_does_not_fit_is_told(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(DataError, match=says):
-        columns_of(SCHEMA, **arguments)  # type: ignore[arg-type]
+        find_columns(SCHEMA, **arguments)  # type: ignore[arg-type]
 
 
 def test_image_and_features_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match=r"image \('image'\) and data\.init_args\.features \(height\) are both set"):
-        columns_of(SCHEMA, image="image", features=["height"])
+        find_columns(SCHEMA, image="image", features=["height"])
 
 
 def test_a_table_without_images_asks_for_features() -> None:
     with pytest.raises(DataError, match=r"no column 'image'\. Set data\.init_args\.image .* it has x, label\."):
-        columns_of(pa.schema([("x", pa.int8()), ("label", pa.int8())]))
+        find_columns(pa.schema([("x", pa.int8()), ("label", pa.int8())]))
 
 
 def test_a_name_that_two_columns_have_is_refused() -> None:
     with pytest.raises(DataError, match="the table has 2 columns 'label'"):
-        columns_of(pa.schema([("image", pa.binary()), ("label", pa.int8()), ("label", pa.int8())]))
+        find_columns(pa.schema([("image", pa.binary()), ("label", pa.int8()), ("label", pa.int8())]))

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lightkit.data.tables.features import Shape, column_shape, feature_matrix, joined_shape
+from lightkit.data.tables.columns import Shape, column_shape, feature_matrix, join_shapes
 
 FIXED = pa.list_(pa.int32(), 2)
 TENSORS = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(18, dtype=np.float64).reshape(3, 2, 3))
@@ -41,7 +41,7 @@ def test_a_column_becomes_float32_and_tells_the_rows_that_cannot_be_used(
 def test_several_columns_are_joined_in_the_order_in_which_they_are_named() -> None:
     batch = pa.record_batch({"a": [1, 2], "b": pa.array([[3, 4], [5, 6]], FIXED)})
     shapes = [column_shape(batch.schema.field(name).type) or () for name in ("b", "a")]
-    assert joined_shape(shapes) == (3,)
+    assert join_shapes(shapes) == (3,)
     assert feature_matrix(batch, ["b", "a"], shapes)[0].tolist() == [[3, 4, 1], [5, 6, 2]]
 
 

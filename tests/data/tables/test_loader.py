@@ -11,20 +11,18 @@ import pytest
 import torch
 
 from lightkit.data.sampler import Position
-from lightkit.data.tables.batches import FeatureBatches, TableBatches
-from lightkit.data.tables.blocks import BatchRows
-from lightkit.data.tables.loader import TableLoader, table_loader
-from lightkit.data.tables.plan import BatchKey
-from lightkit.data.tables.rows import Row
+from lightkit.data.tables.batch_plan import BatchKey, BatchRows
+from lightkit.data.tables.index import Row
+from lightkit.data.tables.loader import FeatureBatches, TableBatches, TableLoader, table_loader
 
 # torch advises against more workers than cores; here they only have to be right
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
-UNEVEN = {"a": 17, "b": 1, "c": 30, "d": 3, "e": 50}
-STARTS = {"a": 0, "b": 17, "c": 18, "d": 48, "e": 51}
+UNEVEN = {0: 17, 1: 1, 2: 30, 3: 3, 4: 50}
+STARTS = {0: 0, 1: 17, 2: 18, 3: 48, 4: 51}
 
 
-def read(name: str, start: int) -> Iterator[Row]:
+def read(name: int, start: int) -> Iterator[Row]:
     for number in range(start, UNEVEN[name]):
         place = STARTS[name] + number
         yield Row(None, np.array([place], dtype=np.float32), float(place), None, f"{name}, row {number}")
@@ -36,7 +34,7 @@ def loader_of(
     world_size: int = 1,
     workers: int = 0,
     seed: int | None = 5,
-    groups: dict[str, int] = UNEVEN,
+    groups: dict[int, int] = UNEVEN,
     batch_size: int = 8,
     buffer: int = 24,
 ) -> TableLoader:
@@ -68,9 +66,9 @@ def test_each_row_is_there_exactly_once_over_ranks_and_workers(world_size: int, 
 
 
 @pytest.mark.parametrize("seed", [5, None], ids=["training", "evaluation"])
-@pytest.mark.parametrize(("world_size", "groups"), [(7, UNEVEN), (5, {"b": 1, "d": 3})], ids=["groups", "rows"])
+@pytest.mark.parametrize(("world_size", "groups"), [(7, UNEVEN), (5, {1: 1, 3: 3})], ids=["groups", "rows"])
 def test_more_ranks_than_row_groups_or_rows_get_equally_many_batches(
-    seed: int | None, world_size: int, groups: dict[str, int]
+    seed: int | None, world_size: int, groups: dict[int, int]
 ) -> None:
     ranks = [epochs_of(loader_of(rank=r, world_size=world_size, seed=seed, groups=groups)) for r in range(world_size)]
     wanted = sorted(STARTS[name] + number for name, count in groups.items() for number in range(count))
@@ -80,7 +78,7 @@ def test_more_ranks_than_row_groups_or_rows_get_equally_many_batches(
 
 
 def test_a_rank_without_a_row_gets_a_blank_one_of_weight_0() -> None:
-    batches = list(loader_of(rank=0, world_size=5, groups={"b": 1, "d": 3}))
+    batches = list(loader_of(rank=0, world_size=5, groups={1: 1, 3: 3}))
     assert [tuple(part.shape for part in batch) for batch in batches] == [((1, 1), (1, 1), (1,))]
     assert batches[0][2].item() == 0
 
@@ -183,7 +181,7 @@ def test_rows_that_were_left_out_are_counted() -> None:
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_rows_of_weight_0_are_not_left_out_also_alone_in_their_batches(workers: int) -> None:
-    def weighted(name: str, start: int) -> Iterator[Row]:
+    def weighted(name: int, start: int) -> Iterator[Row]:
         return (row._replace(weight=float(row.label or 0) % 2) for row in read(name, start))
 
     rows = BatchRows(list(UNEVEN.items()), weighted, batch_size=1, seed=1)
@@ -194,7 +192,7 @@ def test_rows_of_weight_0_are_not_left_out_also_alone_in_their_batches(workers: 
 
 
 def test_a_rank_without_a_row_has_left_none_out() -> None:
-    loader = loader_of(rank=0, world_size=5, groups={"b": 1, "d": 3})
+    loader = loader_of(rank=0, world_size=5, groups={1: 1, 3: 3})
     assert len(list(loader)) == 1
     assert (loader.num_seen, loader.num_left_out) == (0, 0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lightkit.data.tables.opening import open_table
+from lightkit.data.tables.source import open_table
 from lightkit.errors import ConfigError, DataError
 from tests.data.tables.conftest import ObjectStore, WriteDelta, WriteParquet
 
@@ -18,10 +18,7 @@ ROWS = {"x": list(range(5)), "label": ["a", "b", "a", "b", "a"]}
 def xs(table: object) -> list[int]:
     snapshot = open_table(str(table))
     return [
-        x
-        for group in snapshot.fragments
-        for batch in group.read(["x"], batch_rows=2)
-        for x in batch.column(0).to_pylist()
+        x for group in snapshot.groups for batch in group.read(["x"], batch_rows=2) for x in batch.column(0).to_pylist()
     ]
 
 
@@ -39,7 +36,7 @@ def test_an_address_of_this_machine_is_a_path(write_parquet: WriteParquet) -> No
 def test_a_snapshot_reads_the_same_after_it_was_sent_elsewhere(write_delta: WriteDelta) -> None:
     snapshot = open_table(str(write_delta(ROWS)))
     sent = pickle.loads(pickle.dumps(snapshot))
-    assert [batch.to_pylist() for batch in sent.fragments[0].read(["label", "x"], batch_rows=9)] == [
+    assert [batch.to_pylist() for batch in sent.groups[0].read(["label", "x"], batch_rows=9)] == [
         [{"label": label, "x": x} for x, label in zip(*ROWS.values(), strict=True)]
     ]
     assert sent.fingerprint == snapshot.fingerprint
@@ -114,7 +111,7 @@ def test_tables_in_an_object_store_are_read_from_another_process(
         assert (snapshot.kind, snapshot.num_rows, snapshot.is_local) == (kind, 5, False)
         assert snapshot.fingerprint == open_table(str(folder)).fingerprint
         assert "secret" not in repr(snapshot)
-        groups += snapshot.fragments
+        groups += snapshot.groups
     (tmp_path / "groups").write_bytes(pickle.dumps(groups))
     code = (
         "import pickle, sys; groups = pickle.load(open(sys.argv[1], 'rb'));"

@@ -51,7 +51,7 @@ def test_versions_that_do_not_fit_are_told_with_what_reads_the_same_files(
 
 def test_those_that_fit_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, WORKS)
-    assert PetastormTable("nowhere").asked.places == {"train": "nowhere"}
+    assert PetastormTable("nowhere").places == {"train": "nowhere"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.data.tables.table import Table
+from lightkit.data.tables.module import Table
 from tests.data.tables.conftest import ObjectStore, WriteDelta
 
 NUMBERS = {"x": [float(n) for n in range(12)], "label": [float(n) for n in range(12)]}

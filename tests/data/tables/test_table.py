@@ -22,8 +22,8 @@ from PIL import Image
 from pytorch_lightning import Callback, LightningModule, Trainer, seed_everything
 from pytorch_lightning.trainer.states import TrainerFn
 
-from lightkit.data.tables.batches import TableImages
-from lightkit.data.tables.table import Table
+from lightkit.data.tables.loader import TableImages
+from lightkit.data.tables.module import Table
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.reading import UnreadableImageError
 

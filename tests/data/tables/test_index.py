@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,13 +17,10 @@ from PIL import Image
 
 from lightkit.data.image_index import index_images
 from lightkit.data.splits import Split, split_of
-from lightkit.data.tables import indexing
-from lightkit.data.tables.columns import columns_of
-from lightkit.data.tables.index import Index
-from lightkit.data.tables.indexing import index_of
-from lightkit.data.tables.opening import open_table
-from lightkit.data.tables.scan import Rules, Scanned, scan
-from lightkit.data.tables.snapshot import RowGroup, Snapshot
+from lightkit.data.tables import index as indexes
+from lightkit.data.tables.columns import find_columns
+from lightkit.data.tables.index import Index, index_table
+from lightkit.data.tables.source import Snapshot, open_table
 from lightkit.errors import ConfigError, DataError
 from tests.data.tables.conftest import WriteDelta, WriteParquet, delete_by_vector
 
@@ -34,23 +32,22 @@ def indexed(
     table: Path, *, features: str | None = "x", index: Mapping[str, Any] | None = None, **columns: Any
 ) -> Index:
     snapshot = open_table(str(table))
-    return index_of(snapshot, columns_of(snapshot.schema, features=features, **columns), **(index or {}))
+    return index_table({None: snapshot}, find_columns(snapshot.schema, features=features, **columns), **(index or {}))
 
 
 def selected(index: Index, split: Split) -> list[Any]:
-    return [row for group, _ in index.rows(split) for row in index.select(group, split)]
+    return [row for group, _ in index.rows(split) for row in index.read(group, split)]
 
 
 def test_without_splits_all_rows_are_for_training(write_parquet: WriteParquet) -> None:
     index = indexed(write_parquet(LETTERS))
     assert index.counts == {"train": 6, "val": 0, "test": 0}
     assert index.class_names == ["a", "b"]
-    assert index.class_counts["train"] == {"a": 3, "b": 3}
     assert [num for _, num in index.rows("train")] == [2, 2, 2]
     assert [(row.features.tolist(), row.label) for row in selected(index, "train")] == [
         ([x], 1 - x % 2) for x in range(6)
     ]  # fmt: skip
-    assert selected(index, "train")[3].place.endswith("part-0.parquet, row 3")
+    assert selected(index, "train")[3].name.endswith("part-0.parquet, row 3")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ def test_classes_are_sorted_as_what_they_are(write_parquet: WriteParquet, labels
     assert index.class_names == names
     plain = [str(label).lower() for label in (labels if isinstance(labels, list) else labels.to_pylist())]
     assert [row.label for row in selected(index, "train")] == [names.index(label) for label in plain]
-    assert index.labels(index.groups[0], "train") == [names.index(label) for label in plain[:2]]
+    assert index.labels(0, "train") == [names.index(label) for label in plain[:2]]
 
 
 def test_floats_are_values_with_mean_and_spread(write_parquet: WriteParquet) -> None:
@@ -151,15 +148,15 @@ def test_equal_features_and_labels_go_the_same_way(write_parquet: WriteParquet) 
 
 
 def test_tables_may_be_a_split_each(write_parquet: WriteParquet, tmp_path: Path) -> None:
-    tables: dict[Split, Snapshot] = {}
+    tables: dict[Split | None, Snapshot] = {}
     for split in SPLITS:
         write_parquet({"x": [SPLITS.index(split)], "label": ["a"]}, f"{split}/part.parquet")
         tables[split] = open_table(str(tmp_path / "table" / split))
-    columns = columns_of(tables["train"].schema, features="x")
-    index = index_of(tables, columns, val_fraction=0.5)
+    columns = find_columns(tables["train"].schema, features="x")
+    index = index_table(tables, columns, val_fraction=0.5)
     assert [[row.features.tolist() for row in selected(index, split)] for split in SPLITS] == [[[0]], [[1]], [[2]]]
     with pytest.raises(ConfigError, match=r"split: column 'x' has no effect on tables that are a split each"):
-        index_of(tables, replace(columns, split="x"))
+        index_table(tables, replace(columns, split="x"))
 
 
 def test_a_table_of_a_split_that_lacks_a_column_is_named(write_parquet: WriteParquet, tmp_path: Path) -> None:
@@ -167,7 +164,7 @@ def test_a_table_of_a_split_that_lacks_a_column_is_named(write_parquet: WritePar
     write_parquet({"x": [0.0], "lable": ["a"]}, "val/a.parquet")
     train, val = (open_table(str(tmp_path / "table" / split)) for split in ("train", "val"))
     with pytest.raises(DataError, match=r"val table, .*val: data\.init_args\.label: .* did you mean 'lable'\?"):
-        index_of({"train": train, "val": val}, columns_of(train.schema, features="x"))
+        index_table({"train": train, "val": val}, find_columns(train.schema, features="x"))
 
 
 def test_a_class_that_training_lacks_is_told_with_its_first_row(write_parquet: WriteParquet) -> None:
@@ -213,7 +210,7 @@ def test_a_row_that_cannot_be_used_is_left_out_and_listed(
     index = indexed(table, **arguments)
     assert (index.counts["train"], index.num_bad) == (2, 1)
     assert [(defect.name, defect.reason) for defect in index.defects] == [(f"{table}/part-0.parquet, row 1", reason)]
-    assert [row.place.rpartition(" ")[2] for row in selected(index, "train")] == ["0", "2"]
+    assert [row.name.rpartition(" ")[2] for row in selected(index, "train")] == ["0", "2"]
 
 
 def test_bad_rows_are_refused_from_a_share_on_or_in_any_case(write_parquet: WriteParquet) -> None:
@@ -248,7 +245,7 @@ def test_a_list_column_of_nothing_but_nulls_is_refused(write_parquet: WriteParqu
 
 
 def test_too_many_classes_are_refused(write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "MAX_CLASSES", 3)
+    monkeypatch.setattr(indexes, "MAX_CLASSES", 3)
     table = write_parquet({"x": list(range(6)), "label": list(range(6))})
     with pytest.raises(DataError, match=r"more than 3 different values, too many for classes\. Set .*target to value"):
         indexed(table)
@@ -259,11 +256,13 @@ def test_a_second_look_is_spared_until_the_table_or_a_rule_changes(
 ) -> None:
     looked: list[int] = []
 
-    def noting(group: RowGroup, rules: Rules) -> Scanned:
-        looked.append(group.number)
-        return scan(group, rules)
+    plain = indexes._scan
 
-    monkeypatch.setattr(indexing, "scan", noting)
+    def noting(number: int, *args: Any) -> Any:
+        looked.append(number)
+        return plain(number, *args)
+
+    monkeypatch.setattr(indexes, "_scan", noting)
     table = write_parquet(LETTERS)
     first = indexed(table)
     again = indexed(table)
@@ -280,13 +279,12 @@ def test_an_index_reads_the_same_after_it_was_sent_elsewhere(write_parquet: Writ
     index = indexed(write_parquet(LETTERS))
     sent = pickle.loads(pickle.dumps(index))
     (first, _), *_ = sent.rows("train")
-    assert [row.label for row in sent.select(first, "train")] == [1, 0]
-    assert [row.label for row in sent.select(first, "train", start=1)] == [0]
-    assert [row.label for row in sent.select(first, "train", stop=1)] == [1]
+    assert [row.label for row in sent.read(first, "train")] == [1, 0]
+    assert [row.label for row in sent.read(first, "train", start=1)] == [0]
 
 
 def test_an_index_works_where_nothing_can_be_kept(write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "index_folder", lambda key: None)
+    monkeypatch.setattr(indexes, "cache_folder", lambda: None)
     index = pickle.loads(pickle.dumps(indexed(write_parquet(LETTERS))))
     assert len(selected(index, "train")) == 6
 
@@ -296,7 +294,7 @@ def test_deleted_rows_are_in_no_split(write_delta: WriteDelta) -> None:
     delete_by_vector(table, [0, 3])
     index = indexed(table)
     assert [row.features.tolist() for row in selected(index, "train")] == [[1], [2], [4], [5]]
-    assert [row.place.rpartition(" ")[2] for row in selected(index, "train")] == ["1", "2", "4", "5"]
+    assert [row.name.rpartition(" ")[2] for row in selected(index, "train")] == ["1", "2", "4", "5"]
 
 
 def test_tensors_keep_their_shape_and_images_their_bytes(write_parquet: WriteParquet) -> None:
@@ -364,9 +362,9 @@ def test_other_labels_and_features_are_other_data(write_parquet: WriteParquet) -
 def test_a_table_within_another_keeps_its_own_rows(write_parquet: WriteParquet, tmp_path: Path) -> None:
     write_parquet({"x": [0, 1, 2], "label": ["a", "b", "a"]}, "nf/a.parquet")
     write_parquet({"x": [3, 4], "label": ["a", "b"]}, "nf/val/b.parquet")
-    places: dict[Split, Path] = {"train": tmp_path / "table" / "nf", "val": tmp_path / "table" / "nf" / "val"}
+    places: dict[Split | None, Path] = {"train": tmp_path / "table" / "nf", "val": tmp_path / "table" / "nf" / "val"}
     tables = {split: open_table(str(place)) for split, place in places.items()}
-    index = index_of(tables, columns_of(tables["train"].schema, features="x"))
+    index = index_table(tables, find_columns(tables["train"].schema, features="x"))
     assert index.counts == {"train": 5, "val": 2, "test": 0}
     assert [row.features.item() for row in selected(index, "train")] == [0, 1, 2, 3, 4]
     assert [row.features.item() for row in selected(index, "val")] == [3, 4]
@@ -389,7 +387,7 @@ def test_of_a_class_that_is_held_out_one_row_is_trained_on(write_parquet: WriteP
     fractions = {"val_fraction": 0.3, "test_fraction": 0.2}
     for index in (indexed(table, key="who", index=fractions) for _ in range(2)):  # found, and kept
         assert index.class_names == ["a", "b", "rare"]
-        assert (index.class_counts["train"]["rare"], index.class_counts["val"]["rare"]) == (1, 2)
+        assert [row.label for row in selected(index, "val")].count(2) == 2
         digests = {x: hashlib.sha256(str(x).encode()).hexdigest() for x in rows["x"][60:]}
         (trained,) = (int(row.features[0]) for row in selected(index, "train") if row.label == 2)
         assert digests[trained] == max(digests.values())  # as in a folder of images
@@ -444,3 +442,45 @@ def test_splits_far_from_their_fractions_are_told_with_the_reason(write_parquet:
     (note,) = uneven.notes
     assert f"{uneven.counts['val']} of 400 rows for val_fraction 0.3" in note
     assert "rows with equal 'who' (data.init_args.key) go into the same split, and there are only 3" in note
+
+
+@pytest.mark.parametrize("file", ["index.json", "codes"])
+@pytest.mark.parametrize("damage", ["missing", "cut short", "other"])
+def test_a_kept_index_that_is_damaged_is_made_again(
+    write_parquet: WriteParquet, cache_home: Path, file: str, damage: str
+) -> None:
+    table = write_parquet(LETTERS)
+    before = indexed(table)
+    (path,) = cache_home.glob(f"tables/*/{file}")
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes(content[:-1] if damage == "cut short" else b"{}")
+    again = indexed(table)
+    assert (again.fingerprint, again.counts) == (before.fingerprint, before.counts)
+    assert path.read_bytes() == content
+
+
+def test_an_index_that_no_run_has_used_for_months_is_removed(write_parquet: WriteParquet, cache_home: Path) -> None:
+    table = write_parquet(LETTERS)
+    folders = []
+    for fraction in (0.0, 0.3):
+        indexed(table, index={"val_fraction": fraction})
+        (folder,) = [path.parent for path in cache_home.glob("tables/*/codes") if path.parent not in folders]
+        folders.append(folder)
+    for folder in folders:
+        os.utime(folder, (0, 0))
+    indexed(table, index={"val_fraction": 0.3})
+    indexed(table, index={"val_fraction": 0.4})
+    assert [folder.exists() for folder in folders] == [False, True]
+
+
+def test_an_index_that_cannot_be_kept_is_a_warning(
+    write_parquet: WriteParquet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **options: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    assert indexed(write_parquet(LETTERS)).counts["train"] == 6
+    assert "the table's index cannot be kept (No space left on device)" in caplog.text
