@@ -24,6 +24,7 @@ tolerance          ``rtol``, ``atol`` of the comparison, and ``of_largest``: rel
 parity             by batch size: ``max_abs``, ``max_rel`` (of the largest output), ``outputs`` compared, ``outside``;
                    ``of_spread`` if it is limited
 metrics            ``scored``; then ``eager``, ``exported`` (metric -> value) and ``tolerance``, else the ``reason``
+verified_on        ``processor`` and ``instruction_sets`` of the machine of the proof
 loaded             which of torch, lightkit, pytorch_lightning, torchvision, onnxruntime the proof's process had loaded
 threads            of file and eager model
 latency            ``exported`` and ``eager``: by batch size ``median_s``, ``p95_s``, ``repetitions``
@@ -56,6 +57,7 @@ from lightkit.export.proof import Mismatch, Proof, Reference, prove
 from lightkit.export.samples import EvaluationSamples
 from lightkit.export.target import ExportTarget, WriteOptions, clone_inputs
 from lightkit.hardware.packages import describe_packages
+from lightkit.hardware.processor import cpu_model, instruction_sets
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import flush, read_json, write_json
 from lightkit.version import __version__
@@ -106,6 +108,7 @@ class Artefact:
             "tolerance": asdict(proof.tolerance),
             "parity": {str(size): found.as_dict() for size, found in proof.comparisons.items()},
             "metrics": proof.score.as_dict(),
+            "verified_on": {"processor": cpu_model(), "instruction_sets": instruction_sets()},
             "loaded": list(proof.loaded),
             "threads": proof.threads,
             "latency": {"exported": proof.latency, "eager": proof.eager_latency},

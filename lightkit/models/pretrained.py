@@ -93,9 +93,13 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
 
 
 def _unreadable(path: Path, error: Exception) -> str:
+    reason = re.search(r"WeightsUnpickler error:\s*(\S.*)", str(error))  # in the midst of advice on weights_only
+    advice = " --trust on the command line reads it: say that where you know who made it." if reason else ""
+    said = reason[1] if reason else (str(error) or type(error).__name__).splitlines()[0]
+    if reason is None and isinstance(error, pickle.UnpicklingError):
+        said = "a pickle that torch.save has not written"
     return (
-        f"{_KEY}: {path} cannot be read as a state dict (cut short, or not saved by torch.save of tensors alone): "
-        f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        f"{_KEY}: {path} cannot be read as a state dict (cut short, or more than tensors): {said.rstrip('.')}.{advice}"
     )
 
 

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ STANDARD_OUTPUT = Path("-")
 DEFAULT_TOP_K = 3
 """Number of classes of each image, if there are as many."""
 _ROW_GROUP = 4096  # rows of Parquet in memory
+_FORMULA = ("=", "+", "-", "@")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # not tabs and line breaks, which CSV quotes
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -116,6 +119,10 @@ class RowWriter(Protocol):
         """Write the rest."""
 
 
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
 class _Csv:
     def __init__(self, path: Path, columns: PredictionColumns) -> None:
         self._file: TextIO = sys.stdout if path == STANDARD_OUTPUT else path.open("w", newline="", encoding="utf-8")
@@ -125,7 +132,14 @@ class _Csv:
         self._writer.writerow(columns.names)
 
     def add(self, row: Sequence[Any]) -> None:
-        self._writer.writerow([self._format(cell) if isinstance(cell, np.float32) else cell for cell in row])
+        """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is."""
+        cells = [_CONTROL.sub(_escape, cell) if isinstance(cell, str) else cell for cell in row]
+        for at, cell in enumerate(cells):
+            if isinstance(cell, str) and cell[:1] in _FORMULA:
+                cells[at] = f"{'./' if at == 0 else chr(39)}{cell}"
+            elif isinstance(cell, np.float32):
+                cells[at] = self._format(cell)
+        self._writer.writerow(cells)
 
     def close(self) -> None:
         self._file.flush() if self._file is sys.stdout else self._file.close()

@@ -280,6 +280,15 @@ def test_int8_has_whole_weights_with_a_scale_for_each_channel(reduced: Path) -> 
     assert (given.dtype, given.shape) == (np.float32, (2, 2))
 
 
+def test_int8_weights_do_not_saturate_on_any_processor(reduced: Path) -> None:
+    kernels = [values for values in weights_of(reduced / "model.int8.onnx").values() if values.dtype == np.int8]
+    largest = max(int(np.abs(values.astype(int)).max()) for values in kernels if values.ndim > 1)
+    assert 2 * 255 * largest < 2**15, "two products are added in 16 bits where there is no VNNI"
+    verified = entry_of(reduced / "model.int8.onnx")["verified_on"]
+    assert set(verified) == {"processor", "instruction_sets"}
+    assert isinstance(verified["instruction_sets"], list)
+
+
 @pytest.mark.parametrize(
     ("name", "precision"),
     [("model.onnx", "float32"), ("model.half.onnx", "float16"), ("model.int8.onnx", "int8")],

@@ -261,6 +261,24 @@ def test_the_table_on_standard_output_is_all_that_is_there(place: Workspace) -> 
     assert "images 5" in result.err
 
 
+def test_no_cell_of_a_csv_table_is_a_formula_or_a_code_of_a_terminal(place: Workspace) -> None:
+    names = ["=2+3.png", "@sum.png", "-1.png", "\x1b[31mred.png"]
+    for name in names:
+        (place.folder / name).write_bytes((place.folder / "new" / "a.png").read_bytes())
+    with place.write("odd.txt", "\n".join([*names, "=missing.png"])).open("rb") as lines:
+        result = place.run("predict", "--model", MODEL, "-", "--output", "odd.csv", stdin=lines).ok()
+    assert result.err.count("\x1b") == 0
+    rows = table(place, "odd.csv")
+    assert [row["path"] for row in rows] == [
+        "./=2+3.png",
+        "./@sum.png",
+        "./-1.png",
+        "\\x1b[31mred.png",
+        "./=missing.png",
+    ]
+    assert [cell for row in rows for cell in row.values() if cell[:1] in ("=", "+", "-", "@")] == []
+
+
 def test_the_table_is_called_predictions_csv(place: Workspace) -> None:
     place.run("predict", "--model", MODEL, "new").ok()
     assert len(table(place)) == len(NEW)

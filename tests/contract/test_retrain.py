@@ -226,7 +226,7 @@ def test_the_stages_of_a_retrain_are_forked_from_one_process(rejected: tuple[Wor
         (["--unchanged-ok"], r"--unchanged-ok.*--if-changed"),
         (["--reason", "why not"], r"--reason.*gate\.metric"),
         (["--gate.min=0.8"], r"gate\.min.*metric"),
-        (["--gate.metric=test/loss"], r"gate: there is no rule.*--gate\.min=VALUE"),
+        (["--gate.metric=test/loss"], r"gate: there is no rule.*--gate\.max=VALUE"),
     ],
     ids=["run", "gate", "stage", "reserve", "deadline", "unchanged-ok", "reason", "metric", "rule"],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,13 @@ class Touches:
 
     def __reduce__(self) -> Any:
         return os.system, (f"touch {CANARY}",)
+
+
+class Prints:
+    """Would print when it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("printed",)
 
 
 @pytest.fixture(scope="session")
@@ -135,6 +143,24 @@ def test_nothing_but_the_command_line_allows_code(
     assert result.code == 2
     assert re.search(says, result.err)
     assert not (hostile.folder / CANARY).exists()
+
+
+@pytest.mark.parametrize("kind", ["function", "pickle"])
+def test_no_error_advises_to_load_weights_as_code(workspace: Workspace, kind: str) -> None:
+    if kind == "function":
+        torch.save({"weight": Prints()}, workspace.folder / "weights.pt")
+    else:
+        (workspace.folder / "weights.pt").write_bytes(pickle.dumps({"weight": 1}, protocol=5))
+    words = (
+        "--model=ImageClassifier",
+        "--model.num_classes=2",
+        "--model.weights=weights.pt",
+        "--input-shape=1,3,32,32",
+    )
+    result = workspace.run("export", *words, "--output", "none")
+    assert (result.code, result.out) == (2, "")
+    assert re.search(r"weights\.pt.*--trust", result.err)
+    assert not re.search(r"weights_only`? set|do those steps|Re-running", result.err)
 
 
 def test_weights_only_false_is_told_to_have_no_effect(content: dict[str, Any], workspace: Workspace) -> None:
