@@ -15,6 +15,7 @@ from lightkit.errors import ConfigError
 
 _LONGEST_CLASS_NAME = 500
 _MOST_PACKAGES = 50
+_GROUPS = ("trainer", "run", "launch", "watchdog", "gate", "accelerator")
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def lightning_config(tree: MappingNode, layering: MergeRules) -> LightningConfig
     Raises:
         ConfigError: If there are named entries, and ``trainer`` is no mapping to take them.
     """
-    values: dict[str, Any] = plain(tree)
+    # An empty section sets nothing; jsonargparse would take its null for the section.
+    values = {key: value for key, value in plain(tree).items() if value is not None or key not in _GROUPS}
     paths: dict[KeyPath, KeyPath] = {}
     given = tree.entries.get("trainer")
     for section in layering.default_classes:

@@ -50,7 +50,7 @@ from lightkit.errors import ConfigError
 _HARDWARE = {*OLD_TRAINER_KEYS, "accelerator", "devices", "strategy", "precision", "num_nodes"}
 _CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
 _ENTRIES = ("callbacks", "logger")
-_ELSEWHERE = ("accelerator", "ckpt_path", "config", "extends", "fit", "launch", "predict", "test", "validate")
+_ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "gate", "launch", "predict", "test", "validate")
 """Top-level keys that other modules check."""
 _DROPPED = ("$schema", "__path__")
 """Keys that jsonargparse drops wherever they stand."""
@@ -71,6 +71,7 @@ _WORD_CLASSES = {
 }
 _OWN_STRATEGIES = {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *STRATEGY_CLASSES}
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_MAX_SEED = 2**32 - 1  # NumPy's
 _LONGEST_WORD = 80  # a longer text is no misspelt word, and takes long to compare
 Argument = Mapping[str, Any]
 Schema = dict[str, Any]
@@ -165,11 +166,17 @@ class _Validator:
         known = {*top, *_CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
         if key in known:
             self._check_value((key,), node, data["top"][key])
+            seed = read_scalar(str(plain(node))) if key == "seed_everything" else None
+            if isinstance(seed, int) and not 0 <= seed <= _MAX_SEED:
+                says = f"expected true, false or an integer from 0 to {_MAX_SEED}, got {cut(str(seed))}"
+                self._report((key,), says, node)
             return
         base = key.removesuffix("+")
         hint = f"; {base} takes no list" if base in known else near(base, known)
         if base == "trust":
-            hint = "; --trust is said on the command line, and by no config"
+            hint = "; --trust is given on the command line, and by no config"
+        elif base == "config":
+            hint = "; files below this one stand under extends"
         elif not hint:
             inside = [f"{name}.{base}" for name, section in data["sections"].items() if base in section["arguments"]]
             hint = f"; did you mean {' or '.join(map(repr, inside))}?" if inside else ""
@@ -278,7 +285,7 @@ class _Validator:
     def _check_classless(self, path: KeyPath, node: MappingNode, bases: Sequence[Schema], *, has_default: bool) -> None:
         """Check a mapping without class_path, which jsonargparse takes for arguments of the base or the default."""
         self.result.unverified.append(path)
-        given = [key for key, child in node.entries.items() if not _is_hollow(child)]
+        given = list(node.entries)
         if has_default or not given:
             return
         for base in bases:
@@ -445,9 +452,7 @@ class _Validator:
             self.result.problems.append((path, mistake(f"{dotted(path)}: {says}", *places)))
 
     def _report_unknown(self, path: KeyPath, says: str, node: Node) -> None:
-        """Report an unknown key, unless nothing stands below it, which jsonargparse passes over."""
-        if not _is_hollow(node):
-            self._report(path, says, node, at_key=True)
+        self._report(path, says, node, at_key=True)
 
     def _report_key_type(self, path: KeyPath, node: Node) -> None:
         """Report a key that is no text, such as ``5`` or ``true``."""
@@ -475,11 +480,6 @@ def _is_foreign(text: str, schema: ConfigSchema) -> bool:
     if not _DOTTED.fullmatch(text):
         return False
     return text in schema.data["apart"] or schema.path_of(text) is None or not schema.counts(text)
-
-
-def _is_hollow(node: Node) -> bool:
-    """Tell whether a mapping holds nothing, or nothing but such mappings."""
-    return isinstance(node, MappingNode) and all(_is_hollow(child) for child in node.entries.values())
 
 
 def _takes_lists(argument: Argument | None) -> bool:

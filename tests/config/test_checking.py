@@ -41,7 +41,7 @@ def told(findings: ValidationResult) -> list[str]:
 
 
 WRONG = {
-    "unknown top-level key": ("modle: {}\nmodle2: 3", "modle2: no such key; did you mean 'model'?"),
+    "unknown top-level key": ("modle: {}", "modle: no such key; did you mean 'model'?"),
     "key of another command": ("return_predictions: true", "return_predictions: no such key"),
     "unknown argument of the trainer": (
         "trainer: {detect_anomally: true}",

@@ -308,6 +308,58 @@ def test_a_hostile_file_is_an_error_in_little_memory_and_runs_nothing(
     assert found.is_as_before
 
 
+# -- every section, with a value of each wrong type -------------------------------------------------------------------
+
+MAPPINGS_ALONE = ("trainer", "run", "launch", "watchdog", "gate", "callbacks", "logger", "fit")
+CLASSES = ("model", "data", "optimizer", "lr_scheduler")
+WRONG_TYPES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(MAPPINGS_ALONE, ("5", "2.5", "true", "text", "[a]")),
+    **dict.fromkeys(CLASSES, ("5", "2.5", "true", "[a]")),
+    "accelerator": ("5", "2.5", "true", "text", "[a]"),
+    "seed_everything": ("2.5", "text", "[a]", "{a: 1}", "-1", "1" + 40 * "0"),
+    "ckpt_path": ("5", "2.5", "true", "[a]", "{a: 1}"),
+    "config": ("5", "2.5", "true", "text", "[a]", "{a: 1}"),
+    "modle": ("5", "{}", "text"),
+}
+OF_WRONG_TYPE = [(section, value) for section, values in WRONG_TYPES.items() for value in values]
+EMPTY = (*MAPPINGS_ALONE, "accelerator", "optimizer", "lr_scheduler", "ckpt_path", "extends")
+
+
+@pytest.fixture(scope="module")
+def told_of_types(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """What `check` and `fit` say of each section with a value of a wrong type."""
+    base = tmp_path_factory.mktemp("types")
+    commands = {}
+    for number, (section, value) in enumerate(OF_WRONG_TYPE):
+        folder = lay_out("", base / str(number))
+        (folder / "wrong.yaml").write_text(f"{section}: {value}\n", encoding="utf-8")
+        is_first = WRONG_TYPES[section][0] == value
+        for command in ("check", "fit") if is_first else ("check",):
+            words = (command, "-c", "small.yaml", "-c", "wrong.yaml")
+            commands[f"{command} {section}: {value}"] = Command(words, folder)
+    return bench(commands)
+
+
+@pytest.mark.parametrize(("section", "value"), OF_WRONG_TYPE, ids=[f"{row[0]}: {row[1][:9]}" for row in OF_WRONG_TYPE])
+def test_a_section_of_a_wrong_type_is_one_error_at_its_place(
+    section: str, value: str, told_of_types: dict[str, Told]
+) -> None:
+    found = told_of_types[f"check {section}: {value}"]
+    assert (found.code, found.out) == (2, ""), found.err
+    assert re.match(rf"error: (\S+: )?{section}(\.class_path)?: \S+ \S+", found.err), found.err
+    assert found.err.count("error: ") == 1, found.err
+    assert "\n  --> wrong.yaml:1:" in found.err
+    assert told_of_types.get(f"fit {section}: {value}", found) == found
+
+
+def test_an_empty_section_sets_nothing(bench: Bench, tmp_path: Path) -> None:
+    folder = lay_out("", tmp_path / "empty")
+    (folder / "empty.yaml").write_text("".join(f"{section}:\n" for section in EMPTY), encoding="utf-8")
+    words = ("fit", "-c", "small.yaml", "-c", "empty.yaml", "trainer.fast_dev_run=true", "--quiet")
+    told = bench({"empty": Command(words, folder)})["empty"]
+    assert (told.code, told.err) == (0, "")
+
+
 # -- how it is told ---------------------------------------------------------------------------------------------------
 
 TERMINAL = r"""
