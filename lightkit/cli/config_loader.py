@@ -104,6 +104,16 @@ class LoadedConfig:
     resolved: config.Resolved
     base: runs.Run | None
 
+    @property
+    def default_name(self) -> str:
+        """Name of the job where the config has none: that of the base run, or of the first config file."""
+        return self.base.name if self.base is not None else first_file_name(self.arguments)
+
+
+def first_file_name(arguments: config.Arguments) -> str:
+    """Return the name of the first config file without its suffix, or `default` where there is no file."""
+    return Path(arguments.files[0]).stem if arguments.files else "default"
+
 
 def options_of(command: str) -> dict[str, Takes]:
     """Return the options of a command, and whether each takes a value."""

@@ -15,7 +15,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit import config, runs
-from lightkit.cli.config_loader import STAGES, load_config, options_of, resolve_settings
+from lightkit.cli.config_loader import STAGES, first_file_name, load_config, options_of, resolve_settings
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.predict_options import check_predict_options
@@ -115,11 +115,9 @@ class RunContext:
 
     @property
     def default_name(self) -> str:
-        """Name of the job where the config has none: that of the base run, or of the last config file."""
-        if self.base is not None:
-            return self.base.name
-        files = config.split_arguments(self.words, options=options_of(self.command), takes_inputs=True).files
-        return Path(files[-1]).stem if files else "default"
+        """Name of the job where the config has none: that of the base run, or of the first config file."""
+        arguments = config.split_arguments(self.words, options=options_of(self.command), takes_inputs=True)
+        return self.base.name if self.base is not None else first_file_name(arguments)
 
     def attach_notifier(self, notifier: CommandNotifier) -> None:
         """Let the command's notifier send the beginning, now that the config is known.

@@ -61,7 +61,7 @@ _KEYS = {
     "callbacks.checkpoint.monitor=auto": "metric that decides which epoch is best",
     "logger.NAME": "tensorboard, csv, mlflow, comet",
     "optimizer, lr_scheduler": "a class: --optimizer=SGD --optimizer.lr=0.1",
-    "run.name=null": "name of the job; null: the last file's name",
+    "run.name=null": "name of the job; null: the first file's name",
     "run.root=runs": "folder of all runs",
     "run.resume=auto": "auto, never, or a run's folder to go on in",
     "seed_everything=true": "seed of all random numbers; true: any",

@@ -8,10 +8,9 @@ from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.config_loader import WITH_MODEL, load_config, options_of
+from lightkit.cli.config_loader import WITH_MODEL, first_file_name, load_config, options_of
 from lightkit.config import Problems, Resolved, mistake, read_scalar, split_arguments
 from lightkit.errors import PIPE_CLOSED, ConfigError, DataChanged, Interrupted, LightkitError, told_interruption
 from lightkit.launch import INHERITED, LAUNCH, this_rank
@@ -270,11 +269,11 @@ def _build_notifier(entry: dict[str, Any]) -> Notifier | None:
 
 
 def find_job_name(resolved: Resolved, command: str, words: Sequence[str]) -> str:
-    """Return the name of a job, as far as it is known: that of the config, else of its last file."""
+    """Return the name of a job, as far as it is known: that of the config, else of its first file."""
     if name := _section(resolved, "run").get("name"):
         return str(name)
     arguments = split_arguments(words, options=options_of(command), takes_inputs=True, problems=Problems())
-    return Path(arguments.files[-1]).stem if arguments.files else "default"
+    return first_file_name(arguments)
 
 
 def _section(resolved: Resolved, name: str) -> dict[str, Any]:

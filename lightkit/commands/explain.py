@@ -27,7 +27,7 @@ from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS
 from lightkit.config.display import RedactedConfig, format_annotated, format_inline, format_origin, origin_fields
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.origins import NESTED_FILES
-from lightkit.config.tree import Items, MappingNode, Node, plain, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, put, supersede, walk
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
 
@@ -193,6 +193,13 @@ class _ExplainedConfig:
 
 def _resolve_for_explanation(loaded: LoadedConfig, problems: Problems) -> _ExplainedConfig:
     """Resolve the hardware keys of a config that may have mistakes, whether or not this machine has the hardware."""
+    run = loaded.resolved.tree.entries.get("run", MappingNode({}, Origin("default")))
+    if isinstance(run, MappingNode) and ("name" not in run.entries or plain(run.entries["name"]) is None):
+        rule = "the base run's name" if loaded.base is not None else "the first -c file's name"
+        name = supersede(run.entries.get("name"), Leaf(loaded.default_name, Origin("default", rule)))
+        loaded = replace(
+            loaded, resolved=replace(loaded.resolved, tree=put(loaded.resolved.tree, ("run", "name"), name))
+        )
     resolved = drop_paths(loaded.resolved, _list_unusable(loaded.resolved))
     if loaded.base is not None:
         alone, resolved = collect_errors(

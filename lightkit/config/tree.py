@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Union
 
-from lightkit.config.origins import KeyPath, Origin
+from lightkit.config.origins import KeyPath, Origin, mistake
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,23 @@ def rebuild(node: Node, change: Callable[[KeyPath, Node], Node | None], path: Ke
         pairs = [pair for index, child in enumerate(node.items) for pair in visit(index, child)]
         return replace(node, items=tuple(child for _, child in pairs))
     return node
+
+
+def put(table: MappingNode, path: KeyPath, node: Node) -> MappingNode:
+    """Copy a tree with a value at a path, whose sections are made where they are missing.
+
+    Raises:
+        ConfigError: If something above the place is no mapping.
+    """
+    key, *rest = path
+    inner = table.entries.get(key)
+    if rest:
+        if inner is None or plain(inner) is None:
+            inner = MappingNode({}, node.origin)
+        if not isinstance(inner, MappingNode):
+            raise mistake(f"{key}: expected a mapping, got {plain(inner)!r}", inner.origin)
+        node = put(inner, tuple(rest), node)
+    return replace(table, entries={**table.entries, key: node})
 
 
 def supersede(lower: Node | None, upper: Node) -> Node:

@@ -18,7 +18,7 @@ class RunSettings:
     """Where a run's folder is, and whether an interrupted run goes on in its own.
 
     Args:
-        name: Name of the job. `null`: the name of the last config file.
+        name: Name of the job. `null`: the name of the first config file.
         root: Folder of all runs.
         resume: `auto`: go on in the newest run of this name if it was interrupted and its config is the same;
             `never`: always begin a new run; or the path of a run folder to go on in, with this config.

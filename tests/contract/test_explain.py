@@ -104,6 +104,14 @@ KEYS: dict[str, tuple[Command, list[str]]] = {
         explain("--trainer.strategy=horovod", "--trainer.gpus=2", "launch.processes"),
         ["launch.processes: 2", "--trainer.gpus=2"],
     ),
+    "a_jobs_name_by_its_rule": (
+        Command(
+            ["explain", "-c", "gpus.yaml", "-c", "layers/two.yaml", "--run.name=null", "run.name"],
+            {**FILES, "layers/two.yaml": ""},
+            ENVIRON,
+        ),
+        ["run.name: gpus", "the first -c file's name"],
+    ),
     "an_element_of_a_list": (
         explain("trainer.callbacks.0.patience", file="listed.yaml"),
         ["trainer.callbacks.0.patience: 3", "listed.yaml:5:77"],

@@ -31,12 +31,14 @@ def fits(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> I
     workspace.write("my_project.py", MY_PROJECT)
     workspace.write("small.yaml", SMALL)
     workspace.write("configs/flowers.yaml", SMALL)
+    workspace.write("configs/overlay.yaml", "trainer: {max_epochs: 1}\n")
     steps = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]["check"]["steps"]
     lines = [step["run"] for step in steps if step.get("run", "").startswith("lightkit ")]
     job = ("-c", "small.yaml", "--trainer.max_epochs=1")
     commands = {name: Command(("fit", *job, f"--run.name={name}", *words)) for name, words in FITS.items()}
     commands |= {f"ci {number}": Command(tuple(shlex.split(line)[1:])) for number, line in enumerate(lines)}
     commands["before"] = Command((*job[:2], "fit", *job[2:], "--run.name=printed", "--print_config"))
+    commands["overlaid"] = Command(("fit", "-c", "small.yaml", "-c", "configs/overlay.yaml"))
     yield workspace.folder, run_batch(workspace, commands)
     workspace.close()
 
@@ -48,6 +50,13 @@ def test_without_a_logger_there_is_a_tensorboard_in_the_run_folder(fits: Fits) -
     folder, answers = fits
     answers["default"].ok()
     assert list(folder.glob("runs/default/2*-*/tensorboard/events.out.tfevents.*"))
+
+
+def test_a_job_has_the_name_of_its_first_config(fits: Fits) -> None:
+    folder, answers = fits
+    answers["overlaid"].ok()
+    assert list(folder.glob("runs/small/2*-*/summary.json"))
+    assert not (folder / "runs" / "overlay").exists()
 
 
 def test_no_logger_means_none(fits: Fits) -> None:

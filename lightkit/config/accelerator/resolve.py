@@ -55,7 +55,7 @@ from lightkit.config.accelerator.vocabulary import (
 from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, dotted, mistake
-from lightkit.config.tree import Leaf, MappingNode, Node, graft, plain
+from lightkit.config.tree import Leaf, MappingNode, graft, plain, put
 from lightkit.hardware import Machine
 
 _LAUNCHED = ("SLURM_NTASKS", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_LOCAL_SIZE")
@@ -290,7 +290,7 @@ def _write_targets(resolved: Resolved, targets: Targets) -> Resolved:
     for path in removed:
         tree = _remove(tree, path)
     for path, (node, _) in targets.items():
-        tree = _put(tree, path, node)
+        tree = put(tree, path, node)
     for path in [*removed, *targets]:
         references = {old: text for old, text in references.items() if old[: len(path)] != path}
         if path in targets and str(plain(targets[path][1].node)) == str(plain(targets[path][0])):
@@ -298,19 +298,6 @@ def _write_targets(resolved: Resolved, targets: Targets) -> Resolved:
             below = {old: text for old, text in resolved.references.items() if old[: len(source)] == source}
             references |= {(*path, *old[len(source) :]): text for old, text in below.items()}
     return replace(resolved, tree=tree, references=references)
-
-
-def _put(table: MappingNode, path: KeyPath, node: Node) -> MappingNode:
-    """Give a table with a node at a path, whose sections are made where they are missing."""
-    key, rest = path[0], path[1:]
-    if not rest:
-        return replace(table, entries={**table.entries, key: node})
-    inner = table.entries.get(key)
-    if inner is None or plain(inner) is None:
-        inner = MappingNode({}, node.origin)
-    if not isinstance(inner, MappingNode):
-        raise mistake(f"{key}: expected a mapping, got {plain(inner)!r}", inner.origin)
-    return replace(table, entries={**table.entries, key: _put(inner, rest, node)})
 
 
 def _remove(table: MappingNode, path: KeyPath) -> MappingNode:
