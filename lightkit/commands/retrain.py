@@ -35,6 +35,7 @@ from lightkit.cli.full_validation import open_context
 from lightkit.cli.job_lock import create_job_lock, find_job
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.config import mistake, near, read_scalar, shown_path
+from lightkit.config.secrets import find_plain_secrets
 from lightkit.errors import ConfigError, OutOfTime
 from lightkit.launch.plan import THREADS
 from lightkit.registry.gate import RECORD, read_gate, require_rule
@@ -246,6 +247,8 @@ def _check(context: RunContext, options: RetrainOptions) -> None:
             "trainer.fast_dev_run: leaves nothing that could be tested and promoted; use lightkit fit",
             resolved.origin_of("trainer.fast_dev_run"),
         )
+    if (plain_secret := next(find_plain_secrets(resolved.tree, resolved.references), None)) is not None:
+        raise plain_secret
     gate = read_gate(resolved)
     is_judged = gate.metric is not None
     if is_judged:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -95,6 +96,17 @@ def _is_qualified(key: str, before: str, last: str, value: Any) -> bool:
     return is_variable or _QUALIFIED[last] is None or before in (_QUALIFIED[last] or ())
 
 
+@cache
+def _is_near_secret(key: str) -> bool:
+    """Tell whether a key is most likely a slip of one that says that its value is secret: ``tokne``, ``api_kye``."""
+    words = [word.lower() for word in _WORD.findall(key)][-2:]
+    if not words or words[-1] in _QUALIFIED:
+        return False
+    alone = (*_SECRET_WORDS, *_SECRET_ENDS, "token")
+    pairs = difflib.get_close_matches(" ".join(words), _SECRET_PAIRS, n=1, cutoff=0.8) if len(words) > 1 else ()
+    return bool(pairs or difflib.get_close_matches(words[-1], alone, n=1, cutoff=0.8))
+
+
 def is_value(value: Any) -> bool:
     """Tell whether something stands there that can be a secret: a text or a number, and no reference to one."""
     if isinstance(value, str):
@@ -118,7 +130,8 @@ def mask_line(line: str) -> str:
     at = 0
     while setting := _SETTING.search(line, at):
         at = setting.start("value")
-        if is_secret_value(setting["key"].removesuffix("+").rpartition(".")[2], setting["value"]):
+        key = setting["key"].removesuffix("+").rpartition(".")[2]
+        if is_secret_value(key, setting["value"]) or (is_value(setting["value"]) and _is_near_secret(key)):
             return mask_credentials(line[:at]) + HIDDEN
     return mask_credentials(line)
 

@@ -181,7 +181,8 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
     layers = []
     for flag in flags:
         with problems.noted():
-            origin = Origin("flag", mask_line(flag.text))
+            shown = mask_line(f"{flag.key}={flag.value}").removeprefix(f"{flag.key}=")
+            origin = Origin("flag", flag.text.removesuffix(flag.value) + shown)
             keys = flag.key.split(".")
             if not all(keys):
                 raise ConfigError(f"{cut(flag.text)}: expected keys joined by single dots, such as trainer.max_epochs")

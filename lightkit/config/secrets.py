@@ -20,7 +20,7 @@ from lightkit.config.credentials import (
 )
 from lightkit.config.interpolation import escape
 from lightkit.config.origins import KeyPath, dotted, mistake
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain
 from lightkit.errors import ConfigError, LightkitError
 
 _SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
@@ -114,6 +114,16 @@ def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
             says = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; say its value again"
             hint = "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as it is"
             yield mistake(f"{says} {hint}", leaf.origin)
+
+
+def find_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> Iterator[ConfigError]:
+    """List the values that a run does not keep, and that its later stages would lack, each as an error at its place."""
+    for path, reference in references.items():
+        if HIDDEN in reference and path[-1] not in ("webhook_url", "heartbeat_url"):  # stages do without these
+            says = f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later stages need the value"
+            yield mistake(
+                f"{says}; write ${{oc.env:NAME}}, and set the variable", getattr(find(tree, path), "origin", None)
+            )
 
 
 def _leaves(node: Node, path: KeyPath, *, is_secret: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:

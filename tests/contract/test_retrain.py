@@ -227,8 +227,10 @@ def test_the_stages_of_a_retrain_are_forked_from_one_process(rejected: tuple[Wor
         (["--reason", "why not"], r"--reason.*gate\.metric"),
         (["--gate.min=0.8"], r"gate\.min.*metric"),
         (["--gate.metric=test/loss"], r"gate: there is no rule.*--gate\.max=VALUE"),
+        (["--logger.mlflow.tags={api_key: can-ary}"], r"logger\.mlflow\.init_args\.tags\.api_key: \*\*\*.*oc\.env"),
+        (["--logger.mlflow.tracking_uri=http://me:can-ary@127.0.0.1:9"], r"tracking_uri: .*\*\*\*.*oc\.env"),
     ],
-    ids=["run", "gate", "stage", "reserve", "deadline", "unchanged-ok", "reason", "metric", "rule"],
+    ids=["run", "gate", "stage", "reserve", "deadline", "unchanged-ok", "reason", "metric", "rule", "secret", "address"],
 )
 def test_what_cannot_be_meant_is_told_before_hours_of_training(
     workspace: Workspace, words: list[str], says: str
@@ -236,6 +238,7 @@ def test_what_cannot_be_meant_is_told_before_hours_of_training(
     result = workspace.run(*RETRAIN, *words)
     assert result.code == 2, result.err
     assert re.search(says, result.err)
+    assert "can-ary" not in result.err
     assert workspace.runs == []
 
 

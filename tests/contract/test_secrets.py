@@ -20,12 +20,14 @@ from tests.contract.examples import MY_PROJECT
 from tests.contract.tracked import AGAIN, ENVIRON, NUMBER, REFERRED, SAID, TOKEN, UNTRACKED, fit_tracked, write_tracked
 from tests.contract.workspace import ForkServer, Result, Workspace, load_checkpoint, read_events, read_json
 
+MISSPELT = "magpie-90c1"
+"""A secret under a key with a slip, which is in no variable."""
 FORMS = (
     *(b'can"ary', b'can\\"ary', b"can%22ary", b"can&quot;ary", b"ary/8d", b"ary%2F8d", b"8d+41", b"8d%2B41"),
-    *(str(NUMBER).encode(), REFERRED.encode()),
+    *(str(NUMBER).encode(), REFERRED.encode(), MISSPELT.encode()),
     *(hashlib.sha256(str(secret).encode()).hexdigest().encode() for secret in (SAID, NUMBER, REFERRED)),
 )
-SOURCES = ("tracked.yaml", "my_secrets.py", "broken.yaml")
+SOURCES = ("tracked.yaml", "my_secrets.py", "broken.yaml", "misspelt.yaml")
 
 
 @pytest.fixture(scope="session")
@@ -176,6 +178,12 @@ def test_commands_about_a_config_print_no_secret(words: tuple[str, ...], shows: 
 MISTAKES: dict[str, tuple[str, ...]] = {
     "same value elsewhere": (TOKEN, f"--trainer.max_epochs={SAID}"),
     "no option": (f"-token={SAID}",),
+    "a misspelt key": (f"--data.tokne={MISSPELT}",),
+    "a misspelt key and a word": ("--data.tokne", MISSPELT),
+    "a misspelt key of a class": (f"--data.init_args.pasword={MISSPELT}",),
+    "a misspelt key of nothing": (f"--logger.mlflow.api_kye={MISSPELT}",),
+    "a misspelt key in a file": ("-c", "misspelt.yaml"),
+    "a misspelt key in a mapping": (f"--data={{class_path: my_secrets.Guarded, init_args: {{tokne: '{MISSPELT}'}}}}",),
     "in a mapping": (f"--data={{class_path: my_secrets.Guarded, init_args: {{token: '{SAID}', cuont: x}}}}",),
     "broken file": (TOKEN, "-c", "broken.yaml"),
     "number": ("--trainer.max_epochs=${oc.env:TOKEN}",),
@@ -194,6 +202,7 @@ def mistaken(
     workspace.write("my_project.py", MY_PROJECT)
     write_tracked(workspace)
     workspace.write("broken.yaml", f"data:\n  token: '{SAID}\n")
+    workspace.write("misspelt.yaml", f"model:\n  init_args: {{api_kye: '{MISSPELT}', nmae: x}}\n")
     fit = ("fit", "-c", "tracked.yaml")
     commands = {name: Command((*fit, *words), environ=ENVIRON) for name, words in MISTAKES.items()}
     yield workspace, run_batch(workspace, commands)
