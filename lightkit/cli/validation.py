@@ -83,12 +83,11 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
 
 
 def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -> ValidationResult:
-    return validate_values(
-        resolved,
-        catalogue,
-        is_complete=not problems.is_incomplete,
-        is_loaded=_is_loaded,
-    )
+    found = validate_values(resolved, catalogue, is_complete=not problems.is_incomplete, is_loaded=_is_loaded)
+    for name, origin in found.outdated.items():
+        says = f"{name}: written for Lightning 1.x or the package lightning; `lightkit upgrade {name}` rewrites it"
+        problems.add(ConfigError(says, places=[origin]))
+    return found
 
 
 def _is_loaded(name: str, bases: Collection[str]) -> bool:

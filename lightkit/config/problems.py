@@ -102,7 +102,9 @@ class Problems:
             place = places[index]
             if place is None or place.file is None:
                 return (len(files), index, 0)
-            return (files.index(place.file), place.line or 0, place.column or 0)
+            if place.line is None:  # the whole file
+                return (-1, files.index(place.file), 0)
+            return (files.index(place.file), place.line, place.column or 0)
 
         return [self._found[index] for index in sorted(range(len(self._found)), key=key)]
 

@@ -157,6 +157,10 @@ HARDWARE_REASONS = {
 OLD_HARDWARE_KEYS = (*OLD_TRAINER_KEYS, "distributed_backend")
 HARDWARE_DEFAULTS = {"accelerator": "auto", "devices": "auto", "strategy": "auto", "precision": None, "num_nodes": 1}
 """Today's keys for hardware, each with the value that says nothing."""
+OLD_ARGUMENTS = {key: rule.reason for key, rule in REMOVED_ARGUMENTS.items()} | {
+    key: HARDWARE_REASONS[key] for key in OLD_HARDWARE_KEYS
+}
+"""Arguments that today's trainer has not, each with what changed."""
 TRAINER_ARGUMENTS = (
     *HARDWARE_DEFAULTS, "logger", "callbacks", "fast_dev_run", "max_epochs", "min_epochs", "max_steps", "min_steps",
     "max_time", "limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches",

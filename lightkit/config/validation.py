@@ -6,9 +6,10 @@ it.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from lightkit.config.schema import (
     list_branches,
 )
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, walk
+from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 
@@ -86,11 +88,13 @@ class ValidationResult:
         unjudged: Places of classes that the schema does not describe: the user's own, those of other packages, and
             those of another version.
         unverified: Places of values that only jsonargparse can judge, such as functions.
+        outdated: Files with what Lightning 1.x or the package lightning has, by their names.
     """
 
     problems: list[tuple[KeyPath, ConfigError]] = field(default_factory=list)
     unjudged: list[KeyPath] = field(default_factory=list)
     unverified: list[KeyPath] = field(default_factory=list)
+    outdated: dict[str, Origin] = field(default_factory=dict)
 
     @property
     def is_final(self) -> bool:
@@ -175,6 +179,8 @@ class _Validator:
         hint = f"; {base} takes no list" if base in known else near(base, known)
         if base == "trust":
             hint = "; --trust is given on the command line, and by no config"
+        elif key in OLD_ARGUMENTS:
+            hint = self._note_outdated(OLD_ARGUMENTS[key], node)
         elif base == "config":
             hint = "; files below this one stand under extends"
         elif not hint:
@@ -206,6 +212,8 @@ class _Validator:
                 self._report_key_type((key, name), child)
             elif "." not in name and name not in _DROPPED:
                 hint = f"; {base} takes no list" if base in known else near(base, known)
+                if is_trainer and name in OLD_ARGUMENTS:
+                    hint = self._note_outdated(OLD_ARGUMENTS[name], child)
                 owner = "the trainer has" if is_trainer else "there is"
                 self._report_unknown((key, name), f"{owner} no such argument{hint}", child)
 
@@ -386,7 +394,12 @@ class _Validator:
         module, _, short = name.rpartition(".")
         several = [found for found in schema.namesakes(name, bases) if schema.counts(found)]
         exported: Sequence[str] | None = schema.data["rooms"].get(module)
-        if len(several) > 1:
+        is_foreign = name.startswith("lightning.") and importlib.util.find_spec("lightning") is None
+        old = find_class(name) if is_foreign or name.startswith("pytorch_lightning.") else None
+        if old is not None:
+            today, reason = old
+            says = f"there is no {name} here{self._note_outdated(reason, named)}{f': {today}' if today else ''}"
+        elif len(several) > 1:
             says = f"{len(several)} classes are called {name}: {', '.join(several)}; give the whole name of one"
         elif not module and not schema.is_name(name, bases) and not self._may_mean(name, bases):
             says = no_class(name, near_class(name, schema.names_below(bases)))
@@ -450,6 +463,12 @@ class _Validator:
             first = node.origin.at_key() if at_key else node.origin
             places = dict.fromkeys(place for place in (first, *others) if place.kind != "default")
             self.result.problems.append((path, mistake(f"{dotted(path)}: {says}", *places)))
+
+    def _note_outdated(self, reason: str, node: Node) -> str:
+        """Note the file of an old word, which `lightkit upgrade` rewrites, and say what has changed."""
+        if node.origin.file is not None:
+            self.result.outdated.setdefault(node.origin.name, replace(node.origin, line=None, column=None))
+        return f"; {reason}"
 
     def _report_unknown(self, path: KeyPath, says: str, node: Node) -> None:
         self._report(path, says, node, at_key=True)

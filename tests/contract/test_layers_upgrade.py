@@ -259,7 +259,25 @@ WRONG = {
     "a_folder": (Command(["upgrade", "."]), "folder"),
     "onto_a_folder": (upgrade(OLD, "-o", "."), "folder"),
 }
+FOREIGN = {
+    "gpus_at_the_top": "gpus: 2\n",
+    "resume_from_checkpoint": "trainer: {resume_from_checkpoint: a.ckpt}\n",
+    "progress_bar_refresh_rate": "trainer: {progress_bar_refresh_rate: 20}\n",
+    "package_lightning": "trainer: {callbacks: [{class_path: lightning.pytorch.callbacks.LearningRateMonitor}]}\n",
+    "package_lightning_by_name": "callbacks: {lr: lightning.pytorch.callbacks.LearningRateMonitor}\n",
+    "model_of_lightning": "model: lightning.pytorch.demos.boring_classes.BoringModel\n",
+    "class_of_1_x": "trainer: {callbacks: [{class_path: pytorch_lightning.callbacks.GPUStatsMonitor}]}\n",
+    "several": "gpus: 2\ntrainer: {checkpoint_callback: true, max_epoch: 3, amp_level: O2}\n",
+}
 COMMANDS = {
+    **{
+        f"foreign {command} {name}": Command(
+            [command, "-c", "small.yaml", "-c", "old.yaml"],
+            {"small.yaml": "model: Regressor\ndata: Temperatures\nrun: {rot: 3}\n", "old.yaml": text},
+        )
+        for name, text in FOREIGN.items()
+        for command in ("check", "fit")
+    },
     **{f"argument {line}": in_a_trainer(line) for line in ARGUMENTS},
     **{f"gone {line}": in_a_trainer(f"{line}   # a remark") for line in WITHOUT_EFFECT},
     **{f"beside {line}": upgrade(f"trainer:\n  max_epochs: 3\n  {line}\n\nmodel: Net\n") for line in BESIDE},
@@ -412,6 +430,21 @@ def test_wrong_words_for_upgrade_are_refused(name: str, upgraded: dict[str, Ende
     ended = upgraded[f"wrong {name}"].result
     assert (ended.code, ended.out) == (2, "")
     assert WRONG[name][1] in ended.err
+
+
+@pytest.mark.parametrize("command", ["check", "fit"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_config_of_lightning_1_or_its_other_package_is_told_of_upgrade_first_and_once(
+    name: str, command: str, upgraded: dict[str, Ended]
+) -> None:
+    result = upgraded[f"foreign {command} {name}"].result
+    assert result.code == 2
+    first = result.err.splitlines()[0]
+    assert re.search(r"^error: old\.yaml: .*`lightkit upgrade old\.yaml`", first), result.err
+    assert result.err.count("lightkit upgrade") == 1
+    assert "error: run.rot" in result.err
+    assert "Traceback" not in result.err
+    assert result.err.count("error: ") == {"several": 6}.get(name, 3), result.err
 
 
 def test_an_upgraded_config_runs_without_a_notice(upgraded: dict[str, Ended], made_once: Once) -> None:
