@@ -230,7 +230,19 @@ def test_the_stages_of_a_retrain_are_forked_from_one_process(rejected: tuple[Wor
         (["--logger.mlflow.tags={api_key: can-ary}"], r"logger\.mlflow\.init_args\.tags\.api_key: \*\*\*.*oc\.env"),
         (["--logger.mlflow.tracking_uri=http://me:can-ary@127.0.0.1:9"], r"tracking_uri: .*\*\*\*.*oc\.env"),
     ],
-    ids=["run", "gate", "stage", "reserve", "deadline", "unchanged-ok", "reason", "metric", "rule", "secret", "address"],
+    ids=[
+        "run",
+        "gate",
+        "stage",
+        "reserve",
+        "deadline",
+        "unchanged-ok",
+        "reason",
+        "metric",
+        "rule",
+        "secret",
+        "address",
+    ],
 )
 def test_what_cannot_be_meant_is_told_before_hours_of_training(
     workspace: Workspace, words: list[str], says: str
