@@ -307,8 +307,8 @@ class RichProgress(_EpochProgress):
         if bar != "train":
             return part
         shares, trainer = [], self.trainer
-        if part is not None and (trainer.max_epochs or -1) > 0:
-            shares.append((trainer.current_epoch + part) / trainer.max_epochs)
+        if part is not None and (max_epochs := trainer.max_epochs or -1) > 0:
+            shares.append((trainer.current_epoch + part) / max_epochs)
         if trainer.max_steps > 0:
             shares.append(trainer.global_step / trainer.max_steps)
         return max(shares, default=None)

@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentError
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -277,7 +278,7 @@ class LightkitCLI(LightningCLI):
             accepted = inspect.signature(self.save_config_callback).parameters
             if "config_filename" in accepted or any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
                 self.save_config_kwargs = {"config_filename": "lightning_config.yaml", **self.save_config_kwargs}
-        context.stack.enter_context(runs.activate(context.run))
+        context.stack.enter_context(runs.activate(replace(context.run, stage=self.subcommand or "fit")))
 
     def defer_optimizers(self, model: LightningModule) -> None:
         """Let the model take the config's optimizer when the trainer asks for it, if the config has one."""

@@ -16,8 +16,8 @@ class CSV(CSVLogger):
     """Write every logged metric to ``metrics.csv``; a resumed run appends to it.
 
     Args:
-        save_dir: Folder of the file. By default ``csv/`` in the run's folder, without folders of versions below
-            it; outside the lightkit command ``csv/`` in the working directory.
+        save_dir: Folder of the file. By default ``csv/`` in the run's folder, that of an evaluation in
+            a folder below it, such as ``validate/``; outside the lightkit command ``csv/`` in the working directory.
         name: Folder below ``save_dir``; none by default.
         version: Folder below ``name``; outside a run, the next free ``version_N`` by default.
         prefix: Put before each metric's name, with a dash.
@@ -35,7 +35,7 @@ class CSV(CSVLogger):
         run = runs.current()
         if save_dir is None and run is not None:
             save_dir = str(run.folder / "csv")
-            version = "" if version is None else version
+            version = ("" if run.stage == "fit" else run.stage) if version is None else version
         super().__init__(
             save_dir=save_dir or "csv",
             name=name,

@@ -28,8 +28,9 @@ class TensorBoard(TensorBoardLogger):
     """Write scalars, the model's graph, pictures and hyper-parameters for TensorBoard.
 
     Args:
-        save_dir: Folder of the event files. By default ``tensorboard/`` in the run's folder, without folders of
-            versions below it; outside the lightkit command ``tensorboard/`` in the working directory.
+        save_dir: Folder of the event files. By default ``tensorboard/`` in the run's folder, that of an
+            evaluation in a folder below it, such as ``validate/``; outside the lightkit command ``tensorboard/`` in the
+            working directory.
         name: Folder below ``save_dir``; none by default.
         version: Folder below ``name``; outside a run, the next free ``version_N`` by default.
         log_graph: Draw the model's graph, with the first metrics or at the end of the training. It needs the model's
@@ -50,7 +51,7 @@ class TensorBoard(TensorBoardLogger):
         run = runs.current()
         if save_dir is None and run is not None:
             save_dir = str(run.folder / "tensorboard")
-            version = "" if version is None else version
+            version = ("" if run.stage == "fit" else run.stage) if version is None else version
         super().__init__(
             save_dir=save_dir or "tensorboard",
             name=name,

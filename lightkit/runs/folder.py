@@ -218,6 +218,7 @@ class Run:
         id: UTC time of its creation and a few random digits, ``20261120-113859-3fa1``: ids sort by time.
         root: Folder that holds the runs of all jobs.
         resumed: Whether this process continues what an earlier one began in the same folder.
+        stage: Stage that this process runs.
     """
 
     folder: Path
@@ -225,6 +226,7 @@ class Run:
     id: str
     root: Path
     resumed: bool = False
+    stage: str = "fit"
 
     @property
     def checkpoints(self) -> Path:

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.contract.conftest import Once, copy_of
+from tests.contract.examples import SMALL
 from tests.contract.tracked import ENVIRON, TOKEN, fit_tracked
 from tests.contract.workspace import Workspace, read_events, read_json, read_metrics
 from tests.ports import free_port
@@ -91,6 +92,20 @@ def test_csv_has_the_metrics_of_each_epoch(tracked_run: Path) -> None:
     assert [(int(row["step"]), float(row["val/loss"])) for row in rows] == list(
         zip(EPOCH_STEPS, losses_of(tracked_run), strict=True)
     )
+
+
+def test_an_evaluation_of_a_run_adds_no_point_to_its_curves(workspace: Workspace) -> None:
+    trainer = {key: value for key, value in SMALL["trainer"].items() if key != "logger"}
+    workspace.write("curves.yaml", {**SMALL, "trainer": trainer, "logger": {"tensorboard": {}, "csv": {}}})
+    workspace.run("fit", "-c", "curves.yaml").ok()
+    run = workspace.only_run
+    before = (run / "csv" / "metrics.csv").read_bytes()
+    for stage in ("validate", "test"):
+        workspace.run(stage, "--run", "latest").ok()
+        assert list((run / "tensorboard" / stage).glob("events.*"))
+        assert (run / "csv" / stage / "metrics.csv").is_file()
+    test_tensorboard_has_the_metrics_of_each_epoch(run)
+    assert (run / "csv" / "metrics.csv").read_bytes() == before
 
 
 def test_the_closing_block_says_how_to_open_the_trackers(tracked_folder: Path) -> None:
