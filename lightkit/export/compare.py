@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lightkit.export.metadata import TensorSpec
+from lightkit.export.metadata import Metadata
 
 Array = np.ndarray[Any, Any]
 _MIN_SPREAD = 1e-6  # of the largest value: smaller differences between samples are rounding
@@ -74,27 +74,6 @@ class ReferenceBatch:
     expected: Sequence[Array]
 
 
-@dataclass(frozen=True)
-class Gap:
-    """The first output outside the tolerance.
-
-    Args:
-        row: Sample, if the output has one row for each.
-        output: Index among the outputs.
-        index: The element's index in the output, without the row.
-        expected: Of the eager model.
-        exported: Of the file.
-        difference: Description, if shape, dtype or number of outputs differ.
-    """
-
-    row: int | None
-    output: int
-    index: tuple[int, ...] = ()
-    expected: float | None = None
-    exported: float | None = None
-    difference: str | None = None
-
-
 @dataclass
 class Comparison:
     """Result of comparing the batches of one size.
@@ -107,7 +86,7 @@ class Comparison:
         max_rel: Largest gap relative to the model's largest output.
         num_exact: Elements outside that no tolerance allows: whole numbers, another form, NaN, infinity.
         of_spread: Largest `spread_error` of the outputs; None if the tolerance has no bound, or there is no spread.
-        first: First gap outside.
+        first: The first gap outside, in words.
     """
 
     batch_size: int
@@ -117,79 +96,77 @@ class Comparison:
     max_rel: float = 0.0
     num_exact: int = 0
     of_spread: float | None = None
-    first: Gap | None = None
+    first: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to the entry of export.json."""
-        figures: dict[str, Any] = {
-            "max_abs": self.max_abs,
-            "max_rel": self.max_rel,
-            "outputs": self.num_outputs,
-            "outside": self.num_outside,
-        }
-        return figures if self.of_spread is None else {**figures, "of_spread": self.of_spread}
-
-    def _add_difference(self, output: int, size: int, difference: str) -> None:
-        self.num_outside += size
-        self.num_exact += size
-        self.first = self.first or Gap(None, output, difference=difference)
-
-    def _add(self, batch: ReferenceBatch, place: int, expected: Array, output: Array, tolerance: Tolerance) -> None:
-        """Compare one output with `tolerance`; whole numbers and booleans exactly."""
-        is_float = np.issubdtype(expected.dtype, np.inexact)
-        wide = np.complex128 if np.iscomplexobj(expected) else np.float64
-        with np.errstate(invalid="ignore", over="ignore"):
-            gap = np.abs(expected.astype(wide) - output.astype(wide))
-            allowed = (tolerance.atol or 0.0) + (tolerance.rtol or 0.0) * np.abs(expected.astype(wide))
-            is_close = np.isfinite(expected) & (gap <= allowed) if is_float else False  # not `>`, which NaN would pass
-        outside = ~(is_close | (expected == output))
-        self.max_abs = max(self.max_abs, float(gap[np.isfinite(gap)].max(initial=0.0)))
-        self.num_outside += int(outside.sum())
-        self.num_exact += int((outside & ~np.isfinite(gap) if is_float else outside).sum())
-        if self.first is None and outside.any():
-            index = tuple(int(at) for at in np.argwhere(outside)[0])
-            has_rows = bool(index) and expected.shape[0] == len(batch.rows)
-            row = batch.rows[index[0]] if has_rows else None
-            values = float(expected[index].real), float(output[index].real)
-            self.first = Gap(row, place, index[1:] if has_rows else index, *values)
+        spread = {} if self.of_spread is None else {"of_spread": self.of_spread}
+        figures = {"max_abs": self.max_abs, "max_rel": self.max_rel}
+        return {**figures, "outputs": self.num_outputs, "outside": self.num_outside, **spread}
 
 
-def compare_outputs(
+def compare(
     batches: Sequence[ReferenceBatch],
     exported: Sequence[Sequence[Array]],
     *,
-    batch_size: int,
-    specs: Sequence[TensorSpec],
+    metadata: Metadata,
+    names: Sequence[str],
     tolerance: Tolerance,
 ) -> Comparison:
-    """Compare the outputs of the batches of one size.
+    """Compare the outputs of the batches of one size; whole numbers and booleans exactly.
 
     Args:
         batches: With the eager model's outputs.
         exported: The file's flattened outputs for each batch.
-        batch_size: Of each batch.
-        specs: The outputs, for their names.
+        metadata: Of the file, for the names of outputs and classes.
+        names: Of the samples.
         tolerance: With ``rtol`` and ``atol``.
     """
-    result = Comparison(batch_size)
-    scales = [max(map(_largest, ofs)) for ofs in zip(*(batch.expected for batch in batches), strict=True)]
-    for batch, outputs in zip(batches, exported, strict=True):
-        if len(outputs) != len(batch.expected):
-            result._add_difference(0, 1, f"it gives {len(outputs)} outputs, expected {len(batch.expected)}")
-            continue
-        for place, (expected, output) in enumerate(zip(batch.expected, map(np.asarray, outputs), strict=True)):
+    result, largest = Comparison(len(batches[0].rows)), 0.0
+    num = len(batches[0].expected)
+    if (found := next((len(outputs) for outputs in exported if len(outputs) != num), num)) != num:
+        result.num_outside = result.num_exact = 1
+        result.first = f"it gives {found} outputs, expected {num}"
+        return result
+    classes = metadata.class_names or ()
+    for place in range(num):
+        scale = max(_largest(batch.expected[place]) for batch in batches)
+        largest = max(largest, scale)
+        label = repr(metadata.outputs[place].name) if place < len(metadata.outputs) else f"output {place}"
+        for batch, outputs in zip(batches, exported, strict=True):
+            expected, output = batch.expected[place], np.asarray(outputs[place])
             result.num_outputs += expected.size
             forms = [f"{array.dtype} {tuple(array.shape)}" for array in (output, expected)]
             if forms[0] != forms[1]:
-                name = specs[place].name if place < len(specs) else f"output {place}"
-                result._add_difference(place, expected.size, f"{name!r} is {forms[0]}, expected {forms[1]}")
+                result.num_outside += expected.size
+                result.num_exact += expected.size
+                result.first = result.first or f"{label} is {forms[0]}, expected {forms[1]}"
                 continue
-            wider = replace(tolerance, atol=(tolerance.atol or 0.0) + tolerance.of_largest * scales[place])
-            result._add(batch, place, expected, output, wider)
-    scale = max(scales, default=0.0)
-    result.max_rel = result.max_abs / scale if scale else 0.0
+            is_float = np.issubdtype(expected.dtype, np.inexact)
+            wide = np.complex128 if np.iscomplexobj(expected) else np.float64
+            with np.errstate(invalid="ignore", over="ignore"):
+                gap = np.abs(expected.astype(wide) - output.astype(wide))
+                allowed = (tolerance.atol or 0.0) + tolerance.of_largest * scale
+                allowed = allowed + (tolerance.rtol or 0.0) * np.abs(expected.astype(wide))
+                # not `>`, which NaN would pass
+                is_close = np.isfinite(expected) & (gap <= allowed) if is_float else False
+            outside = ~(is_close | (expected == output))
+            result.max_abs = max(result.max_abs, float(gap[np.isfinite(gap)].max(initial=0.0)))
+            result.num_outside += int(outside.sum())
+            result.num_exact += int((outside & ~np.isfinite(gap) if is_float else outside).sum())
+            if result.first is None and outside.any():
+                at = tuple(int(index) for index in np.argwhere(outside)[0])
+                values = f"{float(output[at].real):.6g}, expected {float(expected[at].real):.6g}"
+                where, index = "", at
+                if at and len(expected) == len(batch.rows):
+                    row, index = batch.rows[at[0]], at[1:]
+                    where = f"for {names[row] if row < len(names) else f'sample {row}'}: "
+                is_class = place == 0 and len(index) == 1 and index[0] < len(classes)
+                element = f"class {classes[index[0]]!r} of {label}" if is_class else f"{label}{list(index) or ''}"
+                result.first = f"{where}{element} is {values}"
+    result.max_rel = result.max_abs / largest if largest else 0.0
     if tolerance.of_spread is not None and not result.num_outside:
-        errors = [spread_error(batches, exported, place) for place in range(len(scales))]
+        errors = [spread_error(batches, exported, place) for place in range(num)]
         result.of_spread = max((error for error in errors if error is not None), default=None)
     return result
 

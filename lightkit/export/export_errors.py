@@ -19,7 +19,11 @@ from torch import nn
 
 from lightkit.errors import ExportError
 
-_LOGGERS = ("", "torch", "torch.onnx", "torch.fx.experimental.symbolic_shapes", "onnxscript", "onnx_ir", "onnxruntime")
+_LOGGERS = (
+    *("", "torch", "torch.onnx", "torch.fx.experimental.symbolic_shapes", "onnxscript", "onnx_ir", "onnxruntime"),
+    *("pytorch_lightning", "lightning_fabric", "pytorch_lightning.utilities.rank_zero"),
+    *("lightning_fabric.utilities.rank_zero", "lightning_fabric.utilities.seed"),
+)
 _SHAPES_LOGGER = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 _INSTALLED_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _IGNORED_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.export.compare import Array
+from lightkit.export.export_errors import silence_exporters
 from lightkit.export.samples import EvaluationSamples
 
 METRIC_TOLERANCES = {"float32": (1e-3, 0), "float16": (1e-2, 1), "int8": (2e-2, 2)}
@@ -99,7 +98,26 @@ class MetricScorer:
         self._module, self._samples, self._template = module, samples, template
         self._num_samples, self._is_softened, self._has_rows = num_samples, is_softened, has_rows
         self._eager: dict[str, float] = {}
-        self._reason = self._validate_eager(expected)
+        self._reason: str | None = None
+        name, exact = type(module).__name__, METRIC_TOLERANCES["float32"][0]
+        if not isinstance(module, LightningModule):
+            self._reason = f"{name} is no LightningModule"
+        elif not samples.batches:
+            self._reason = "the data gives no batches of a validation split"
+        elif type(module).validation_step is LightningModule.validation_step:
+            self._reason = f"{name} has no validation_step"
+        else:
+            try:
+                eager = self._validate(None)
+                again = self._validate(expected) if eager else {}
+            except _NotScored as error:
+                self._reason = str(error)
+                return
+            outside = Score(eager, {metric: again.get(metric, math.nan) for metric in eager}, exact).outside
+            self._eager = {metric: value for metric, value in eager.items() if metric not in outside}
+            if not self._eager:
+                not_own = f"{', '.join(outside)} do not come from what forward gives for each sample alone"
+                self._reason = not_own if eager else "validation_step logs no metric"
 
     def score(self, outputs: Sequence[Sequence[Array]], *, precision: str) -> Score:
         """Validate with the outputs of a file.
@@ -110,56 +128,43 @@ class MetricScorer:
         """
         off, num_flips = METRIC_TOLERANCES.get(precision, METRIC_TOLERANCES["float32"])
         tolerance = min(off + num_flips / self._num_samples, _MAX_TOLERANCE)
-        found, reason = ({}, self._reason) if self._reason is not None else self._validate(outputs)
-        if reason is not None:
-            return Score({}, {}, tolerance, reason)
+        if self._reason is not None:
+            return Score({}, {}, tolerance, self._reason)
+        try:
+            found = self._validate(outputs)
+        except _NotScored as error:
+            return Score({}, {}, tolerance, str(error))
         return Score(self._eager, {name: found.get(name, math.nan) for name in self._eager}, tolerance)
 
-    def _validate_eager(self, expected: Sequence[Sequence[Array]]) -> str | None:
-        """Validate the eager model, and keep the metrics that its outputs determine; return why there are none."""
-        name = type(self._module).__name__
-        if not isinstance(self._module, LightningModule):
-            return f"{name} is no LightningModule"
-        if not self._samples.batches:
-            return "the data gives no batches of a validation split"
-        if type(self._module).validation_step is LightningModule.validation_step:
-            return f"{name} has no validation_step"
-        eager, reason = self._validate(None)
-        if reason is not None or not eager:
-            return reason or "validation_step logs no metric"
-        again, reason = self._validate(expected)
-        if reason is not None:
-            return reason
-        again = {name: again.get(name, math.nan) for name in eager}
-        outside = Score(eager, again, METRIC_TOLERANCES["float32"][0]).outside
-        self._eager = {name: value for name, value in eager.items() if name not in outside}
-        return (
-            None if self._eager else f"{', '.join(outside)} do not come from what forward gives for each sample alone"
-        )
+    def _validate(self, outputs: Sequence[Sequence[Array]] | None) -> dict[str, float]:
+        """Return the metrics with a file's outputs; None runs the module's own ``forward``.
 
-    def _validate(self, outputs: Sequence[Sequence[Array]] | None) -> tuple[dict[str, float], str | None]:
-        """Return the metrics, or why there are none; None runs the module's own ``forward``."""
+        Raises:
+            _NotScored: If there are none.
+        """
         module: Any = self._module
         replay = None if outputs is None else _Replay(self._samples.inputs, self._join(outputs), self._template)
-        loader = DataLoader(_Batches(self._samples.batches), batch_size=None, collate_fn=_identity)
+        # copies: the module may change a batch in place
+        loader = DataLoader(list(self._samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]
         trainer_before, training = module._trainer, module.training
-        with _silence_lightning():
+        with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
             trainer = build_bare_trainer()
             try:
                 if replay is not None:
                     module.__dict__["forward"] = replay
                 trainer.validate(module, dataloaders=loader, verbose=False)
-            except _OtherInputsError:
-                return {}, "validation_step gives forward something else than the samples"
-            except Exception as error:  # noqa: BLE001 - the user's validation raises anything without their trainer
-                return {}, f"its validation fails on a Trainer of its own ({type(error).__name__}: {error})"
+            except _NotScored:
+                raise
+            except Exception as error:  # the user's validation raises anything without their trainer
+                reason = f"its validation fails on a Trainer of its own ({type(error).__name__}: {error})"
+                raise _NotScored(reason) from error
             finally:
                 module.__dict__.pop("forward", None)
                 module._trainer = trainer_before
                 module.train(training)
         if replay is not None and not replay.is_used:
-            return {}, "validation_step does not call forward"
-        return {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}, None
+            raise _NotScored("validation_step does not call forward")
+        return {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}
 
     def _join(self, outputs: Sequence[Sequence[Array]]) -> list[tuple[Tensor, bool]]:
         """Join each output over all batches, without what filled the last one up; without rows that of the first."""
@@ -173,8 +178,8 @@ class MetricScorer:
         return joined
 
 
-class _OtherInputsError(Exception):
-    """The module gives its forward something else than the samples."""
+class _NotScored(Exception):
+    """There are no metrics, with the reason."""
 
 
 class _Replay:
@@ -187,54 +192,11 @@ class _Replay:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        if len(given) != len(self._inputs) or not given[0].ndim:
-            raise _OtherInputsError
-        for start in (self._end, self._start):  # the next rows, or the last ones once more
-            end = start + len(given[0])
-            if all(torch.equal(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
-                self._start, self._end, self.is_used = start, end, True
-                rows = iter([output[start:end] if has_rows else output for output, has_rows in self._outputs])
-                return _unflatten(self._template, rows)
-        raise _OtherInputsError
-
-
-def _unflatten(template: Any, leaves: Iterator[Tensor]) -> Any:
-    """Arrange tensors as the module returns them; the reverse of `lightkit.export.worker.flatten`."""
-    if isinstance(template, Mapping):
-        return {key: _unflatten(value, leaves) for key, value in template.items()}
-    if isinstance(template, tuple) and hasattr(template, "_fields"):
-        return type(template)(*(_unflatten(value, leaves) for value in template))
-    if isinstance(template, list | tuple):
-        return type(template)(_unflatten(value, leaves) for value in template)
-    return next(leaves)
-
-
-class _Batches(Dataset[Any]):
-    def __init__(self, batches: Sequence[Any]) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, index: int) -> Any:
-        return copy.deepcopy(self._batches[index])  # the module may change it in place
-
-
-def _identity(batch: Any) -> Any:
-    return batch
-
-
-@contextmanager
-def _silence_lightning() -> Iterator[None]:
-    """Suppress Lightning's advice on a trainer that the user did not choose."""
-    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        if len(given) == len(self._inputs) and given[0].ndim:
+            for start in (self._end, self._start):  # the next rows, or the last ones once more
+                end = start + len(given[0])
+                if all(torch.equal(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
+                    self._start, self._end, self.is_used = start, end, True
+                    rows = iter([output[start:end] if has_rows else output for output, has_rows in self._outputs])
+                    return apply_to_collection(self._template, Tensor, lambda _: next(rows))  # noqa: B023 (called at once)
+        raise _NotScored("validation_step gives forward something else than the samples")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from lightkit.errors import ExportError
 from lightkit.export import worker
-from lightkit.export.compare import TOLERANCES, Array, Comparison, Gap, ReferenceBatch, Tolerance, compare_outputs
+from lightkit.export.compare import TOLERANCES, Array, Comparison, ReferenceBatch, Tolerance, compare
 from lightkit.export.metadata import Metadata
 from lightkit.export.metrics import MetricScorer, Score
 from lightkit.export.samples import EvaluationSamples
@@ -225,12 +225,20 @@ def prove(
         ExportError: If the file cannot be run.
     """
     allowed = (tolerance or Tolerance()).over(TOLERANCES.get(metadata.precision, TOLERANCES["float32"]))
-    result = run_in_worker(file, metadata, reference, folder=folder)
+    result, names = run_in_worker(file, metadata, reference, folder=folder), reference.samples.names
     comparisons = {
-        size: compare_outputs(batches, result.outputs[size], batch_size=size, specs=metadata.outputs, tolerance=allowed)
+        size: compare(batches, result.outputs[size], metadata=metadata, names=names, tolerance=allowed)
         for size, batches in reference.batches.items()
     }
-    _check_gaps(file.name, metadata, reference, comparisons, allowed)
+    if outside := [found for found in comparisons.values() if found.first is not None]:
+        first = outside[0]
+        also = f" (at batch {' and '.join(str(found.batch_size) for found in outside[1:])} too)" if outside[1:] else ""
+        raise Mismatch(
+            f"{file.name} does not match its model: {first.num_outside} of {first.num_outputs} outputs differ at batch "
+            f"size {first.batch_size}{also}, by up to {max(found.max_abs for found in outside):.2e} ({allowed}); first "
+            f"{first.first}.",
+            hint=_EXACT_HINT if any(found.num_exact for found in outside) else _TOLERANCE_HINT,
+        )
     score = reference.scorer.score(result.outputs[reference.scorer.batch_size], precision=metadata.precision)
     if score.outside:
         metrics = ", ".join(
@@ -248,38 +256,8 @@ def prove(
             f"is no metric to judge by: {score.reason}.",
             hint="Prove it on more samples with --num-samples, or say with --atol how far its outputs may be off.",
         )
-    latency, eager = result.latency, reference.eager_latency
     num, threads = reference.num_samples, reference.threads
-    return Proof(comparisons, score, latency, eager, result.loaded, allowed, num, threads)
-
-
-def _check_gaps(
-    name: str, metadata: Metadata, reference: Reference, comparisons: Mapping[int, Comparison], tolerance: Tolerance
-) -> None:
-    outside = [found for found in comparisons.values() if found.first is not None]
-    if not outside:
-        return
-    first, gap = outside[0], outside[0].first
-    assert gap is not None
-    names = reference.samples.names
-    where = "" if gap.row is None else f"for {names[gap.row] if gap.row < len(names) else f'sample {gap.row}'}: "
-    also = f" (at batch {' and '.join(str(found.batch_size) for found in outside[1:])} too)" if outside[1:] else ""
-    raise Mismatch(
-        f"{name} does not match its model: {first.num_outside} of {first.num_outputs} outputs differ at batch size "
-        f"{first.batch_size}{also}, by up to {max(found.max_abs for found in outside):.2e} ({tolerance}); first "
-        f"{where}{_describe_gap(gap, metadata)}.",
-        hint=_EXACT_HINT if any(found.num_exact for found in outside) else _TOLERANCE_HINT,
-    )
-
-
-def _describe_gap(gap: Gap, metadata: Metadata) -> str:
-    if gap.difference is not None:
-        return gap.difference
-    output = metadata.outputs[gap.output].name if gap.output < len(metadata.outputs) else f"output {gap.output}"
-    element = f"{output!r}{list(gap.index) if gap.index else ''}"
-    if gap.output == 0 and len(gap.index) == 1 and gap.index[0] < len(metadata.class_names or ()):
-        element = f"class {(metadata.class_names or ())[gap.index[0]]!r} of {output!r}"
-    return f"{element} is {gap.exported:.6g}, expected {gap.expected:.6g}"
+    return Proof(comparisons, score, result.latency, reference.eager_latency, result.loaded, allowed, num, threads)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import torch
 from pytorch_lightning import LightningModule
 from torch.overrides import TorchFunctionMode
 
-from lightkit.export.capture import check_batch_sizes
 from lightkit.export.export_errors import (
     export_error,
     find_caller_line,
@@ -55,7 +54,6 @@ def write(target: ExportTarget, metadata: Metadata, path: Path, _: WriteOptions)
     if program is None:
         how = f"trace, because it cannot be scripted: {reason}"
         program = _trace(target, metadata.file_name, reason)
-    check_batch_sizes(program, target, metadata.file_name)
     _log.info("%s: %s", metadata.file_name, how)
     metadata = replace(metadata, how=how)
     with silence_exporters():

@@ -70,12 +70,6 @@ def test_a_trace_that_would_freeze_a_decision_is_refused(tmp_path: Path) -> None
         written(odd_subject(specimens.LambdaThatDecides()), tmp_path)
 
 
-def test_a_model_for_one_batch_size_is_refused(tmp_path: Path) -> None:
-    says = r"it depends on the batch size, and fails at 1: shape '\[8, -1\]' is invalid .*specimens\.py:\d+\)\.$"
-    with pytest.raises(ExportError, match=says):
-        written(odd_subject(specimens.ForEight(), 8), tmp_path)
-
-
 def test_traced_preprocessing_takes_images_of_any_size(tmp_path: Path) -> None:
     subject = specimens.traced_classifier_of_images()
     assert str(written(subject, tmp_path).how).startswith("trace")
