@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from lightkit.config import SECTIONS, near
 from lightkit.errors import ConfigError
 
-__all__ = ["RUN_OPTIONS", "CommandLine", "Takes", "get_run_argument", "parse_command_line"]
+__all__ = ["RUN_OPTIONS", "CommandLine", "Takes", "get_run_argument", "parse_command_line", "parse_options"]
 
 Takes = Literal["value", "values", "switch"]
 """Whether an option takes a value; with `values` it may be given again, and its values are joined with commas."""
@@ -32,11 +34,45 @@ class CommandLine:
         positionals: Words without an option.
         options: The command's own options and their values; an empty text for a switch.
         config_words: Words for the config.
+        command: Name of the command.
+        usage: Its usage.
     """
 
     positionals: Sequence[str]
     options: Mapping[str, str]
     config_words: Sequence[str]
+    command: str = ""
+    usage: str = ""
+
+    def error(self, says: str) -> ConfigError:
+        """Return an error of the command line, with the usage below it."""
+        return ConfigError(f"{self.command}: {says}\n{self.usage}")
+
+    def get_choice(self, option: str, choices: Collection[str], default: str | None = None) -> str | None:
+        """Return the value of an option that is one of several words.
+
+        Raises:
+            ConfigError: If it is another word.
+        """
+        given = self.options.get(option, default)
+        if given is not None and given not in choices:
+            raise self.error(f"{option}: expected {', '.join(choices)}, got {given!r}{near(given, choices)}")
+        return given
+
+    def get_number(self, option: str, default: float | None = None, *, least: float = 0) -> float | None:
+        """Return the value of an option that is a number.
+
+        Raises:
+            ConfigError: If it is none, or smaller than ``least``.
+        """
+        given = self.options.get(option, "" if default is None else str(default))
+        try:
+            value = float(given) if given else None
+        except ValueError:
+            value = math.nan
+        if value is not None and not (math.isfinite(value) and value >= least):
+            raise self.error(f"{option}: expected a number of at least {least:g}, got {given!r}")
+        return value
 
     def get_positional(self, command: str, what: str, usage: str) -> str:
         """Return the only positional.
@@ -111,4 +147,34 @@ def parse_command_line(
         else:
             hint = near(option, [*own, *(config or {})])
             raise ConfigError(f"{command}: unexpected argument {word!r}{hint}\n{usage}")
-    return CommandLine(positionals, options, config_words)
+    return CommandLine(positionals, options, config_words, command, usage)
+
+
+_OPTION_LINE = re.compile(r"^  (--?[a-z][\w-]*)(?: ([A-Z]\S*))?", re.MULTILINE)
+
+
+def parse_options(
+    help_text: str, words: Sequence[str], *, config: Mapping[str, Takes] | None = None, most: int = 0
+) -> CommandLine:
+    """Split the words after a command by its help, in which the line of an option begins with two spaces.
+
+    Args:
+        help_text: ``usage: lightkit COMMAND ...``, an empty line, then a line ``  --sort KEY  ...`` for an option with
+            a value, ``  --alias NAME...`` for one that may be given again, and ``  --json  ...`` for a switch.
+        words: The words.
+        config: Options that belong to the config, for a command that takes the config's keys too.
+        most: Number of positionals that the command takes.
+
+    Raises:
+        ConfigError: If an option is unknown, given twice, or lacks its value; or there are too many positionals.
+    """
+    usage = help_text.partition("\n\n")[0]
+    own: dict[str, Takes] = {
+        option: "switch" if not value else "values" if value.endswith("...") else "value"
+        for option, value in _OPTION_LINE.findall(help_text)
+        if option not in (config or {})
+    }
+    line = parse_command_line(usage.split()[2], words, usage=usage, own=own, config=config)
+    if len(line.positionals) > most:
+        raise line.error(f"unexpected argument {line.positionals[most]!r}")
+    return line

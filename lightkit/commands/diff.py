@@ -1,4 +1,4 @@
-"""`lightkit diff`: what differs between two runs, or two configs. No torch."""
+"""`lightkit diff`: what differs between two runs, or two configs. No torch for classes that the schema describes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.argument_lookup import find_argument
-from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.command_line import parse_options
 from lightkit.cli.config_loader import load_config
+from lightkit.cli.tables import PlacedValue
 from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, resolve_hardware
-from lightkit.config.display import RedactedConfig, format_inline, format_origin, iterate_leaves, origin_fields
+from lightkit.config.display import RedactedConfig, iterate_leaves
 from lightkit.config.loader import collect_errors
 from lightkit.config.origins import NESTED_FILES, shown_path
-from lightkit.config.tree import Node, plain
+from lightkit.config.tree import Node
 from lightkit.errors import ConfigError
 
 __all__ = ["diff"]
 
-_USAGE = "usage: lightkit diff A B [--root DIR] [--json] [--exit-code]"
-_HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit diff A B [--root DIR] [--json] [--exit-code]
 
 Print what differs between two configs: the keys that were changed, taken out (-) or added (+), each value with its
 place. Of two runs also what differs in versions, commit, data, seed and hardware, and in the last metrics.
@@ -36,12 +36,12 @@ place. Of two runs also what differs in versions, commit, data, seed and hardwar
   --json        one JSON object
   --exit-code   exit with 1 if anything differs
 
-Beside a file, a run shows no value that is the default of its class. LIGHTKIT_ variables do not count.
+A run has all values, a file some: beside a run, a file has the defaults of its classes, your own too, for the others.
+LIGHTKIT_ variables do not count.
 Exit code 0: compared; 1: something differs, with --exit-code; 2: wrong arguments, or a config that cannot be read.
 
 lightkit diff runs/flowers/latest configs/flowers.yaml
 """
-_OPTIONS: dict[str, Takes] = {"--root": "value", "--json": "switch", "--exit-code": "switch"}
 _MAX_LINE = 160
 _RED, _GREEN, _BOLD, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
 _RECORDED = {
@@ -68,32 +68,8 @@ class DiffInput:
     recorded: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Value:
-    """A printable value; its place for people, empty for a run's records; and its place for programs."""
-
-    value: Any
-    place: str = ""
-    set_by: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class _Change:
-    """A key of `config`, `manifest` or `summary` whose values differ; None where one input lacks it."""
-
-    key: str
-    old: _Value | None
-    new: _Value | None
-    subject: str = "config"
-
-    def fields(self) -> dict[str, Any]:
-        kind = "added" if self.old is None else "removed" if self.new is None else "changed"
-        sides = {
-            name: {"value": side.value, **({"set_by": side.set_by} if side.set_by else {})}
-            for name, side in (("old", self.old), ("new", self.new))
-            if side is not None
-        }
-        return {"key": self.key, "in": self.subject, "change": kind, **sides}
+_Change = tuple[str, list["PlacedValue | None"]]
+"""A key, and its value in each input; None where one lacks it."""
 
 
 def diff(words: list[str]) -> int:
@@ -105,17 +81,14 @@ def diff(words: list[str]) -> int:
     Raises:
         ConfigError: If the arguments are wrong, or an input is missing or cannot be read.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
-    line = parse_command_line("diff", words, usage=_USAGE, own=_OPTIONS)
+    line = parse_options(HELP, words, most=len(words))
     if len(line.positionals) != 2:
-        raise ConfigError(f"diff: expected two configs or runs, got {len(line.positionals) or 'none'}\n{_USAGE}")
-    old, new = (_read_input(name, line.options.get("--root", "runs")) for name in line.positionals)
-    changes = _list_changes(old, new)
+        raise line.error(f"expected two configs or runs, got {len(line.positionals) or 'none'}")
+    old, new = inputs = [_read_input(name, line.options.get("--root", "runs")) for name in line.positionals]
+    changes = _list_changes(inputs)
     if "--json" in line.options:
-        titles = {"schema": 1, "a": old.title, "b": new.title}
-        print(json.dumps({**titles, "changes": [change.fields() for change in changes]}, indent=2))
+        fields = [_get_fields(*change) for change in changes]
+        print(json.dumps({"schema": 1, "a": old.title, "b": new.title, "changes": fields}, indent=2))
     elif changes:
         print(_format_changes(old.title, new.title, changes, coloured=sys.stdout.isatty()), end="")
     else:
@@ -160,68 +133,76 @@ def _flatten(key: str, value: Any) -> dict[str, Any]:
     return {} if value is None else {key: value}
 
 
-def _list_changes(old: DiffInput, new: DiffInput) -> list[_Change]:
+def _list_changes(inputs: Sequence[DiffInput]) -> list[_Change]:
     """List what differs: in the configs, and between two runs in their records.
 
     The elements of a list of mappings are compared one by one; other lists are one value.
     """
-    inputs = old, new
     nodes: list[dict[KeyPath, Node]] = [dict(iterate_leaves(each.resolved.tree, ())) for each in inputs]
     mappings = [{path[:depth] for path in each for depth in range(len(path))} for each in nodes]
     sections = list(dict.fromkeys(path[0] for each in nodes for path in each if path))
-    changes = []
+    is_mixed = inputs[0].is_run != inputs[1].is_run
+    changes: list[_Change] = []
     for path in sorted(dict.fromkeys([*nodes[0], *nodes[1]]), key=lambda path: sections.index(path[0])):
         pair = [each.get(path) for each in nodes]
         if any(node is None and path in above for node, above in zip(pair, mappings, strict=True)):
             continue  # an empty mapping whose other side has keys, each of which is listed
-        before, after = (_redact(each.resolved, node, path) for each, node in zip(inputs, pair, strict=True))
-        if before is not None and after is not None and repr(before.value) == repr(after.value):
-            continue  # `repr`, for 1, 1.0 and true are not the same
-        if old.is_run == new.is_run or not _is_default(path, pair, inputs):
-            changes.append(_Change(dotted(path), before, after))
-    if old.is_run and new.is_run:
-        for key in dict.fromkeys([*old.recorded, *new.recorded]):
-            if old.recorded.get(key) != new.recorded.get(key) and not key.endswith(_SPEED):
-                before, after = (_Value(each.recorded[key]) if key in each.recorded else None for each in inputs)
-                changes.append(_Change(key, before, after, key.partition(".")[0]))
+        values = [
+            None if node is None else PlacedValue.of_node(RedactedConfig(each.resolved), node, path)
+            for each, node in zip(inputs, pair, strict=True)
+        ]
+        if is_mixed:
+            values = _complete_file(path, values, inputs)
+        before, after = values
+        is_same = before is not None and after is not None and repr(before.value) == repr(after.value)
+        if values != [None, None] and not is_same:  # `repr`, for 1, 1.0 and true are not the same
+            changes.append((dotted(path), values))
+    if all(each.is_run for each in inputs):
+        for key in dict.fromkeys(key for each in inputs for key in each.recorded):
+            values = [PlacedValue(each.recorded[key]) if key in each.recorded else None for each in inputs]
+            if values[0] != values[1] and not key.endswith(_SPEED):
+                changes.append((key, values))
     return changes
 
 
-def _redact(resolved: Resolved, node: Node | None, path: KeyPath) -> _Value | None:
-    if node is None:
-        return None
-    redacted = RedactedConfig(resolved)
-    return _Value(redacted.value(node, path), redacted.masked(format_origin(node.origin)), origin_fields(node.origin))
-
-
-def _is_default(path: KeyPath, pair: Sequence[Node | None], inputs: Sequence[DiffInput]) -> bool:
-    """Tell whether a run only writes out a default, or the full name, of what a file leaves out or abbreviates."""
+def _complete_file(
+    path: KeyPath, values: list[PlacedValue | None], inputs: Sequence[DiffInput]
+) -> list[PlacedValue | None]:
+    """Give a file what a run writes out and it leaves out or abbreviates: a default, or the full name of a class."""
     at = 0 if inputs[0].is_run else 1
-    in_run, in_file = pair[at], pair[1 - at]
+    in_run, in_file = values[at], values[1 - at]
+    if in_run is not None and in_file is None:
+        try:
+            argument = find_argument(inputs[at].resolved.tree, path)
+        except ConfigError:  # its class cannot be imported here
+            argument = None
+        in_file = None if argument is None else PlacedValue.of_default(argument)
+        is_dropped = path == ("run", "name") or (in_file is None and in_run.value in (None, {}))
+        in_run = None if is_dropped else in_run
     if in_run is None:
-        return in_file is not None and plain(in_file) is None
-    value = plain(in_run)
-    if in_file is None:
-        if value is None or value == {} or path == ("run", "name"):
-            return True
-        argument = find_argument(inputs[at].resolved.tree, path, imports=False)
-        return argument is not None and argument.default == value
-    said = plain(in_file)
-    if path[-1] == "class_path" and isinstance(value, str) and isinstance(said, str):
-        return "." not in said and value.rpartition(".")[2] == said
-    are_numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (value, said))
-    return are_numbers and bool(value == said)
+        return [None, None] if in_file is None or in_file.value is None else values
+    if in_file is not None:
+        pair = in_file.value, in_run.value
+        is_class = path[-1] == "class_path" and "." not in str(pair[0]) and str(pair[1]).rpartition(".")[2] == pair[0]
+        are_numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in pair)
+        in_file = in_run if is_class or (are_numbers and pair[0] == pair[1]) else in_file
+    return [in_run, in_file] if at == 0 else [in_file, in_run]
+
+
+def _get_fields(key: str, values: Sequence[PlacedValue | None]) -> dict[str, Any]:
+    before, after = values
+    subject = key.partition(".")[0] if key.startswith(("manifest.", "summary.")) else "config"
+    kind = "added" if before is None else "removed" if after is None else "changed"
+    sides = {name: side.fields() for name, side in (("old", before), ("new", after)) if side is not None}
+    return {"key": key, "in": subject, "change": kind, **sides}
 
 
 def _format_changes(old: str, new: str, changes: Sequence[_Change], *, coloured: bool) -> str:
     red, green, bold, end = (_RED, _GREEN, _BOLD, _PLAIN) if coloured else ("", "", "", "")
     lines = [f"{red}- {old}{end}", f"{green}+ {new}{end}"]
-    for change in changes:
-        lines += ["", f"{bold}{change.key}{end}"]
-        sides = [(f"{red}-", change.old), (f"{green}+", change.new)]
-        values = [format_inline(side.value, longest=_MAX_LINE) if side is not None else "" for _, side in sides]
-        width = max(map(len, values)) if max(map(len, values)) <= _MAX_LINE // 2 else 0
-        for (sign, side), value in zip(sides, values, strict=True):
-            if side is not None:
-                lines.append(f"  {sign} {value:<{width}}{end}  {side.place}".rstrip())
+    for key, values in changes:
+        lines += ["", f"{bold}{key}{end}"]
+        signs = [sign for sign, value in zip((f"{red}-", f"{green}+"), values, strict=True) if value is not None]
+        texts = PlacedValue.format_column([value for value in values if value is not None], longest=_MAX_LINE)
+        lines += [f"  {sign} {text}{end}" for sign, text in zip(signs, texts, strict=True)]
     return "\n".join(lines) + "\n"

@@ -13,27 +13,19 @@ from typing import Any, Literal
 
 from lightkit.cli.argument_lookup import Argument, find_argument, list_keys
 from lightkit.cli.config_loader import STAGES, LoadedConfig, limit_to_this_machine, load_config
-from lightkit.config import (
-    KeyPath,
-    Origin,
-    Problems,
-    Resolved,
-    dotted,
-    near,
-    resolve_hardware,
-    split_arguments,
-)
+from lightkit.cli.tables import PlacedValue
+from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, near, resolve_hardware, split_arguments
 from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS
-from lightkit.config.display import RedactedConfig, format_annotated, format_inline, format_origin, origin_fields
+from lightkit.config.display import RedactedConfig, format_annotated, format_inline
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.origins import NESTED_FILES
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, put, supersede, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain, put, supersede, walk
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
 
 __all__ = ["explain"]
 
-_HELP = """\
+HELP = """\
 usage: lightkit explain [STAGE] -c FILE... [--key=value]... [KEY]... [--json]
 
 Say where a value comes from: what set it, and what that replaced, lowest layer first. Without KEY, print the whole
@@ -49,78 +41,6 @@ Exit code 0: explained; 2: there is no such key, or the config cannot be read.
 lightkit explain -c configs/flowers.yaml trainer.max_epochs
 """
 _OPTIONS: dict[str, Literal["value", "switch", "optional"]] = {"run": "value", "json": "switch", "quiet": "switch"}
-_SWITCHES = [name for name, takes in _OPTIONS.items() if takes == "switch"]
-
-
-def explain(words: list[str]) -> int:
-    """Explain the keys that the words name, or the whole config, and return the exit code.
-
-    Args:
-        words: The command line after the command.
-
-    Raises:
-        ConfigError: If there is no such key, or the config cannot be read.
-    """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
-    stage, keys, rest = _split_keys(words)
-    split_arguments(rest, options=_OPTIONS)
-    problems = Problems()
-    loaded = load_config(stage, rest, problems, options=_OPTIONS)
-    if problems.is_incomplete:
-        problems.raise_any()
-    config = _resolve_for_explanation(loaded, problems)
-    explanations: list[KeyExplanation] = []
-    errors: list[ConfigError] = []
-    for key in keys:
-        try:
-            explanations.append(_explain_key(config, key))
-        except ConfigError as error:  # noqa: PERF203 (every key is explained)
-            errors.append(error.reworded(config.resolved.masked))
-    if explanations or not errors:
-        if "--json" in rest:
-            tree = config.resolved.tree
-            whole = {} if explanations else {"config": config.redact().value(tree, ())}
-            fields = [each.fields() for each in explanations or _explain_leaves(config, (), tree)]
-            print(json.dumps({"schema": 1, **whole, "keys": fields}, indent=2))
-        elif explanations:
-            print("\n".join(each.text() for each in explanations), end="")
-        else:
-            print(format_annotated(config.resolved.tree, (), config.redact(), replaced=config.list_replaced), end="")
-        sys.stdout.flush()
-    if num_mistakes := len(list(problems)):
-        count = "is a mistake" if num_mistakes == 1 else f"are {num_mistakes} mistakes"
-        print(f"note: there {count} in this config; `lightkit check` lists them", file=sys.stderr)
-    if errors:
-        raise ConfigErrors(errors)
-    return 0
-
-
-def _split_keys(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
-    """Split the command line into the stage, the keys, and the words that name layers."""
-    rest = list(words)
-    has_run = any(word.partition("=")[0] == "--run" for word in rest)
-    keys: list[str] = []
-    stages: list[str] = []
-    layers: list[str] = []
-    while rest:
-        word = rest.pop(0)
-        takes_word = word in ("-c", "--config") or (word[:2] == "--" and "=" not in word and word[2:] not in _SWITCHES)
-        if word[:1] == "-":
-            layers += [word, *rest[:takes_word]]
-            rest = rest[takes_word:]
-        elif "=" in word or word.endswith(NESTED_FILES):  # a file without -c is an error of `split_arguments`
-            layers.append(word)
-        else:
-            (stages if word in STAGES else keys).append(word)
-    if len({*stages}) > 1:
-        raise ConfigError(f"explain: expected one stage, got {' and '.join(stages)}")
-    return (stages or ["validate" if has_run else "fit"])[0], keys, layers
-
-
-# -- the config before and after its hardware keys are resolved --------------------------------------------------------
-
 _SYNONYMS: dict[KeyPath, tuple[str, ...]] = {
     ("trainer", "devices"): ("gpus", "tpu_cores", "num_processes"),
     ("trainer", "strategy"): ("strategy",),
@@ -136,21 +56,89 @@ _SYNONYMS: dict[KeyPath, tuple[str, ...]] = {
 """Hardware keys that set the same value as another key."""
 _HARDWARE_KEYS: list[KeyPath] = [("accelerator", key) for key in BLOCK_KEYS]
 _HARDWARE_KEYS += [("trainer", key) for key in (*OLD_TRAINER_KEYS, "accelerator", "strategy")]
-_HARDWARE_TARGETS = ("trainer", "launch", "callbacks", "data", "optimizer", "model")
+_HARDWARE_TARGETS = [(name,) for name in ("trainer", "launch", "callbacks", "data", "optimizer", "model")]
+
+
+def explain(words: list[str]) -> int:
+    """Explain the keys that the words name, or the whole config, and return the exit code.
+
+    Args:
+        words: The command line after the command.
+
+    Raises:
+        ConfigError: If there is no such key, or the config cannot be read.
+    """
+    stage, keys, layers = _split_keys(words)
+    split_arguments(layers, options=_OPTIONS)
+    problems = Problems()
+    loaded = load_config(stage, layers, problems, options=_OPTIONS)
+    if problems.is_incomplete:
+        problems.raise_any()
+    config = _resolve(loaded, problems)
+    explanations: list[_Explanation] = []
+    errors: list[ConfigError] = []
+    for key in keys:
+        try:
+            explanations.append(_explain_key(config, key))
+        except ConfigError as error:  # noqa: PERF203 (every key is explained)
+            errors.append(error.reworded(config.resolved.masked))
+    tree = config.resolved.tree
+    if explanations and "--json" not in layers:
+        print("\n".join(each.text() for each in explanations), end="")
+    elif explanations or not errors:
+        if "--json" in layers:
+            whole = {} if explanations else {"config": config.redact().value(tree, ())}
+            fields = [each.fields() for each in explanations or _explain_leaves(config, (), tree)]
+            print(json.dumps({"schema": 1, **whole, "keys": fields}, indent=2))
+        else:
+            print(format_annotated(tree, (), config.redact(), replaced=config.list_replaced), end="")
+    sys.stdout.flush()
+    if num_mistakes := len(list(problems)):
+        count = "is a mistake" if num_mistakes == 1 else f"are {num_mistakes} mistakes"
+        print(f"note: there {count} in this config; `lightkit check` lists them", file=sys.stderr)
+    if errors:
+        raise ConfigErrors(errors)
+    return 0
+
+
+def _split_keys(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """Split the command line into the stage, the keys, and the words that name layers."""
+    rest, alone, layers = list(words), list[str](), list[str]()
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("-") or "=" in word or word.endswith(NESTED_FILES):  # a file without -c is an error later
+            layers.append(word)
+            is_complete = "=" in word or not word.startswith("-") or _OPTIONS.get(word[2:]) == "switch"
+            layers += [] if is_complete or not rest else [rest.pop(0)]
+        else:
+            alone.append(word)
+    stages = list(dict.fromkeys(word for word in alone if word in STAGES))
+    if len(stages) > 1:
+        raise ConfigError(f"explain: expected one stage, got {' and '.join(stages)}")
+    default = "validate" if any(word.partition("=")[0] == "--run" for word in layers) else "fit"
+    return (stages or [default])[0], [word for word in alone if word not in STAGES], layers
+
+
+# -- the config before and after its hardware keys are resolved --------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _ExplainedConfig:
-    """A config as its layers write it, and with its hardware keys resolved to the trainer's."""
+class _Config:
+    """A config as its layers write it, and with its hardware keys resolved to the trainer's.
+
+    Args:
+        written: As the layers write it.
+        resolved: With the trainer's keys.
+        chosen_by: Hardware that decides what ``auto`` becomes.
+    """
 
     written: Resolved
     resolved: Resolved
     chosen_by: str = ""
-    """Hardware that decides what ``auto`` becomes."""
 
     def redact(self, path: KeyPath = ()) -> RedactedConfig:
-        """Give the printable values of the config that has the key: the resolved one where it can."""
-        is_resolved = path[:1] != ("accelerator",) and _node_at(self.resolved.tree, path) is not None
+        """Return the printable values of the config that has the key: the resolved one where it can."""
+        is_resolved = path[:1] != ("accelerator",) and find(self.resolved.tree, path) is not None
         return RedactedConfig(self.resolved if is_resolved else self.written)
 
     def find(self, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
@@ -159,19 +147,14 @@ class _ExplainedConfig:
         Returns:
             Its whole path; the value; and the rest of the path that leads nowhere, if any.
         """
-        found = _descend((self.written if path[:1] == ("accelerator",) else self.resolved).tree, path)
-        return found if not found[2] else min(found, _descend(self.written.tree, path), key=lambda each: len(each[2]))
+        configs = (self.written,) if path[:1] == ("accelerator",) else (self.resolved, self.written)
+        return min((_descend(config.tree, path) for config in configs), key=lambda found: len(found[2]))
 
-    def list_replaced(self, path: KeyPath, node: Node) -> Sequence[Node]:
-        """List the values that a value replaced, lowest layer first, under any of its keys."""
-        own, sources = _node_at(self.written.tree, path), self.list_sources(path, node)
-        overruled = [replace(lower, replaced=()) for _, lower in self.list_overruled(path, node)]
-        if own is None and not sources:
-            return [*node.replaced, *overruled]
-        of_sources = [before for _, source in sources for before in source.replaced]
-        if own is None or own.origin == node.origin:
-            return [*(own.replaced if own is not None else ()), *of_sources, *overruled]
-        return [*own.replaced, replace(own, replaced=()), *of_sources]
+    def list_sources(self, path: KeyPath, node: Node) -> list[tuple[KeyPath, Node]]:
+        """List the hardware keys that a value was derived from."""
+        if path[:1] not in _HARDWARE_TARGETS:
+            return []
+        return [(key, source) for key, source in self._hardware_keys() if source.origin == node.origin and key != path]
 
     def list_overruled(self, path: KeyPath, node: Node) -> list[tuple[KeyPath, Node]]:
         """List the hardware keys of lower layers that set the same value."""
@@ -179,19 +162,23 @@ class _ExplainedConfig:
         same = [(key, lower) for key, lower in self._hardware_keys() if key[-1] in names and key != path]
         return [(key, lower) for key, lower in same if ranks.get(lower.origin, 0) < ranks.get(node.origin, 0)]
 
-    def list_sources(self, path: KeyPath, node: Node) -> list[tuple[KeyPath, Node]]:
-        """List the hardware keys that a value was derived from."""
-        if not path or path[0] not in _HARDWARE_TARGETS:
-            return []
-        return [(key, source) for key, source in self._hardware_keys() if source.origin == node.origin and key != path]
+    def list_replaced(self, path: KeyPath, node: Node) -> Sequence[Node]:
+        """List the values that a value replaced, lowest layer first, under any of its keys."""
+        own, sources = find(self.written.tree, path), self.list_sources(path, node)
+        before = [*(own.replaced if own is not None else () if sources else node.replaced)]
+        overruled = [lower for _, lower in self.list_overruled(path, node)]
+        if own is not None and own.origin != node.origin:
+            before, overruled = [*before, own], []
+        before += [old for _, source in sources for old in source.replaced]
+        return [replace(old, replaced=()) for old in (*before, *overruled)]
 
     def _hardware_keys(self) -> Iterator[tuple[KeyPath, Node]]:
         for path in _HARDWARE_KEYS:
-            if (node := _node_at(self.written.tree, path)) is not None:
+            if (node := find(self.written.tree, path)) is not None:
                 yield path, node
 
 
-def _resolve_for_explanation(loaded: LoadedConfig, problems: Problems) -> _ExplainedConfig:
+def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
     """Resolve the hardware keys of a config that may have mistakes, whether or not this machine has the hardware."""
     run = loaded.resolved.tree.entries.get("run", MappingNode({}, Origin("default")))
     if isinstance(run, MappingNode) and ("name" not in run.entries or plain(run.entries["name"]) is None):
@@ -200,64 +187,37 @@ def _resolve_for_explanation(loaded: LoadedConfig, problems: Problems) -> _Expla
         loaded = replace(
             loaded, resolved=replace(loaded.resolved, tree=put(loaded.resolved.tree, ("run", "name"), name))
         )
-    resolved = drop_paths(loaded.resolved, _list_unusable(loaded.resolved))
+    hardware_keys = {*_SYNONYMS, *_HARDWARE_KEYS}
+    unusable = {path[:2] for path in loaded.resolved.unresolved if path[:2] in hardware_keys or path[0] == "launch"}
+    resolved = drop_paths(loaded.resolved, unusable)
     if loaded.base is not None:
-        alone, resolved = collect_errors(
-            resolved, partial(limit_to_this_machine, saved=loaded.base.config_path), problems
-        )
+        limit = partial(limit_to_this_machine, saved=loaded.base.config_path)
+        alone, resolved = collect_errors(resolved, limit, problems)
         resolved = alone or resolved
     try:
         hardware = resolve_hardware(resolved, this_machine(), environ=os.environ)
-        return _ExplainedConfig(loaded.resolved, hardware.resolved, hardware.chosen_by)
+        return _Config(loaded.resolved, hardware.resolved, hardware.chosen_by)
     except LightkitError as error:
         problems.add(error)
         known, resolved = collect_errors(resolved, partial(resolve_hardware, environ={}), problems)
-        return _ExplainedConfig(loaded.resolved, resolved if known is None else known.resolved)
-
-
-def _list_unusable(resolved: Resolved) -> set[KeyPath]:
-    """List unresolved values that hardware keys or class names depend on; the rest is printed as it is written.
-
-    Of a list, all goes or nothing, since other elements would move up.
-    """
-    found = set()
-    hardware = {*_SYNONYMS, *_HARDWARE_KEYS}
-    for path in resolved.unresolved:
-        at = next((index for index, key in enumerate(path) if isinstance(key, int)), None)
-        is_text = path in resolved.texts
-        is_class = path[-1] == "class_path" and (at is None or not is_text)
-        is_setting = at is not None or (is_text and (len(path) > 2 or path[0] in ("trainer", "run")))
-        is_hardware = path[0] in ("accelerator", "launch") or path == ("trainer",)
-        is_hardware = is_hardware or (path[0] == "trainer" and path[:2] in hardware)
-        if is_class or not is_setting or is_hardware:
-            found.add(path[:at])
-    return found
-
-
-def _node_at(tree: Node, path: KeyPath) -> Node | None:
-    node: Node | None = tree
-    for key in path:
-        if isinstance(node, MappingNode):
-            node = node.entries.get(key)
-        elif isinstance(node, Items) and isinstance(key, int):
-            node = node.items[key] if key < len(node.items) else None
-        else:
-            return None
-    return node
+        return _Config(loaded.resolved, resolved if known is None else known.resolved)
 
 
 def _descend(tree: Node, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
     node, taken = tree, ()
     for at, key in enumerate(path):
-        steps: list[KeyPath] = [(int(key),)] if str(key).isdigit() else []
-        if not isinstance(node, Items):
-            names = (key, str(key), f"{key}+", str(key).removesuffix("+"), int(key) if str(key).isdigit() else key)
-            steps = [(name,) for name in names] + [("init_args", name) for name in names]
-        found = ((step, child) for step in steps if (child := _node_at(node, step)) is not None)
-        step, node_below = next(found, (None, None))
-        if step is None or node_below is None:
+        index = int(key) if str(key).isdigit() else key
+        names = (key, str(key), f"{key}+", str(key).removesuffix("+"), index)
+        steps = (
+            [(index,)]
+            if isinstance(node, Items)
+            else [(*inner, name) for inner in ((), ("init_args",)) for name in names]
+        )
+        step = next((step for step in steps if find(node, step) is not None), None)
+        below = None if step is None else find(node, step)
+        if step is None or below is None:
             return taken, node, path[at:]
-        node, taken = node_below, (*taken, *step)
+        node, taken = below, (*taken, *step)
     return taken, node, ()
 
 
@@ -265,43 +225,36 @@ def _descend(tree: Node, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
 
 
 @dataclass(frozen=True)
-class KeyExplanation:
+class _Explanation:
     """The value of a key, what set it, and what that replaced; all texts are without secrets.
 
     Args:
         path: Path of the key.
-        value: Its value; where nothing sets it, the default of its class, if there is one.
-        set_by: Place that set it, for programs.
-        place: The same for people; empty where nothing sets it.
-        yaml: A mapping or list as YAML with the place of each value; empty for a scalar.
+        current: Its value; where nothing sets it, the default of its class, if there is one.
+        replaced: Each replaced value, lowest layer first.
         written: Interpolation that gave the value.
-        replaced: Each replaced value, printed on one line, with its place for people.
-        fields_replaced: The same for programs.
         notes: Other facts, each with its label.
         help: First sentence of the argument's documentation.
+        yaml: A mapping or list as YAML with the place of each value; empty for a scalar.
         within: Values inside a mapping or list.
     """
 
     path: KeyPath
-    value: Any
-    set_by: dict[str, Any]
-    place: str
-    yaml: str = ""
+    current: PlacedValue
+    replaced: Sequence[PlacedValue] = ()
     written: str | None = None
-    replaced: Sequence[tuple[str, str]] = ()
-    fields_replaced: Sequence[dict[str, Any]] = ()
     notes: Sequence[tuple[str, str]] = ()
     help: str = ""
-    within: Sequence[KeyExplanation] = ()
+    yaml: str = ""
+    within: Sequence[_Explanation] = ()
 
     def fields(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "key": dotted(self.path),
-            "value": self.value,
-            "set_by": self.set_by,
+            **self.current.fields(),
             **({} if self.written is None else {"written": self.written}),
-            "replaced": list(self.fields_replaced),
+            "replaced": [each.fields() for each in self.replaced],
             **{"said_as" if label == "from" else label: text for label, text in self.notes},
             **({"help": self.help} if self.help else {}),
             **({"within": [each.fields() for each in self.within]} if self.within else {}),
@@ -309,19 +262,22 @@ class KeyExplanation:
 
     def text(self) -> str:
         """Write the explanation for people."""
-        value = "not set" if self.set_by["kind"] == "unset" else format_inline(self.value)
-        rows = [("set by", self.place)] if self.place and not self.yaml else []
+        is_unset = self.current.set_by == _UNSET
+        rows = [("set by", self.current.place)] if self.current.place and not self.yaml else []
         rows += [] if self.written is None else [("written", self.written)]
         rows += self.notes
-        width = max((len(before) for before, _ in self.replaced), default=0)
-        for number, (before, place) in enumerate(self.replaced):
-            rows.append(("" if number else "replaced", f"{before:<{width}}  {place}"))
+        before = PlacedValue.format_column(self.replaced, longest=100)
+        rows += [("" if number else "replaced", text) for number, text in enumerate(before)]
         rows += [("help", self.help)] if self.help else []
+        value = "not set" if is_unset else format_inline(self.current.value)
         head = self.yaml or f"{_short_key(self.path)}: {value}\n"
         return head + "".join(f"  {label:9}{text}\n" for label, text in rows)
 
 
-def _explain_key(config: _ExplainedConfig, key: str) -> KeyExplanation:
+_UNSET = {"kind": "unset", "name": ""}
+
+
+def _explain_key(config: _Config, key: str) -> _Explanation:
     """Explain one key, in lightkit's or in LightningCLI's notation.
 
     Raises:
@@ -347,78 +303,65 @@ def _explain_key(config: _ExplainedConfig, key: str) -> KeyExplanation:
         raise _unknown_key(key, config, path, rest)
     is_entry = len(rest) > 1 and rest[0] != "init_args" and len(wanted) > 2
     notes = [("note", f"{_short_key(wanted[:-1])} is not in this config")] if is_entry else []
-    if "default" in argument.description:
-        set_by, place = {"kind": "signature", "name": argument.owner}, f"default of {argument.owner}"
-    else:
-        set_by = {"kind": "unset", "name": ""}
+    current = PlacedValue.of_default(argument)
+    if current is None:
         place = f"nothing, though {argument.owner} needs it" if argument.is_required else ""
-    return KeyExplanation(wanted, argument.default, set_by, place, notes=notes, help=argument.says)
+        current = PlacedValue(None, place, _UNSET)
+    return _Explanation(wanted, current, notes=notes, help=argument.says)
 
 
-def _explain_leaves(config: _ExplainedConfig, path: KeyPath, tree: Node) -> list[KeyExplanation]:
+def _explain_leaves(config: _Config, path: KeyPath, tree: Node) -> list[_Explanation]:
     leaves = [(below, node) for below, node in walk(tree, path) if below and not _has_children(node)]
     return [_explain_node(config, below, node) for below, node in leaves]
 
 
-def _explain_node(
-    config: _ExplainedConfig, path: KeyPath, node: Node, argument: Argument | None = None
-) -> KeyExplanation:
-    redacted = config.redact(path)
-    is_whole = _has_children(node)
-    replaced = config.list_replaced(path, node)
-    return KeyExplanation(
+def _explain_node(config: _Config, path: KeyPath, node: Node, argument: Argument | None = None) -> _Explanation:
+    redacted, is_whole = config.redact(path), _has_children(node)
+    return _Explanation(
         path,
-        redacted.value(node, path),
-        _redact_place(node.origin, redacted),
-        redacted.masked(format_origin(node.origin)),
-        yaml=format_annotated(node, path, redacted, replaced=config.list_replaced) if is_whole else "",
-        written=redacted.text(path),
-        replaced=[
-            (format_inline(redacted.replaced(old), longest=100), redacted.masked(format_origin(old.origin)))
-            for old in replaced
-        ],
-        fields_replaced=[
-            {"value": redacted.replaced(old), "set_by": _redact_place(old.origin, redacted)} for old in replaced
-        ],
-        notes=list(_note_hardware(config, path, node)),
-        help=argument.says if argument is not None else "",
-        within=_explain_leaves(config, path, node) if is_whole else (),
+        PlacedValue.of_node(redacted, node, path),
+        [PlacedValue.of_node(redacted, old) for old in config.list_replaced(path, node)],
+        redacted.text(path),
+        list(_note_hardware(config, path, node)),
+        "" if argument is None else argument.says,
+        format_annotated(node, path, redacted, replaced=config.list_replaced) if is_whole else "",
+        _explain_leaves(config, path, node) if is_whole else (),
     )
 
 
-def _note_hardware(config: _ExplainedConfig, path: KeyPath, node: Node) -> Iterator[tuple[str, str]]:
+def _note_hardware(config: _Config, path: KeyPath, node: Node) -> Iterator[tuple[str, str]]:
     """Say which hardware key gave a value, what a hardware key became, and which key overrules it."""
 
-    def print_value(key: KeyPath, value: Node) -> str:
+    def format_key(key: KeyPath, value: Node) -> str:
         return f"{dotted(key)}: {format_inline(config.redact(key).value(value, key))}"
 
     for key, source in config.list_sources(path, node):
-        yield "from", print_value(key, source)
+        yield "from", format_key(key, source)
     if path[0] != "accelerator" and path in config.resolved.origins:
         return
     became = [
-        print_value(key, value)
+        format_key(key, value)
         for key, value in walk(config.resolved.tree)
         if key not in ((), path) and not isinstance(value, MappingNode) and value.origin == node.origin
-        and _node_at(config.written.tree, key) is not value
+        and find(config.written.tree, key) is not value
     ]  # fmt: skip
     if became:
         yield "became", ", ".join(became)
     if path[0] == "accelerator" and plain(node) == "auto" and config.chosen_by:
-        if (chosen := _node_at(config.resolved.tree, path)) is not None:
+        if (chosen := find(config.resolved.tree, path)) is not None:
             yield "became", f"{dotted(path)}: {format_inline(plain(chosen))}"
         yield "auto", f"the rule for {config.chosen_by}"
         if path[-1] == "memory_format":
             yield "note", "decided when the model is built: only weights of convolutions have a memory format"
     for other in _SYNONYMS:
-        value = _node_at(config.resolved.tree, other)
+        value = find(config.resolved.tree, other)
         if value is not None and any(key == path for key, _ in config.list_overruled(other, value)):
-            place = config.redact(path).masked(format_origin(value.origin))
-            yield "note", f"{print_value(other, value)} counts in its place ({place})"
+            place = PlacedValue.of_node(config.redact(path), value).place
+            yield "note", f"{format_key(other, value)} counts in its place ({place})"
             return
 
 
-def _unknown_key(key: str, config: _ExplainedConfig, path: KeyPath, rest: KeyPath) -> ConfigError:
+def _unknown_key(key: str, config: _Config, path: KeyPath, rest: KeyPath) -> ConfigError:
     tree, node = config.resolved.tree, config.find(path)[1]
     if isinstance(node, Items) and str(rest[0]).isdigit():
         count = f"{len(node.items)} element{'' if len(node.items) == 1 else 's'}"
@@ -440,12 +383,6 @@ def _unknown_key(key: str, config: _ExplainedConfig, path: KeyPath, rest: KeyPat
 
 def _has_children(node: Node) -> bool:
     return bool(node.entries if isinstance(node, MappingNode) else isinstance(node, Items) and node.items)
-
-
-def _redact_place(origin: Origin, redacted: RedactedConfig) -> dict[str, Any]:
-    return {
-        key: redacted.masked(value) if isinstance(value, str) else value for key, value in origin_fields(origin).items()
-    }
 
 
 def _short_key(path: KeyPath) -> str:

@@ -178,10 +178,11 @@ def test_diff_of_two_runs_tells_their_configs_and_metrics_apart(two_runs: Path) 
 
 
 def test_diff_of_a_run_and_its_config_leaves_defaults_out(two_runs: Path) -> None:
-    keys = {change["key"] for change in read_json(two_runs / "run_and_config.json")["changes"]}
-    described = {key for key in keys if not key.startswith(("model.", "data."))}  # others are classes of the user's
-    assert described == {"optimizer.init_args.lr"}
-    assert "model.init_args.hidden" in keys
+    changes = {change["key"]: change for change in read_json(two_runs / "run_and_config.json")["changes"]}
+    assert changes.keys() == {"optimizer.init_args.lr", "model.init_args.hidden"}
+    hidden = changes["model.init_args.hidden"]
+    assert hidden["old"]["value"] == 4
+    assert hidden["new"] == {"value": 8, "set_by": {"kind": "signature", "name": "my_project.Net"}}
 
 
 # -- schema ------------------------------------------------------------------------------------------------------------
