@@ -161,9 +161,11 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
         rest = ["--help"]  # of LightningCLI
     module = importlib.import_module(command.module)
     target = getattr(module, command.target.partition(":")[2])
-    if {"-h", "--help"} & {*rest} and hasattr(module, "HELP"):
-        print(module.HELP, end="")
+    help_text = getattr(module, "HELP", "")
+    if {"-h", "--help"} & {*rest} and help_text and rest[:1] != ["words"]:  # of `completion`
+        print(help_text, end="")
         return 0
+    rest = _spell_options(rest, help_text)
     if command.is_stage:
         code: int = target(name, rest, watch)
     elif name == "completion":
@@ -171,6 +173,16 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
     else:
         code = target(rest)
     return code
+
+
+def _spell_options(words: list[str], help_text: str) -> list[str]:
+    """Write an option that has two names with the one that the command's help has."""
+    names = {"-o": "--output", **({"--run.root": "--root"} if "  --root " in help_text else {"--root": "--run.root"})}
+    parts = [word.partition("=") for word in words]
+    words = [f"{names.get(option, option)}{equals}{value}" for option, equals, value in parts]
+    if "  --json " in help_text and ("--output=json" in words or "--output" in words):  # the form of other commands
+        words = ["--json" if word in ("--output=json", "--output") else word for word in words if word != "json"]
+    return words
 
 
 def _help_topics(words: list[str]) -> list[str] | None:

@@ -59,19 +59,19 @@ class CommandLine:
             raise self.error(f"{option}: expected {', '.join(choices)}, got {given!r}{near(given, choices)}")
         return given
 
-    def get_number(self, option: str, default: float | None = None, *, least: float = 0) -> float | None:
+    def get_number(self, option: str, default: float) -> float:
         """Return the value of an option that is a number.
 
         Raises:
-            ConfigError: If it is none, or smaller than ``least``.
+            ConfigError: If it is none.
         """
-        given = self.options.get(option, "" if default is None else str(default))
+        given = self.options.get(option, str(default))
         try:
-            value = float(given) if given else None
+            value = float(given)
         except ValueError:
             value = math.nan
-        if value is not None and not (math.isfinite(value) and value >= least):
-            raise self.error(f"{option}: expected a number of at least {least:g}, got {given!r}")
+        if not math.isfinite(value):
+            raise self.error(f"{option}: expected a number, got {given!r}")
         return value
 
     def get_positional(self, command: str, what: str, usage: str) -> str:

@@ -8,32 +8,44 @@ from pathlib import Path
 from lightkit.cli.command_line import CommandLine
 from lightkit.cli.tables import format_table
 from lightkit.config import near
-from lightkit.errors import ConfigError, visible
+from lightkit.errors import visible
 from lightkit.runs.fingerprints import shown_size
-from lightkit.runs.index import IndexedRun
+from lightkit.runs.index import IndexedRun, list_metrics
 
-__all__ = ["format_run", "format_runs", "get_root_and_job"]
+__all__ = ["check_metric", "format_run", "format_runs", "get_root_and_job"]
 
 _COLUMNS = ("name", "id", "status", "metric", "size", "age", "")
 _AGES = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
-def get_root_and_job(command: str, line: CommandLine, usage: str) -> tuple[Path, str | None]:
+def get_root_and_job(line: CommandLine) -> tuple[Path, str | None]:
     """Return the folder of all runs, and the job that the command line names, if any.
 
     Raises:
-        ConfigError: If the folder or the job does not exist, or several jobs are named.
+        ConfigError: If the folder or the job does not exist.
     """
-    if len(line.positionals) > 1:
-        given = ", ".join(map(repr, line.positionals))
-        raise ConfigError(f"{command}: expected the name of one job, got {given}\n{usage}")
     root, name = Path(line.options.get("--root", "runs")), next(iter(line.positionals), None)
     if not root.is_dir():
-        raise ConfigError(f"{command}: {root} is no folder; name that of all runs with --root")
+        raise line.error(f"{root} is no folder; name that of all runs with --root")
     jobs = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if name is not None and name not in jobs:
-        raise ConfigError(f"{command}: there is no job {name!r} in {root}{near(name, jobs)}")
+        raise line.error(f"there is no job {name!r} in {root}{near(name, jobs)}")
     return root, name
+
+
+def check_metric(line: CommandLine, entries: Sequence[IndexedRun]) -> None:
+    """Check that one of the runs has the metric that the command line names.
+
+    Raises:
+        ConfigError: If none has it; it names the near ones, or all that there are.
+    """
+    metric = line.options.get("--metric")
+    if metric is None or any(each.value is not None for each in entries):
+        return
+    known = {name for each in entries for name in list_metrics(each.run)}
+    if known:
+        listing = near(metric, known) or f"; there are: {', '.join(sorted(known))}"
+        raise line.error(f"--metric: no run has {metric!r}{listing}")
 
 
 def format_runs(entries: Sequence[IndexedRun], *, now: float) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from lightkit.errors import ConfigError
 
-_HELP = """\
+HELP = """\
 usage: lightkit completion SHELL
 
 Print the script that lets a shell complete commands, options, keys, classes and files.
@@ -70,9 +70,6 @@ def completion(words: list[str], commands: Mapping[str, str | None]) -> int:
     Raises:
         ConfigError: If no shell is named that there is a script for.
     """
-    if {"-h", "--help"} & {*words[:1]}:
-        print(_HELP, end="")
-        return 0
     if words[:1] == ["words"] and len(words) > 1:
         from lightkit.cli.completion_choices import completion_choices  # here: printing the script loads nothing else
 
@@ -80,6 +77,6 @@ def completion(words: list[str], commands: Mapping[str, str | None]) -> int:
         return 0
     if len(words) != 1 or words[0] not in _SCRIPTS:
         got = f", got {' '.join(words)!r}" if words else ""
-        raise ConfigError(f"completion: expected a shell, {' or '.join(_SCRIPTS)}{got}\n{_HELP.rstrip()}")
+        raise ConfigError(f"completion: expected a shell, {' or '.join(_SCRIPTS)}{got}\n{HELP.rstrip()}")
     print(_SCRIPTS[words[0]], end="")
     return 0

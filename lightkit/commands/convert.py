@@ -8,14 +8,14 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.command_line import CommandLine, parse_options
 from lightkit.cli.console import OutputMode, choose_output_mode, configure_console, print_line
-from lightkit.config import near, shown_path
+from lightkit.config import shown_path
 from lightkit.errors import ConfigError, DataError, LightkitError, visible
 from lightkit.runs.bad_images import BadImage
 
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from lightkit.data.image_index import ImageIndex
     from lightkit.images.table_writer import ImageRow
 
-_USAGE = "usage: lightkit convert IMAGES TABLE [--format delta|parquet] [--partitions N] [--row-group-mb MB]"
-_HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit convert IMAGES TABLE [--format delta|parquet] [--partitions N] [--row-group-mb MB]
 
 Write a folder of photos as a table that lightkit.data.Table trains from. IMAGES has one folder a class, or train/, val/
 and test/ with one folder a class each. Each row is a photo: image (the file's bytes as they are), label (the name of
@@ -50,16 +49,6 @@ process is writing TABLE.
 
 lightkit convert data/flower_photos data/flowers.delta --partitions 2
 """
-_DEFAULTS = {
-    "--format": "delta",
-    "--partitions": "1",
-    "--row-group-mb": "32",
-    "--val-fraction": "0.2",
-    "--test-fraction": "0.1",
-    "--on-bad-image": "skip",
-    "--max-bad-fraction": "0.05",
-}
-_OPTIONS: dict[str, Takes] = {**dict.fromkeys(_DEFAULTS, "value"), "--overwrite": "switch", "--quiet": "switch"}
 _INTERVAL_S = 10.0
 _ARGUMENTS = {"root": "IMAGES", "on_bad_image": "--on-bad-image", "max_bad_fraction": "--max-bad-fraction",
               "val_fraction": "--val-fraction", "test_fraction": "--test-fraction"}  # fmt: skip
@@ -75,26 +64,23 @@ def convert(words: list[str]) -> int:
         DataError: If the photos cannot be used, or the disk is full.
         RunLocked: If another process is writing the same table.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
-    line = parse_command_line("convert", words, usage=_USAGE, own=_OPTIONS)
-    images, table = _parse_paths(line.positionals)
-    options = {**_DEFAULTS, **line.options}
-    is_delta = _parse_choice(options, "--format", ("delta", "parquet")) == "delta"
-    on_bad_image = _parse_choice(options, "--on-bad-image", ("skip", "error"))
-    partitions = options["--partitions"]
+    line = parse_options(HELP, words, most=2)
+    images, table = _parse_paths(line)
+    is_delta = line.get_choice("--format", ("delta", "parquet"), "delta") == "delta"
+    on_bad_image = line.get_choice("--on-bad-image", ("skip", "error"), "skip")
+    partitions = line.options.get("--partitions", "1")
     if not partitions.isdecimal() or int(partitions) < 1:
-        raise ConfigError(f"--partitions: expected a whole number of at least 1, got {partitions!r}")
-    row_group_bytes = int(_parse_number(options, "--row-group-mb") * 1e6)
+        raise line.error(f"--partitions: expected a whole number of at least 1, got {partitions!r}")
+    row_group_bytes = int(line.get_number("--row-group-mb", 32) * 1e6)
     if row_group_bytes < 1:
-        raise ConfigError(f"--row-group-mb: expected a number of MB above 0, got {options['--row-group-mb']!r}")
-    fractions = {name: _parse_number(options, f"--{name}-fraction") for name in ("val", "test", "max-bad")}
-    mode = choose_output_mode({"quiet": "--quiet" in options}, sys.stdout)
+        raise line.error(f"--row-group-mb: expected a number of MB above 0, got {line.options['--row-group-mb']!r}")
+    defaults = {"val": 0.2, "test": 0.1, "max-bad": 0.05}
+    fractions = {name: line.get_number(f"--{name}-fraction", share) for name, share in defaults.items()}
+    mode = choose_output_mode({"quiet": "--quiet" in line.options}, sys.stdout)
     configure_console(mode, _rename_arguments)
     from lightkit.images.table_writer import BAD_IMAGES, TableTarget, plan_files, write_table  # pyarrow: 0.2 s
 
-    target = TableTarget(table, images, is_delta, "--overwrite" in options)
+    target = TableTarget(table, images, is_delta, "--overwrite" in line.options)
     target.check()
     from lightkit.data.image_index import index_images  # torch: seconds
     from lightkit.data.splits import check_fractions
@@ -162,15 +148,16 @@ def _list_rows(catalogue: ImageIndex, images: Path) -> list[ImageRow]:
     return rows
 
 
-def _parse_paths(words: Sequence[str]) -> tuple[Path, Path]:
+def _parse_paths(line: CommandLine) -> tuple[Path, Path]:
     """Parse the folder of images and that of the table.
 
     Raises:
-        ConfigError: If there are other words, or the table's name is an address or no text.
+        ConfigError: If one is missing, or the table's name is an address or no text.
     """
+    words = line.positionals
     if len(words) != 2:
         found = f"got {', '.join(map(repr, words))}" if words else "got none"
-        raise ConfigError(f"convert: expected a folder of images and the table to write, {found}\n{_USAGE}")
+        raise line.error(f"expected a folder of images and the table to write, {found}")
     if "://" in words[1]:
         raise ConfigError(
             f"convert: expected the name of a folder to write, got the address {words[1]}. Write the table to a "
@@ -180,24 +167,6 @@ def _parse_paths(words: Sequence[str]) -> tuple[Path, Path]:
     if visible(str(table), in_line=True) != str(table):  # libraries that read tables want text
         raise ConfigError(f"convert: the name of the table, {str(table)!r}, holds what is no text. Say another name.")
     return images, table.resolve() if table.name in ("", "..") else table
-
-
-def _parse_choice(options: dict[str, str], option: str, choices: Sequence[str]) -> str:
-    if options[option] not in choices:
-        raise ConfigError(
-            f"{option}: expected {' or '.join(choices)}, got {options[option]!r}{near(options[option], choices)}"
-        )
-    return options[option]
-
-
-def _parse_number(options: dict[str, str], option: str) -> float:
-    try:
-        number = float(options[option])
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ConfigError(f"{option}: expected a number, got {options[option]!r}")
-    return number
 
 
 def _rename_arguments(text: str) -> str:

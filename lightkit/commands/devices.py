@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 
-from lightkit.config import near
-from lightkit.errors import ConfigError
+from lightkit.cli.command_line import parse_options
 from lightkit.hardware import Horovod, Machine, find_horovod, this_machine
 
-DEVICES_HELP = """\
+HELP = """\
 usage: lightkit devices [--json]
 
 Print what this machine has to train on: cores and instruction sets, memory, CUDA devices, XLA devices, what Horovod was
@@ -18,7 +16,6 @@ built with, and versions. CUDA_VISIBLE_DEVICES and PJRT_DEVICE count.
 
   --json   one JSON object
 """
-_OPTIONS = ("--json", "--help")
 
 
 def devices(words: list[str]) -> int:
@@ -30,18 +27,13 @@ def devices(words: list[str]) -> int:
     Raises:
         ConfigError: If a word is no option of this command.
     """
-    if {"-h", "--help"} & {*words}:
-        print(DEVICES_HELP, end="")
-        return 0
-    for word in words:
-        if word != "--json":
-            says = f"devices: unexpected argument {word!r}{near(word, _OPTIONS)}"
-            raise ConfigError(f"{says}\nusage: lightkit devices [--json]")
+    line = parse_options(HELP, words)
     machine, horovod = this_machine(), find_horovod()
-    if "--json" in words:
+    if "--json" in line.options:
         print(json.dumps({"schema": 1, **asdict(machine), "horovod": asdict(horovod)}, indent=2))
     else:
-        _print_rows(_list_rows(machine, horovod))
+        for label, text in _list_rows(machine, horovod):
+            print(f"{label:10}{text}")
     return 0
 
 
@@ -96,18 +88,3 @@ def _describe_horovod(horovod: Horovod) -> str:
 
 def _format_size(size_bytes: int | None) -> str:
     return "unknown" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
-
-
-def _print_rows(rows: list[tuple[str, str]]) -> None:
-    if not sys.stdout.isatty():
-        for label, text in rows:
-            print(f"{label:10}{text}")
-        return
-    from rich.console import Console  # here, because a pipe does without
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for label, text in rows:
-        table.add_row(Text(label, style="bold"), Text(text))
-    Console().print(table)

@@ -12,7 +12,7 @@ from lightkit.runs.signals import SignalWatch
 __all__ = ["fetch"]
 
 
-_HELP = """\
+HELP = """\
 usage: lightkit fetch -c FILE... [--data.KEY=value]...
 
 Download what the data module of a config needs, into the folder that the config names. A broken download goes on where
@@ -26,12 +26,9 @@ def fetch(words: list[str]) -> int:
     Raises:
         ConfigError: If the config names no data module, or one that has nothing to fetch.
     """
-    session = open_context("fetch", words, SignalWatch(), subcommands=(*STAGES, "fetch"))
-    if session.passthrough:
-        print(_HELP, end="")
-        return 0
-    configure_console(session.mode, session.resolved.masked)
-    section = session.resolved.values.get("data")
+    context = open_context("fetch", words, SignalWatch(), subcommands=(*STAGES, "fetch"))
+    configure_console(context.mode, context.resolved.masked)
+    section = context.resolved.values.get("data")
     if section is None:
         raise ConfigError(
             "fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml"
@@ -40,11 +37,11 @@ def fetch(words: list[str]) -> int:
 
     quiet_libraries()
     try:
-        data = build_data(section, session.resolved)
+        data = build_data(section, context.resolved)
         download = getattr(data, "fetch", None)
         if download is None:
             raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")
         download()
     except LightkitError as error:
-        raise add_place(error, session.resolved) from error
+        raise add_place(error, context.resolved) from error
     return 0

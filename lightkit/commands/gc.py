@@ -8,14 +8,14 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.command_line import CommandLine, parse_options
 from lightkit.cli.console import configure_console
-from lightkit.cli.run_table import format_run, get_root_and_job
+from lightkit.cli.run_table import check_metric, format_run, get_root_and_job
 from lightkit.errors import ConfigError
 from lightkit.loggers.mlflow_address import Address, mask_password
 from lightkit.registry.promotion import needed_runs
@@ -27,9 +27,8 @@ from lightkit.runs.retention import RetentionRules, delete_hidden_runs, hide_run
 
 __all__ = ["collect"]
 
-_USAGE = "usage: lightkit gc [NAME] [--keep-last N] [--keep-best N] [--max-size SIZE] [--older-than TIME] [--dry-run]"
-_HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit gc [NAME] [--keep-last N] [--keep-best N] [--max-size SIZE] [--older-than TIME] [--dry-run]
 
 Delete the runs that no rule keeps, and print what they were. Never deleted are: a run that a process works on; one
 whose model an alias in MLflow's registry points to, or which a rollback would bring back; one that was promoted in a
@@ -55,10 +54,6 @@ Exit code 0: done, or nothing to do; 2: wrong arguments; 75: MLflow does not ans
 lightkit gc --keep-last 5 --keep-best 2 --max-size 50G --dry-run
 """
 _RULES = ("--keep-last", "--keep-best", "--max-size", "--older-than")
-_OPTIONS: dict[str, Takes] = {
-    **dict.fromkeys((*_RULES, "--metric", "--mode", "--tracking-uri", "--root"), "value"),
-    **dict.fromkeys(("--dry-run", "--json", "--quiet"), "switch"),
-}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
 _log = logging.getLogger("lightkit")
 
@@ -70,17 +65,15 @@ def collect(words: list[str]) -> int:
         ConfigError: If a word is wrong, a run cannot be deleted, or it is unknown which runs the registry needs.
         ServerAway: If MLflow does not answer.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
-    line = parse_command_line("gc", words, usage=_USAGE, own=_OPTIONS)
+    line = parse_options(HELP, words, most=1)
     options = line.options
-    rules = _parse_rules(options)
-    root, name = get_root_and_job("gc", line, _USAGE)
+    rules = _parse_rules(line)
+    root, name = get_root_and_job(line)
     is_dry, is_json, is_quiet = (option in options for option in ("--dry-run", "--json", "--quiet"))
     configure_console("quiet" if is_quiet or is_json else "plain")
     now = time.time()
     entries = index_runs(root, metric=rules.metric)
+    check_metric(line, entries)
     plan = plan_deletions(entries, rules, name=name, now=now)
     if plan.deleted:  # each that the registry keeps may let another go, for --max-size
         of_jobs = [each for each in entries if name in (None, each.run.name)]
@@ -106,36 +99,31 @@ def collect(words: list[str]) -> int:
     return 0
 
 
-def _parse_rules(options: Mapping[str, str]) -> RetentionRules:
-    if not any(rule in options for rule in _RULES):
-        raise ConfigError(f"gc: give at least one rule: {', '.join(_RULES)}\n{_USAGE}")
-    if (mode := options.get("--mode")) not in (None, "min", "max"):
-        raise ConfigError(f"gc: --mode: expected min or max, got {mode!r}\n{_USAGE}")
+def _parse_rules(line: CommandLine) -> RetentionRules:
+    if not any(rule in line.options for rule in _RULES):
+        raise line.error(f"give at least one rule: {', '.join(_RULES)}")
 
     def parse(option: str, expected: str, read: Callable[[str], Any]) -> Any:
-        if option not in options:
-            return None
-        if (value := read(options[option])) is None:
-            raise ConfigError(f"gc: {option}: expected {expected}, got {options[option]!r}\n{_USAGE}")
-        return value
+        given = line.options.get(option)
+        if given is not None and (value := read(given)) is None:
+            raise line.error(f"{option}: expected {expected}, got {given!r}")
+        return None if given is None else value
+
+    def read_count(text: str) -> int | None:
+        return int(text) if text.isdecimal() else None
+
+    def read_size(text: str) -> int | None:
+        match = _SIZE.fullmatch(text.strip())
+        return None if match is None else int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))
 
     return RetentionRules(
-        keep_last=parse("--keep-last", "a whole number", _parse_count),
-        keep_best=parse("--keep-best", "a whole number", _parse_count),
-        max_size_bytes=parse("--max-size", "a size such as 50G or 500M", _parse_size),
+        keep_last=parse("--keep-last", "a whole number", read_count),
+        keep_best=parse("--keep-best", "a whole number", read_count),
+        max_size_bytes=parse("--max-size", "a size such as 50G or 500M", read_size),
         older_than_s=parse("--older-than", "a time such as 30d or 12h", parse_duration),
-        metric=options.get("--metric"),
-        mode=mode,
+        metric=line.options.get("--metric"),
+        mode=line.get_choice("--mode", ("min", "max")),
     )
-
-
-def _parse_count(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
-
-
-def _parse_size(text: str) -> int | None:
-    match = _SIZE.fullmatch(text.strip())
-    return None if match is None else int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))
 
 
 def _delete(root: Path, name: str | None, planned: Sequence[IndexedRun]) -> list[IndexedRun]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import choose_output_mode, configure_console, print_line
 from lightkit.cli.notifications import build_notifiers, create_heartbeat, find_job_name
@@ -17,9 +17,8 @@ from lightkit.runs.webhook import DeliveryError, Sign, send
 
 __all__ = ["notify_test"]
 
-_USAGE = "usage: lightkit notify-test -c FILE... [--kind KIND]... [--key=value]..."
-_HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit notify-test -c FILE... [--kind KIND]... [--key=value]...
 
 Send one message of each kind through every notifier of a config, such as callbacks.slack and callbacks.webhook, and
 each sign of its dead-man's switch (run.heartbeat_url), and wait for the answers. The messages say that they are tests.
@@ -45,10 +44,10 @@ _MESSAGES: dict[str, dict[str, Any]] = {
     "gate": {"status": "passed", "exit_code": 0, "gate": _GATE},
 }
 """A message of each kind."""
-_SIGNS: Mapping[str, Sign] = {"start": "start", "failure": "fail", "end": "ok"}
-_OPTIONS: dict[str, Takes] = {"--kind": "value", "--quiet": "switch"}
-_CONFIG_OPTIONS: dict[str, Takes] = {"-c": "value", "--config": "value", "--run": "value"}
+_CONFIG_OPTIONS: Mapping[str, Takes] = {"-c": "value", "--config": "value", "--run": "value"}
 _TIMEOUT_S = 10.0
+_SIGNS: Mapping[str, Sign] = {"start": "start", "failure": "fail", "end": "ok"}
+_CONFIG_TIMEOUT_S = 10.0
 
 
 def notify_test(words: list[str]) -> int:
@@ -60,12 +59,7 @@ def notify_test(words: list[str]) -> int:
     Raises:
         ConfigError: If the arguments or the config are wrong, or there is no receiver.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
-    line = parse_command_line("notify-test", words, usage=_USAGE, own=_OPTIONS, config=_CONFIG_OPTIONS)
-    if line.positionals:
-        raise ConfigError(f"notify-test: unexpected argument {line.positionals[0]!r}\n{_USAGE}")
+    line = parse_options(HELP, words, config=_CONFIG_OPTIONS)
     kinds = line.options["--kind"].split(",") if "--kind" in line.options else [*_MESSAGES]
     for kind in kinds:
         if kind not in _MESSAGES:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.command_line import get_run_argument, parse_options
 from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
 from lightkit.cli.full_validation import open_context
@@ -26,15 +26,15 @@ from lightkit.runs.signals import SignalWatch
 
 __all__ = ["reproduce"]
 
-_USAGE = "usage: lightkit reproduce RUN [--anyway] [--root DIR] [--json] [--quiet] [--trust]"
-_HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit reproduce RUN [--anyway] [--root DIR] [--json] [--quiet] [--trust]
 
 Train a run again, with its config and its seed, and compare the two: the metrics of each epoch, and the weights of
 last.ckpt and best.ckpt, bit for bit. Before that, code (git commit, lightkit, Python files), packages, data and
 hardware are compared with the run's records; if any differs, nothing is trained and all differences are listed.
 
   RUN          a run: its folder, its id, NAME, NAME/ID or latest
+  --run RUN    the same
   --anyway     train all the same, with a warning
   --root DIR   folder of the runs; default: runs
   --json       print the result as one JSON object
@@ -48,10 +48,6 @@ data differs, or is missing; 75: interrupted, the same command goes on.
 
 lightkit reproduce flowers/latest
 """
-_OPTIONS: dict[str, Takes] = {
-    **dict.fromkeys(("--anyway", "--json", "--quiet", "--trust"), "switch"),
-    "--root": "value",
-}
 _SUFFIX = "-reproduced"
 _log = logging.getLogger("lightkit")
 
@@ -67,14 +63,9 @@ def reproduce(words: list[str]) -> int:
             code, packages or hardware differ from those here.
         DataError: If only its data differs.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
-    line = parse_command_line("reproduce", words, usage=_USAGE, own=_OPTIONS)
+    line = parse_options(HELP, words, most=1)
     is_json, is_quiet, is_trusting = (option in line.options for option in ("--json", "--quiet", "--trust"))
-    run = runs.find(
-        line.get_positional("reproduce", "one run, such as latest", _USAGE), line.options.get("--root", "runs")
-    )
+    run = runs.find(get_run_argument("reproduce", line, line.usage), line.options.get("--root", "runs"))
     manifest = _read_manifest(run)
     fit_words = _fit_words(run, manifest) + ["--quiet"] * (is_quiet or is_json) + ["--trust"] * is_trusting
     with SignalWatch() as watch:

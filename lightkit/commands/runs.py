@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from lightkit.cli.command_line import Takes, parse_command_line
-from lightkit.cli.run_table import format_runs, get_root_and_job
+from lightkit.cli.command_line import CommandLine, parse_options
+from lightkit.cli.run_table import check_metric, format_runs, get_root_and_job
 from lightkit.config import near
-from lightkit.errors import ConfigError
-from lightkit.runs.index import IndexedRun, index_runs, infer_mode
+from lightkit.runs.index import KILLED, IndexedRun, index_runs, infer_mode
 
 __all__ = ["show_runs"]
 
-_USAGE = "usage: lightkit runs [NAME] [--sort KEY] [--filter KEY=VALUE]... [--metric METRIC] [--root FOLDER] [--json]"
-_HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit runs [NAME] [--sort KEY] [--filter KEY=VALUE]... [--metric METRIC] [--root FOLDER] [--json]
 
 Print a table of the runs, the newest first: name, id, status, metric, size and age. A run is marked `locked` while a
 process works on it, with the alias that points to its model, such as `champion`, and `promoted` where one did before. A
@@ -26,7 +25,7 @@ run whose process was killed has the status `killed`.
   NAME             runs of this job only
   --sort KEY       age (default), name, status, metric (the best first) or size (the largest first)
   --mode MODE      min or max is best; default: as the best checkpoint was chosen, else by the metric's name
-  --filter TEXT    KEY=VALUE, only runs with it: status=done, name=flowers, locked=true, promoted=true
+  --filter KEY=VALUE...  only runs with it: status=done, name=flowers, locked=true, promoted=true
   --metric METRIC  what is shown, such as test/accuracy; default: what the best checkpoint was chosen by
   --root FOLDER    folder of all runs; default: runs
   --json           print one JSON array
@@ -34,16 +33,17 @@ run whose process was killed has the status `killed`.
 
 lightkit runs flowers --sort metric --filter status=done
 """
-_OPTIONS: dict[str, Takes] = {
-    **dict.fromkeys(("--sort", "--mode", "--metric", "--root"), "value"),
-    **dict.fromkeys(("--json", "--quiet"), "switch"),
+_VALUES = {
+    "status": ("running", "done", "failed", "interrupted", "preempted", KILLED),
+    "locked": ("true", "false"),
+    "promoted": ("true", "false"),
 }
-_FILTERS = ("name", "status", "locked", "promoted")
+"""Values of filters; those of ``name`` are the jobs."""
 _SORT_KEYS: dict[str, Callable[[IndexedRun], Any]] = {
     "age": lambda each: -each.created,
     "name": lambda each: each.run.name,
     "status": lambda each: each.status,
-    "metric": lambda each: each.metric,  # see `_sort_by_metric`
+    "metric": lambda each: each.value,  # see `_rank_by_metric`
     "size": lambda each: -each.size_bytes,
 }
 
@@ -52,24 +52,26 @@ def show_runs(words: list[str]) -> int:
     """Print the runs, and return the exit code.
 
     Raises:
-        ConfigError: If a word is wrong, or there is no such job.
+        ConfigError: If a word is wrong, or there is no such job or metric.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
-    filters, rest = _take_filters(words)
-    line = parse_command_line("runs", rest, usage=_USAGE, own=_OPTIONS)
-    options = line.options
-    sort = _check_choice("--sort", options.get("--sort", "age"), _SORT_KEYS)
-    mode = _check_choice("--mode", options["--mode"], ("min", "max")) if "--mode" in options else None
-    root, name = get_root_and_job("runs", line, _USAGE)
-    entries = [each for each in index_runs(root, name, metric=options.get("--metric")) if _matches(each, filters)]
-    entries.sort(key=lambda each: -each.created)
-    if sort == "metric":
-        entries = _sort_by_metric(entries, mode)
-    else:
-        entries.sort(key=_SORT_KEYS[sort])
-    now = time.time()
+    line = parse_options(HELP, words, most=1)
+    options, now = line.options, time.time()
+    sort, mode = line.get_choice("--sort", _SORT_KEYS, "age"), line.get_choice("--mode", ("min", "max"))
+    root, name = get_root_and_job(line)
+    indexed = index_runs(root, name, metric=options.get("--metric"))
+    check_metric(line, indexed)
+    known = {"name": {each.run.name for each in indexed}, **_VALUES}
+    entries = sorted(indexed, key=lambda each: -each.created)
+    for given in options["--filter"].split(",") if "--filter" in options else ():
+        key, is_pair, value = given.partition("=")
+        if not is_pair or key not in known:
+            expected = f"expected KEY=VALUE, such as status=done, KEY being {', '.join(known)}"
+            raise line.error(f"--filter: {expected}, got {given!r}{near(key, known)}")
+        if value not in known[key]:
+            hint = near(value, known[key])
+            raise line.error(f"--filter {key}: expected {' or '.join(sorted(known[key]))}, got {value!r}{hint}")
+        entries = [each for each in entries if str(each.fields(now=now)[key]) in (value, value.capitalize())]
+    entries.sort(key=_rank_by_metric(line, entries, mode) if sort == "metric" else _SORT_KEYS[str(sort)])
     if "--json" in options:
         print(json.dumps([each.fields(now=now) for each in entries], indent=2))
     elif "--quiet" not in options:
@@ -77,58 +79,23 @@ def show_runs(words: list[str]) -> int:
     return 0
 
 
-def _take_filters(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Take out the filters, the only option that may be repeated."""
-    filters: dict[str, str] = {}
-    rest: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        option, equals, given = word.partition("=")
-        if option != "--filter":
-            rest.append(word)
-            continue
-        given = given if equals else left.pop(0) if left else ""
-        key, is_pair, value = given.partition("=")
-        if not is_pair:
-            raise ConfigError(f"runs: --filter: expected KEY=VALUE, such as status=done, got {given!r}\n{_USAGE}")
-        filters[_check_choice("--filter", key, _FILTERS)] = value
-    return filters, rest
-
-
-def _check_choice(option: str, given: str, choices: Collection[str]) -> str:
-    if given not in choices:
-        hint = near(given, choices)
-        raise ConfigError(f"runs: {option}: expected {', '.join(choices)}, got {given!r}{hint}\n{_USAGE}")
-    return given
-
-
-def _matches(entry: IndexedRun, filters: Mapping[str, str]) -> bool:
-    values: dict[str, Any] = {**entry.fields(now=0.0)}
-    return all(str(values[key]) == value or str(values[key]).lower() == value for key, value in filters.items())
-
-
-def _sort_by_metric(entries: Iterable[IndexedRun], mode: str | None) -> list[IndexedRun]:
-    """Sort with the best first; runs without the metric are last.
+def _rank_by_metric(
+    line: CommandLine, entries: Sequence[IndexedRun], mode: str | None
+) -> Callable[[IndexedRun], float]:
+    """Return the sorting key with which the best is first, and runs without the metric are last.
 
     Raises:
         ConfigError: If it is unknown whether a small or a large value is good.
     """
-    entries = list(entries)
     signs: dict[tuple[str, str], int] = {}
     for each in entries:
-        job = [other for other in entries if other.run.name == each.run.name]
-        if each.metric is not None and each.value is not None and (each.run.name, each.metric) not in signs:
-            if (known := mode or infer_mode(each.metric, job)) is None:
-                raise ConfigError(
-                    f"runs: --sort metric: neither the runs of {each.run.name} nor its name tell whether a small or a "
-                    f"large {each.metric} is good. Say --mode min or --mode max.\n{_USAGE}"
-                )
-            signs[each.run.name, each.metric] = 1 if known == "min" else -1
-
-    def rank(each: IndexedRun) -> float:
-        if each.value is None or each.metric is None:
-            return float("inf")
-        return signs[each.run.name, each.metric] * each.value
-
-    return sorted(entries, key=rank)
+        if each.metric is None or each.value is None:
+            continue
+        known = mode or infer_mode(each.metric, [other for other in entries if other.run.name == each.run.name])
+        if known is None:
+            raise line.error(
+                f"--sort metric: neither the runs of {each.run.name} nor its name tell whether a small or a "
+                f"large {each.metric} is good. Say --mode min or --mode max."
+            )
+        signs[each.run.name, each.metric] = 1 if known == "min" else -1
+    return lambda each: math.inf if each.value is None else signs[each.run.name, str(each.metric)] * each.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.command_line import parse_options
 from lightkit.cli.config_loader import NAMED_CLASSES, STAGES
 from lightkit.config import shown_path
 from lightkit.config.json_schema import file_schema
@@ -13,15 +13,14 @@ from lightkit.config.schema import load_schema
 from lightkit.errors import ConfigError
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
-_USAGE = "usage: lightkit schema [-o FILE] [--summary]"
-_HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit schema [-o FILE] [--summary]
 
 Print the JSON Schema of a config file, by which an editor completes keys and class names, shows what they mean, and
 marks what is wrong. Classes of your own are taken as they are.
 
-  -o FILE    write it there
-  --summary  print that of summary.json instead, the file in which a run says how it ended
+  --output FILE  write it there
+  --summary      print that of summary.json instead, the file in which a run says how it ended
 
 With an editor that has the YAML language server, such as VS Code with Red Hat's YAML extension:
 
@@ -42,20 +41,14 @@ def schema(words: list[str]) -> int:
     Raises:
         ConfigError: If a word is no option of this command, or the file cannot be written.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
-    own: dict[str, Takes] = {"-o": "value", "--output": "value", "--summary": "switch"}
-    line = parse_command_line("schema", words, usage=_USAGE, own=own)
-    if line.positionals:
-        raise ConfigError(f"schema: unexpected argument {line.positionals[0]!r}\n{_USAGE}")
+    line = parse_options(HELP, words)
     is_of_summary = "--summary" in line.options
     if is_of_summary:
         text = SUMMARY_SCHEMA.read_text(encoding="utf-8")
     else:
         config_schema = file_schema(load_schema(), default_classes=NAMED_CLASSES, subcommands=STAGES)
         text = json.dumps(config_schema, ensure_ascii=False) + "\n"
-    name = line.options.get("--output", line.options.get("-o"))
+    name = line.options.get("--output")
     if name is None:
         print(text, end="")
         return 0

@@ -14,7 +14,7 @@ from lightkit.errors import ConfigError
 from lightkit.launch.slurm import SlurmJob, batch_script, submit
 from lightkit.runs.signals import SignalWatch
 
-_HELP = """\
+HELP = """\
 usage: lightkit submit -c FILE... [--dry-run] [--key=value]... [key=value]...
 
 Put lightkit fit with the same words into the queue of Slurm, one task for each process. A job that is preempted, or
@@ -36,9 +36,6 @@ def submit_fit(words: list[str]) -> int:
     Raises:
         ConfigError: If the config is wrong, or Slurm cannot run it.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
     is_dry = "--dry-run" in words
     words = [word for word in words if word != "--dry-run"]
     # The flag: what the config asks for must be on the cluster's machines, not on this one.

@@ -6,16 +6,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightkit.config import near, shown_path
+from lightkit.cli.command_line import parse_options
+from lightkit.config import shown_path
 from lightkit.config.upgrade import Upgraded, upgrade_file
 from lightkit.errors import ConfigError
 from lightkit.runs.files import write_text
 
 __all__ = ["upgrade"]
 
-_USAGE = "usage: lightkit upgrade OLD.yaml [-o NEW.yaml] [--force]"
-_HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit upgrade OLD.yaml [-o NEW.yaml] [--force]
 
 Rewrite a config of Lightning 1.x in today's words: gpus and tpu_cores, strategies, precision, arguments that the
 trainer has no more or that stand outside of it, paths and arguments of Lightning's classes. Comments and order stay,
@@ -23,12 +23,11 @@ and so does every line that needs no change. What was changed is listed with the
 something without an equivalent is refused, with all the reasons, and nothing is written. What is upgraded already is
 left as it is.
 
-  -o NEW.yaml   write there, which may be OLD.yaml itself; default: print it, and list the changes on standard error
-  --force       replace NEW.yaml where it is another file that exists
+  --output NEW.yaml  write there, or to OLD.yaml itself; default: print it, and list the changes on standard error
+  --force            replace NEW.yaml where it is another file that exists
 
 lightkit upgrade configs/old.yaml -o configs/new.yaml
 """
-_OPTIONS = ("-o", "--force", "--help")
 
 
 def upgrade(words: list[str]) -> int:
@@ -37,12 +36,13 @@ def upgrade(words: list[str]) -> int:
     Raises:
         ConfigError: If a word is wrong, the config cannot be read or upgraded, or the new one cannot be written.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
-    old, new, is_forced = _parse(words)
-    if new is not None and not is_forced:
-        _check_target(old, new)
+    command = parse_options(HELP, words, most=1)
+    old, output = Path(command.get_positional("upgrade", "one config", command.usage)), command.options.get("--output")
+    new = None if output is None else Path(output)
+    if output == "":
+        raise command.error("--output takes the name of the new file")
+    if new is not None and "--force" not in command.options and new.is_file() and not _is_same_file(old, new):
+        raise ConfigError(f"upgrade: {shown_path(new)} exists; say --force to replace it, or -o with another name")
     upgraded = upgrade_file(old)
     if new is None:
         print(upgraded.text, end="")
@@ -54,37 +54,13 @@ def upgrade(words: list[str]) -> int:
     return 0
 
 
-def _parse(words: list[str]) -> tuple[Path, Path | None, bool]:
-    files: list[str] = []
-    new: str | None = None
-    rest = iter(words)
-    for word in rest:
-        if word == "-o" or word.startswith("-o="):
-            new = word[3:] if word.startswith("-o=") else next(rest, "")
-            if not new:
-                raise ConfigError(f"upgrade: -o takes the name of the new file\n{_USAGE}")
-        elif word.startswith("-") and word != "--force":
-            raise ConfigError(f"upgrade: unexpected argument {word!r}{near(word, _OPTIONS)}\n{_USAGE}")
-        elif word != "--force":
-            files.append(word)
-    if len(files) != 1:
-        found = f"got {', '.join(map(repr, files))}" if files else "got none"
-        raise ConfigError(f"upgrade: expected one config, {found}\n{_USAGE}")
-    return Path(files[0]), None if new is None else Path(new), "--force" in words
-
-
-def _check_target(old: Path, new: Path) -> None:
-    if new.exists() and not new.is_dir() and not _is_same_file(old, new):
-        raise ConfigError(f"upgrade: {shown_path(new)} exists; say --force to replace it, or -o with another name")
-
-
 def _is_same_file(old: Path, new: Path) -> bool:
     return new.exists() and old.exists() and new.samefile(old)
 
 
 def _write(new: Path, text: str) -> None:
     if new.is_dir():
-        raise ConfigError(f"upgrade: -o takes the name of a file, and {shown_path(new)} is a folder")
+        raise ConfigError(f"upgrade: --output takes the name of a file, and {shown_path(new)} is a folder")
     target = new.resolve()  # a link stays one
     try:
         mode = target.stat().st_mode if target.exists() else None

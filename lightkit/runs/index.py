@@ -186,11 +186,22 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
     )
 
 
+def list_metrics(run: Run) -> set[str]:
+    """List the names of a run's metrics, in its best and last epochs and in later stages."""
+    names = {name for table in _list_tables(read_json(run.summary_path) or {}) for name in table}
+    return names - {"epoch", "step", "epoch_seconds", "samples_per_s"}
+
+
+def _list_tables(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    metrics = summary.get("metrics") or {}
+    tables = [metrics.get("best"), *(summary.get("stages") or {}).values(), metrics.get("last")]
+    return [table for table in tables if isinstance(table, Mapping)]
+
+
 def _find_value(metric: str, summary: Mapping[str, Any]) -> float | None:
     """Find a metric in the best epoch, else in a later stage, else in the last epoch."""
-    best, metrics = summary.get("best") or {}, summary.get("metrics") or {}
+    best = summary.get("best") or {}
     found = [best.get("value")] if best.get("monitor") == metric else []
-    tables = [metrics.get("best"), *(summary.get("stages") or {}).values(), metrics.get("last")]
-    found += [table.get(metric) for table in tables if isinstance(table, Mapping)]
+    found += [table.get(metric) for table in _list_tables(summary)]
     numbers = (float(value) for value in found if isinstance(value, (int, float)) and math.isfinite(value))
     return next(numbers, None)

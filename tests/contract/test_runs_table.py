@@ -76,10 +76,14 @@ LISTED: dict[str, tuple[tuple[str, ...], list[int]]] = {
     "status": (("--filter", "status=done"), [2, 1]),
     "two": (("--filter=status=done", "--filter", "name=roses"), [1]),
     "locked": (("--filter=locked=true",), []),
+    "the root of fit": (("--run.root=runs", "tulips"), [2]),
 }
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "sort": (("runs", "--sort=loss"), r"--sort: .*age, name, status, metric, size.*'loss'"),
     "filter": (("runs", "--filter=stats=done"), r"--filter: .*did you mean 'status'"),
+    "a filter's value": (("runs", "--filter=status=don"), r"--filter status: .*'don'; did you mean 'done'"),
+    "a metric": (("runs", "--metric=val/los"), r"--metric: no run has 'val/los'; did you mean 'val/loss'"),
+    "a metric of gc": (("gc", "--keep-best=1", "--metric=val/los"), r"did you mean 'val/loss'"),
     "job": (("runs", "rose"), r"no job 'rose'.*did you mean 'roses'"),
     "root": (("runs", "--root=none"), r"\bnone\b"),
     "gc without a rule": (("gc",), r"--keep-last, --keep-best, --max-size, --older-than"),
@@ -128,6 +132,7 @@ def test_another_metric_can_be_shown(table: Workspace) -> None:
 
 def test_programs_get_the_table_as_json(table: Workspace) -> None:
     first = json.loads(table.run("runs", "--json").ok().out)[0]
+    assert json.loads(table.run("runs", "--output", "json").ok().out)[0].keys() == first.keys()
     expected = {
         "name": "roses",
         "id": run_id(3),
