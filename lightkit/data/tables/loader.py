@@ -43,6 +43,7 @@ __all__ = [
     "FeatureBatches",
     "ImageBatches",
     "RowNames",
+    "SplitReader",
     "TableBatches",
     "TableImages",
     "TableLoader",
@@ -460,7 +461,7 @@ def table_loader(
 
 def stored_rows(index: Index, split: Split, *, batch_size: int) -> BatchRows[Row]:
     """Make the reader of a split's rows in stored order."""
-    return BatchRows(index.rows(split), _SplitReader(index, split), batch_size=batch_size)
+    return BatchRows(index.rows(split), SplitReader(index, split), batch_size=batch_size)
 
 
 def train_table_loader(index: Index, make_batch: BatchMaker, *, shuffle_buffer: int, **loading: Any) -> TableLoader:
@@ -506,7 +507,7 @@ def _rank_loader(
     rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
     rows = BatchRows(
         index.rows(split),
-        _SplitReader(index, split),
+        SplitReader(index, split),
         batch_size=batch_size,
         num_replicas=world_size,
         rank=rank,
@@ -516,13 +517,14 @@ def _rank_loader(
     return table_loader(batches, shuffle_buffer=buffer_rows, for_training=for_training, **loading)
 
 
-class _SplitReader:
+class SplitReader:
     """Reads a split's rows of a row group, from one of them on; it can be pickled."""
 
     def __init__(self, index: Index, split: Split) -> None:
         self._index, self._split = index, split
 
     def __call__(self, group: int, start: int) -> Iterator[Row]:
+        """Read the rows as a stream."""
         return self._index.read(group, self._split, start=start)
 
 
