@@ -14,9 +14,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -65,9 +64,9 @@ _LEFT_OUT, _BAD = 3, 4  # codes of rows in no split; the others are places in SP
 _SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 _VERSION = 3  # raise it with every change of what is found, or of how it is kept
 _NUM_LISTED = 1000  # bad rows by name
-_NUM_CONTENTS = 100  # different rows up to which they are counted, to explain odd splits
 _NUM_SHOWN = 5
 _READ_BYTES, _READ_ROWS = 4 << 20, 4096  # of a record batch
+_JOBS_AHEAD = 256  # row groups whose findings are in memory
 _BAR_FROM_BYTES = 100e6  # of a table; a smaller one takes a second
 _UNFINISHED = ".writing-"
 _STALE_AFTER_S, _UNUSED_AFTER_S = 3600.0, 60 * 24 * 3600.0
@@ -165,8 +164,6 @@ class _Findings:
         inputs: Of the training split's features.
         targets: Of the training split's values.
         held_out: Of classes without a row for training: the greatest hash, then row group and row with it.
-        contents: Different hashes, up to about `_NUM_CONTENTS`.
-        num_hashed: Rows whose hash decided their split.
     """
 
     classes: list[dict[str, tuple[int, int, int]]] = field(default_factory=lambda: [{}, {}, {}])
@@ -174,8 +171,6 @@ class _Findings:
     inputs: _Moments = field(default_factory=_Moments)
     targets: _Moments = field(default_factory=_Moments)
     held_out: dict[str, tuple[bytes, int, int]] = field(default_factory=dict)
-    contents: set[bytes] = field(default_factory=set)
-    num_hashed: int = 0
 
     def merge(self, other: _Findings) -> None:
         """Add the findings of another part."""
@@ -194,9 +189,6 @@ class _Findings:
         self.targets.merge(other.targets)
         for name, found in other.held_out.items():
             self.held_out[name] = max(found, self.held_out.get(name, found))
-        if len(self.contents) <= _NUM_CONTENTS:
-            self.contents |= other.contents
-        self.num_hashed += other.num_hashed
 
 
 class Index:
@@ -390,10 +382,20 @@ def index_table(
             f"data.init_args.split: column {columns.split!r} has no effect on tables that are a split each. "
             "Leave it out."
         )
-    rules = {
-        split: _rules_of(split, table, tables, columns, filter, val_fraction, test_fraction)
-        for split, table in tables.items()
-    }
+    rules: dict[Split | None, _Rules] = {}
+    named = {name: getattr(columns, name) for name in ("image", "features", "label", "weight", "split", "key")}
+    for split, table in tables.items():
+        try:
+            find_columns(table.schema, **named, target=columns.target)
+        except DataError as error:
+            raise DataError(f"{f'{split} table, {table.place}: ' if split else ''}{error}") from error
+        rules[split] = _Rules(columns, parse_filter(filter, table.schema), given=split)
+        if split is None and columns.split is None:
+            rules[split] = replace(rules[split], val_fraction=val_fraction, test_fraction=test_fraction)
+        elif (split == "train" and "val" not in tables) or (
+            columns.split and val_fraction > 0 and not _names_validation(table, columns.split)
+        ):
+            rules[split] = replace(rules[split], val_fraction=val_fraction)
     decided = [(split, table.fingerprint, rules[split].text) for split, table in tables.items()]
     fingerprint = hashlib.sha256(repr((_VERSION, decided)).encode("utf-8", "surrogateescape")).hexdigest()
     found, codes = _load_or_build(fingerprint, tables, rules)
@@ -417,34 +419,17 @@ def index_table(
     )  # fmt: skip
     hashing = next((one for one in rules.values() if one.hashes), None)
     if classes is None and not index.counts["train"]:  # a model of a checkpoint may be tested on rows for nothing else
-        raise _no_training(index, tables, bool(filter), hashing, found["num_contents"])
+        reasons = ["data.init_args.filter lets too few rows through"] * bool(filter)
+        reasons += [f"the fractions leave none: {_explain_split(columns)}"] * (hashing is not None)
+        reasons += [f"{index.num_bad} rows are bad"] * bool(index.num_bad)
+        counts = ", ".join(f"{split} {num}" for split, num in index.counts.items())
+        raise DataError(
+            f"{', '.join(table.place for table in tables.values())}: no rows are left to train on ({counts}): "
+            f"{'; or '.join(reasons) or 'none is named train'}."
+        )
     if hashing is not None:
-        moved = [(name, name_of(*at)) for name, *at in found["moved"]]
-        index.notes += _notes(index, hashing, moved, found["num_contents"])
+        index.notes += _notes(index, hashing, [(name, name_of(*at)) for name, *at in found["moved"]])
     return index
-
-
-def _rules_of(
-    split: Split | None,
-    table: Snapshot,
-    tables: Mapping[Split | None, Snapshot],
-    columns: Columns,
-    asked: Sequence[Any] | None,
-    val_fraction: float,
-    test_fraction: float,
-) -> _Rules:
-    named = {name: getattr(columns, name) for name in ("image", "features", "label", "weight", "split", "key")}
-    try:
-        find_columns(table.schema, **named, target=columns.target)
-    except DataError as error:
-        raise DataError(f"{f'{split} table, {table.place}: ' if split else ''}{error}") from error
-    rules = _Rules(columns, parse_filter(asked, table.schema), given=split)
-    if split is None and columns.split is None:
-        return replace(rules, val_fraction=val_fraction, test_fraction=test_fraction)
-    without_val = split == "train" and "val" not in tables
-    if without_val or (columns.split is not None and val_fraction > 0 and not _names_validation(table, columns.split)):
-        return replace(rules, val_fraction=val_fraction)
-    return rules
 
 
 def _names_validation(table: Snapshot, column: str) -> bool:
@@ -489,22 +474,7 @@ def _class_names(
     return names
 
 
-def _no_training(
-    index: Index, tables: Mapping[Any, Snapshot], has_filter: bool, hashing: _Rules | None, num_contents: int
-) -> DataError:
-    reasons = ["data.init_args.filter lets too few rows through"] * has_filter
-    if hashing is not None:
-        few = 0 < num_contents <= _NUM_CONTENTS and 2 * num_contents <= sum(index.counts.values())
-        reasons.append(_explain_few(index.columns, num_contents) if few else "the fractions leave none")
-    reasons += [f"{index.num_bad} rows are bad"] * bool(index.num_bad)
-    counts = ", ".join(f"{split} {num}" for split, num in index.counts.items())
-    return DataError(
-        f"{', '.join(table.place for table in tables.values())}: no rows are left to train on ({counts}): "
-        f"{'; or '.join(reasons) or 'none is named train'}."
-    )
-
-
-def _notes(index: Index, rules: _Rules, moved: Sequence[tuple[str, str]], num_contents: int) -> Iterator[str]:
+def _notes(index: Index, rules: _Rules, moved: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Warn of classes whose rows a hash had all held out, and of splits far from their fractions."""
     if moved:
         more = f" and {len(moved) - _NUM_SHOWN} more classes" if len(moved) > _NUM_SHOWN else ""
@@ -523,19 +493,16 @@ def _notes(index: Index, rules: _Rules, moved: Sequence[tuple[str, str]], num_co
         if share > 0 and abs(index.counts[split] - share * shared) > chance:
             odd.append(f"{index.counts[split]} of {shared} rows for {split}_fraction {share:g}")
     if odd:
-        few = num_contents <= _NUM_CONTENTS and 2 * num_contents <= shared
-        reason = _explain_few(index.columns, num_contents if few else None)
-        yield f"the splits are far from what was asked for ({', '.join(odd)}): {reason}."
+        yield (f"the splits are far from what was asked for ({', '.join(odd)}): {_explain_split(index.columns)}.")
 
 
-def _explain_few(columns: Columns, num: int | None) -> str:
+def _explain_split(columns: Columns) -> str:
     what = "images" if columns.image else "features and label"
     other = "data.init_args.key to a column that tells rows apart, or data.init_args.split to one with their splits"
     if columns.key:
         what = f"{columns.key!r} (data.init_args.key)"
         other = "it to a column with more values, or data.init_args.split to one with the rows' splits"
-    counted = "" if num is None else f", and there are only {num} different ones"
-    return f"rows with equal {what} go into the same split{counted}; set {other}"
+    return f"rows with equal {what} go into the same split; set {other}"
 
 
 def _load_or_build(
@@ -601,10 +568,9 @@ def _build(
     )
     rules = {split: replace(one, shapes=shapes) for split, one in rules.items()}
     found, total = _scan_tables(tables, rules, file)
-    few = 2 * len(total.contents) <= total.num_hashed
-    # as in a folder of images; with named splits, or with equal rows that have all gone the same way, it is an error
+    # as in a folder of images; if a column names the splits, it is an error
     moved = sorted((name, *held_out) for name, held_out in total.held_out.items() if name not in total.classes[0])
-    if moved and not columns.split and (total.classes[0] or not few):
+    if moved and not columns.split:
         hashes = frozenset(content for _, content, *_ in moved)
         file.seek(0)
         found, total = _scan_tables(tables, {split: replace(one, moved=hashes) for split, one in rules.items()}, file)
@@ -630,50 +596,31 @@ def _scan_tables(
     columns = next(iter(rules.values())).columns
     jobs = [(group, rules[split]) for split, table in tables.items() for group in table.groups]
     total, counts, digest = _Findings(), [], hashlib.sha256()
-    with _progress(jobs) as advance:
-        for group, rows, codes, content in _scan_in_threads(jobs):
-            file.write(codes.tobytes())
-            counts.append(np.bincount(codes, minlength=_BAD + 1).tolist())
-            digest.update(content.encode())
-            total.merge(rows)
-            advance(group.num_rows)
+    num_threads = min(8, len(os.sched_getaffinity(0)))  # reading and hashing let other threads run
+    with ThreadPoolExecutor(num_threads) as pool, _progress(jobs) as advance:
+        for start in range(0, len(jobs), _JOBS_AHEAD):
+            some = jobs[start : start + _JOBS_AHEAD]
+            found = pool.map(_scan, range(start, len(jobs)), *zip(*some, strict=True))
+            for (group, _), (of_group, codes, content) in zip(some, found, strict=True):
+                file.write(codes.tobytes())
+                counts.append(np.bincount(codes, minlength=_BAD + 1).tolist())
+                digest.update(content.encode())
+                total.merge(of_group)
+                advance(group.num_rows)
     scaling = {}
     if columns.features:
         scaling["input"] = total.inputs.scaling
     if columns.label and columns.target == "value":
         scaling["target"] = total.targets.scaling
-    found = {
-        "shapes": rules[next(iter(rules))].shapes,
+    return {
+        "shapes": next(iter(rules.values())).shapes,
         "classes": total.classes,
         "counts": counts,
         "digest": digest.hexdigest(),
-        "num_contents": len(total.contents),
         "bad": total.bad,
         "scaling": scaling,
         "moved": [],
-    }
-    return found, total
-
-
-def _scan_in_threads(
-    jobs: Sequence[tuple[RowGroup, _Rules]],
-) -> Iterator[tuple[RowGroup, _Findings, Codes, str]]:
-    """Scan row groups in order, a few ahead; reading and hashing let other threads run."""
-    num_threads = max(1, min(8, len(os.sched_getaffinity(0)), len(jobs)))
-    with ThreadPoolExecutor(max_workers=num_threads) as pool:
-        waiting: deque[tuple[RowGroup, Future[tuple[_Findings, Codes, str]]]] = deque()
-        try:
-            for number, (group, rules) in enumerate(jobs):
-                waiting.append((group, pool.submit(_scan, number, group, rules)))
-                if len(waiting) > num_threads:
-                    scanned, future = waiting.popleft()
-                    yield scanned, *future.result()
-            while waiting:
-                scanned, future = waiting.popleft()
-                yield scanned, *future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()
+    }, total
 
 
 def _scan(number: int, group: RowGroup, rules: _Rules) -> tuple[_Findings, Codes, str]:
@@ -766,9 +713,6 @@ def _scan_batch(
         contents = _hash_rows(batch, hashed, columns, features, labels)
         digest("contents", b"".join(contents))
         codes[hashed] = _split_codes(contents, rules)
-        found.num_hashed += len(hashed)
-        if len(found.contents) <= _NUM_CONTENTS:
-            found.contents |= set(contents)
 
     trained = np.flatnonzero(codes == 0)
     if features is not None:

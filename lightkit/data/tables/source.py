@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -293,8 +291,8 @@ def open_table(
     if version is not None and version < 0:
         raise ConfigError(f"data.init_args.version: expected 0 or more, got {version}")
     options = dict(storage_options or {})
-    if not is_remote(place):
-        _check_exists(place)
+    if not is_remote(place) and not local_path(place).exists():
+        raise DataError(f"{place}: this table does not exist (data.init_args.path, from {Path.cwd()}).")
     has_log = _has_delta_log(place, options)
     if format == "delta" or (format == "auto" and has_log):
         snapshot = _open_delta(place, version, timestamp, {name: str(value) for name, value in options.items()})
@@ -329,18 +327,6 @@ def local_path(place: str) -> Path:
     """Convert a path or a ``file://`` address to an absolute path."""
     is_address = place.lower().startswith("file://")
     return Path(unquote(place[len("file://") :]) if is_address else place).expanduser().absolute()
-
-
-def _check_exists(place: str) -> None:
-    path = local_path(place)
-    if path.exists():
-        return
-    parent = next(parent for parent in path.parents if parent.is_dir())
-    siblings = sorted(os.listdir(parent)) if os.access(parent, os.R_OK) else []  # noqa: PTH208 (names)
-    near = [str(parent / name) for name in get_close_matches(path.relative_to(parent).parts[0], siblings, n=3)]
-    shown = ", ".join(siblings[:5]) + (", ..." if len(siblings) > 5 else "")
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are in {parent}: {shown or 'none'}."
-    raise DataError(f"{place}: this table does not exist (data.init_args.path, from {Path.cwd()}); {hint}")
 
 
 def _has_delta_log(place: str, options: Mapping[str, Any]) -> bool:

@@ -65,16 +65,9 @@ def test_a_delta_table_is_not_read_without_its_log(write_delta: WriteDelta) -> N
         open_table(str(write_delta(ROWS)), format="parquet")
 
 
-def test_a_missing_table_is_named_with_its_near_names(write_parquet: WriteParquet) -> None:
-    table = write_parquet(ROWS)
-    with pytest.raises(DataError, match=rf"this table does not exist .*did you mean {table}\?"):
-        open_table(str(table.with_name("tabel")))
-
-
-def test_a_missing_table_far_from_any_is_told_what_there_is(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    with pytest.raises(DataError, match=rf"there are in {tmp_path}: elsewhere\."):
-        open_table(str(tmp_path / "0" / "1"))
+def test_a_missing_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"tabel: this table does not exist \(data\.init_args\.path, from"):
+        open_table(str(tmp_path / "tabel"))
 
 
 @pytest.mark.parametrize("rows", [0, None], ids=["no rows", "no row groups"])
