@@ -6,11 +6,10 @@ import copy
 import logging
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -25,9 +24,14 @@ from lightkit import runs
 from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, NonfiniteLoss
 
-_MOST_IN_A_ROW = 10
-_NUM_NAMED = 3
+_MAX_IN_A_ROW = 10
+_MAX_SHOWN = 10  # batches on the screen; events.jsonl has all
+_MAX_NAMES, _MAX_SAMPLES = 3, 8  # in a message
+_NUM_BATCHES_LATE = 16
+_NUM_REMEMBERED = 1024  # batches: more than any loader prepares ahead
+_MIN_BYTES = 2  # torch computes no norms of 8-bit floating-point numbers
 _OF_NONE = "`training_step` returned `None`. If this was on purpose, ignore this warning..."  # Lightning 2.6.6
+_log = logging.getLogger("lightkit")
 
 
 class FiniteLoss(Callback):
@@ -35,8 +39,8 @@ class FiniteLoss(Callback):
 
     On the CPU, in one process, it is looked at before the backward pass. On a GPU, and where several processes train
     together, `stop` looks at the losses of 16 batches at once, and always before a validation and before a checkpoint
-    is written, so that no step waits for the device; `skip` must know before the optimizer steps, and waits for each
-    loss. A model that steps its optimizers itself is watched by what it returns, or where it returns
+    is written, so that the device is waited for once in 16 steps; `skip` must know before the optimizer steps, and
+    waits for each loss. A model that steps its optimizers itself is watched by what it returns, or where it returns
     nothing by what it gives `manual_backward`.
 
     A finite loss can have gradients that are not: no checkpoint is written of weights that are NaN or infinite, nor of
@@ -57,18 +61,17 @@ class FiniteLoss(Callback):
         events: runs.EventStream,
         last_good: Callable[[], Path | None],
     ) -> None:
-        self._action, self._last_good = action, last_good
-        self._bad = BadBatches(events)
+        self._action, self._events, self._last_good = action, events, last_good
         self._indices = BatchIndices()
-        self._late: LateLosses | None = None
-        self._trainer: Trainer | None = None
-        self._snapshot: StateSnapshot | None = None
+        self._interval = 1  # batches
+        self._num_waiting = 0
+        self._losses: list[tuple[dict[str, Any], Tensor]] = []  # position and loss of the batches that wait
+        self._backward_losses: list[Tensor] = []
         self._batch = 0
         self._drops_gradients = False
-        self._spoilt: NonfiniteLoss | None = None
-        self._backward: list[Tensor] = []
-        self._left_out: list[BadBatch] = []
-        self._num_left_out = 0
+        self._error: NonfiniteLoss | None = None
+        self._skipped: list[dict[str, Any]] = []
+        self._num_skipped = self._num_in_a_row = self._num_in_epoch = 0
         self._on_purpose: set[str] = set()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -82,66 +85,56 @@ class FiniteLoss(Callback):
                 f"watchdog.on_nonfinite: {self._action} needs automatic optimization, but {type(pl_module).__name__} "
                 "steps its optimizers itself, before anybody else sees the loss. Expected stop."
             )
-        self._trainer = trainer
         self._on_purpose = not_finite_at_first(pl_module)
         strategy: Any = trainer.strategy
-        step, process = strategy.training_step, strategy.process_dataloader
-        # Lightning has no hook between a step and its backward pass that could leave the batch out.
-        strategy.training_step = lambda *args, **kwargs: self._checked(trainer, lambda: step(*args, **kwargs))
+        is_immediate = self._action == "skip" or (trainer.world_size == 1 and strategy.root_device.type == "cpu")
+        self._interval = 1 if is_immediate else _NUM_BATCHES_LATE
+        process, backward = strategy.process_dataloader, strategy.backward
+
+        def keep_loss(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
+            self._backward_losses.append(loss.detach().sum())
+            return backward(loss, *args, **kwargs)
+
+        # Lightning has no hook between a step and its backward pass that could leave the batch out, and none for
+        # checkpoints of weights alone.
+        strategy.training_step = partial(self._run_step, trainer, strategy.training_step)
         strategy.process_dataloader = lambda loader: process(
             self._indices.watch(loader) if trainer.training else loader
         )
-        # Here, not in a hook: there is none for checkpoints of weights alone.
         strategy.save_checkpoint = partial(self._save, trainer, strategy.save_checkpoint)
         if not pl_module.automatic_optimization:
-            strategy.backward = partial(self._go_back, strategy.backward)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep what can be needed to undo a batch."""
-        if self._action == "stop":
-            on_cpu = trainer.strategy.root_device.type == "cpu"
-            self._late = None if on_cpu and trainer.world_size == 1 else LateLosses()
-            return
-        self._snapshot = StateSnapshot(trainer, pl_module)
+            strategy.backward = keep_loss
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the batches that are skipped from 0 again."""
-        self._num_left_out = 0
+        """Count the skipped batches of the epoch from 0 again."""
+        self._num_in_epoch = 0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Know which batch it is."""
+        """Note the batch's number."""
         self._batch = batch_idx
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Let the optimizer find no gradients where the batch of one process has spoilt those of all."""
         if self._drops_gradients:
-            for group in optimizer.param_groups:
+            for group in optimizer.param_groups:  # Horovod refuses `zero_grad` here
                 for parameter in group["params"]:
                     parameter.grad = None
             self._drops_gradients = False
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Look at the losses of some batches where that is due."""
-        if self._late is not None and self._late.is_due:
-            self._judge(trainer, self._late.older())
-
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Do not measure weights that are spoilt."""
-        if self._late is not None and not trainer.sanity_checking:
-            self._judge(trainer, self._late.all())
+        if not trainer.sanity_checking:
+            self._stop_if_bad(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Nothing is left to look at when the epoch is over.
+        """Look at the losses that wait.
 
         Raises:
             NonfiniteLoss: If a loss was not finite, or all batches of the epoch were left out.
         """
-        if self._num_left_out > self._batch:
-            raise self._stopped(trainer, self._left_out, "So were those of all batches of this epoch. ")
-        if self._late is not None:
-            self._judge(trainer, self._late.all())
+        if self._num_in_epoch > self._batch:
+            raise self._stop(trainer, self._skipped, "So were those of all batches of this epoch. ")
+        self._stop_if_bad(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Let no spoilt weights into a checkpoint.
@@ -149,234 +142,140 @@ class FiniteLoss(Callback):
         Raises:
             NonfiniteLoss: If they are.
         """
-        if self._spoilt is not None:
-            raise self._spoilt
-        if self._late is not None:
-            self._judge(trainer, self._late.all())
+        if self._error is not None:
+            raise self._error
+        self._stop_if_bad(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let the strategy be as it was."""
+        """Restore the strategy's methods."""
         for name in ("training_step", "process_dataloader", "save_checkpoint", "backward"):
             vars(trainer.strategy).pop(name, None)
 
-    def _checked(self, trainer: Trainer, step: Callable[[], Any]) -> Any:
-        """Run a training step; give None in place of its output where its batch is to be left out."""
-        place = BatchPosition(trainer.current_epoch, trainer.global_step, self._batch)
-        if self._snapshot is not None:
-            self._snapshot.take()
-        output = step()
-        loss = loss_of(output)
-        if self._backward:
-            loss = torch.stack(self._backward).sum() if loss is None else loss
-            self._backward.clear()
-        if self._late is not None:
-            self._late.add(place, loss)
+    def _run_step(self, trainer: Trainer, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a training step; return None in place of its output where its batch is to be left out."""
+        position = self._position(trainer)
+        restore = _snapshot(trainer, trainer.lightning_module) if self._action == "skip" else None
+        output = step(*args, **kwargs)
+        loss = output.get("loss") if isinstance(output, dict) else output
+        if self._backward_losses:
+            loss = loss if isinstance(loss, Tensor) else torch.stack(self._backward_losses).sum()
+            self._backward_losses.clear()
+        if isinstance(loss, Tensor):
+            self._losses.append((position, loss.detach().sum()))
+        self._num_waiting += 1
+        if self._num_waiting < self._interval:
             return output
-        found = self._found(trainer, place, None if loss is None else fault_of_loss(loss))
+        found = self._find_bad(trainer)
         if not found:
-            self._bad.num_in_a_row = 0
+            self._num_in_a_row = 0
             return output
-        if self._action == "stop":
-            raise self._stopped(trainer, found, spoilt=not trainer.lightning_module.automatic_optimization)
-        self._leave_out(trainer, found)
+        if restore is None:
+            raise self._stop(trainer, found)
+        restore()
+        self._skipped = found
+        self._num_in_a_row, self._num_in_epoch = self._num_in_a_row + 1, self._num_in_epoch + 1
+        if self._num_in_a_row >= _MAX_IN_A_ROW:
+            raise self._stop(trainer, found, f"So were those of the {_MAX_IN_A_ROW - 1} batches before it. ")
+        for bad in found if trainer.is_global_zero else ():
+            self._num_skipped += 1
+            self._write_event(bad, "skip")
+            if self._num_skipped <= _MAX_SHOWN:
+                more = " Further ones are in events.jsonl only." * (self._num_skipped == _MAX_SHOWN)
+                _log.warning("%s: the batch is left out.%s", _describe(bad), more)
         if trainer.world_size == 1:
-            Closure.warning_cache.add(_OF_NONE)  # which Lightning would say of what comes now
+            Closure.warning_cache.add(_OF_NONE)  # Lightning would warn about the None
             return None
-        # Every process must go through the backward pass, in which they wait for each other.
-        self._drops_gradients = True
+        self._drops_gradients = True  # all processes go through the backward pass, in which they wait for each other
         return output
 
-    def _leave_out(self, trainer: Trainer, found: Sequence[BadBatch]) -> None:
-        assert self._snapshot is not None
-        self._snapshot.restore()
-        self._bad.num_in_a_row += 1
-        self._num_left_out, self._left_out = self._num_left_out + 1, list(found)
-        if self._bad.num_in_a_row >= _MOST_IN_A_ROW:
-            raise self._stopped(trainer, found, f"So were those of the {_MOST_IN_A_ROW - 1} batches before it. ")
-        if trainer.is_global_zero:
-            self._bad.left_out(found)
+    def _position(self, trainer: Trainer) -> dict[str, Any]:
+        return {"epoch": trainer.current_epoch, "step": trainer.global_step, "batch": self._batch}
 
-    def _judge(self, trainer: Trainer, losses: Sequence[tuple[BatchPosition, float]]) -> None:
-        """End the run on all processes where a loss on one of them was not finite."""
-        place, value = next(
-            ((at, value) for at, value in losses if not math.isfinite(value)), (BatchPosition(0, 0, 0), 0.0)
-        )
-        found = self._found(trainer, place, None if math.isfinite(value) else str(value))
-        if found:
-            raise self._stopped(trainer, found, spoilt=True)
-
-    def _go_back(self, backward: Callable[..., Tensor], loss: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        self._backward.append(loss.detach().sum())
-        return backward(loss, *args, **kwargs)
-
-    def _save(self, trainer: Trainer, save: Callable[..., None], checkpoint: Any, *args: Any, **kwargs: Any) -> None:
-        self._judge_weights(trainer, checkpoint.get("state_dict") or {})
-        save(checkpoint, *args, **kwargs)
-
-    def _judge_weights(self, trainer: Trainer, state: Mapping[str, Any]) -> None:
-        """End the run on all processes where weights that are about to be saved are not finite."""
-        if self._spoilt is not None:
-            raise self._spoilt
-        names = spoilt_weights(state, apart_from=self._on_purpose)
-        if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(bool(names), all=False):
-            names = sorted({name for others in gather(trainer, names) for name in others})
-        if names:
-            raise self._spoilt_weights(trainer, names)
-
-    def _spoilt_weights(self, trainer: Trainer, names: Sequence[str]) -> NonfiniteLoss:
-        """Tell of weights that became bad between two checkpoints; the samples of the newest batch are a hint only."""
-        place = BatchPosition(trainer.current_epoch, trainer.global_step, self._batch)
-        if trainer.is_global_zero:
-            indices = self._indices.of(epoch=place.epoch, batch=place.batch)
-            self._bad.note(BadBatch(*place, "finite", indices, self._indices.names(indices)), "stop", weights=names)
-        more = ", ..." * (len(names) > _NUM_NAMED)
-        self._spoilt = NonfiniteLoss(
-            f"After epoch {place.epoch}, step {place.step} weights are NaN or infinite ({', '.join(names[:_NUM_NAMED])}"
-            f"{more}), though the losses were finite. No checkpoint has them: {self._whence()}. "
-            "Look at the loss for the gradient of a root or a quotient at 0 (trainer.detect_anomaly finds it), and at "
-            "the learning rate."
-        )
-        return self._spoilt
-
-    def _whence(self) -> str:
-        good = self._last_good()
-        return "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good}"
-
-    def _found(self, trainer: Trainer, place: BatchPosition, fault: str | None) -> list[BadBatch]:
-        """Give the earliest bad batches, one of each process that has one then."""
+    def _find_bad(self, trainer: Trainer) -> list[dict[str, Any]]:
+        """Look at the losses that wait, and return the earliest bad batches, at most one of each process."""
+        waiting, self._losses, self._num_waiting = self._losses, [], 0
+        values = torch.stack([loss for _, loss in waiting]).tolist() if waiting else []
         own = None
-        if fault is not None:
-            indices = self._indices.of(epoch=place.epoch, batch=place.batch)
-            own = BadBatch(*place, fault, indices, self._indices.names(indices), trainer.global_rank)
+        for (position, _), value in zip(waiting, values, strict=True):
+            if not math.isfinite(value):
+                own = self._with_samples(position, str(value), rank=trainer.global_rank)
+                break
         if trainer.world_size == 1:
             return [] if own is None else [own]
         if not trainer.strategy.reduce_boolean_decision(own is not None, all=False):
             return []
         found = [bad for bad in gather(trainer, own) if bad is not None]
-        first = min((bad.epoch, bad.batch) for bad in found)
-        return [bad for bad in found if (bad.epoch, bad.batch) == first]
+        first = min((bad["epoch"], bad["batch"]) for bad in found)
+        return [bad for bad in found if (bad["epoch"], bad["batch"]) == first]
 
-    def _stopped(
-        self, trainer: Trainer, found: Sequence[BadBatch], why: str = "", *, spoilt: bool = False
-    ) -> NonfiniteLoss:
+    def _with_samples(self, position: Mapping[str, Any], loss: str, *, rank: int = 0) -> dict[str, Any]:
+        indices = self._indices.find(epoch=position["epoch"], batch=position["batch"])
+        return {**position, "loss": loss, "rank": rank, "indices": indices, "names": self._indices.names(indices)}
+
+    def _stop_if_bad(self, trainer: Trainer) -> None:
+        """End the run on all processes where a loss on one of them was not finite."""
+        if found := self._find_bad(trainer):
+            raise self._stop(trainer, found)
+
+    def _stop(self, trainer: Trainer, found: Sequence[dict[str, Any]], why: str = "") -> NonfiniteLoss:
         if trainer.is_global_zero:
             for bad in found:
-                self._bad.note(bad, "stop")
-        advice = "Look at these samples and the learning rate"
-        more = f"{advice}; watchdog.on_nonfinite=skip leaves such batches out." * (self._action == "stop")
-        error = NonfiniteLoss(
-            f"{found[0]}. {why}Nothing of it is in a checkpoint: {self._whence()}. {more or advice + '.'}"
+                self._write_event(bad, "stop")
+        skip = "; watchdog.on_nonfinite=skip leaves such batches out" * (self._action == "stop")
+        self._error = NonfiniteLoss(
+            f"{_describe(found[0])}. {why}Nothing of it is in a checkpoint: {self._describe_last_good()}. "
+            f"Look at these samples and the learning rate{skip}."
         )
-        self._spoilt = error if spoilt else None
-        return error
+        return self._error
 
-
-_MOST_TOLD = 10  # on the screen; events.jsonl has all
-_NUM_SAMPLES = 8
-_log = logging.getLogger("lightkit")
-
-
-@dataclass(frozen=True)
-class BadBatch:
-    """A batch whose loss is not finite.
-
-    Args:
-        epoch: From 0.
-        step: Optimizer steps before it.
-        batch: Its number in the epoch, from 0.
-        loss: What the loss is: nan, inf or -inf.
-        indices: Of its samples in the split; None where nobody knows them.
-        names: What people know these samples by, such as the paths of image files, where that is known.
-        rank: The process that had it.
-    """
-
-    epoch: int
-    step: int
-    batch: int
-    loss: str
-    indices: list[int] | None = None
-    names: list[str] | None = None
-    rank: int = 0
-
-    def __str__(self) -> str:
-        where = f"epoch {self.epoch}, step {self.step}, batch {self.batch}"
-        return f"The loss of {where}{f' on rank {self.rank}' if self.rank else ''} is {self.loss} ({self._samples})"
-
-    @property
-    def _samples(self) -> str:
-        if self.indices is None:
-            return "nobody knows its samples: the loader tells no indices"
-        named = [*map(str, self.indices)] if self.names is None else self.names
-        return f"samples {', '.join(named[:_NUM_SAMPLES])}{', ...' * (len(named) > _NUM_SAMPLES)} of the training split"
-
-
-class BadBatches:
-    """Tells of them, and counts them.
-
-    Args:
-        events: Gets an event for each.
-    """
-
-    def __init__(self, events: runs.EventStream) -> None:
-        self._events = events
-        self.num_left_out = self.num_in_a_row = 0
-
-    def left_out(self, found: Iterable[BadBatch]) -> None:
-        """Tell that batches of one step are left out.
-
-        Args:
-            found: Those of all processes.
-        """
-        for bad in found:
-            self.num_left_out += 1
-            self.note(bad, "skip")
-            if self.num_left_out <= _MOST_TOLD:
-                more = " Further ones are told in events.jsonl only." * (self.num_left_out == _MOST_TOLD)
-                _log.warning("%s: the batch is left out.%s", bad, more)
-
-    def note(self, bad: BadBatch, action: str, *, weights: Sequence[str] = ()) -> None:
-        """Write the event.
-
-        Args:
-            bad: The batch.
-            action: stop or skip.
-            weights: Tensors that are not finite, found after this batch.
-        """
-        self._events.write(
-            "nonfinite",
-            epoch=bad.epoch,
-            step=bad.step,
-            batch=bad.batch,
-            indices=bad.indices,
-            action=action,
-            loss=bad.loss,
-            rank=bad.rank,
-            names=bad.names,
-            count=max(1, self.num_left_out),
-            **({"weights": list(weights)} if weights else {}),
+    def _save(self, trainer: Trainer, save: Callable[..., None], checkpoint: Any, *args: Any, **kwargs: Any) -> None:
+        """Write a checkpoint, or end the run on all processes where its weights are not finite."""
+        if self._error is not None:
+            raise self._error
+        names = spoilt_weights(checkpoint.get("state_dict") or {}, apart_from=self._on_purpose)
+        if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(bool(names), all=False):
+            names = sorted({name for others in gather(trainer, names) for name in others})
+        if not names:
+            save(checkpoint, *args, **kwargs)
+            return
+        position = self._position(trainer)
+        if trainer.is_global_zero:  # the samples of the newest batch are a hint only
+            self._write_event(self._with_samples(position, "finite"), "stop", weights=names)
+        more = ", ..." * (len(names) > _MAX_NAMES)
+        self._error = NonfiniteLoss(
+            f"After epoch {position['epoch']}, step {position['step']} weights are NaN or infinite "
+            f"({', '.join(names[:_MAX_NAMES])}{more}), though the losses were finite. No checkpoint has them: "
+            f"{self._describe_last_good()}. Look at the loss for the gradient of a root or a quotient at 0 "
+            "(trainer.detect_anomaly finds it), and at the learning rate."
         )
+        raise self._error
+
+    def _describe_last_good(self) -> str:
+        good = self._last_good()
+        return "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good}"
+
+    def _write_event(self, bad: Mapping[str, Any], action: str, **more: Any) -> None:
+        self._events.write("nonfinite", **bad, action=action, count=max(1, self._num_skipped), **more)
 
 
-def loss_of(output: Any) -> Tensor | None:
-    """Give the loss in what a training step returns, if there is one."""
-    loss = output.get("loss") if isinstance(output, dict) else output
-    return loss if isinstance(loss, Tensor) else None
-
-
-def fault_of_loss(loss: Tensor) -> str | None:
-    """Say what a loss is where it is not finite: nan, inf or -inf."""
-    value = float(loss.detach().sum()) if loss.numel() != 1 else loss.item()
-    return None if math.isfinite(value) else str(value)
-
-
-_MIN_BYTES = 2  # torch computes no norms of 8-bit floating-point numbers
+def _describe(bad: Mapping[str, Any]) -> str:
+    """Say which batch has a loss that is not finite, and of which samples it is."""
+    samples = "its samples are unknown: the loader has no indices"
+    if bad["indices"] is not None:
+        names = bad["names"] or [*map(str, bad["indices"])]
+        more = ", ..." * (len(names) > _MAX_SAMPLES)
+        samples = f"samples {', '.join(names[:_MAX_SAMPLES])}{more} of the training split"
+    rank = f" on rank {bad['rank']}" if bad["rank"] else ""
+    return (
+        f"The loss of epoch {bad['epoch']}, step {bad['step']}, batch {bad['batch']}{rank} is {bad['loss']} ({samples})"
+    )
 
 
 @torch.no_grad()
 def spoilt_weights(state: Mapping[str, Any], *, apart_from: Collection[str] = ()) -> list[str]:
-    """Name the tensors that are not finite, which waits once for each device.
+    """Name the tensors that are not finite; waits once for each device.
 
-    Whole numbers, and tensors that are not kept as plain numbers (sparse or quantised ones), are not looked at.
+    Integers, and tensors that are not kept as plain numbers (sparse or quantised ones), are not looked at.
 
     Args:
         state: Tensors by name, as a state dict has them; of those that are spread over processes, the part here counts.
@@ -384,15 +283,19 @@ def spoilt_weights(state: Mapping[str, Any], *, apart_from: Collection[str] = ()
     """
     groups: dict[tuple[Any, Any], dict[str, Tensor]] = defaultdict(dict)
     for name, value in state.items():
-        tensor = None if name in apart_from else _plain(value)
-        if tensor is not None:
+        if name not in apart_from and (tensor := _numbers(value)) is not None:
             groups[tensor.device, tensor.dtype][name] = tensor
-    return [name for group in groups.values() for name in _not_finite(group)]
+    found = []
+    for group in groups.values():
+        # Sums of squares, ten times as fast as to look at each value; one can be infinite where no value is.
+        norms = torch.stack(torch._foreach_norm(list(group.values()))).isfinite().tolist()
+        found += [name for name, is_finite in zip(group, norms, strict=True) if not is_finite]
+    return [name for name in found if (own := _numbers(state[name])) is not None and not own.isfinite().all()]
 
 
 def nan_weights(state: Mapping[str, Any]) -> list[str]:
     """Name the tensors that hold NaN: masks and extremes are infinite on purpose, and nothing is NaN so."""
-    return [name for name in spoilt_weights(state) if (own := _plain(state[name])) is not None and own.isnan().any()]
+    return [name for name in spoilt_weights(state) if (own := _numbers(state[name])) is not None and own.isnan().any()]
 
 
 def not_finite_at_first(module: Module) -> set[str]:
@@ -400,8 +303,8 @@ def not_finite_at_first(module: Module) -> set[str]:
     return set(spoilt_weights({**dict(module.named_parameters()), **dict(module.named_buffers())}))
 
 
-def _plain(value: Any) -> Tensor | None:
-    """Give the numbers of a tensor; None where they cannot be looked at."""
+def _numbers(value: Any) -> Tensor | None:
+    """Return the real numbers of a tensor; None where they cannot be looked at."""
     if hasattr(value, "to_local"):  # a DTensor
         value = value.to_local()
     if type(value) not in (Tensor, Parameter) or value.layout != torch.strided or value.is_meta or not value.numel():
@@ -411,159 +314,55 @@ def _plain(value: Any) -> Tensor | None:
     return value if value.is_floating_point() and value.element_size() >= _MIN_BYTES else None
 
 
-def _not_finite(group: Mapping[str, Tensor]) -> list[str]:
-    """All sums of squares, ten times as fast as to look at each value; one can be infinite where no value is."""
-    norms = torch.stack(torch._foreach_norm(list(group.values())))
-    suspects = [name for name, is_finite in zip(group, norms.isfinite().tolist(), strict=True) if not is_finite]
-    return [name for name in suspects if not group[name].isfinite().all()]
-
-
-_NUM_BATCHES = 16
-
-
-class BatchPosition(NamedTuple):
-    """Where a batch is.
-
-    Args:
-        epoch: From 0.
-        step: Optimizer steps before it.
-        batch: Its number in the epoch, from 0.
-    """
-
-    epoch: int
-    step: int
-    batch: int
-
-
-class LateLosses:
-    """Keep the losses of batches on their device; after some batches they are sent, and read after as many more.
-
-    So a bad loss is seen late, by up to twice as many batches; on a GPU no step waits for it in return.
-    """
-
-    def __init__(self) -> None:
-        self._losses: list[tuple[BatchPosition, Tensor]] = []
-        self._sent: list[_Block] = []
-        self._num_batches = 0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to look; after the same batch on every process."""
-        return self._num_batches >= _NUM_BATCHES
-
-    def add(self, place: BatchPosition, loss: Tensor | None) -> None:
-        """Keep the loss of a batch, if it has one."""
-        self._num_batches += 1
-        if loss is not None:
-            self._losses.append((place, loss.detach().sum().clone()))
-
-    def older(self) -> list[tuple[BatchPosition, float]]:
-        """Give what was sent the time before, and send the rest."""
-        before, self._sent = self._sent, []
-        self._send()
-        return [each for block in before for each in block.read()]
-
-    def all(self) -> list[tuple[BatchPosition, float]]:
-        """Give all, which waits for the device."""
-        self._send()
-        blocks, self._sent = self._sent, []
-        return [each for block in blocks for each in block.read()]
-
-    def _send(self) -> None:
-        self._num_batches = 0
-        if self._losses:
-            self._sent.append(_Block(self._losses))
-            self._losses = []
-
-
-class _Block:
-    """The losses of some batches on their way to the CPU."""
-
-    def __init__(self, losses: list[tuple[BatchPosition, Tensor]]) -> None:
-        self._places = [place for place, _ in losses]
-        values = torch.stack([loss.float() for _, loss in losses])
-        self._copied = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
-        self._values = values.to("cpu", non_blocking=values.is_cuda)
-        if self._copied is not None:
-            self._copied.record()
-
-    def read(self) -> list[tuple[BatchPosition, float]]:
-        """Give the losses; the copy is done long ago where others were computed since."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        return list(zip(self._places, self._values.tolist(), strict=True))
-
-
-_NUM_KEPT = 1024  # batches: more than any loader prepares ahead
-
-
-@runtime_checkable
-class KnownOrder(Protocol):
-    """A sampler that can tell at any time which samples a batch has."""
-
-    def indices_of(self, *, epoch: int, batch: int) -> list[int]:
-        """Give the indices, in the split, of the samples of a batch of this process."""
-
-
-@runtime_checkable
-class NamedSource(Protocol):
-    """Samples that people know by a name."""
-
-    def name(self, index: int, /) -> str:
-        """Give the name of a sample."""
-
-
 class BatchIndices:
-    """Keeps, for anybody's loader, the indices that its batch sampler has given for the newest batches."""
+    """The indices that the batch sampler of a loader gave for its newest batches."""
 
     def __init__(self) -> None:
-        self._loader: object = None
-        self._kept: deque[tuple[int, list[int]]] = deque(maxlen=_NUM_KEPT)
+        self._loader: Any = None
+        self._batches: deque[tuple[int, list[int]]] = deque(maxlen=_NUM_REMEMBERED)
 
     def watch(self, loader: object) -> object:
-        """Give the loader back, noting what its batch sampler will give from now on."""
+        """Return the loader, noting what its batch sampler gives from now on."""
         self._loader = loader
-        self._kept.clear()
+        self._batches.clear()
         if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
             return loader
-        if loader.batch_sampler is not None and not isinstance(loader.sampler, KnownOrder):
-            # torch lets nobody exchange the batch sampler of a loader, because it would not take back what it derived
-            # from it; this one gives the same batches.
-            vars(loader)["batch_sampler"] = _Noted(loader.batch_sampler, self._kept)
+        if loader.batch_sampler is not None and not hasattr(loader.sampler, "indices_of"):
+            # torch refuses another batch sampler, because it would not take back what it derived from this one; the
+            # recorder gives the same batches.
+            vars(loader)["batch_sampler"] = _BatchRecorder(loader.batch_sampler, self._batches)
         return loader
 
-    def of(self, *, epoch: int, batch: int) -> list[int] | None:
-        """Give the indices of a batch's samples in the split; None where nobody knows them.
+    def find(self, *, epoch: int, batch: int) -> list[int] | None:
+        """Return the indices of a batch's samples in the split; None where they are unknown.
 
         Args:
             epoch: From 0.
             batch: Its number in the epoch, from 0.
         """
         sampler = getattr(self._loader, "sampler", None)
-        if isinstance(sampler, KnownOrder):
-            return sampler.indices_of(epoch=epoch, batch=batch)
-        found = (indices for number, indices in reversed(self._kept) if number == batch)  # the newest is this epoch's
-        indices = next(found, None)
+        if hasattr(sampler, "indices_of"):  # as lightkit.data.ResumableSampler
+            return list(sampler.indices_of(epoch=epoch, batch=batch))
+        newest = (indices for number, indices in reversed(self._batches) if number == batch)
+        indices = next(newest, None)
         return indices if indices is not None and all(isinstance(index, int) for index in indices) else None
 
     def names(self, indices: list[int] | None) -> list[str] | None:
-        """Give what people know the samples by, such as paths of files; None where the data does not tell."""
+        """Return the names of samples, such as paths of files; None where the data has none."""
         source = getattr(getattr(self._loader, "dataset", None), "source", None)
-        if indices is None or not isinstance(source, NamedSource):
-            return None
-        return [source.name(index) for index in indices]
+        return None if indices is None or not hasattr(source, "name") else [source.name(index) for index in indices]
 
 
-class _Noted:
-    """A batch sampler that writes down what it gives; in all else it is the one that it stands for."""
+class _BatchRecorder:
+    """A batch sampler that notes what it gives."""
 
-    def __init__(self, sampler: Any, kept: deque[tuple[int, list[int]]]) -> None:
-        self._sampler, self._kept_here = sampler, kept
+    def __init__(self, sampler: Any, batches: deque[tuple[int, list[int]]]) -> None:
+        self._sampler, self._batches = sampler, batches
 
     def __iter__(self) -> Iterator[Any]:
         for number, indices in enumerate(self._sampler):
             if isinstance(indices, list):
-                self._kept_here.append((number, indices))
+                self._batches.append((number, indices))
             yield indices
 
     def __len__(self) -> int:
@@ -575,66 +374,29 @@ class _Noted:
         return getattr(self._sampler, name)
 
 
-class StateSnapshot:
-    """Statistics of layers and counts of metrics before a batch: a NaN in them would stay for ever.
+@torch.no_grad()
+def _snapshot(trainer: Trainer, module: LightningModule) -> Callable[[], None]:
+    """Copy running statistics and metrics before a batch, and return a function that restores them.
 
-    Layers such as BatchNorm keep running statistics in buffers; metrics keep sums.
-
-    Args:
-        trainer: Its running means of what was logged are kept.
-        module: Its buffers and its metrics are kept.
+    A NaN would stay in the buffers of layers such as BatchNorm and in the sums of metrics for ever.
     """
-
-    def __init__(self, trainer: Trainer, module: LightningModule) -> None:
-        self._metrics = [metric for metric in module.modules() if isinstance(metric, Metric)]
-        self._buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
-        self._before = [torch.empty_like(buffer) for buffer in self._buffers]
-        self._trainer = trainer
-        self._states: list[dict[str, Any] | None] = []
-        self._logged: dict[str, dict[str, Any]] = {}
-
-    @torch.no_grad()
-    def take(self) -> None:
-        """Keep what is there now."""
-        if self._buffers:
-            torch._foreach_copy_(self._before, self._buffers)
-        self._states = [_state(metric) if metric.update_called else None for metric in self._metrics]
-        # Lightning 2.6 replaces these tensors with each value that is logged, and never changes one
-        self._logged = {key: dict(vars(result)) for key, result in _results(self._trainer).items()}
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers() if buffer.is_floating_point()]
+    metrics = [metric for metric in module.modules() if isinstance(metric, Metric)]
+    results: Any = trainer.fit_loop.epoch_loop._results  # Lightning 2.6 replaces their tensors and never changes one
+    logged = set(results)
+    attributes = [(vars(result), dict(vars(result))) for result in results.values()]
+    for metric in metrics:
+        values = {name: vars(metric)[name] for name in (*metric._defaults, "_update_count", "_computed")}
+        copies = {name: each.clone() if isinstance(each, Tensor) else copy.copy(each) for name, each in values.items()}
+        attributes.append((vars(metric), copies))
 
     @torch.no_grad()
-    def restore(self) -> None:
-        """Put it back."""
-        if self._buffers:
-            torch._foreach_copy_(self._buffers, self._before)
-        for metric, state in zip(self._metrics, self._states, strict=True):
-            if state is None:
-                metric.reset()
-            else:
-                _put_back(metric, state)
-        results = _results(self._trainer)
-        for key in list(results):
-            if key not in self._logged:
-                del results[key]
-            else:
-                vars(results[key]).update(self._logged[key])
+    def restore() -> None:
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        for current, before_attributes in attributes:
+            current.update(before_attributes)
+        for name in set(results) - logged:
+            del results[name]
 
-
-def _results(trainer: Trainer) -> Any:
-    return trainer.fit_loop.epoch_loop._results
-
-
-def _state(metric: Metric) -> dict[str, Any]:
-    """Give the tensors of a metric's state, and of those that are lists the length: entries are added, not changed."""
-    state: dict[str, Any] = {"": (metric._update_count, metric._computed)}
-    for name in metric._defaults:
-        value = getattr(metric, name)
-        state[name] = value.clone() if isinstance(value, Tensor) else len(value)
-    return state
-
-
-def _put_back(metric: Metric, state: dict[str, Any]) -> None:
-    metric._update_count, metric._computed = state[""]
-    for name in metric._defaults:
-        kept, value = state[name], getattr(metric, name)
-        setattr(metric, name, kept if isinstance(kept, Tensor) else copy.copy(value)[:kept])
+    return restore
