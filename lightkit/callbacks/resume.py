@@ -7,8 +7,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from lightning_fabric.utilities import move_data_to_device
+from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import distributed
+from torchmetrics import Metric, MetricCollection
 
 from lightkit.callbacks.checkpoint import resumes_within_epoch
 
@@ -17,20 +20,22 @@ T = TypeVar("T")
 
 
 class ResumeState(Callback):
-    """Save and restore random states, a pending plateau step and the decision to stop.
+    """Save and restore random states, the metrics of the epoch, a pending plateau step and the decision to stop.
 
-    Lightning 2.6 restores none of the three: random states are not in its checkpoints, `ReduceLROnPlateau` is stepped
-    after the epoch's checkpoint is written and not again on resume, and a run that was killed after early stopping had
-    decided to end trains another epoch.
+    Lightning 2.6 restores none of these: random states are not in its checkpoints, nor are the sums behind what is
+    logged once an epoch, `ReduceLROnPlateau` is stepped after the epoch's checkpoint is written and not again on
+    resume, and a run that was killed after early stopping had decided to end trains another epoch.
     """
 
     def __init__(self) -> None:
         self._restored: dict[str, Any] | None = None
+        self._logged: dict[str, dict[str, Any]] = {}
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add this process's and, in a group, every rank's state."""
         checkpoint[_KEY] = {
             "random": gather(trainer, {**random_states(), "xla": xla_random_state(trainer.strategy.root_device)}),
+            "metrics": gather(trainer, epoch_metrics(trainer, pl_module)),
             "should_stop": bool(trainer.should_stop),
             "plateau": _pending_plateau_steps(trainer),
         }
@@ -55,12 +60,37 @@ class ResumeState(Callback):
             trainer.should_stop = True
         if resumes_within_epoch(trainer):
             self._restore_random(trainer)
+        self._logged = restore_metrics(pl_module, self._restored.get("metrics", []), rank=trainer.global_rank)
         self._restored = None
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Add to what was logged the sums from before the resume; also after the module's own hooks."""
+        self._add_logged(trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add to what was logged the sums from before the resume."""
+        self._add_logged(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Step plateau schedulers after an epoch that was resumed within; Lightning leaves them out there."""
         if trainer.fit_loop.restarting and trainer.max_steps == -1:  # with max_steps Lightning steps none at all
             _step(trainer, _plateau_steps(trainer))
+
+    def _add_logged(self, trainer: Trainer) -> None:
+        """Combine each value that is logged for the first time with its part from before the resume."""
+        results = trainer.fit_loop.epoch_loop._results if self._logged else {}
+        for key in set(self._logged) & set(results):
+            result: Any = results[key]
+            before = move_data_to_device(self._logged.pop(key), result.value.device)
+            if result.meta.is_max_reduction or result.meta.is_min_reduction:
+                result.value = result.meta.reduce_fx(before["value"], result.value)
+            else:
+                result.value = before["value"] + result.value
+            if result.meta.is_mean_reduction:
+                result.cumulated_batch_size = before["cumulated_batch_size"] + result.cumulated_batch_size
+            result._computed = None
 
     def _restore_random(self, trainer: Trainer) -> None:
         if self._restored is None:
@@ -72,6 +102,47 @@ class ResumeState(Callback):
     def _xla_state(self, trainer: Trainer) -> int | None:
         states = [] if self._restored is None else self._restored["random"]
         return states[trainer.global_rank].get("xla") if len(states) == trainer.world_size else None
+
+
+def epoch_metrics(trainer: Trainer, module: LightningModule) -> dict[str, dict[str, Any]]:
+    """Return what this rank has counted within the epoch: ``metrics`` of the module, and what it has ``logged``.
+
+    Nothing at the end of an epoch, where both begin anew. Tensors are on the CPU.
+    """
+    progress: Any = trainer.fit_loop.epoch_progress.current
+    if progress.processed > progress.completed:
+        return {}
+    for collection in module.modules():
+        if isinstance(collection, MetricCollection):
+            dict(collection.items(copy_state=False))  # lets the members of a compute group share its state
+    state = {
+        "metrics": {
+            name: {"": metric.update_count, **metric.metric_state}
+            for name, metric in module.named_modules()
+            if isinstance(metric, Metric) and metric.update_called
+        },
+        "logged": {
+            key: {name: vars(result)[name] for name in result.metric_state}
+            for key, result in trainer.fit_loop.epoch_loop._results.items()
+            if result.is_tensor and result.meta.on_epoch and result.update_called
+        },
+    }
+    return move_data_to_device(apply_to_collection(state, torch.Tensor, torch.Tensor.detach), "cpu")  # type: ignore[no-any-return]
+
+
+def restore_metrics(module: LightningModule, states: list[dict[str, Any]], *, rank: int) -> dict[str, dict[str, Any]]:
+    """Restore the module's metrics from the `epoch_metrics` of all ranks, and return what this rank had logged.
+
+    Nothing is restored where the number of ranks has changed: the metrics are those of the rest of the epoch then.
+    """
+    world_size = module.trainer.world_size
+    own = states[rank] if len(states) == world_size else {}
+    for name, metric in module.named_modules():
+        if isinstance(metric, Metric) and (state := own.get("metrics", {}).get(name)):
+            for key, value in move_data_to_device(state, metric.device).items():
+                setattr(metric, key or "_update_count", value)
+            metric._computed = None
+    return dict(own.get("logged", {}))
 
 
 def random_states() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
@@ -92,23 +92,6 @@ class ImageClassifier(ClassNetwork, LightningModule):
         """Make the metrics."""
         self.scores = Scores(of_classification(num_classes))
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
-
-    # Checkpoints: the classes, and what the metrics have counted.
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the class names, and in the middle of an epoch what its metrics have counted."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["train_scores"] = self.scores.state("train")
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Check the classes, build the network where they were unknown, and go on counting.
-
-        Raises:
-            ConfigError: If the checkpoint is of another model or of other classes.
-        """
-        super().on_load_checkpoint(checkpoint)
-        if self._is_fitting():
-            self.scores.restore("train", checkpoint.get("train_scores", {}), rank=self.global_rank)
 
     def on_fit_start(self) -> None:
         """Load the weights."""

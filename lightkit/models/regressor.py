@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.strategies import Strategy
-from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional
@@ -140,15 +139,6 @@ class Regressor(LightningModule):
         for name, value in self.scores.finish(stage).items():
             # the value is that of all processes already; sync_dist only keeps Lightning from warning
             self.log(name, value, prog_bar=name in {"val/loss", "val/mae"}, sync_dist=True)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what the metrics have counted in the middle of an epoch."""
-        checkpoint["train_scores"] = self.scores.state("train")
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on counting."""
-        if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
-            self.scores.restore("train", checkpoint.get("train_scores", {}), rank=self.global_rank)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Give the default optimizer and schedule."""

@@ -1,8 +1,7 @@
-"""Metrics of an epoch: updated each step, computed once an epoch, kept over an interruption."""
+"""Metrics of an epoch: updated each step, computed once an epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import torch
@@ -121,24 +120,3 @@ class Scores(nn.Module):
     def has_counted(self, stage: Stage) -> bool:
         """Tell whether there was a batch since the last epoch's end."""
         return all(metric.update_called for metric in self.of(stage).values(copy_state=False))
-
-    def state(self, stage: Stage) -> dict[str, dict[str, Tensor]]:
-        """Give what was counted so far, summed over all processes; to be called by every process at once."""
-        if not self.has_counted(stage):
-            return {}
-        state = {}
-        for name, metric in self.of(stage).items(keep_base=True):
-            with metric.sync_context(dist_sync_fn=metric.dist_sync_fn):  # a strategy's own, as in compute()
-                state[name] = {key: getattr(metric, key).detach().cpu().clone() for key in metric.metric_state}
-        return state
-
-    def restore(self, stage: Stage, state: Mapping[str, Mapping[str, Tensor]], *, rank: int) -> None:
-        """Go on counting from a state; the first process takes it all, as it was summed over them."""
-        metrics = self.of(stage)
-        metrics.reset()
-        if set(state) != set(metrics.keys(keep_base=True)):  # nothing counted, or by another set of metrics
-            return
-        for name, metric in metrics.items(keep_base=True, copy_state=False):
-            metric._update_count = 1  # counted, in the eyes of compute()
-            for key, value in state[name].items() if rank == 0 else ():
-                setattr(metric, key, value.to(metric.device))

@@ -23,6 +23,7 @@ import torch
 from my_project import Net, Points
 from pytorch_lightning import Callback
 from torch.utils.data import DataLoader, Dataset
+from torchmetrics import MeanMetric
 
 from lightkit.data import train_loader
 
@@ -205,6 +206,26 @@ class Described(Points):
     def describe(self):
         text = Path("data.txt").read_text()
         return {"fingerprint": text, "version": len(text)}
+
+
+class Measured(Net):
+    """A network with a learning rate that falls with each step, and with a metric beside what it logs."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = MeanMetric()
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.mean.update(loss.detach())
+        self.log("train/mean", self.mean, on_step=False, on_epoch=True)
+        self.log("train/largest", loss, on_step=False, on_epoch=True, reduce_fx="max")
+        return loss
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 class NaNOnRank(Net):

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from tests.contract.conftest import Once
-from tests.contract.fault_examples import HOLD, callback, kill_once_saved, train_undisturbed, write_exact
+from tests.contract.fault_examples import (
+    HOLD,
+    MY_FAULTS,
+    callback,
+    kill_once_saved,
+    release,
+    start_held,
+    train_undisturbed,
+    write_exact,
+)
 from tests.contract.workspace import (
     Workspace,
     assert_equal,
@@ -99,6 +108,31 @@ def test_a_kill_within_an_epoch_costs_no_more_than_the_steps_since_the_last_chec
     (resume,) = read_events(workspace.only_run, "resume")
     assert (resume["epoch"], resume["step"]) == (1, 7)
     assert_same_training(workspace.only_run, undisturbed)
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)], ids=["one_process", "two_ranks"])
+def test_metrics_of_a_resume_within_an_epoch_are_those_of_an_undisturbed_run(ranks: int, workspace: Workspace) -> None:
+    """Learning rate and training metrics of a user's module, bit for bit."""
+    workspace.write("my_faults.py", MY_FAULTS)
+    workspace.write(
+        "measured.yaml",
+        {
+            "model": {"class_path": "my_faults.Measured"},
+            "data": {"class_path": "my_faults.Hanging"},
+            "trainer": {"devices": ranks, "strategy": "ddp" if ranks > 1 else "auto", "max_epochs": 4},
+        },
+    )
+    words = ("-c", "small.yaml", "-c", "measured.yaml")
+    process = start_held(workspace, *words, "--run.name=disturbed", step=8)
+    process.signal(signal.SIGTERM)
+    release(workspace)
+    assert process.wait() == 75
+    workspace.run("fit", *words, HOLD, "--run.name=disturbed").ok()
+    workspace.run("fit", *words, "--run.name=undisturbed").ok()
+    disturbed, undisturbed = sorted(workspace.runs, key=lambda run: run.parent.name)
+    (resume,) = read_events(disturbed, "resume")
+    assert resume["step"] % 12 or ranks > 1, "it was not interrupted within an epoch"
+    assert_same_training(disturbed, undisturbed)
 
 
 def test_a_loader_without_resume_is_saved_and_resumed_at_the_end_of_an_epoch(workspace: Workspace) -> None:

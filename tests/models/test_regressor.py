@@ -51,7 +51,6 @@ def test_scales_of_the_first_batch_stay_in_the_checkpoint(tmp_path: Path, make_t
     first = next(iter(loader))[0]
     torch.testing.assert_close(model.input_mean, first.mean(dim=0))
     trainer.save_checkpoint(tmp_path / "last.ckpt")
-    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["train_scores"] == {}
     loaded = Regressor.load_from_checkpoint(tmp_path / "last.ckpt")
     assert torch.equal(loaded(first), model(first))
     fine = make_trainer(max_epochs=3)

@@ -1,4 +1,4 @@
-"""What the metrics of an epoch are after an interruption, with Lightning's own trainer and checkpoints."""
+"""The metrics of an epoch after an interruption, with `ResumeState` and Lightning's own trainer and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from pytorch_lightning import Callback, LightningModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
+from lightkit.callbacks import ResumeState
 from lightkit.models import ImageClassifier
 
 # 2026-11: Lightning 2.6 asks for the callback that wrote the checkpoint, which these tests leave out when they resume
@@ -67,7 +67,9 @@ def fit(
     loader = SkipsDone(data.train_dataloader().dataset, batch_size=data.batch_size)
     loader.num_done = num_done
     data.train_dataloader = lambda: loader
-    make_trainer(max_epochs=3, callbacks=[rows, *callbacks]).fit(model, datamodule=data, ckpt_path=ckpt_path)
+    make_trainer(max_epochs=3, callbacks=[rows, ResumeState(), *callbacks]).fit(
+        model, datamodule=data, ckpt_path=ckpt_path
+    )
     return rows.seen
 
 
@@ -115,14 +117,3 @@ def test_a_finished_run_that_is_resumed_logs_nothing_wrong(
     resumed = fit(make_trainer, small_images(num_images=30), callbacks=[], ckpt_path=tmp_path / "step=12.ckpt")
     for epoch, values in resumed.items():
         assert values == pytest.approx(undisturbed[epoch], abs=1e-6)
-
-
-def test_checkpoints_in_an_epoch_hold_its_counts_and_those_after_it_none(
-    tmp_path: Path, make_trainer: MakeTrainer, small_images: MakeData
-) -> None:
-    within = ModelCheckpoint(tmp_path, filename="within", every_n_train_steps=2, save_top_k=1, monitor=None)
-    after = ModelCheckpoint(tmp_path, filename="after", save_on_train_epoch_end=True)
-    make_trainer(callbacks=[within, after]).fit(ImageClassifier(), datamodule=small_images())
-    counts = torch.load(within.best_model_path, weights_only=True)["train_scores"]
-    assert float(counts["loss"]["num_examples"]) == 16
-    assert torch.load(after.best_model_path, weights_only=True)["train_scores"] == {}

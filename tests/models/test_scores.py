@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import io
-
 import pytest
 import torch
 from torch import Tensor
@@ -59,48 +57,6 @@ def test_stages_do_not_mix() -> None:
     count(scores, *batches(), SIZES)
     assert not scores.has_counted("train")
     assert not scores.has_counted("test")
-
-
-@pytest.mark.parametrize("rest", [True, False], ids=["in the middle", "at the end"])
-def test_counting_goes_on_from_a_saved_state(rest: bool) -> None:
-    logits, labels = batches()
-    first, second = Scores(of_classification(4)), Scores(of_classification(4))
-    first_part = SIZES[:1] if rest else SIZES
-    count(first, logits[: sum(first_part)], labels[: sum(first_part)], first_part)
-    file = io.BytesIO()
-    torch.save(first.state("val"), file)
-    file.seek(0)
-    second.restore("val", torch.load(file, weights_only=True), rank=0)
-    if rest:
-        for scores in (first, second):
-            count(scores, logits[8:], labels[8:], SIZES[1:])
-    values = second.finish("val")
-    torch.testing.assert_close(values, of_all(logits, labels), rtol=0, atol=1e-6)
-    assert values == first.finish("val")
-
-
-def test_a_saved_state_is_not_changed_by_later_batches() -> None:
-    scores = Scores(of_classification(4))
-    count(scores, *batches(), SIZES)
-    state = scores.state("val")
-    count(scores, *batches(), SIZES)
-    assert float(state["loss"]["num_examples"]) == sum(SIZES)
-
-
-def test_a_restored_state_replaces_what_was_counted() -> None:
-    scores = Scores(of_classification(4))
-    count(scores, *batches(), SIZES)
-    scores.restore("val", {}, rank=0)
-    assert scores.finish("val") == {}
-
-
-def test_only_the_first_process_takes_the_sum() -> None:
-    logits, labels = batches()
-    first, other = Scores(of_classification(4)), Scores(of_classification(4))
-    count(first, logits, labels, SIZES)
-    other.restore("val", first.state("val"), rank=1)
-    assert other.has_counted("val")
-    assert float(other.state("val")["loss"]["num_examples"]) == 0
 
 
 def test_a_loss_that_is_not_a_number_is_seen() -> None:
