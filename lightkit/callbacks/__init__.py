@@ -7,7 +7,7 @@ from lightkit.callbacks.computation import Computation
 from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.last_block import last_block
 from lightkit.callbacks.nonfinite import FiniteLoss
-from lightkit.callbacks.notifiers import SlackNotifier, WebhookNotifier
+from lightkit.callbacks.notifiers import AppriseNotifier, SlackNotifier, WebhookNotifier
 from lightkit.callbacks.predictions import PredictionTable
 from lightkit.callbacks.progress import progress_for
 from lightkit.callbacks.recorder import RunRecorder
@@ -15,6 +15,7 @@ from lightkit.callbacks.resume import ResumeState
 from lightkit.callbacks.watchdog import StallWatch
 
 __all__ = [
+    "AppriseNotifier",
     "BadImages",
     "Checkpoint",
     "Computation",

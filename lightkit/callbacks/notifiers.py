@@ -1,4 +1,4 @@
-"""Notifiers: messages about a run, as JSON to a webhook or as blocks to Slack, from a background thread.
+"""Notifiers: messages about a run, to a webhook, to Slack and to the services of apprise, from a background thread.
 
 The fields of the JSON, all of them always there, null where nothing is known. A later version adds fields; where one
 changes its meaning, ``schema`` gets another number.
@@ -30,6 +30,7 @@ gate            the decision of a gate, as in ``gate.json``
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import math
@@ -43,21 +44,31 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 from urllib.parse import quote
 
-from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit import runs
-from lightkit.callbacks.recorder import EpochMeter, end_of
+from lightkit.callbacks.recorder import Epoch, EpochCallback, end_of
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.files import finite
-from lightkit.runs.webhook import CLOSE_TIMEOUT_S, BackgroundSender, HttpMessage, check_address, send
+from lightkit.runs.webhook import (
+    CLOSE_TIMEOUT_S,
+    BackgroundSender,
+    Deliverable,
+    DeliveryError,
+    HttpMessage,
+    check_address,
+)
 
 Kind = Literal["start", "epoch", "end", "failure", "gate"]
 KINDS: tuple[Kind, ...] = ("start", "epoch", "end", "failure", "gate")
 SCHEMA = "lightkit.message/1"
-_MOST_LINES = 15
-_MOST_CHARACTERS = 2500
+_JSON = {"Content-Type": "application/json; charset=utf-8"}
+_MAX_LINES = 15
+_MAX_CHARACTERS = 2500
+_TRY_AGAIN = 75  # exit code of what the same command goes on with
+_log = logging.getLogger(__name__)
 
 
 def _now() -> str:
@@ -124,58 +135,10 @@ def last_lines(error: BaseException, mask: Callable[[str], str] = str) -> str:
         error: The error.
         mask: Puts references in the place of secrets; before anything is cut off, which would hide them from it.
     """
-    text = str(error) if isinstance(error, LightkitError) else "".join(traceback.format_exception(error))
-    lines = mask(text).rstrip().splitlines()
-    kept = lines[:_MOST_LINES] if isinstance(error, LightkitError) else lines[-_MOST_LINES:]
-    text = "\n".join(kept)
-    return text[:_MOST_CHARACTERS] if isinstance(error, LightkitError) else text[-_MOST_CHARACTERS:]
-
-
-def is_told(trainer: Trainer) -> bool:
-    """Tell whether this process is the one that tells, of a training that is more than a trial."""
-    return bool(trainer.is_global_zero) and not getattr(trainer, "fast_dev_run", False)
-
-
-def numbers_in(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Keep what is a number, or a tensor of one."""
-    read = {str(name): _number(value) for name, value in metrics.items()}
-    return {name: value for name, value in read.items() if value is not None}
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):  # a tensor of many, or a text
-        return None
-
-
-def best_of(trainer: Trainer) -> dict[str, Any] | None:
-    """Give monitor and value of the best checkpoint so far; None where nothing is monitored."""
-    keeper = trainer.checkpoint_callback
-    if not isinstance(keeper, ModelCheckpoint) or keeper.monitor is None or keeper.best_model_score is None:
-        return None
-    return {"monitor": keeper.monitor, "value": float(keeper.best_model_score)}
-
-
-def this_run() -> dict[str, str]:
-    """Say which run it is, and where MLflow has it if its training was tracked on a server."""
-    run = runs.current()
-    if run is None:
-        return {}
-    kept = runs.read_json(run.folder / "mlflow.json") or {}
-    about = {"job": run.name, "run": run.id, "folder": str(run.folder)}
-    server = str(kept.get("tracking_uri") or "").replace("***@", "").rstrip("/")
-    if not server.startswith(("http://", "https://")):
-        return about
-    return {**about, "mlflow_url": f"{server}/#/experiments/{kept.get('experiment_id')}/runs/{kept.get('run_id')}"}
-
-
-def places_of(trainer: Trainer) -> dict[str, str]:
-    """Say what opens MLflow's local database, if the run is in one."""
-    commands = (getattr(logger, "view_command", None) for logger in trainer.loggers)
-    found = (words for words in commands if isinstance(words, list) and words[:1] == ["mlflow"])
-    command = next((" ".join(words) for words in found), None)
-    return {} if command is None else {"mlflow_command": command}
+    if isinstance(error, LightkitError):
+        return "\n".join(mask(str(error)).rstrip().splitlines()[:_MAX_LINES])[:_MAX_CHARACTERS]
+    lines = mask("".join(traceback.format_exception(error))).rstrip().splitlines()
+    return "\n".join(lines[-_MAX_LINES:])[-_MAX_CHARACTERS:]
 
 
 def masked(value: Any, mask: Callable[[str], str]) -> Any:
@@ -189,20 +152,30 @@ def masked(value: Any, mask: Callable[[str], str]) -> Any:
     return value
 
 
-_log = logging.getLogger(__name__)
-_LATER = 75  # "try again later": the same command goes on
+def _describe_run(trainer: Trainer | None = None) -> dict[str, str]:
+    """Return the fields that name the run, and where MLflow shows it: a server's page or a command."""
+    run = runs.current()
+    known = {} if run is None else {"job": run.name, "run": run.id, "folder": str(run.folder)}
+    kept = {} if run is None else runs.read_json(run.folder / "mlflow.json") or {}
+    server = str(kept.get("tracking_uri") or "").replace("***@", "").rstrip("/")
+    if server.startswith(("http://", "https://")):
+        known["mlflow_url"] = f"{server}/#/experiments/{kept.get('experiment_id')}/runs/{kept.get('run_id')}"
+    for logger in [] if trainer is None else trainer.loggers:
+        command = getattr(logger, "view_command", None)
+        if isinstance(command, list) and command[:1] == ["mlflow"]:
+            known.setdefault("mlflow_command", " ".join(command))
+    return known
 
 
-class Notifier(Callback):
-    """Tells a server how a run goes. Subclasses say what is sent: they implement `post_of`.
+class Notifier(EpochCallback):
+    """Sends messages about a run. Subclasses implement `compose`, which formats a message for its service.
 
     Messages are sent in order, from a thread of the process of rank zero, so that training never waits for the server
-    and never fails because of it; the end of the process waits 5 s for what is unsent. A ``fast_dev_run`` tells
+    and never fails because of it; the end of the process waits 5 s for what is unsent. A ``fast_dev_run`` sends
     nothing.
 
     Args:
-        webhook_url: Address that messages are sent to, a secret: `${oc.env:NAME}` keeps it out of files. `null` sends
-            nothing.
+        address: The argument with the address, and whether it is given; without one nothing is sent.
         events: Messages to send: start, epoch, end, failure, gate. By default all of them.
         every_n_epochs: Epochs between two messages of an epoch.
         timeout_s: Seconds to wait for an answer.
@@ -211,17 +184,18 @@ class Notifier(Callback):
 
     def __init__(
         self,
-        webhook_url: str | None,
+        address: tuple[str, bool],
         events: Sequence[Kind] | None = None,
         every_n_epochs: int = 1,
         timeout_s: float = 10.0,
         retries: int = 3,
     ) -> None:
+        super().__init__()
         name = type(self).__name__
         self.mask: Callable[[str], str] = str
-        """Puts references in the place of secrets; set by whoever knows them."""
+        """Puts references in the place of secrets; set by the command line."""
         self.command_tells_end = False
-        """Whether the command line tells the end: it knows the exit code, and what goes wrong after training."""
+        """Whether the command line sends the end: it knows the exit code, and what goes wrong after training."""
         self.events: tuple[Kind, ...] = KINDS if events is None else tuple(events)
         if unknown := [event for event in self.events if event not in KINDS]:
             raise ConfigError(f"events of {name}: expected some of {', '.join(KINDS)}, got {unknown[0]!r}.")
@@ -230,11 +204,10 @@ class Notifier(Callback):
         if not (timeout_s > 0 and math.isfinite(timeout_s)) or retries < 0:
             says = f"expected timeout_s above 0 and retries of 0 or more, got {timeout_s:g} and {retries}."
             raise ConfigError(f"{name}: {says}")
-        self._url = None if webhook_url is None else check_address(webhook_url, f"webhook_url of {name}")
+        self._address_key, self._is_configured = address
         self._every_n_epochs = every_n_epochs
         self._timeout_s, self._retries = timeout_s, retries
         self._sender: BackgroundSender | None = None
-        self._meter = EpochMeter()
         self._stage: str | None = None
         self._began_s: float | None = None
         self._known: dict[str, Any] = {}
@@ -244,33 +217,27 @@ class Notifier(Callback):
         """A copy in another process has no thread, and sends by one of its own."""
         return {**self.__dict__, "_sender": None}
 
-    def post_of(self, message: Message, url: str) -> HttpMessage:
-        """Give what is sent.
-
-        Args:
-            message: What there is to tell.
-            url: The address.
-        """
+    def compose(self, message: Message) -> Deliverable:
+        """Format a message for the service."""
         raise NotImplementedError
 
     def kinds_sent(self, kinds: Sequence[str]) -> list[Kind]:
-        """Give those of some kinds of messages that are sent."""
-        return [] if self._url is None else [kind for kind in self.events if kind in kinds]
-
-    # -- what others call --------------------------------------------------------------------------------------
+        """Return those of some kinds of messages that are sent."""
+        return [kind for kind in self.events if kind in kinds] if self._is_configured else []
 
     def tell(self, message: Message) -> None:
         """Queue a message, if its kind is among the events."""
-        if self._url is None or self._is_silent or message.kind not in self.events:
+        if self._is_silent or message.kind not in self.kinds_sent(KINDS):
+            return
+        name = type(self).__name__
+        try:
+            composed = self.compose(message)
+        except Exception as error:  # noqa: BLE001 (the class may be a user's, and no message is worth a training)
+            _log.warning("%s cannot write a message: %s", name, type(error).__name__)
             return
         if self._sender is None:
-            self._sender = BackgroundSender(type(self).__name__, timeout_s=self._timeout_s, retries=self._retries)
-        try:
-            post = self.post_of(message, self._url)
-        except Exception as error:  # noqa: BLE001 (the class may be anybody's, and no message is worth a training)
-            _log.warning("%s cannot write a message: %s", type(self).__name__, type(error).__name__)
-        else:
-            self._sender.put(post)
+            self._sender = BackgroundSender(name, timeout_s=self._timeout_s, retries=self._retries)
+        self._sender.put(composed)
 
     def tell_now(self, message: Message) -> None:
         """Send a message once, and wait for the answer.
@@ -278,330 +245,119 @@ class Notifier(Callback):
         Raises:
             DeliveryError: If it was not taken.
         """
-        if self._url is not None:
-            send(self.post_of(message, self._url), timeout_s=self._timeout_s)
+        if self._is_configured:
+            self.compose(message).send(timeout_s=self._timeout_s)
 
     def tell_end(self, error: BaseException | None, **known: Any) -> None:
-        """Tell how the process has ended.
+        """Send how the process has ended.
 
         Args:
-            error: What ended it, if anything did.
-            known: Fields of the message that the trainer did not tell.
+            error: The error that ended it, if there is one.
+            known: Fields of the message that the trainer did not set.
         """
-        status, code, words = end_of(error)
-        status = "preempted" if code == _LATER else status
-        lines = last_lines(error, self.mask) if error is not None and status == "failed" else words
-        fields = {"job": "unknown", "stage": self._stage, **known, **self._known}
-        self.tell(
-            Message(
-                "failure" if status == "failed" else "end",
-                status=status,
-                exit_code=code,
-                error=None if lines is None else self.mask(lines),
-                **{**fields, "seconds": self._seconds()},
-            )
-        )
+        status, code, text = end_of(error)
+        status = "preempted" if code == _TRY_AGAIN else status
+        text = last_lines(error, self.mask) if error is not None and status == "failed" else text and self.mask(text)
+        fields = {"job": "unknown", "stage": self._stage, **known, **self._known, "seconds": self._seconds()}
+        kind: Kind = "failure" if status == "failed" else "end"
+        self.tell(Message(kind, status=status, exit_code=code, error=text, **fields))
 
     def gate_decided(self, decision: Mapping[str, Any]) -> None:
-        """Tell what the gate has decided.
+        """Send the decision of the gate.
 
         Args:
-            decision: The gate's decision, as ``gate.json`` has it.
+            decision: As ``gate.json`` has it.
         """
         scores = (decision.get("scores") or {}).get("challenger") or {}
-        reasons = "\n".join(str(reason) for reason in decision.get("reasons") or ())
         job, _, run_id = str(decision.get("run") or "unknown").rpartition("/")
-        known = {"job": job or run_id, "run": run_id, **this_run(), **self._known, "stage": "gate"}
+        fields = {"job": job or run_id, "run": run_id, **_describe_run(), **self._known, "stage": "gate"}
         passed = bool(decision.get("passed"))
-        fields = {**known, "metrics": numbers_in(scores), "gate": masked(decision, self.mask)}
-        fields |= {"error": self.mask(reasons) or None, "exit_code": 0 if passed else 4}
+        fields |= {
+            "metrics": {str(name): float(value) for name, value in scores.items() if isinstance(value, (int, float))},
+            "gate": masked(decision, self.mask),
+            "error": self.mask("\n".join(str(reason) for reason in decision.get("reasons") or ())) or None,
+            "exit_code": 0 if passed else 4,
+        }
         self.tell(Message("gate", status="passed" if passed else "failed", **fields))
 
     def begin_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Let the time begin to run within which what is unsent can be sent.
-
-        Args:
-            timeout_s: That time.
-        """
+        """Start the time limit within which unsent messages may be sent."""
         if self._sender is not None:
             self._sender.begin_close(timeout_s)
 
     def close(self) -> None:
-        """Wait a few seconds for what is unsent."""
+        """Wait a few seconds for unsent messages."""
         if self._sender is not None:
             self._sender.close()
 
-    # -- what Lightning calls ----------------------------------------------------------------------------------
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the clock."""
-        if self._url is None and is_told(trainer):
-            _log.info("%s sends nothing: its webhook_url is null", type(self).__name__)
-        self._is_silent = not is_told(trainer)
+        self._is_silent = not trainer.is_global_zero or bool(getattr(trainer, "fast_dev_run", False))
+        if not self._is_configured and not self._is_silent:
+            _log.info("%s sends nothing: its %s is null", type(self).__name__, self._address_key)
         self._stage = str(getattr(stage, "value", stage))
         self._began_s = time.monotonic()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the start: data and model are there, and trackers have opened the run."""
-        self._meter.start_epoch(trainer)
-        self._begin(trainer, pl_module)
+        """Send the start: data and model are there, and trackers have opened the run."""
+        super().on_train_start(trainer, pl_module)
+        self._tell_start(trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the start of a validation by itself."""
-        self._meter.pause()
+        """Send the start of a validation by itself."""
+        super().on_validation_start(trainer, pl_module)
         if trainer.state.fn == TrainerFn.VALIDATING:
-            self._begin(trainer, pl_module)
+            self._tell_start(trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the start of a test."""
-        self._begin(trainer, pl_module)
+        """Send the start of a test."""
+        self._tell_start(trainer, pl_module)
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the start of a prediction."""
-        self._begin(trainer, pl_module)
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the epoch before, now that all of it is logged."""
-        self._tell_epoch(trainer, pl_module)
-        self._meter.start_epoch(trainer)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Count the samples."""
-        self._meter.count(batch)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take what the epoch measured, on all ranks; without batches Lightning only resumes at its end."""
-        if self._meter.batches:
-            self._meter.end_epoch(trainer)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the last epoch."""
-        self._tell_epoch(trainer, pl_module)
+        """Send the start of a prediction."""
+        self._tell_start(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the end, unless the command does."""
-        self._end(trainer)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the end of a validation by itself."""
-        self._meter.go_on()
-        if trainer.state.fn == TrainerFn.VALIDATING:
-            self._end_with_metrics(trainer)
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the end of a test with its metrics."""
-        self._end_with_metrics(trainer)
-
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the end of a prediction."""
-        self._end(trainer)
+        """Send the end, unless the command does."""
+        self._tell_own_end(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Tell what is known of the epoch before, and the failure, unless the command does."""
-        self._send_epoch(trainer)
+        """Send the epoch before, as far as it is known, and the failure, unless the command does."""
+        if (epoch := self._meter.take()) is not None:
+            self.record_epoch(trainer, epoch)
         if not self.command_tells_end:
             self.tell_end(exception)
 
-    # -- the messages ------------------------------------------------------------------------------------------
+    def record_epoch(self, trainer: Trainer, epoch: Epoch) -> None:
+        """Send an epoch, if it is its turn."""
+        keeper = trainer.checkpoint_callback
+        best = None
+        if isinstance(keeper, ModelCheckpoint) and keeper.monitor and keeper.best_model_score is not None:
+            best = {"monitor": keeper.monitor, "value": float(keeper.best_model_score)}
+        self._known |= {"epoch": epoch.epoch, "step": epoch.step, "metrics": epoch.row, "best": best}
+        if (epoch.epoch + 1) % self._every_n_epochs == 0:
+            known = {"job": "unknown", **self._known, "seconds": self._seconds()}
+            self.tell(Message("epoch", status="running", **known))
 
-    def _begin(self, trainer: Trainer, module: LightningModule) -> None:
-        self._known = {"job": type(module).__name__, **this_run(), "stage": self._stage, **places_of(trainer)}
+    def record_result(self, trainer: Trainer, stage: str, metrics: dict[str, float]) -> None:
+        """Send the end of a stage with its metrics."""
+        self._known["metrics"] = metrics
+        self._tell_own_end(trainer)
+
+    def _tell_start(self, trainer: Trainer, module: LightningModule) -> None:
+        self._known = {"job": type(module).__name__, "stage": self._stage, **_describe_run(trainer)}
         if trainer.state.fn == TrainerFn.FITTING:
             self._known |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
             self._known["max_epochs"] = trainer.max_epochs
         self.tell(Message("start", status="running", **self._known))
 
-    def _tell_epoch(self, trainer: Trainer, module: LightningModule) -> None:
-        self._meter.add_late_metrics(trainer)  # on all ranks
-        self._send_epoch(trainer)
-
-    def _send_epoch(self, trainer: Trainer) -> None:
-        epoch = self._meter.take()
-        if epoch is None:
-            return
-        numbers = {"epoch": epoch.epoch, "step": epoch.step, "metrics": numbers_in(epoch.row)}
-        self._known |= {**numbers, "best": best_of(trainer)}
-        if (epoch.epoch + 1) % self._every_n_epochs == 0:
-            known = {"job": "unknown", **self._known, "seconds": self._seconds()}
-            self.tell(Message("epoch", status="running", **known))
-
-    def _end_with_metrics(self, trainer: Trainer) -> None:
-        metrics = numbers_in(trainer.callback_metrics)  # on all ranks
-        self._known["metrics"] = metrics
-        self._end(trainer)
-
-    def _end(self, trainer: Trainer) -> None:
-        self._known |= {**this_run(), **places_of(trainer)}
+    def _tell_own_end(self, trainer: Trainer) -> None:
+        self._known |= _describe_run(trainer)
         if not self.command_tells_end:
             self.tell_end(None)
 
     def _seconds(self) -> float | None:
         return None if self._began_s is None else round(time.monotonic() - self._began_s, 3)
-
-
-_MOST_IN_BLOCK = 3000  # characters of a section's text: https://docs.slack.dev/reference/block-kit/blocks/section-block
-_MOST_IN_ERROR = 2500
-_MOST_IN_LINE = 200
-_MOST_METRICS = 20
-_MEMBER = re.compile(r"[UW][A-Z0-9]{5,20}")
-_TO_ALL = ("channel", "here")
-
-
-class SlackNotifier(Notifier):
-    """Tell a Slack channel of start, epochs, end, failure and gate decisions of a run, through an incoming webhook.
-
-    With metrics, the last lines of what failed, and the link to the run in MLflow. Sent from a thread: a server that
-    is slow, away or fails never slows or ends training. The end of the process waits 5 s for what is unsent, and a
-    warning tells once what did not arrive. Nothing shows the address.
-
-    Args:
-        webhook_url: Address of the incoming webhook, a secret: say `${oc.env:SLACK_WEBHOOK_URL}`. `null` sends nothing.
-        events: Messages to send: start, epoch, end, failure, gate. By default all of them.
-        every_n_epochs: Epochs between two messages of an epoch.
-        mention: Whom a failure calls: `channel`, `here`, or the id of a member such as U012AB3CD. By default nobody.
-        timeout_s: Seconds to wait for an answer.
-        retries: How often a message is sent again if Slack is away, busy (429) or fails (5xx).
-    """
-
-    def __init__(
-        self,
-        webhook_url: str | None,
-        events: list[Kind] | None = None,
-        every_n_epochs: int = 10,
-        mention: str | None = None,
-        timeout_s: float = 10.0,
-        retries: int = 3,
-    ) -> None:
-        super().__init__(webhook_url, events, every_n_epochs, timeout_s, retries)
-        if mention is not None and mention not in _TO_ALL and not _MEMBER.fullmatch(mention):
-            says = "expected channel, here or the id of a member such as U012AB3CD"
-            raise ConfigError(f"mention of SlackNotifier: {says}, got {mention!r}.")
-        self._mention = mention
-
-    def post_of(self, message: Message, url: str) -> HttpMessage:
-        """Write the message as Slack's blocks, with plain text for where they are not shown."""
-        mention = ""
-        if self._mention is not None and message.kind == "failure":
-            mention = f"<!{self._mention}> " if self._mention in _TO_ALL else f"<@{self._mention}> "
-        headline = mention + escaped(_headline(message))
-        parts = [f"{mention}*{escaped(_headline(message))}*", *_details(message)]
-        blocks: list[dict[str, Any]] = [
-            {"type": "section", "text": {"type": "mrkdwn", "text": part[:_MOST_IN_BLOCK]}} for part in parts
-        ]
-        if context := _context(message):
-            text = {"type": "mrkdwn", "text": context[:_MOST_IN_BLOCK]}
-            blocks.append({"type": "context", "elements": [text]})
-        body = json.dumps({"text": headline, "blocks": blocks}, ensure_ascii=False).encode("utf-8", errors="replace")
-        headers = {"Content-Type": "application/json; charset=utf-8"}
-        return HttpMessage(url, body, headers, is_superseded=message.kind in ("start", "epoch"))
-
-
-def escaped(text: str) -> str:
-    """Escape code fences, and what Slack reads as markup: https://docs.slack.dev/messaging/formatting-message-text."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("```", "'''")
-
-
-def _headline(message: Message) -> str:
-    job = message.job if len(message.job) <= _MOST_IN_LINE else f"{message.job[:_MOST_IN_LINE]}…"
-    if message.kind == "gate":
-        return f"{job}: the gate says {'yes' if message.status == 'passed' else 'no'}"
-    stage = message.stage or "fit"
-    if message.kind == "start":
-        begins = "goes on" if message.epoch or message.step else "begins"
-        return f"{job}: {stage} {begins}"
-    if message.kind == "epoch":
-        return f"{job}: {_epochs(message)}"
-    if message.kind == "failure":
-        code = "" if message.exit_code is None else f" with exit code {message.exit_code}"
-        return f"{job}: {stage} has failed{code}"
-    ended = {
-        "done": "is done",
-        "preempted": "was interrupted; the same command goes on with it",
-        "interrupted": "was interrupted; there is nothing to resume",
-    }
-    return f"{job}: {stage} {ended.get(message.status, message.status)}"
-
-
-def _epochs(message: Message) -> str:
-    number = (message.epoch or 0) + 1
-    of = f" of {message.max_epochs}" if message.max_epochs and message.max_epochs > 0 else ""
-    return f"epoch {number}{of} is done"
-
-
-def _details(message: Message) -> list[str]:
-    details = []
-    if message.kind == "gate":
-        details += _gate(message.gate or {})
-    elif message.metrics:
-        details.append(_table(message.metrics))
-    if message.best is not None and message.kind in ("epoch", "end"):
-        details.append(f"best {escaped(str(message.best.get('monitor')))}: {_format_number(message.best.get('value'))}")
-    if message.error and message.status != "preempted" and not (message.gate or {}).get("checks"):
-        details.append(_code(message.error))
-    return details
-
-
-def _gate(gate: Mapping[str, Any]) -> list[str]:
-    scores = gate.get("scores") or {}
-    sides = [(side, scores[side]) for side in ("challenger", "baseline") if scores.get(side)]
-    names = list(dict.fromkeys(name for _, numbers in sides for name in numbers))[:_MOST_METRICS]
-    details = [f"against {escaped(str(gate['baseline'])[:_MOST_IN_LINE])}"] if gate.get("baseline") else []
-    if names:
-        width = max(map(len, names))
-        lines = [" " * width + "".join(f"  {side:>10}" for side, _ in sides)]
-        lines += [
-            f"{name:<{width}}" + "".join(f"  {_format_number(of.get(name)):>10}" for _, of in sides) for name in names
-        ]
-        details.append(_code("\n".join(lines)))
-    if checks := gate.get("checks"):  # those of slices and of drift too, what failed first
-        details.append(_code("\n".join(map(_check, sorted(checks, key=lambda check: bool(check.get("passed")))))))
-    return details
-
-
-def _check(check: Mapping[str, Any]) -> str:
-    word = "passed" if check.get("passed") else "FAILED"
-    return f"{word}  {check.get('name')} {_format_number(check.get('challenger'))}, asked: {check.get('asks')}"
-
-
-def _table(metrics: Mapping[str, float | None]) -> str:
-    shown = list(metrics.items())[:_MOST_METRICS]
-    width = max(len(name) for name, _ in shown)
-    lines = [f"{name:<{width}}  {_format_number(value)}" for name, value in shown]
-    rest = len(metrics) - len(shown)
-    return _code("\n".join([*lines, f"and {rest} more"] if rest else lines))
-
-
-def _code(text: str) -> str:
-    """Show a text as it is; what is cut off counts its characters as Slack does, escaped."""
-    kept = text
-    while len(escaped(kept)) > _MOST_IN_ERROR:
-        kept = kept[: max(len(kept) - max(len(escaped(kept)) - _MOST_IN_ERROR, 1), 0)]
-    return f"```{escaped(kept)}{'…' if len(kept) < len(text) else ''}```"
-
-
-def _context(message: Message) -> str:
-    parts = [] if message.mlflow_url is None else [f"<{quote(message.mlflow_url, safe=_KEPT)}|run in MLflow>"]
-    if message.mlflow_url is None and message.mlflow_command is not None and message.kind != "epoch":
-        parts.append(f"`{escaped(message.mlflow_command[:_MOST_IN_LINE])}`")
-    parts += [] if message.folder is None else [escaped(message.folder[-_MOST_IN_LINE:])]
-    parts.append(escaped(message.host[:_MOST_IN_LINE]))
-    parts += [_duration(message.seconds)] if message.seconds is not None else []
-    return " · ".join(parts)
-
-
-_KEPT = "/:#?=@%!$'()*+,;[]~-._"  # of an address; not & | < >, which Slack reads as its own
-
-
-def _format_number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, (int, float)) else "-" if value is None else str(value)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 class WebhookNotifier(Notifier):
@@ -629,10 +385,234 @@ class WebhookNotifier(Notifier):
         timeout_s: float = 10.0,
         retries: int = 3,
     ) -> None:
-        super().__init__(webhook_url, events, every_n_epochs, timeout_s, retries)
+        super().__init__(("webhook_url", webhook_url is not None), events, every_n_epochs, timeout_s, retries)
+        self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of WebhookNotifier")
         self._headers = dict(headers or {})
 
-    def post_of(self, message: Message, url: str) -> HttpMessage:
+    def compose(self, message: Message) -> HttpMessage:
         """Write the message as JSON."""
-        headers = {"Content-Type": "application/json; charset=utf-8", **self._headers}
-        return HttpMessage(url, as_json(message), headers, is_superseded=message.kind in ("start", "epoch"))
+        headers = {**_JSON, **self._headers}
+        return HttpMessage(self._url, as_json(message), headers, is_superseded=message.kind in ("start", "epoch"))
+
+
+_MAX_IN_BLOCK = 3000  # characters of a section's text: https://docs.slack.dev/reference/block-kit/blocks/section-block
+_MAX_IN_LINE = 200
+_MAX_METRICS = 20
+_MEMBER = re.compile(r"[UW][A-Z0-9]{5,20}")
+_TO_ALL = ("channel", "here")
+_KEPT = "/:#?=@%!$'()*+,;[]~-._"  # of an address; not & | < >, which Slack reads as its own
+
+
+class SlackNotifier(Notifier):
+    """Tell a Slack channel of start, epochs, end, failure and gate decisions of a run, through an incoming webhook.
+
+    With metrics, the last lines of what failed, and the link to the run in MLflow. Sent from a thread: a server that
+    is slow, away or fails never slows or ends training. The end of the process waits 5 s for what is unsent, and a
+    warning tells once what did not arrive. Nothing shows the address.
+
+    Args:
+        webhook_url: Address of the incoming webhook, a secret: say `${oc.env:SLACK_WEBHOOK_URL}`. `null` sends nothing.
+        events: Messages to send: start, epoch, end, failure, gate. By default all of them.
+        every_n_epochs: Epochs between two messages of an epoch.
+        mention: Whom a failure calls: `channel`, `here`, or the id of a member such as U012AB3CD. By default nobody.
+        timeout_s: Seconds to wait for an answer.
+        retries: How often a message is sent again if Slack is away, busy (429) or fails (5xx).
+    """
+
+    def __init__(
+        self,
+        webhook_url: str | None,
+        events: list[Kind] | None = None,
+        every_n_epochs: int = 10,
+        mention: str | None = None,
+        timeout_s: float = 10.0,
+        retries: int = 3,
+    ) -> None:
+        super().__init__(("webhook_url", webhook_url is not None), events, every_n_epochs, timeout_s, retries)
+        self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of SlackNotifier")
+        if mention is not None and mention not in _TO_ALL and not _MEMBER.fullmatch(mention):
+            says = "expected channel, here or the id of a member such as U012AB3CD"
+            raise ConfigError(f"mention of SlackNotifier: {says}, got {mention!r}.")
+        self._mention = mention
+
+    def compose(self, message: Message) -> HttpMessage:
+        """Write the message as Slack's blocks, with plain text for where they are not shown."""
+        mention = ""
+        if self._mention is not None and message.kind == "failure":
+            mention = f"<!{self._mention}> " if self._mention in _TO_ALL else f"<@{self._mention}> "
+        headline = escaped(_headline(message))
+        parts = [f"{mention}*{headline}*"]
+        parts += [f"```{_shorten(text)}```" if is_code else escaped(text) for text, is_code in _details(message)]
+        context = [] if message.mlflow_url is None else [f"<{quote(message.mlflow_url, safe=_KEPT)}|run in MLflow>"]
+        if message.mlflow_url is None and message.mlflow_command is not None and message.kind != "epoch":
+            context.append(f"`{escaped(message.mlflow_command[:_MAX_IN_LINE])}`")
+        context += [escaped(text) for text in _origin(message)]
+        blocks: list[dict[str, Any]] = [
+            {"type": "section", "text": {"type": "mrkdwn", "text": part[:_MAX_IN_BLOCK]}} for part in parts
+        ]
+        text = {"type": "mrkdwn", "text": " · ".join(context)[:_MAX_IN_BLOCK]}
+        blocks.append({"type": "context", "elements": [text]})
+        body = json.dumps({"text": mention + headline, "blocks": blocks}, ensure_ascii=False)
+        is_superseded = message.kind in ("start", "epoch")
+        return HttpMessage(self._url, body.encode("utf-8", errors="replace"), _JSON, is_superseded=is_superseded)
+
+
+class AppriseNotifier(Notifier):
+    """Tell the hundred services of apprise (mail, Teams, Telegram, ntfy, ...) of a run.
+
+    Needs ``pip install 'lightkit[apprise]'``. Sent from a thread, as by the other notifiers. Nothing shows the
+    addresses.
+
+    Args:
+        urls: Addresses, each a secret: say `${oc.env:NAME}`. https://github.com/caronc/apprise lists their forms.
+            `null` sends nothing.
+        events: Messages to send: start, epoch, end, failure, gate. By default all of them.
+        every_n_epochs: Epochs between two messages of an epoch.
+        retries: How often a message is sent again if a service does not take it.
+    """
+
+    def __init__(
+        self,
+        urls: list[str] | None,
+        events: list[Kind] | None = None,
+        every_n_epochs: int = 10,
+        retries: int = 3,
+    ) -> None:
+        super().__init__(("urls", bool(urls)), events, every_n_epochs, retries=retries)
+        if importlib.util.find_spec("apprise") is None:
+            raise ConfigError(
+                "AppriseNotifier needs the package apprise, which is not installed. "
+                "Install it with: pip install 'lightkit[apprise]'"
+            )
+        import apprise  # an extra, and 0.3 s to import
+
+        self._urls = list(urls or [])
+        for number, url in enumerate(self._urls):
+            if apprise.Apprise.instantiate(url, suppress_exceptions=True) is None:
+                raise ConfigError(f"urls of AppriseNotifier: entry {number} is no address that apprise knows.")
+
+    def compose(self, message: Message) -> _AppriseMessage:
+        """Write the message as text with a headline."""
+        texts = [text for text, _ in _details(message)]
+        texts += [text for text in (message.mlflow_url, " · ".join(_origin(message))) if text]
+        return _AppriseMessage(self._urls, _headline(message), "\n\n".join(texts), message.kind)
+
+
+@dataclass
+class _AppriseMessage:
+    urls: list[str] = field(repr=False)
+    title: str
+    body: str
+    kind: Kind
+
+    @property
+    def is_superseded(self) -> bool:
+        return self.kind in ("start", "epoch")
+
+    def send(self, *, timeout_s: float, retries: int = 0) -> None:
+        import apprise  # an extra, and 0.3 s to import
+
+        logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its warnings may hold parts of an address
+        notify_type = {"failure": "failure", "end": "success"}.get(self.kind, "info")
+        urls = self.urls
+        for attempt in range(retries + 1):
+            time.sleep(min(2 ** (attempt - 1), 60) if attempt else 0)
+            services = {url: apprise.Apprise(url) for url in urls}
+            urls = [
+                url
+                for url, service in services.items()
+                if not service.notify(self.body, title=self.title, notify_type=notify_type)
+            ]
+            if not urls:
+                return
+        raise DeliveryError(f"{len(urls)} of {len(self.urls)} services did not take it")
+
+
+def escaped(text: str) -> str:
+    """Escape code fences, and what Slack reads as markup: https://docs.slack.dev/messaging/formatting-message-text."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("```", "'''")
+
+
+def _shorten(text: str) -> str:
+    """Escape a text, and cut it to the characters that a block takes, which Slack counts escaped."""
+    kept = text
+    while len(escaped(kept)) > _MAX_CHARACTERS:
+        kept = kept[: max(len(kept) - max(len(escaped(kept)) - _MAX_CHARACTERS, 1), 0)]
+    return f"{escaped(kept)}{'…' if len(kept) < len(text) else ''}"
+
+
+def _headline(message: Message) -> str:
+    job = message.job if len(message.job) <= _MAX_IN_LINE else f"{message.job[:_MAX_IN_LINE]}…"
+    stage = message.stage or "fit"
+    if message.kind == "gate":
+        return f"{job}: the gate says {'yes' if message.status == 'passed' else 'no'}"
+    if message.kind == "start":
+        return f"{job}: {stage} {'goes on' if message.epoch or message.step else 'begins'}"
+    if message.kind == "epoch":
+        number = message.epoch or 0
+        of = f" ({number + 1} of {message.max_epochs})" if message.max_epochs and message.max_epochs > 0 else ""
+        return f"{job}: epoch {number}{of} is done"
+    if message.kind == "failure":
+        code = "" if message.exit_code is None else f" with exit code {message.exit_code}"
+        return f"{job}: {stage} has failed{code}"
+    ended = {
+        "done": "is done",
+        "preempted": "was interrupted; the same command goes on with it",
+        "interrupted": "was interrupted; there is nothing to resume",
+    }
+    return f"{job}: {stage} {ended.get(message.status, message.status)}"
+
+
+def _details(message: Message) -> list[tuple[str, bool]]:
+    """Return the parts of a message below its headline, each with whether it is code."""
+    gate = message.gate or {}
+    parts: list[tuple[str, bool]] = []
+    if message.kind == "gate":
+        scores = gate.get("scores") or {}
+        sides = {side: scores[side] for side in ("challenger", "baseline") if scores.get(side)}
+        if gate.get("baseline"):
+            parts.append((f"against {str(gate['baseline'])[:_MAX_IN_LINE]}", False))
+        if sides:
+            rows = {name: [side.get(name) for side in sides.values()] for side in sides.values() for name in side}
+            parts.append((_table(rows, list(sides)), True))
+        checks = sorted(gate.get("checks") or [], key=lambda check: bool(check.get("passed")))  # failures first
+        lines = [
+            f"{'passed' if check.get('passed') else 'FAILED'}  {check.get('name')} "
+            f"{_format_number(check.get('challenger'))}, asked: {check.get('asks')}"
+            for check in checks
+        ]
+        parts += [("\n".join(lines), True)] if lines else []
+    elif message.metrics:
+        parts.append((_table({name: [value] for name, value in message.metrics.items()}, []), True))
+    if message.best is not None and message.kind in ("epoch", "end"):
+        parts.append((f"best {message.best.get('monitor')}: {_format_number(message.best.get('value'))}", False))
+    if message.error and message.status != "preempted" and not gate.get("checks"):
+        parts.append((message.error, True))
+    return parts
+
+
+def _table(rows: Mapping[str, Sequence[Any]], heads: Sequence[str]) -> str:
+    """Format numbers below each other; with heads, in columns of ten characters."""
+    shown = dict(list(rows.items())[:_MAX_METRICS])
+    width, cell = max(map(len, shown)), 10 if heads else 0
+    lines = [" " * width + "".join(f"  {head:>{cell}}" for head in heads)] if heads else []
+    for name, values in shown.items():
+        lines.append(f"{name:<{width}}" + "".join(f"  {_format_number(value):>{cell}}" for value in values))
+    rest = len(rows) - len(shown)
+    return "\n".join([*lines, f"and {rest} more"] if rest else lines)
+
+
+def _origin(message: Message) -> list[str]:
+    """Return folder, host and duration of a message."""
+    origin = [] if message.folder is None else [message.folder[-_MAX_IN_LINE:]]
+    origin.append(message.host[:_MAX_IN_LINE])
+    if message.seconds is not None:
+        minutes, seconds = divmod(round(message.seconds), 60)
+        hours, minutes = divmod(minutes, 60)
+        text = f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+        origin.append(text)
+    return origin
+
+
+def _format_number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, (int, float)) else "-" if value is None else str(value)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from lightkit import config, runs
 from lightkit.config.credentials import HIDDEN
 from lightkit.config.loader import collect_errors, drop_paths
-from lightkit.config.tree import Leaf, MappingNode
+from lightkit.config.tree import Leaf, MappingNode, plain
 from lightkit.errors import ConfigError
 from lightkit.export.metadata import format_of
 from lightkit.hardware import Machine, this_machine
@@ -72,6 +72,7 @@ NAMED_CLASSES = {
         "gradient_accumulation": LIGHTNING + "GradientAccumulationScheduler",
         "lr_finder": LIGHTNING + "LearningRateFinder",
         "lr_monitor": LIGHTNING + "LearningRateMonitor",
+        "notify": "lightkit.callbacks.AppriseNotifier",
         "pruning": LIGHTNING + "ModelPruning",
         "scale_lr": "lightkit.distributed.ScaledLearningRate",
         "slack": "lightkit.callbacks.SlackNotifier",
@@ -229,7 +230,8 @@ def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
     names = callbacks.entries if isinstance(callbacks, MappingNode) else ()
     tree = _drop_hidden(resolved.tree, ("run", "heartbeat_url"))
     for name in names:
-        tree = _drop_hidden(tree, ("callbacks", name, "init_args", "webhook_url"))
+        for key in ("webhook_url", "urls"):
+            tree = _drop_hidden(tree, ("callbacks", name, "init_args", key))
     return replace(resolved, tree=tree)
 
 
@@ -238,7 +240,8 @@ def _drop_hidden(table: MappingNode, path: config.KeyPath) -> MappingNode:
     node = table.entries.get(key)
     if rest and isinstance(node, MappingNode):
         return replace(table, entries={**table.entries, key: _drop_hidden(node, rest)})
-    if not rest and isinstance(node, Leaf) and node.value == HIDDEN:
+    value = None if node is None or rest else plain(node)
+    if node is not None and HIDDEN in (value if isinstance(value, list) else [value]):
         return replace(table, entries={**table.entries, key: Leaf(None, node.origin)})
     return table
 

@@ -13,7 +13,7 @@ from lightkit.cli.console import choose_output_mode, configure_console, print_li
 from lightkit.cli.notifications import build_notifiers, create_heartbeat, find_job_name
 from lightkit.config import Problems, Resolved, near
 from lightkit.errors import ConfigError
-from lightkit.runs.webhook import DeliveryError, Sign, send
+from lightkit.runs.webhook import DeliveryError, Sign
 
 __all__ = ["notify_test"]
 
@@ -114,4 +114,4 @@ def _list_tests(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[
         for kind, sign in _SIGNS.items():
             if kind in kinds:
                 post = heartbeat.post_of(sign, "lightkit notify-test: nothing has happened")
-                yield "run.heartbeat_url", kind, partial(send, post, timeout_s=_TIMEOUT_S)
+                yield "run.heartbeat_url", kind, partial(post.send, timeout_s=_TIMEOUT_S)

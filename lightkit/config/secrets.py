@@ -138,6 +138,7 @@ def _leaves(node: Node, path: KeyPath, *, is_secret: bool) -> Iterator[tuple[Key
         for key, child in node.entries.items():
             value = child.value if isinstance(child, Leaf) else None
             is_key = is_secret_key(key.removesuffix("+"), value) if isinstance(key, str) else False
+            is_key = is_key or (key in ("urls", "urls+") and path[:1] == ("callbacks",))  # of apprise
             yield from _leaves(child, (*path, key), is_secret=is_secret or is_key)
 
 

@@ -1,4 +1,8 @@
-"""HTTP messages to webhooks: sent once, or from a background thread, so that training never waits for a server."""
+"""Messages to webhooks and other services: sent once, or from a background thread, so that training never waits.
+
+The dead-man's switch of a job is an address that is told when the job begins and how it ends, by the convention of
+healthchecks.io: ``URL/start``, then ``URL`` where all went well, or ``URL/fail``. The body is the end of the text.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 import requests
@@ -24,13 +28,32 @@ _log = logging.getLogger(__name__)
 logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # its warnings on retries print the path, a secret
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that the end of a process waits for unsent messages."""
+HELD = "_LIGHTKIT_HEARTBEAT"
+"""Variable by which a process that reports a whole command keeps the processes that it starts silent."""
+Sign = Literal["start", "ok", "fail"]
 _MAX_QUEUED = 100
 _MAX_PAUSE_S = 60
+_MAX_HEARTBEAT_BYTES = 10_000
 _TEMPORARY_STATUS = (408, 425, 429, 500, 502, 503, 504)
 _ERROR_CODE = re.compile(r"[a-z]+(_[a-z]+)*")  # Slack's answers: invalid_payload, no_service
 
 
-@dataclass(frozen=True)
+class DeliveryError(Exception):
+    """The server did not take a message. The text does not hold the address."""
+
+
+class Deliverable(Protocol):
+    """A message with its address."""
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether it may be dropped at the end of the process, such as the metrics of an epoch."""
+
+    def send(self, *, timeout_s: float, retries: int = 0) -> None:
+        """Send it and wait for the answer, or raise `DeliveryError`."""
+
+
+@dataclass
 class HttpMessage:
     """The body of a POST request. Its address and headers are secrets: its repr shows neither.
 
@@ -38,7 +61,7 @@ class HttpMessage:
         url: Address.
         body: Content.
         headers: Further headers, such as the type of the content.
-        is_superseded: Whether it may be dropped at the end of the process, such as the metrics of an epoch.
+        is_superseded: Whether it may be dropped at the end of the process.
     """
 
     url: str = field(repr=False)
@@ -46,9 +69,57 @@ class HttpMessage:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     is_superseded: bool = False
 
+    def send(self, *, timeout_s: float, retries: int = 0) -> None:
+        """Send the message and wait for the answer.
 
-class DeliveryError(Exception):
-    """The server did not take a message. The text does not hold the address."""
+        Redirects are not followed: the address was configured for this message.
+
+        Args:
+            timeout_s: Seconds to wait for the connection, and for each part of the answer.
+            retries: Further attempts after a connection error, a timeout or a status of 408, 425, 429 or 5xx, after
+                pauses of 0, 1, 2, ... seconds, or as long as the server asks, 60 s at most.
+
+        Raises:
+            DeliveryError: If it was not taken.
+        """
+        retry = Retry(
+            retries,
+            backoff_factor=0.5,
+            backoff_max=_MAX_PAUSE_S,
+            retry_after_max=_MAX_PAUSE_S,
+            status_forcelist=_TEMPORARY_STATUS,
+            allowed_methods=None,
+            redirect=0,
+            raise_on_status=False,
+        )
+        headers = {"User-Agent": "lightkit", **self.headers}
+        with requests.Session() as session:
+            session.mount("http://", HTTPAdapter(max_retries=retry))
+            session.mount("https://", HTTPAdapter(max_retries=retry))
+            try:
+                response = session.post(
+                    self.url, data=self.body, headers=headers, timeout=timeout_s, allow_redirects=False
+                )
+            except (requests.RequestException, ValueError) as error:  # their texts hold the host, or the headers
+                raise DeliveryError(_describe(error, timeout_s)) from None
+        if 300 <= response.status_code < 400:
+            raise DeliveryError(f"the server answers {response.status_code}, a redirect, which is not followed")
+        if not response.ok:
+            answer = response.content[:200].decode("ascii", errors="replace").strip()
+            is_code = _ERROR_CODE.fullmatch(answer) and answer not in self.url
+            raise DeliveryError(f"the server answers {response.status_code}{f' ({answer})' if is_code else ''}")
+
+
+def _describe(error: Exception, timeout_s: float) -> str:
+    if any(isinstance(each, ConnectionRefusedError) for each in exception_chain(error)):
+        return "the connection is refused"
+    if isinstance(error, requests.Timeout) or any(isinstance(each, TimeoutError) for each in exception_chain(error)):
+        return f"no answer within {timeout_s:g} s"
+    if isinstance(error, requests.exceptions.SSLError):
+        return "no secure connection can be made: is the server's certificate valid?"
+    if isinstance(error, requests.ConnectionError):
+        return "the host cannot be reached, or closes the connection"
+    return "the address or a header cannot be sent"
 
 
 def check_address(url: str, name: str) -> str:
@@ -71,58 +142,6 @@ def check_address(url: str, name: str) -> str:
     return url
 
 
-def send(message: HttpMessage, *, timeout_s: float, retries: int = 0) -> None:
-    """Send a message and wait for the answer. Redirects are not followed: the address was configured for this message.
-
-    Args:
-        message: The message.
-        timeout_s: Seconds to wait for the connection, and for each part of the answer.
-        retries: Further attempts after a connection error, a timeout or a status of 408, 425, 429 or 5xx, after pauses
-            of 0, 1, 2, ... seconds, or as long as the server asks, 60 s at most.
-
-    Raises:
-        DeliveryError: If it was not taken.
-    """
-    retry = Retry(
-        retries,
-        backoff_factor=0.5,
-        backoff_max=_MAX_PAUSE_S,
-        retry_after_max=_MAX_PAUSE_S,
-        status_forcelist=_TEMPORARY_STATUS,
-        allowed_methods=None,
-        redirect=0,
-        raise_on_status=False,
-    )
-    headers = {"User-Agent": "lightkit", **message.headers}
-    with requests.Session() as session:
-        session.mount("http://", HTTPAdapter(max_retries=retry))
-        session.mount("https://", HTTPAdapter(max_retries=retry))
-        try:
-            response = session.post(
-                message.url, data=message.body, headers=headers, timeout=timeout_s, allow_redirects=False
-            )
-        except (requests.RequestException, ValueError) as error:  # their texts hold the host, or the headers
-            raise DeliveryError(_describe(error, timeout_s)) from None
-    if 300 <= response.status_code < 400:
-        raise DeliveryError(f"the server answers {response.status_code}, a redirect, which is not followed")
-    if not response.ok:
-        answer = response.content[:200].decode("ascii", errors="replace").strip()
-        is_code = _ERROR_CODE.fullmatch(answer) and answer not in message.url
-        raise DeliveryError(f"the server answers {response.status_code}{f' ({answer})' if is_code else ''}")
-
-
-def _describe(error: Exception, timeout_s: float) -> str:
-    if any(isinstance(each, ConnectionRefusedError) for each in exception_chain(error)):
-        return "the connection is refused"
-    if isinstance(error, requests.Timeout) or any(isinstance(each, TimeoutError) for each in exception_chain(error)):
-        return f"no answer within {timeout_s:g} s"
-    if isinstance(error, requests.exceptions.SSLError):
-        return "no secure connection can be made: is the server's certificate valid?"
-    if isinstance(error, requests.ConnectionError):
-        return "the host cannot be reached, or closes the connection"
-    return "the address or a header cannot be sent"
-
-
 class BackgroundSender:
     """Send messages in order from one daemon thread. Nothing it does raises or blocks, except `close`.
 
@@ -136,14 +155,14 @@ class BackgroundSender:
 
     def __init__(self, name: str, *, timeout_s: float = 10.0, retries: int = 3) -> None:
         self._name, self._timeout_s, self._retries = name, timeout_s, retries
-        self._queue: queue.Queue[HttpMessage | None] = queue.Queue()
+        self._queue: queue.Queue[Deliverable | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._deadline_s: float | None = None  # of the process's end, on the monotonic clock
         self._num_unsent = self._num_lost = 0
         self._is_away = False
 
-    def put(self, message: HttpMessage) -> None:
+    def put(self, message: Deliverable) -> None:
         """Queue a message and return at once; beyond 100 waiting messages further ones are dropped."""
         if os.getpid() != self._process:
             return
@@ -184,20 +203,15 @@ class BackgroundSender:
         while (message := messages.get()) is not None:
             deadline_s = self._deadline_s  # which `close` sets, and takes back
             left_s = self._timeout_s if deadline_s is None else deadline_s - time.monotonic()
-            if message.is_superseded and deadline_s is not None and left_s < CLOSE_TIMEOUT_S / 2:
-                self._num_unsent -= 1  # the time is short, and the end is still to be sent
-                continue
-            retries = 0 if self._is_away or deadline_s is not None else self._retries
-            try:
-                send(message, timeout_s=max(0.1, min(self._timeout_s, left_s)), retries=retries)
-            except Exception as error:  # noqa: BLE001 (a defect must not end the thread, and with it all further messages)
-                reason = str(error) if isinstance(error, DeliveryError) else type(error).__name__
-                is_current = messages is self._queue
-                self._is_away = True
-                if is_current:
-                    self._lose(reason)
-            else:
-                self._is_away = False
+            if not (message.is_superseded and deadline_s is not None and left_s < CLOSE_TIMEOUT_S / 2):
+                retries = 0 if self._is_away or deadline_s is not None else self._retries
+                try:
+                    message.send(timeout_s=max(0.1, min(self._timeout_s, left_s)), retries=retries)
+                    self._is_away = False
+                except Exception as error:  # noqa: BLE001 (a defect must not end the thread, and with it all further messages)
+                    self._is_away = True
+                    if messages is self._queue:
+                        self._lose(str(error) if isinstance(error, DeliveryError) else type(error).__name__)
             self._num_unsent = max(0, self._num_unsent - 1)
 
     def _lose(self, reason: str, *, num: int = 1) -> None:
@@ -206,26 +220,17 @@ class BackgroundSender:
         self._num_lost += num
 
 
-HELD = "_LIGHTKIT_HEARTBEAT"
-"""Variable by which a process that tells the switch of a whole command keeps the processes that it starts silent."""
-Sign = Literal["start", "ok", "fail"]
-_WELL = (0, 6)
-_NEITHER = (75, 129, 130, 143)
-_MOST_BYTES = 10_000
-_KEY = "run.heartbeat_url"
-
-
 def sign_of(code: int) -> Literal["ok", "fail"] | None:
-    """Give the sign for an exit code.
+    """Return the sign for an exit code.
 
     Done (0) and nothing to do (6) are well. "Try again later" (75) and the signals (129, 130, 143) are neither: if
     nothing comes after it, the switch finds out by itself. All others are failures.
     """
-    return "ok" if code in _WELL else None if code in _NEITHER else "fail"
+    return "ok" if code in (0, 6) else None if code in (75, 129, 130, 143) else "fail"
 
 
 class DeadMansSwitch:
-    """Tells an address of one command, from a thread: an address that does not answer holds nobody up.
+    """Reports one command to an address, from a thread: an address that does not answer holds nothing up.
 
     Args:
         url: The address, a secret.
@@ -235,40 +240,33 @@ class DeadMansSwitch:
     """
 
     def __init__(self, url: str) -> None:
-        self._url = check_address(url, _KEY)
-        self._sender = BackgroundSender(_KEY)
+        self._url = check_address(url, "run.heartbeat_url")
+        self._sender = BackgroundSender("run.heartbeat_url")
+        self.begin_close, self.close = self._sender.begin_close, self._sender.close
 
     def begin(self) -> None:
-        """Tell that the command has begun."""
+        """Report that the command has begun."""
         self._sender.put(self.post_of("start"))
 
-    def end(self, code: int, words: str = "") -> None:
-        """Tell how the command has ended, where that is a success or a failure.
+    def end(self, code: int, text: str = "") -> None:
+        """Report how the command has ended, where that is a success or a failure.
 
         Args:
             code: Its exit code.
-            words: The last words, without secrets.
+            text: The error, without secrets.
         """
         if (sign := sign_of(code)) is not None:
-            self._sender.put(self.post_of(sign, words))
+            self._sender.put(self.post_of(sign, text))
 
-    def begin_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Let the time begin to run within which what is unsent can be sent."""
-        self._sender.begin_close(timeout_s)
-
-    def close(self) -> None:
-        """Wait until what is unsent has been sent, or the time is over."""
-        self._sender.close()
-
-    def post_of(self, sign: Sign, words: str = "") -> HttpMessage:
-        """Give what is sent.
+    def post_of(self, sign: Sign, text: str = "") -> HttpMessage:
+        """Return the message for a sign.
 
         Args:
-            sign: What has happened.
-            words: The last words, of which the end is sent if they are many.
+            sign: The event.
+            text: Its end is the body.
         """
         parts = urlsplit(self._url)
         path = parts.path.rstrip("/") + f"/{sign}" if sign != "ok" else parts.path
-        body = words.encode("utf-8", errors="replace")[-_MOST_BYTES:]
+        body = text.encode("utf-8", errors="replace")[-_MAX_HEARTBEAT_BYTES:]
         headers = {"Content-Type": "text/plain; charset=utf-8"}
         return HttpMessage(urlunsplit(parts._replace(path=path)), body, headers, is_superseded=sign == "start")

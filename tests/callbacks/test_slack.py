@@ -16,7 +16,7 @@ WHERE: dict[str, Any] = {"host": "night", "time": "2026-11-22T03:00:00+00:00"}
 
 
 def sent(message: Message, **arguments: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(SlackNotifier("https://host/x", **arguments).post_of(message, "https://h").body)
+    body: dict[str, Any] = json.loads(SlackNotifier("https://host/x", **arguments).compose(message).body)
     return body
 
 
@@ -50,7 +50,7 @@ def texts(body: dict[str, Any]) -> list[str]:
                 **WHERE,
             ),
             [
-                "*flowers: epoch 5 of 20 is done*",
+                "*flowers: epoch 4 (5 of 20) is done*",
                 "```val/loss  0.5123\nlr        0.001\nodd       -```",
                 "best val/loss: 0.5",
                 "<http://mlflow:5000/#/experiments/1/runs/ab|run in MLflow> · night · 1 h 2 min",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ CONFIGS = Path(__file__).parents[2] / "configs" / "notify"
 SLACK, WEBHOOK, HEARTBEAT = (("-c", str(CONFIGS / f"{name}.yaml")) for name in ("slack", "webhook", "heartbeat"))
 EVERYBODY = (*SLACK, *WEBHOOK, *HEARTBEAT)
 JOB = ("-c", "small.yaml", *EVERYBODY, "--run.name=job")
+
+
+needs_apprise = pytest.mark.skipif(
+    importlib.util.find_spec("apprise") is None, reason="needs the extra apprise: pip install 'lightkit[apprise]'"
+)
 
 
 @pytest.fixture
@@ -230,6 +236,39 @@ def test_an_address_that_is_said_in_a_file_is_not_kept(workspace: Workspace, rec
     assert "webhook_url is null" in tested.err
     kept = [path for path in workspace.only_run.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert kept == []
+
+
+@needs_apprise
+def test_apprise_sends_the_messages_to_its_services_and_no_address_is_kept(
+    workspace: Workspace, receiver: Receiver
+) -> None:
+    urls = [receiver.url(name).replace("http://", "json://") for name in ("first", "second")]
+    workspace.write("said.yaml", {"callbacks": {"notify": {"urls": urls}}, "trainer": {"max_epochs": 1}})
+    result = workspace.run("fit", "-c", "small.yaml", "-c", "said.yaml", "--run.name=job").ok()
+    for name in ("first", "second"):
+        messages = [request.json for request in receiver.of(name)]
+        assert [message["title"] for message in messages] == ["job: fit begins", "job: fit is done"]
+        assert "val/loss" in messages[-1]["message"]
+    tested = workspace.run("test", "--run", "latest").ok()
+    assert "urls is null" in tested.err
+    assert CANARY not in result.out + result.err + tested.out + tested.err
+    kept = [path for path in workspace.only_run.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    assert kept == []
+
+
+@needs_apprise
+def test_notify_test_names_a_service_of_apprise_that_does_not_take_its_message(workspace: Workspace) -> None:
+    url = f"json://127.0.0.1:{free_port()}/{CANARY}"
+    workspace.write("said.yaml", {"callbacks": {"notify": {"urls": [url]}}})
+    result = workspace.run("notify-test", "-c", "small.yaml", "-c", "said.yaml", "--kind=end")
+    assert (result.code, result.out) == (1, "")
+    assert "notify  end      not delivered: 1 of 1 services did not take it" in result.err
+    assert CANARY not in result.err
+    workspace.write("said.yaml", {"callbacks": {"notify": {"urls": [f"unknown-service://{CANARY}"]}}})
+    result = workspace.run("notify-test", "-c", "small.yaml", "-c", "said.yaml")
+    assert result.code == 2
+    assert "entry 0 is no address that apprise knows" in result.err
+    assert CANARY not in result.err
 
 
 def test_notify_test_sends_one_message_of_each_kind(workspace: Workspace, receiver: Receiver) -> None:

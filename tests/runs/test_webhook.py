@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.runs.webhook import BackgroundSender, DeliveryError, HttpMessage, check_address, send
+from lightkit.runs.webhook import BackgroundSender, DeliveryError, HttpMessage, check_address
 from tests.receiving import CANARY, Answer, Receiver, receiving
 
 pytestmark = pytest.mark.slow  # real servers
@@ -30,7 +30,7 @@ def message(receiver: Receiver, number: int = 0, *, is_superseded: bool = False)
 
 
 def test_a_message_arrives_as_it_is(receiver: Receiver) -> None:
-    send(HttpMessage(receiver.url(), "grüße".encode(), {"X-Team": "night"}), timeout_s=10)
+    HttpMessage(receiver.url(), "grüße".encode(), {"X-Team": "night"}).send(timeout_s=10)
     (request,) = receiver.requests
     assert (request.path, request.body.decode(), request.headers["x-team"]) == ("/hook/*", "grüße", "night")
     assert request.headers["user-agent"] == "lightkit"
@@ -51,7 +51,7 @@ def test_a_message_arrives_as_it_is(receiver: Receiver) -> None:
 def test_a_refusal_is_described_without_the_address(receiver: Receiver, answer: Answer, reason: str) -> None:
     receiver.answer = lambda _number: answer
     with pytest.raises(DeliveryError) as caught:
-        send(message(receiver), timeout_s=0.5)
+        message(receiver).send(timeout_s=0.5)
     assert reason in str(caught.value)
     shown = "".join(traceback.format_exception(caught.value))
     assert not [secret for secret in (CANARY, "127.0.0.1", "elsewhere") if secret in shown]
