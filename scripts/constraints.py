@@ -1,7 +1,7 @@
-"""Write constraints.txt from what pip resolves under several Python versions.
+r"""Write constraints.txt from what pip resolves under several Python versions.
 
 for v in 3.10 3.11 3.12 3.13; do
-    python$v -m pip install --dry-run --ignore-installed --report /tmp/$v.json \\
+    python$v -m pip install --dry-run --ignore-installed --report /tmp/$v.json \
         '.[dev,docs,bench,comet,wandb,apprise,timm,spark,ray]'
 done
 python scripts/constraints.py /tmp/3.10.json /tmp/3.11.json /tmp/3.12.json /tmp/3.13.json > constraints.txt
