@@ -242,13 +242,22 @@ class RunRecorder(EpochCallback):
         events: Its event stream.
         manifest: What is known before training; data and hardware are added, and it is written, once they are set
             up. None leaves the run's manifest as it is, as for a test of a run that was trained earlier.
+        checkpoint: Checkpoint that will be loaded, for the start event.
     """
 
-    def __init__(self, run: runs.Run, *, events: runs.EventStream, manifest: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        run: runs.Run,
+        *,
+        events: runs.EventStream,
+        manifest: Mapping[str, Any] | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
         super().__init__()
         self.run = run
         self.events = events
         self.manifest = None if manifest is None else dict(manifest)
+        self._checkpoint = checkpoint
         self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._record_warning)
         self._summary_writer = SummaryWriter(run)
@@ -342,7 +351,8 @@ class RunRecorder(EpochCallback):
             runs.write_json(self.run.manifest_path, self.manifest)
         self._write_summary(trainer)
         if not (stage == "fit" and self.run.resumed):  # what it resumes from is known when training starts
-            self._announce("start", stage, checkpoint=None if trainer.ckpt_path is None else str(trainer.ckpt_path))
+            path = self._checkpoint or trainer.ckpt_path
+            self._announce("start", stage, checkpoint=None if path is None else runs.relative(path, self.run.folder))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hand the manifest to the loggers that keep more than metrics."""

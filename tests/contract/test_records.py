@@ -488,3 +488,10 @@ def test_warnings_are_on_standard_error_and_in_the_events(recorded: Recorded) ->
 
 def test_quiet_prints_warnings_only(replayed: Recorded) -> None:
     assert (replayed.result.out, replayed.result.err) == ("", "warning: shelves are empty\n")
+
+
+def test_the_start_event_names_the_checkpoint_that_is_loaded(finished: Workspace) -> None:
+    finished.run("test", "--run", "latest").ok()
+    finished.run("validate", "--run", "latest", "--ckpt_path=last").ok()
+    starts = {event["stage"]: event["checkpoint"] for event in read_events(finished.only_run, "start")}
+    assert starts == {"fit": None, "test": "checkpoints/best.ckpt", "validate": "checkpoints/last.ckpt"}
