@@ -17,7 +17,7 @@ from lightkit.cli.predict_options import format_predict_end, parse_predict_optio
 from lightkit.config import mistake
 from lightkit.data.listed import ListedImages
 from lightkit.errors import LightkitError
-from lightkit.models.exported import load_exported
+from lightkit.models.pretrained import load_exported
 from lightkit.prediction.table import STANDARD_OUTPUT
 from lightkit.prediction.writer import PredictionWriter
 from lightkit.runs.resume import RunStart

@@ -20,10 +20,9 @@ import tempfile
 import time
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,19 +31,17 @@ import PIL
 from filelock import FileLock, Timeout
 from PIL import features
 from pytorch_lightning import Trainer
-from pytorch_lightning.trainer.states import TrainerFn
-from rich.console import Console
-from rich.progress import track
 
 from lightkit.data.image_index import Photo
-from lightkit.data.image_sources import Decoded, Pixels, PixelSource
+from lightkit.data.image_sources import Decoded, PhotoPixels, Pixels, PixelSource
+from lightkit.data.progress import show_progress
 from lightkit.data.splits import Split, content_digest
 from lightkit.hardware.cache_folder import cache_folder
 from lightkit.hardware.processor import available_memory_bytes, num_cores
 from lightkit.images.preprocessing import Preprocessing, compute_resized_size, resize_shorter_side
 from lightkit.images.reading import pillow_warnings, try_read_rgb
 
-__all__ = ["CacheChoice", "CachedSource", "ResizedSource", "choose_sources"]
+__all__ = ["DecodedImages", "ResizedPhotos", "make_room", "open_sources", "planned_reads"]
 
 log = logging.getLogger("lightkit.data")
 
@@ -56,111 +53,81 @@ _LONGEST = 8  # times as long as wide: a line of pixels, resized, would take the
 _SHARE_OF_MEMORY, _SHARE_OF_DISK = 0.25, 0.5
 _KEPT_FREE_BYTES = 16 << 20
 _MAX_THREADS = 16
-_LINE_EVERY_S = 10.0
 _SUFFIX = ".pixels"
 
 
-@dataclass(frozen=True)
-class CacheChoice:
-    """Sources of the images of a fit.
+def open_sources(
+    splits: Mapping[Split, Sequence[Photo]], *, cache: Cache, cache_size: int | None, cache_limit_gb: float | None,
+    preprocessing: Preprocessing, batch_size: int, trainer: Trainer | None,
+) -> tuple[dict[Split, PixelSource], dict[str, Any]]:  # fmt: skip
+    """Open the sources of a fit's images, and decode them where they are cached.
 
-    Args:
-        sources: Of training, and of validation where it reads from the cache; other splits are read from their files.
-        kept: Place of the decoded images.
-        size: Their shorter side in training, in pixels; None where training reads the files as they are.
-        is_final: False where another training with the same data may be worth decoding them.
-    """
-
-    sources: Mapping[Split, PixelSource]
-    kept: Literal["memory", "disk", "nowhere"] = "nowhere"
-    size: int | None = None
-    is_final: bool = True
-
-    def describe(self) -> dict[str, Any]:
-        """Give the manifest's entry."""
-        return {"kept": self.kept, "size": self.size}
-
-
-def choose_sources(
-    splits: Mapping[Split, Sequence[Photo]],
-    files: Mapping[Split, PixelSource],
-    *,
-    cache: Cache,
-    cache_size: int | None,
-    cache_limit_gb: float | None,
-    preprocessing: Preprocessing,
-    batch_size: int,
-    trainer: Trainer | None,
-    is_read_once: bool = False,
-) -> CacheChoice:
-    """Choose the sources of a fit's images, and decode them where they are cached.
-
-    Call it once for a fit, in `setup`, in every process: the first on a machine decodes, the others wait for it.
-    The pixels that are trained on follow from ``cache`` and ``cache_size`` alone: with `none` they are those of the
-    files; else those of the images resized to ``cache_size``, which may be kept in memory, on disk or nowhere.
+    Every process calls it once a fit: the first on a machine decodes, the others wait for it. The pixels that are
+    trained on follow from ``cache`` and ``cache_size`` alone: with `none` they are those of the files; else those of
+    the images resized to ``cache_size``, which may be kept in memory, on disk or nowhere.
 
     Args:
         splits: The photos of training and validation.
-        files: Their sources, in the same order; for uncached images, labels and names.
         cache: Value of the config.
         cache_size: Shorter side in pixels; ``preprocessing.resize`` if None. With another one, only training reads from
             the cache, so that evaluation stays equal to the last bit.
         cache_limit_gb: Upper limit in GB (1e9 bytes); on disk for all caches together.
         preprocessing: Of evaluation.
         batch_size: Of one process.
-        trainer: Gives the stage and the number of epochs.
-        is_read_once: Each image is read once only.
+        trainer: Knows the number of epochs.
+
+    Returns:
+        The sources, and the manifest's entry: where the images are ``kept``, and the ``size`` of their shorter side.
     """
-    if trainer is not None and trainer.state.fn != TrainerFn.FITTING:
-        return CacheChoice({}, is_final=False)
+    sources: dict[Split, PixelSource] = {split: PhotoPixels(photos) for split, photos in splits.items()}
     if cache == "none":
         idle = [name for name, value in (("cache_size", cache_size), ("cache_limit_gb", cache_limit_gb)) if value]
         if idle:
             log.warning(
                 "%s: no effect with data.init_args.cache: none", " and ".join(f"data.init_args.{x}" for x in idle)
             )
-        return CacheChoice({})
+        return sources, {"kept": "nowhere", "size": None}
     shorter = cache_size or preprocessing.resize
     # validation's own resizing of a file gives the same pixels
-    uncached: dict[Split, PixelSource] = {"train": ResizedSource(splits["train"], files["train"], shorter=shorter)}
+    kept: list[Split] = [split for split in splits if split == "train" or shorter == preprocessing.resize]
     announce = log.info if trainer is not None and trainer.is_global_zero else log.debug
-    reason = (
-        "each is needed once"
-        if is_read_once
-        else _reason_to_decode_each_time(trainer, len(splits["train"]), batch_size)
-    )
-    if cache == "auto" and reason:
+    num, num_reads = len(splits["train"]), 0.0
+    if cache == "auto" and (num_reads := planned_reads(trainer, len(splits["train"]), batch_size)) <= num:
         announce(
-            "data: photos are decoded each time, as %s; data.init_args.cache: disk keeps them for later runs", reason
-        )
-        return CacheChoice(uncached, size=shorter, is_final=False)
-    kept = {split: photos for split, photos in splits.items() if split == "train" or shorter == preprocessing.resize}
-    photos = _unique(photo for photos in kept.values() for photo in photos)
-    if not photos:
-        return CacheChoice(uncached, size=shorter)
-    images = _open_or_decode(photos, shorter, cache, None if cache_limit_gb is None else cache_limit_gb * 1e9, announce)
-    if images is None:
-        return CacheChoice(uncached, size=shorter)
-    sources = {split: CachedSource(kept[split], files[split], photos, images, shorter=shorter) for split in kept}
-    return CacheChoice(sources, kept="memory" if images.is_temporary else "disk", size=shorter)
+            "data: photos are decoded each time, as this training reads %s of %s; data.init_args.cache: disk keeps "
+            "them for later runs", f"{num_reads:,.0f}", f"{num:,}",
+        )  # fmt: skip
+        images, photos = None, list[Photo]()
+    else:
+        # one of each content, in the order of their digests: the same however they are split and named
+        by_digest = {photo.digest: photo for split in kept for photo in splits[split] if _is_kept(photo)}
+        photos = [by_digest[digest] for digest in sorted(by_digest)]
+        limit_bytes = None if cache_limit_gb is None else cache_limit_gb * 1e9
+        images = _open_or_decode(photos, shorter, cache, limit_bytes, announce) if photos else None
+    for split in kept[:1] if images is None else kept:
+        sources[split] = ResizedPhotos(splits[split], shorter, images, photos)
+    place = "nowhere" if images is None else "memory" if images.is_temporary else "disk"
+    return sources, {"kept": place, "size": shorter}
 
 
-def _reason_to_decode_each_time(trainer: Trainer | None, num_photos: int, batch_size: int) -> str:
-    """Give the reason for which decoding all photos first would not pay; empty where it does."""
-    if trainer is None:
-        return "nothing is known of a training"
+def planned_reads(trainer: Trainer | None, num_images: int, batch_size: int) -> float:
+    """Compute how many training images a fit will read, counting each time; 0 where that is not known.
+
+    Args:
+        trainer: Knows epochs, steps and limits.
+        num_images: In an epoch.
+        batch_size: Of one process.
+    """
     # Lightning (2.6.6) sets these from another module, where types are not seen
-    if getattr(trainer, "fast_dev_run", False):
-        return "fast_dev_run tries a few"
-    if getattr(trainer, "overfit_batches", 0) > 0:
-        return "overfit_batches reads a few"
+    if trainer is None or getattr(trainer, "fast_dev_run", False) or getattr(trainer, "overfit_batches", 0) > 0:
+        return 0
     limit, num_of_batch = trainer.limit_train_batches, batch_size * trainer.world_size
-    an_epoch = min(num_photos, limit * num_of_batch) if isinstance(limit, int) else num_photos * limit
-    num_epochs, num_steps = trainer.max_epochs, trainer.max_steps
-    in_epochs = math.inf if num_epochs in (None, -1) else num_epochs * an_epoch
-    in_steps = math.inf if num_steps == -1 else num_steps * trainer.accumulate_grad_batches * num_of_batch
-    num_reads = min(in_epochs, in_steps)
-    return "" if num_reads > num_photos else f"this training reads {num_reads:,.0f} of {num_photos:,}"
+    an_epoch = min(num_images, limit * num_of_batch) if isinstance(limit, int) else num_images * limit
+    in_epochs = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs * an_epoch
+    in_steps = (
+        math.inf if trainer.max_steps == -1 else trainer.max_steps * trainer.accumulate_grad_batches * num_of_batch
+    )
+    return min(in_epochs, in_steps)
 
 
 def _is_kept(photo: Photo) -> bool:
@@ -168,85 +135,38 @@ def _is_kept(photo: Photo) -> bool:
     return 0 < longer <= _LONGEST * shorter
 
 
-def _unique(photos: Iterable[Photo]) -> list[Photo]:
-    """Give one photo of each content, in the order of their digests: the same however they are split and named."""
-    by_digest = {photo.digest: photo for photo in photos if _is_kept(photo)}
-    return [by_digest[digest] for digest in sorted(by_digest)]
-
-
-# -- sources
-
-
-class ResizedSource:
-    """Images resized to a shorter side, decoded each time they are read.
+class ResizedPhotos(PhotoPixels):
+    """Photos resized to a shorter side: decoded before, else each time they are read; extreme shapes as they are.
 
     Args:
         photos: The split.
-        files: Its files, in the same order.
         shorter: Shorter side in pixels.
-    """
-
-    def __init__(self, photos: Sequence[Photo], files: PixelSource, *, shorter: int) -> None:
-        self.files, self.shorter = files, shorter
-        self._is_kept = np.array([_is_kept(photo) for photo in photos], dtype=bool)
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def pixels(self, index: int, /) -> Pixels:
-        """Give an image; one of extreme shape as its file holds it.
-
-        Raises:
-            UnreadableImageError: As the files' source.
-        """
-        pixels = self.files.pixels(index)
-        return Decoded(np.array(resize_shorter_side(pixels.whole(), self.shorter))) if self._is_kept[index] else pixels
-
-    def label(self, index: int, /) -> int:
-        """Give its label."""
-        return self.files.label(index)
-
-    def name(self, index: int, /) -> str:
-        """Give its path."""
-        return self.files.name(index)
-
-
-class CachedSource(ResizedSource):
-    """Images of a file of decoded images, without a copy; those that it lacks are read from their own files.
-
-    Pickled, it holds the name of the file and not its pixels.
-
-    Args:
-        photos: The split.
-        files: Its files, in the same order.
-        cached: The photos of the file, in its order.
-        images: The file.
-        shorter: Shorter side in pixels.
+        images: Decoded images; None where there are none.
+        decoded: Photos of these images, in their order.
     """
 
     def __init__(
-        self,
-        photos: Sequence[Photo],
-        files: PixelSource,
-        cached: Sequence[Photo],
-        images: DecodedImages,
-        *,
-        shorter: int,
+        self, photos: Sequence[Photo], shorter: int, images: DecodedImages | None, decoded: Sequence[Photo]
     ) -> None:
-        super().__init__(photos, files, shorter=shorter)
-        self.images = images
-        slots = {photo.digest: slot for slot, photo in enumerate(cached)}
+        super().__init__(photos)
+        self.shorter, self.images = shorter, images
+        slots = {photo.digest: slot for slot, photo in enumerate(decoded)}
         self._slots = np.array([slots.get(photo.digest, -1) for photo in photos], dtype=np.int64)
 
     def pixels(self, index: int, /) -> Pixels:
-        """Give an image.
+        """Return an image.
 
         Raises:
-            UnreadableImageError: If it is not in the file, and its own cannot be read.
+            UnreadableImageError: If it was not decoded before, and its file cannot be read.
         """
         slot = int(self._slots[index])
-        image = None if slot < 0 else self.images[slot]
-        return super().pixels(index) if image is None else Decoded(image)
+        image = None if self.images is None or slot < 0 else self.images[slot]
+        if image is not None:
+            return Decoded(image)
+        pixels = super().pixels(index)
+        if not _is_kept(self.photos[index]):
+            return pixels
+        return Decoded(np.array(resize_shorter_side(pixels.whole(), self.shorter)))
 
 
 class DecodedImages:
@@ -360,7 +280,7 @@ def _open_or_decode(
             with guard:
                 began_s, found = time.monotonic(), _open(folder / name, is_temporary=is_temporary)
                 is_new = found is None
-                room = num_bytes if found else _room_bytes(folder, num_bytes, limit_bytes, is_temporary=is_temporary)
+                room = num_bytes if found else make_room(folder, num_bytes, limit_bytes, is_temporary=is_temporary)
                 if found is None and room >= num_bytes:
                     found = _decode(photos, shorter, sizes, folder / name, is_temporary=is_temporary)
                 if is_temporary:
@@ -443,10 +363,12 @@ def _open(path: Path, *, is_temporary: bool) -> DecodedImages | None:
     return None
 
 
-def _room_bytes(folder: Path, num_bytes: int, limit_bytes: float | None, *, is_temporary: bool) -> int:
-    """Give the bytes that a new file may take, after the files that were unused longest are removed from the disk."""
+def make_room(
+    folder: Path, num_bytes: int, limit_bytes: float | None = None, *, is_temporary: bool = False, suffix: str = _SUFFIX
+) -> int:
+    """Return the bytes that a new file may take, after the files that were unused longest are removed from the disk."""
     files: list[tuple[float, int, Path]] = []
-    for file in folder.glob(f"*{_SUFFIX}"):
+    for file in folder.glob(f"*{suffix}"):
         with suppress(FileNotFoundError):  # its last user has just removed it
             files.append(((found := file.stat()).st_mtime, found.st_size, file))
     taken = sum(size for _, size, _ in files)
@@ -517,7 +439,7 @@ def _decode(
             pool = ThreadPoolExecutor(_num_threads())
             try:
                 with pillow_warnings():
-                    for _ in _progress(pool.map(decode, range(len(photos))), len(photos)):
+                    for _ in show_progress(pool.map(decode, range(len(photos))), len(photos), "photos decoded"):
                         pass
             finally:
                 pool.shutdown(cancel_futures=True)
@@ -543,17 +465,3 @@ def _decode_one(photo: Photo, shorter: int, size: tuple[int, int]) -> np.ndarray
         return None
     small = np.array(resize_shorter_side(image, shorter))
     return small if small.shape[:2] == size else None
-
-
-def _progress(done: Iterable[None], total: int) -> Iterator[None]:
-    """Show a bar on a terminal, and a line every 10 s elsewhere."""
-    console = Console(stderr=True)
-    if console.is_terminal and log.isEnabledFor(logging.INFO):
-        yield from track(done, "decoding", total=total, console=console, transient=True)
-        return
-    reported_s = time.monotonic()
-    for num, item in enumerate(done, 1):
-        if time.monotonic() - reported_s >= _LINE_EVERY_S:
-            reported_s = time.monotonic()
-            log.info("data: %d of %d photos decoded", num, total)
-        yield item

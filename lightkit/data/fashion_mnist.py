@@ -7,27 +7,19 @@ import hashlib
 import logging
 import shutil
 import zlib
-from collections.abc import Sized
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torchvision
 from PIL import Image
-from pytorch_lightning import LightningDataModule
-from torch.utils.data import DataLoader
 
 from lightkit.data.download import RemoteFile, download
-from lightkit.data.frozen_features import Features
-from lightkit.data.image_dataset import ImageSamples
-from lightkit.data.image_settings import check_arguments, loading_of, seed_of, training_view_of, warn_unaugmented
+from lightkit.data.image_module import ImageModule
 from lightkit.data.image_sources import Decoded
-from lightkit.data.loader import LabelledSource, ResumableLoader, eval_loader, predict_loader, train_loader
-from lightkit.data.skipped_samples import Defects
+from lightkit.data.loader import LabelledSource
 from lightkit.data.splits import Split, check_fractions, split_of
-from lightkit.data.transforms import EvalView, View, after_transfer, preprocessing_of
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.preprocessing import Preprocessing
 
 __all__ = ["FashionMNIST"]
 
@@ -65,8 +57,12 @@ class GrayImages:
         """Give its number, as it has no file of its own."""
         return f"{index:05d}"
 
+    def digest(self) -> str:
+        """Compute a digest of all images in their order."""
+        return hashlib.sha256(self.arrays.tobytes()).hexdigest()
 
-class FashionMNIST(LightningDataModule):
+
+class FashionMNIST(ImageModule):
     """Ten kinds of clothes, from local idx files that `lightkit fetch` downloads.
 
     As with ImageFolder, batches leave the loaders as uint8, and are normalised on the device.
@@ -108,36 +104,19 @@ class FashionMNIST(LightningDataModule):
         persistent_workers: bool = True,
         pin_memory: bool | Literal["auto"] = "auto",
     ) -> None:
-        super().__init__()
+        super().__init__(
+            image_size=image_size, batch_size=batch_size, num_workers=num_workers, augment=augment,
+            crop_scale=crop_scale, color_jitter=color_jitter, rand_augment=rand_augment, seed=seed,
+            prefetch_factor=prefetch_factor, persistent_workers=persistent_workers, pin_memory=pin_memory,
+        )  # fmt: skip
         check_fractions(val_fraction=val_fraction, test_fraction=0)
-        check_arguments(
-            image_size=image_size,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            crop_scale=crop_scale,
-            color_jitter=color_jitter,
-            prefetch_factor=prefetch_factor,
-        )
         self.root = Path(root).expanduser()
-        self.image_size = image_size
-        self.batch_size = batch_size
-        self.num_workers = num_workers
         self.val_fraction = val_fraction
-        self.augment = augment
-        self.crop_scale = crop_scale
-        self.color_jitter = color_jitter
-        self.rand_augment = rand_augment
-        self.seed = seed
         self.mirrors = mirrors
-        self.prefetch_factor = prefetch_factor
-        self.persistent_workers = persistent_workers
-        self.pin_memory = pin_memory
-        self.defects = Defects()
         self.class_names: list[str] = list(torchvision.datasets.FashionMNIST.classes)
         self.num_classes = len(self.class_names)
         self._splits: dict[Split, GrayImages] = {}
         self._fingerprint = ""
-        self._features = Features()
 
     def setup(self, stage: str | None = None) -> None:
         """Read the idx files, once.
@@ -145,8 +124,7 @@ class FashionMNIST(LightningDataModule):
         Raises:
             DataError: If they are missing or broken.
         """
-        if stage == "fit" and not self.augment:
-            warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment")
+        super().setup(stage)
         if self._splits:
             return
         training, test = (self._read(train=train) for train in (True, False))
@@ -215,9 +193,18 @@ class FashionMNIST(LightningDataModule):
         return GrayImages(dataset.data.numpy(), dataset.targets.numpy())
 
     @property
-    def preprocessing(self) -> Preprocessing:
-        """What is done to an image before the model sees it, outside training."""
-        return preprocessing_of(self.image_size)
+    def counts(self) -> dict[Split, int]:
+        """Number of images of each split."""
+        return {split: len(images) for split, images in self._splits.items()}
+
+    @property
+    def are_decoded(self) -> bool:
+        """Images need no decoding."""
+        return True
+
+    def read_split(self, split: Split, *, decoded: bool) -> GrayImages:
+        """Return the images of a split."""
+        return self._splits[split]
 
     def untransformed(self, split: Split) -> LabelledSource:
         """Give a split's images as they are, in RGB, with their labels; known after `setup`."""
@@ -230,7 +217,7 @@ class FashionMNIST(LightningDataModule):
             "source": "FashionMNIST",
             "root": str(self.root),
             "fingerprint": self._fingerprint,
-            "counts": {split: len(pictures) for split, pictures in self._splits.items()},
+            "counts": self.counts,
             "class_names": self.class_names,
         }
 
@@ -238,49 +225,3 @@ class FashionMNIST(LightningDataModule):
     def predict_paths(self) -> list[str]:
         """Names of the pictures behind `predict_dataloader`, in its order; they are no files of their own."""
         return [f"t10k/{number:05d}" for number in range(len(self._splits["test"]))]
-
-    def train_dataloader(self) -> ResumableLoader:
-        """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
-        view = training_view_of(self, self.preprocessing)
-        shown, loading = self._shown(self._samples("train", view), "train")
-        return train_loader(shown, **loading)
-
-    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
-        """The validation split; no loader where ``val_fraction`` is 0."""
-        if not len(self._splits["val"]):
-            return []
-        shown, loading = self._shown(self._samples("val", EvalView(self.preprocessing)), "val")
-        return eval_loader(shown, **loading)
-
-    def test_dataloader(self) -> DataLoader[Any]:
-        """The 10,000 test images."""
-        return eval_loader(self._samples("test", EvalView(self.preprocessing)), **self._loading)
-
-    def predict_dataloader(self) -> DataLoader[Any]:
-        """The test images again."""
-        return predict_loader(self._samples("test", EvalView(self.preprocessing)), **self._loading)
-
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
-        return after_transfer(self, batch, dataloader_idx, self.preprocessing)
-
-    def teardown(self, stage: str) -> None:
-        """Give the memory of a fit's features back."""
-        if stage == "fit":
-            self._features.forget()
-
-    @property
-    def _loading(self) -> dict[str, Any]:
-        return loading_of(self, num_samples=max(map(len, self._splits.values())), is_cached=True)
-
-    def _shown(self, samples: ImageSamples, split: Split) -> tuple[Sized, dict[str, Any]]:
-        """Give images, or the model's features of them where these are the same each time; and how they are loaded."""
-        if self.augment:
-            return samples, self._loading
-        num = len(self._splits["train"]) + len(self._splits["val"])
-        return self._features.instead_of(
-            samples, self._loading, split=split, preprocessing=self.preprocessing, data=self, num_images=num
-        )
-
-    def _samples(self, split: Split, view: View) -> ImageSamples:
-        return ImageSamples(self._splits[split], view, seed=seed_of(self), defects=self.defects)

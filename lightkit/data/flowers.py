@@ -67,7 +67,7 @@ class Flowers(ImageFolder):
         Raises:
             DataError: If a folder was named, by ``root`` or LIGHTKIT_DATA, that does not hold the photos.
         """
-        if self._catalogue is None:
+        if self._index is None:
             photos = self._photos()
             self.source = "drawn" if photos is None else "photos"
             self.root = photos or _drawn_folder()

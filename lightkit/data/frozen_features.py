@@ -1,575 +1,255 @@
-"""Features of a frozen backbone in place of images: computed when they are first needed, and kept in memory."""
+"""Features of a frozen backbone in place of images: computed once before training, and kept on disk.
+
+A file has a row of features for each sample of a split, and behind them a flag for each row that is computed. It is
+named by the digests of the frozen weights, the preprocessing and the images, so that another training with the same
+backbone begins with it, and computing goes on where a killed process has stopped.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-import math
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
 import torch
-from pytorch_lightning import LightningDataModule, LightningModule, Trainer
+from filelock import FileLock
+from pytorch_lightning import LightningDataModule, Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.data.image_dataset import Batch, ImageSamples, Sample, make_batch, stand_ins
+from lightkit.data.decoded_cache import make_room, planned_reads
+from lightkit.data.image_dataset import Batch, ImageSamples
 from lightkit.data.loader import Ahead, ahead_that_fits, local_ranks, worker_options
+from lightkit.data.progress import show_progress
 from lightkit.data.sampler import SampleKey
 from lightkit.data.transforms import normalised
-from lightkit.hardware.processor import available_memory_bytes
+from lightkit.hardware.cache_folder import cache_folder
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.images.reading import UnreadableImageError
 from lightkit.runs.files import in_bytes
 
-__all__ = [
-    "BatchesAhead",
-    "ComputesFeatures",
-    "FeatureRows",
-    "FeatureSamples",
-    "Features",
-    "ImagesAhead",
-    "Keys",
-    "Loaded",
-    "RowPosition",
-    "RowView",
-    "may_be_kept",
-]
-
-
-class RowPosition(NamedTuple):
-    """Stands for an image where rows of a table are put together."""
-
-    at: int
-
-
-class RowView:
-    """Gives a sample's features where other views make an image, for `make_batch`.
-
-    Args:
-        rows: The features.
-        have: Computes what is missing of some.
-        for_training: As of the view of the images.
-    """
-
-    size = (1, 1)
-
-    def __init__(self, rows: FeatureRows, have: Callable[[Sequence[int]], None], *, for_training: bool) -> None:
-        self._rows, self._have, self.for_training = rows, have, for_training
-
-    def empty(self, num: int) -> Tensor:
-        """Give a tensor for ``num`` rows."""
-        return self._rows.empty(num)
-
-    def __call__(self, pixels: Any, seed: int, key: SampleKey) -> Tensor:
-        """Give the features of a `RowPosition`.
-
-        Raises:
-            UnreadableImageError: If its image could not be read.
-        """
-        self._have([pixels.at])
-        return self._rows.row(pixels.at)
-
-
-class FeatureRows:
-    """Features by index, those that are known.
-
-    Args:
-        num: Of samples.
-        like: Features ``(1, ...)`` of any image.
-    """
-
-    def __init__(self, num: int, like: Tensor) -> None:
-        self._shape, self._dtype = (num, *like.shape[1:]), like.dtype
-        self._key: bytes | None = None
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all, and give the memory back."""
-        with torch.inference_mode(mode=False):  # training could not take a tensor that is made within a validation
-            self._rows = torch.empty(self._shape, dtype=self._dtype)  # memory is taken as it is filled
-        self._missing = set(range(len(self._rows)))
-        self._reasons: dict[int, str] = {}
-        self.unreadable: set[int] = set()
-
-    def keep_for(self, key: bytes) -> None:
-        """Forget all that was computed for another key."""
-        if self._key not in (None, key):
-            self.clear()
-        self._key = key
-
-    def missing(self, indices: Iterable[int]) -> list[int]:
-        """Give those of which nothing is known yet."""
-        return [index for index in indices if index in self._missing] if self._missing else []
-
-    def put(self, indices: Sequence[int], features: Tensor) -> None:
-        """Keep features ``(len(indices), ...)``."""
-        self._rows[list(indices)] = features.to(self._rows)
-        self._missing.difference_update(indices)
-
-    def put_unreadable(self, index: int, reason: str) -> None:
-        """Keep why there are no features."""
-        self.unreadable.add(index)
-        self._reasons[index] = reason
-        self._missing.discard(index)
-
-    def empty(self, num: int) -> Tensor:
-        """Give a tensor for ``num`` rows, not filled yet."""
-        return torch.empty(num, *self._rows.shape[1:], dtype=self._rows.dtype)
-
-    def rows(self, indices: Sequence[int]) -> Tensor:
-        """Give some of them."""
-        return self._rows[list(indices)]
-
-    def row(self, index: int) -> Tensor:
-        """Give one of them.
-
-        Raises:
-            UnreadableImageError: If its image could not be read.
-        """
-        if index in self._reasons:
-            reason = self._reasons[index]
-            raise UnreadableImageError(f"sample {index}: this image cannot be decoded ({reason}).", reason=reason)
-        return self._rows[index]
-
-
-Keys = Sequence[SampleKey | int]
-_Key = TypeVar("_Key")
-_Made = TypeVar("_Made")
-
-
-class Loaded(NamedTuple):
-    """Images that were loaded: those that could be, and why the others could not."""
-
-    indices: list[int]
-    images: Tensor
-    unreadable: dict[int, str]
-
-
-class _Ahead(Generic[_Key, _Made]):
-    """Batches that are planned, made ahead of time where there are processes for it, and given one by one.
-
-    Args:
-        samples: The images.
-        ahead: Processes that load, and how far.
-        ranks: Processes of this machine that do the same.
-    """
-
-    def __init__(self, samples: ImageSamples, ahead: Ahead, ranks: int) -> None:
-        self._samples, self._ahead, self._ranks = samples, ahead, ranks
-        self.end()
-
-    def end(self) -> None:
-        """Forget what was to come, and end the processes that load it."""
-        self._batches: Iterator[_Made] = iter(())
-        self._planned: list[list[_Key]] = []
-
-    def _begin(self, dataset: Any, planned: list[list[_Key]]) -> None:
-        """Let ``dataset`` make these batches, in place of what was planned before."""
-        self._planned = planned
-        self._batches = _loading(dataset, planned, self._samples, self._ahead, self._ranks)
-
-    def _next(self) -> _Made:
-        """Give the next batch that was planned."""
-        self._planned.pop(0)
-        batch = next(self._batches, None)
-        assert batch is not None  # a StopIteration would look like the end of an epoch
-        if not self._planned:
-            self.end()
-        return batch
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_batches": iter(()), "_planned": []}
-
-
-class ImagesAhead(_Ahead[int, Loaded], Dataset[Loaded]):
-    """Loads batches of images, ahead of time where there are processes for it."""
-
-    def next_of(self, missing: Sequence[int], plan: Callable[[], list[list[int]]]) -> Loaded:
-        """Give the next batch that was planned; some of ``missing`` is in it or in a later one.
-
-        Args:
-            missing: Of a batch that is asked for now.
-            plan: Gives batches, the first of which has some of ``missing``; asked where none that was planned has.
-        """
-        wanted = set(missing)
-        if all(wanted.isdisjoint(batch) for batch in self._planned):  # one was loaded by itself: the first has none
-            self._begin(self, plan())
-        return self._next()
-
-    def alone(self, index: int) -> Loaded:
-        """Load one in this process; what was planned goes on as it was."""
-        return self.__getitems__([index])
-
-    def __getitem__(self, index: int) -> Loaded:
-        return self.__getitems__([index])
-
-    def __getitems__(self, indices: list[int]) -> Loaded:
-        """Load some; torch's loader asks for this one."""
-        view, read, unreadable = self._samples.view, list[int](), dict[int, str]()
-        images = view.empty(len(indices))
-        for index in indices:
-            try:
-                pixels = self._samples.source.pixels(index)
-                images[len(read)] = view(pixels, self._samples.seed, SampleKey(index, epoch=0))
-            except UnreadableImageError as error:
-                unreadable[index] = error.reason
-                continue
-            read.append(index)
-        return Loaded(read, images[: len(read)], unreadable)
-
-
-class BatchesAhead(_Ahead[SampleKey | int, Batch]):
-    """Loads a loader's own batches, ahead of time where there are processes for it."""
-
-    def of(self, keys: Keys, coming: Callable[[], Sequence[Keys]]) -> Batch:
-        """Give a batch.
-
-        Args:
-            keys: Of its samples.
-            coming: Gives those of it and of all that follow; asked where another was planned.
-        """
-        if not self._planned or self._planned[0] != [*keys]:
-            self._begin(self._samples, [[*batch] for batch in coming()])
-        return self._next()
-
-
-def _loading(
-    dataset: Any, batches: Sequence[list[Any]], samples: ImageSamples, asked: Ahead, ranks: int
-) -> Iterator[Any]:
-    """Give what ``dataset`` makes of each of these batches, by as many processes as are asked for and fit."""
-    ahead, batches = asked._replace(num_workers=min(asked.num_workers, len(batches))), [*batches]
-    if len(batches) == 1 or not ahead.num_workers:
-        return map(dataset.__getitems__, batches)
-    size = max(map(len, batches)) * samples.sample_bytes
-    ahead = ahead_that_fits(ahead, batch_bytes=size, ranks=ranks)
-    of_its_own = torch.Generator().manual_seed(samples.seed)
-    loader: DataLoader[Any] = DataLoader(
-        dataset, batch_sampler=batches, collate_fn=_as_it_is, generator=of_its_own, **worker_options(ahead, keep=False)
-    )
-    return iter(loader)
-
-
-def _as_it_is(loaded: Any) -> Any:
-    return loaded
-
+__all__ = ["ComputesFeatures", "FeatureSamples", "compute_features", "find_frozen_backbone"]
 
 log = logging.getLogger("lightkit.data")
 
-
-class ComputesFeatures(Protocol):
-    """What a model gives that has the same features of an image in each epoch."""
-
-    def example(self, size: tuple[int, int], /) -> Tensor | None:
-        """Give the features ``(1, ...)`` of one image of this height and width; None where there are none."""
-
-    def key(self) -> bytes | None:
-        """Give what is another where features would be others; None where they may change at any step."""
-
-    def is_frozen(self) -> bool:
-        """Tell, quickly, whether what `key` has last looked at is still not trained."""
-
-    def of(self, images: Tensor, /) -> Tensor:
-        """Give the features of normalised images."""
-
-
-class FeatureSamples(Dataset[tuple[Tensor, int]]):
-    """A split's features, given in whole batches as `ImageSamples` gives images.
-
-    Args:
-        samples: The images.
-        computes: Computes features.
-        table: Keeps them.
-        images: Loads the images whose features are missing.
-        batches: Loads batches of images, once features are no longer the same at each step.
-        on_device: From uint8 images to normalised ones where the model is.
-        batch_size: Images whose features are computed at a time.
-        num_batches: Gives the number of batches after which an epoch ends, counted from its first, also where a
-            training goes on later.
-    """
-
-    def __init__(
-        self,
-        samples: ImageSamples,
-        computes: ComputesFeatures,
-        table: FeatureRows,
-        *,
-        images: ImagesAhead,
-        batches: BatchesAhead,
-        on_device: Callable[[Tensor], Tensor],
-        batch_size: int,
-        num_batches: Callable[[], float],
-    ) -> None:
-        self.samples, self.source, self.defects = samples, samples.source, samples.defects
-        self._computes, self._table, self._images = computes, table, images
-        self._batches, self._num_batches = batches, num_batches
-        self._on_device, self._batch_size = on_device, batch_size
-        self._coming: Iterable[Keys] = ()
-        self._is_new_epoch, self._is_off = True, False
-        self._labels = _column([samples.source.label(index) for index in range(len(samples))])
-
-    def begin(self, batches: Iterable[Keys]) -> None:
-        """Take the keys of an epoch's batches; a loader says so before it gives the first."""
-        self._coming, self._is_new_epoch = batches, True
-        self._end()
-
-    def forget(self) -> None:
-        """Give the memory of all features back, and end the processes that load."""
-        self._table.clear()
-        self._end()
-
-    def _end(self) -> None:
-        self._images.end()
-        self._batches.end()
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, key: SampleKey | int) -> tuple[Tensor, int]:
-        """Give one sample.
-
-        Raises:
-            UnreadableImageError: If its image cannot be read.
-        """
-        index = _index(key)
-        with torch.inference_mode(mode=False):
-            self._have_alone([index])
-            return self._table.row(index), self.source.label(index)
-
-    def __getitems__(self, keys: Keys) -> Batch:
-        """Give a batch: features, labels, and weights where `make_batch` gives them."""
-        self._check_key()
-        if self._is_off:
-            return self._batches.of(keys, lambda: self._from(keys))
-        indices = [_index(key) for key in keys]
-        with torch.inference_mode(mode=False):  # training could not take what validation has made
-            self._have(indices)
-            if self._table.unreadable.isdisjoint(indices):
-                return self._table.rows(indices), self._labels[indices]
-            return self._without_unreadable(keys)
-
-    @staticmethod
-    def collate(batch: Batch) -> Batch:
-        """Give a batch as it is."""
-        return batch
-
-    def _check_key(self) -> None:
-        """See whether the backbone is still what it was; whether it is trained by now, before each batch."""
-        if self._is_new_epoch:
-            key, self._is_new_epoch = self._computes.key(), False
-            if key is not None:
-                self._is_off = False
-                self._table.keep_for(key)
-                return
-        elif self._is_off or self._computes.is_frozen():
-            return
-        if not self._is_off and self.samples.view.for_training:
-            log.warning(
-                "data: not all of the backbone is frozen any more; its features are computed at each step. With "
-                "model.init_args.features: each_step, decoded images could be kept instead."
-            )
-        self._is_off = True
-        self._end()
-
-    def _have(self, indices: Sequence[int]) -> None:
-        """Compute what is missing of these, and what else comes with it."""
-        while missing := self._table.missing(indices):
-            self._keep(self._images.next_of(missing, lambda: self._plan(indices)))
-
-    def _have_alone(self, indices: Sequence[int]) -> None:
-        """Compute what is missing of these, which nobody has planned."""
-        for index in self._table.missing(indices):
-            self._keep(self._images.alone(index))
-
-    def _plan(self, indices: Sequence[int]) -> list[list[int]]:
-        """Give what is missing, in batches, in the order in which it will be asked for."""
-        asked = dict.fromkeys(_index(key) for batch in self._from(indices) for key in batch)
-        missing = self._table.missing(asked)
-        return [missing[at : at + self._batch_size] for at in range(0, len(missing), self._batch_size)]
-
-    def _from(self, keys: Keys) -> list[Keys]:
-        """Give a batch, and those of the epoch that will be asked for after it."""
-        sampler = getattr(self._coming, "sampler", None)
-        num, indices = self._num_batches() - getattr(sampler, "first_batch", 0), [_index(key) for key in keys]
-        coming = list(self._coming if num == math.inf else islice(self._coming, max(0, int(num))))
-        start = next(
-            (number for number, batch in enumerate(coming) if [_index(key) for key in batch] == indices), len(coming)
-        )
-        return [keys, *coming[start + 1 :]]
-
-    def _keep(self, loaded: Loaded) -> None:
-        for index, reason in loaded.unreadable.items():
-            self._table.put_unreadable(index, reason)
-        if loaded.indices:
-            # Always as many at a time, so that the same kernels compute them: a training that goes on later, and has
-            # others left to compute, gets the same numbers to the last bit.
-            num, lacking = len(loaded.indices), self._batch_size - len(loaded.indices)
-            images = torch.cat([loaded.images, loaded.images[-1:].expand(lacking, -1, -1, -1)])
-            self._table.put(loaded.indices, self._computes.of(self._on_device(images))[:num])
-
-    def _without_unreadable(self, keys: Keys) -> Batch:
-        whole = [key if isinstance(key, SampleKey) else SampleKey(key, epoch=0) for key in keys]
-        others = (
-            self._sample(index) for key in whole[:1] for index in stand_ins(len(self), key, seed=self.samples.seed)
-        )  # lazily, as in `ImageSamples`
-        samples = [self._sample(key.index) for key in whole]
-        view = RowView(self._table, self._have_alone, for_training=self.samples.view.for_training)
-        return make_batch(samples, view, whole, seed=self.samples.seed, defects=self.defects, others=others)
-
-    def _sample(self, index: int) -> Sample:
-        place: Any = RowPosition(index)
-        return Sample(place, self.source.label(index), self.source.name(index))
-
-
-def _index(key: SampleKey | int) -> int:
-    return key.index if isinstance(key, SampleKey) else key
-
-
-def _column(labels: Sequence[float]) -> Tensor:
-    return torch.tensor(labels, dtype=torch.int64 if all(isinstance(one, int) for one in labels) else torch.float32)
-
-
-_SHARE_OF_MEMORY = 0.25
+_BLOCK = 32
+"""Images computed at a time; always as many, so that the same kernels compute them to the last bit."""
+_SAVE_EVERY_S = 1.0
+_SUFFIX = ".features"
 _ON_THE_WAY = (
     "train_dataloader", "val_dataloader",
     "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer",
 )  # fmt: skip
-_OURS = ("lightkit", "pytorch_lightning")
 
 
-_Found = tuple[ComputesFeatures, Tensor]
-"""What computes features, and those of an example."""
+class ComputesFeatures(Protocol):
+    """What a model returns from ``frozen_features`` where the features of an image are the same in each epoch."""
+
+    def example(self, size: tuple[int, int], /) -> Tensor | None:
+        """Return the features ``(1, ...)`` of one image of this height and width; None where there are none."""
+
+    def digest(self) -> str:
+        """Return a digest of all that decides the features of an image, but the image."""
+
+    def is_frozen(self) -> bool:
+        """Tell, quickly, whether the backbone is still not trained."""
+
+    def compute(self, images: Tensor, /) -> Tensor:
+        """Compute the features of normalised images."""
 
 
-def may_be_kept(data: LightningDataModule) -> bool:
-    """Tell whether features may be kept in place of the images of a data module; known before its model is built."""
-    trainer = data.trainer
-    if trainer is None or trainer.state.fn != TrainerFn.FITTING or _own_methods(data):
-        return False
-    return bool(getattr(trainer.lightning_module, "may_keep_features", False))
+class FeatureSamples(ImageSamples):
+    """The features of a split, read in whole batches as `ImageSamples` reads images.
 
-
-class Features:
-    """What a data module knows of its model's features in a fit.
-
-    The model is whatever the trainer has; it gives a `ComputesFeatures` where it has a method ``frozen_features`` that
-    does not give None.
+    Args:
+        samples: The images; read in place of features once the backbone is trained.
+        backbone: Has computed the features.
+        rows: Features ``(num_samples, ...)``.
+        unreadable: Reasons why samples have no features, by index.
     """
 
-    def __init__(self) -> None:
-        self._kept: dict[str, FeatureSamples] = {}
-        self.forget()
+    def __init__(
+        self, samples: ImageSamples, backbone: ComputesFeatures, rows: Tensor, unreadable: dict[int, str]
+    ) -> None:
+        super().__init__(samples.source, samples.view, seed=samples.seed, defects=samples.defects)
+        self.samples, self._backbone, self._rows, self._unreadable = samples, backbone, rows, unreadable
+        self._is_off = False
 
-    def forget(self) -> None:
-        """Give the memory of all features back, and look anew in the next fit."""
-        for kept in self._kept.values():
-            kept.forget()
-        self._kept = {}
-        self._asked: tuple[weakref.ref[Trainer], weakref.ref[LightningModule]] | None = None
-        self._found: _Found | None = None
-        self._rows: dict[str, FeatureRows] = {}
+    def __getitems__(self, keys: Sequence[SampleKey | int]) -> Batch:
+        """Read a batch of features and labels; of images, in this process, once the backbone is trained."""
+        if not self._is_off and not self._backbone.is_frozen():
+            self._is_off = True
+            if self.view.for_training:
+                log.warning(
+                    "data: not all of the backbone is frozen any more; its features are computed at each step, and "
+                    "this process loads the images. With model.init_args.features: each_step, workers load them."
+                )
+        return self.samples.__getitems__(keys) if self._is_off else super().__getitems__(keys)
 
-    def instead_of(
-        self,
-        samples: ImageSamples,
-        loading: Mapping[str, Any],
-        *,
-        split: str,
-        preprocessing: Preprocessing,
-        data: LightningDataModule,
-        num_images: int,
-    ) -> tuple[ImageSamples | FeatureSamples, dict[str, Any]]:
-        """Give the features of a split, and how they are loaded; the samples themselves where there are none.
+    def read(self, key: SampleKey) -> Tensor:
+        """Read the features of one image.
 
-        Args:
-            samples: The split's images, without randomness.
-            loading: What their loader is told; the images are loaded by as many processes.
-            split: Name of the split.
-            preprocessing: Of all images.
-            data: Whose images these are; its trainer has the model.
-            num_images: Of all splits of which features are kept.
+        Raises:
+            UnreadableImageError: If the image could not be read.
         """
-        if not self.are_there(data, preprocessing.crop, num_images=num_images):
-            return samples, dict(loading)
-        assert self._found is not None
-        (computes, example), trainer = self._found, data.trainer
-        assert trainer is not None
-        if split not in self._rows:
-            self._rows[split] = FeatureRows(len(samples), example)
-        ahead, ranks = Ahead(loading["num_workers"], loading["prefetch_factor"]), local_ranks(trainer)
-        kept = FeatureSamples(
-            samples, computes, self._rows[split],
-            images=ImagesAhead(samples, ahead, ranks), batches=BatchesAhead(samples, ahead, ranks),
-            on_device=lambda images: normalised(images.to(trainer.lightning_module.device), preprocessing, trainer),
-            batch_size=loading["batch_size"], num_batches=lambda: _num_batches(trainer, split),
-        )  # fmt: skip
-        self._kept[split] = kept
-        return kept, {**loading, "num_workers": 0}
-
-    def are_there(self, data: LightningDataModule, size: tuple[int, int], *, num_images: int) -> bool:
-        """Tell whether a fit's model gives features of images of this size, and there is room for so many."""
-        trainer = data.trainer
-        if trainer is None or trainer.state.fn != TrainerFn.FITTING:
-            return False
-        module = trainer.lightning_module
-        if self._asked is None or self._asked[0]() is not trainer or self._asked[1]() is not module:
-            self.forget()
-            self._asked = (weakref.ref(trainer), weakref.ref(module))
-            self._found = _looked_for(data, trainer, size, num_images=num_images)
-        return self._found is not None
+        if reason := self._unreadable.get(key.index):
+            name = self.source.name(key.index)
+            raise UnreadableImageError(f"{name}: this image cannot be decoded ({reason}).", reason=reason)
+        return self._rows[key.index]
 
 
-def _looked_for(
-    data: LightningDataModule, trainer: Trainer, size: tuple[int, int], *, num_images: int
-) -> _Found | None:
-    """Ask the trainer's model for what computes features, and those of an example."""
+class _Blocks(Dataset[Any]):
+    """Blocks of images by their indices, without those that cannot be read."""
+
+    def __init__(self, samples: ImageSamples) -> None:
+        self.samples = samples
+
+    def __getitem__(self, indices: Sequence[int]) -> tuple[list[int], Tensor, dict[int, str]]:
+        read, unreadable = list[int](), dict[int, str]()
+        images = torch.zeros(_BLOCK, *self.samples.view.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        for index in indices:
+            try:
+                images[len(read)] = self.samples.read(SampleKey(index, epoch=0))
+                read.append(index)
+            except UnreadableImageError as error:  # noqa: PERF203
+                unreadable[index] = error.reason
+        return read, images, unreadable
+
+
+def find_frozen_backbone(
+    data: LightningDataModule, size: tuple[int, int], *, num_images: int, batch_size: int
+) -> tuple[ComputesFeatures, Tensor] | None:
+    """Find what computes the features of a fit's model, and the features of an example; None where there are none.
+
+    Args:
+        data: The data module; its trainer has the model.
+        size: Height and width of the images.
+        num_images: In training.
+        batch_size: Of one process.
+    """
+    trainer = data.trainer
+    if trainer is None or trainer.state.fn != TrainerFn.FITTING:
+        return None
     module = trainer.lightning_module
-    if own := _own_methods(data):
+    own = [name for name in _ON_THE_WAY if not _is_ours(getattr(data, name))]
+    reason = f"{', '.join(own)} of {type(data).__name__}'s own may get images" if own else ""
+    if not own and planned_reads(trainer, num_images, batch_size) < num_images:
+        reason = "this training does not read each image"
+    if reason:
         if trainer.is_global_zero and getattr(module, "may_keep_features", False):
-            log.info(
-                "data: what the frozen backbone makes of an image is computed at each step: %s of %s's own may get "
-                "images", ", ".join(own), type(data).__name__,
-            )  # fmt: skip
+            log.info("data: features of the frozen backbone are computed at each step: %s", reason)
         return None
-    computes: ComputesFeatures | None = getattr(module, "frozen_features", lambda: None)()
-    example = None if computes is None else computes.example(size)
-    if computes is None or example is None:
-        return None
-    needed = example.numel() * example.element_size() * num_images
-    room = int(available_memory_bytes() * _SHARE_OF_MEMORY / local_ranks(trainer))
-    if needed > room:
-        log.warning(
-            "data: what the frozen backbone makes of the %d images would take %s, and there are %s for it; it is "
-            "computed at each step", num_images, in_bytes(needed), in_bytes(room),
-        )  # fmt: skip
-        return None
-    if trainer.is_global_zero:
-        each = " x ".join(f"{number:,}" for number in example.shape[1:])
-        log.info(
-            "data: what the frozen backbone makes of the %d images is computed once and kept (%s numbers each, %s)",
-            num_images, each, in_bytes(needed),
-        )  # fmt: skip
-    return computes, example
-
-
-def _num_batches(trainer: Trainer, split: str) -> float:
-    """Give the number of batches after which a fit's loop asks an epoch for no more."""
-    loop = trainer.fit_loop
-    if split != "train":
-        return max(loop.epoch_loop.val_loop.max_batches, default=math.inf)
-    if trainer.max_steps == -1:
-        return loop.max_batches
-    num_left = max(1, trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches
-    return min(loop.max_batches, loop.epoch_loop.batch_progress.current.ready + num_left)
-
-
-def _own_methods(data: LightningDataModule) -> list[str]:
-    """Name the methods on a batch's way to the model that are neither lightkit's nor Lightning's."""
-    return [name for name in _ON_THE_WAY if not _is_ours(getattr(data, name))]
+    backbone: ComputesFeatures | None = getattr(module, "frozen_features", lambda: None)()
+    example = None if backbone is None else backbone.example(size)
+    return None if backbone is None or example is None else (backbone, example)
 
 
 def _is_ours(method: Any) -> bool:
     function = getattr(method, "__func__", None)
-    return function is not None and function.__module__.partition(".")[0] in _OURS
+    return function is not None and function.__module__.partition(".")[0] in ("lightkit", "pytorch_lightning")
+
+
+def compute_features(
+    samples: ImageSamples, backbone: ComputesFeatures, example: Tensor, *, preprocessing: Preprocessing,
+    trainer: Trainer, num_workers: int, prefetch_factor: int,
+) -> FeatureSamples | None:  # fmt: skip
+    """Find the features of a split on disk, and compute what is missing; called by all ranks together.
+
+    Args:
+        samples: The split's images, without randomness.
+        backbone: Computes features.
+        example: Features ``(1, ...)`` of any image.
+        preprocessing: Of the images.
+        trainer: Knows the device and the ranks, among which those of this machine divide the work.
+        num_workers: Processes that load the images.
+        prefetch_factor: Blocks that each of them prepares ahead.
+
+    Returns:
+        The features; None, with a warning, where the disk has no room for them on one of the ranks.
+    """
+    strategy, ranks, num, cache = trainer.strategy, local_ranks(trainer), len(samples), cache_folder()
+    decided_by = "\0".join((backbone.digest(), str(preprocessing), samples.source.digest()))
+    path = (
+        None
+        if cache is None
+        else cache / "features" / f"{hashlib.sha256(decided_by.encode()).hexdigest()[:40]}{_SUFFIX}"
+    )
+    num_bytes = num * (example.numel() * example.element_size() + 1)
+    has_room = torch.tensor(float(path is not None and _make_file(path, num_bytes)), device=strategy.root_device)
+    if strategy.reduce(has_room, reduce_op="sum") < trainer.world_size:
+        if trainer.is_global_zero:
+            log.warning(
+                "data: features of the frozen backbone are computed at each step, as there is no room for %s in %s",
+                in_bytes(num_bytes), path.parent if path else "a cache folder",
+            )  # fmt: skip
+        return None
+    assert path is not None
+    rows = torch.from_file(str(path), shared=True, size=num * example.numel(), dtype=example.dtype)
+    rows = rows.view(num, *example.shape[1:])
+    is_done = np.memmap(path, np.bool_, "r+", offset=num_bytes - num)
+    strategy.barrier("features")  # before another rank computes
+    num_found, unreadable, began_s = int(is_done.sum()), dict[int, str](), time.monotonic()
+    for is_own in (True, False):  # then those that another rank could not read
+        missing = np.flatnonzero(~is_done).tolist()
+        blocks = [missing[at : at + _BLOCK] for at in range(0, len(missing), _BLOCK)]
+        blocks = blocks[trainer.local_rank % ranks :: ranks] if is_own else blocks
+        ahead = Ahead(min(num_workers, len(blocks)), prefetch_factor)
+        ahead = ahead_that_fits(ahead, batch_bytes=_BLOCK * samples.sample_bytes, ranks=ranks)
+        loader: DataLoader[Any] = DataLoader(
+            _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
+            generator=torch.Generator().manual_seed(samples.seed), **worker_options(ahead, keep=False),
+        )  # fmt: skip
+        shown = show_progress(
+            loader, sum(map(len, blocks)), "features computed", size=lambda block: len(block[0]) + len(block[2])
+        )
+        with path.open("r+b") as file:
+            pending, saved_s = list[int](), time.monotonic()
+            for number, (indices, images, reasons) in enumerate(shown, 1):
+                unreadable |= reasons
+                if indices:
+                    features = backbone.compute(normalised(images.to(strategy.root_device), preprocessing, trainer))
+                    rows[indices] = features[: len(indices)].to(rows)
+                    pending += indices
+                if number == len(blocks) or time.monotonic() - saved_s >= _SAVE_EVERY_S:
+                    os.fsync(file)  # features are on the disk before their flags
+                    is_done[pending] = True
+                    pending, saved_s = [], time.monotonic()
+        strategy.barrier("features")
+    if trainer.is_global_zero:
+        log.info(
+            "data: features of the frozen backbone: %d images, %d found, %d computed (%.1f s), %s in %s",
+            num, num_found, int(is_done.sum()) - num_found, time.monotonic() - began_s,
+            in_bytes(num_bytes), path.parent,
+        )  # fmt: skip
+    return FeatureSamples(samples, backbone, rows, unreadable)
+
+
+def _make_file(path: Path, num_bytes: int) -> bool:
+    """Make a file of zeros with all of its room, unless it is there; return whether it is."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            if path.exists() and path.stat().st_size == num_bytes:
+                os.utime(path)  # those unused longest are removed first
+                return True
+            path.unlink(missing_ok=True)
+            if make_room(path.parent, num_bytes, suffix=_SUFFIX) < num_bytes:
+                return False
+            aside = path.with_suffix(".aside")
+            with aside.open("wb") as file:
+                if sys.platform == "linux":  # a full disk is an error now, and no crash of a mapped page later
+                    os.posix_fallocate(file.fileno(), 0, num_bytes)
+                else:
+                    file.truncate(num_bytes)
+            aside.rename(path)
+    except OSError as error:
+        log.warning("data: %s cannot be used (%s)", path, error.strerror or error)
+        return False
+    return True

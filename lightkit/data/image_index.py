@@ -7,20 +7,17 @@ import logging
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from PIL.Image import Image
-from pytorch_lightning.utilities import rank_zero_only
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightkit import runs
 from lightkit.config import shown_path
-from lightkit.data.skipped_samples import Defect
+from lightkit.data.bad_samples import Defect
+from lightkit.data.progress import is_first_rank, show_progress
 from lightkit.data.splits import Split, split_of
 from lightkit.errors import ConfigError, DataError, visible
 from lightkit.images.reading import IMAGE_SUFFIXES, read_rgb
@@ -39,14 +36,12 @@ __all__ = [
     "given_splits",
     "index_images",
     "refuse_other_classes",
-    "scanned",
     "tell_passed_over",
 ]
 
 log = logging.getLogger("lightkit.data")
 
 _NUM_SHOWN = 5
-_OF_FIT: tuple[Split, ...] = ("train", "val")
 _Judged = tuple[Path, int, Verdict]  # file, class, what was found
 
 
@@ -79,26 +74,18 @@ class ImageIndex:
         class_names: Names of the classes; a photo's label counts into them.
         splits: The photos.
         defects: Files that are left out.
+        given: Splits that stand as folders; empty where the content of the photos decides.
     """
 
     class_names: list[str]
     splits: dict[Split, list[Photo]]
     defects: list[Defect] = field(default_factory=list)
+    given: list[Split] = field(default_factory=list)
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[Split, int]:
         """Photos of each split."""
         return {split: len(photos) for split, photos in self.splits.items()}
-
-    @property
-    def of_fit(self) -> dict[Split, list[Photo]]:
-        """Photos that a fit reads: those of training and validation."""
-        return {split: self.splits[split] for split in _OF_FIT}
-
-    @property
-    def num_in_fit(self) -> int:
-        """Number of photos that a fit reads."""
-        return sum(map(len, self.of_fit.values()))
 
     @property
     def fingerprint(self) -> str:
@@ -167,12 +154,13 @@ def index_images(
     _warn_of_contradictions(photos, class_names)
     splits = _splits(photos, is_given=bool(given), names=class_names, val=val_fraction, test=test_fraction)
     _refuse_empty(splits, root, val_wanted=val_fraction > 0, test_wanted=test_fraction > 0 and not given)
-    return ImageIndex(class_names, splits, defects)
+    return ImageIndex(class_names, splits, defects, [*given])
 
 
 def _judged(found: Mapping[Split, ClassFiles]) -> dict[Split, list[_Judged]]:
-    """Scan all splits at once."""
-    said = iter(scanned([path for files in found.values() for path, _ in files.files]))
+    """Scan all splits at once; a later scan decodes only content that is new."""
+    paths = [path for files in found.values() for path, _ in files.files]
+    said = show_progress(judge_images(paths), len(paths), "images checked")
     return {split: [(path, label, next(said)) for path, label in files.files] for split, files in found.items()}
 
 
@@ -510,21 +498,6 @@ def _refuse_unreadable(error: OSError) -> NoReturn:
 OnBadImage = Literal["skip", "error"]
 
 
-def scanned(paths: Sequence[Path]) -> list[Verdict]:
-    """Give the verdict on each file, with a bar on a terminal.
-
-    The first scan decodes them; a later one, by another run or another rank, reads only those that were touched since,
-    and decodes only content that is new.
-    """
-    found: list[Verdict] = []
-    with _bar(len(paths)) as bar:
-        for verdict in judge_images(paths):
-            found.append(verdict)
-            if bar is not None:
-                bar.advance(bar.task_ids[0])
-    return found
-
-
 def defects_among(
     judged: Sequence[tuple[Path, Verdict]], *, root: Path, on_bad_image: OnBadImage, max_bad_fraction: float
 ) -> list[Defect]:
@@ -583,7 +556,7 @@ def _written(defects: Sequence[Defect]) -> Path | None:
     if run is None:
         return None
     place = run.folder.parent / "bad_images.csv"
-    if _is_first_rank():
+    if is_first_rank():
         try:
             BadImageList(place).write(BadImage(defect.name, defect.reason, "scan") for defect in defects)
         except OSError:
@@ -593,23 +566,7 @@ def _written(defects: Sequence[Defect]) -> Path | None:
 
 def _tell_nobody_elses(defects: Sequence[Defect]) -> None:
     """Say what is left out where no run does, which lists them in its folder."""
-    if defects and runs.current() is None and _is_first_rank():
+    if defects and runs.current() is None and is_first_rank():
         reasons = most_frequent(defect.reason for defect in defects)
         images = "image" if len(defects) == 1 else "images"
         log.warning("%d %s cannot be used and will be left out (%s)", len(defects), images, reasons)
-
-
-def _is_first_rank() -> bool:
-    return getattr(rank_zero_only, "rank", 0) == 0
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Any]:
-    console = Console(stderr=True)
-    if not (console.is_terminal and _is_first_rank() and log.isEnabledFor(logging.INFO)):
-        yield None
-        return
-    columns = TextColumn("images"), BarColumn(), MofNCompleteColumn(), TextColumn("checked"), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        bar.add_task("images", total=total)
-        yield bar

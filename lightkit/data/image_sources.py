@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,6 @@ __all__ = [
     "PhotoPixels",
     "PixelSource",
     "Pixels",
-    "Unreadable",
     "jpeg_of",
     "resized",
 ]
@@ -217,6 +217,9 @@ class PixelSource(Protocol):
     def name(self, index: int, /) -> str:
         """Give what people know it by, such as its path."""
 
+    def digest(self) -> str:
+        """Compute a digest of all images in their order."""
+
 
 class Decoded:
     """An image whose pixels are in memory, or mapped to it.
@@ -305,31 +308,6 @@ class Encoded:
         return self._content
 
 
-class Unreadable:
-    """An image that is known to be none.
-
-    Args:
-        name: What people know it by.
-        reason: Why, in a few words.
-    """
-
-    def __init__(self, name: str, reason: str) -> None:
-        self._error = UnreadableImageError(f"{name}: this image cannot be decoded ({reason}).", reason=reason)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Raise the reason."""
-        raise self._error
-
-    def cropped(self, box: Box, size: tuple[int, int]) -> Tensor:
-        """Raise the reason."""
-        raise self._error
-
-    def whole(self) -> Image.Image:
-        """Raise the reason."""
-        raise self._error
-
-
 class PhotoPixels:
     """A split's photos, from their files.
 
@@ -343,7 +321,7 @@ class PhotoPixels:
     def __len__(self) -> int:
         return len(self.photos)
 
-    def pixels(self, index: int) -> Encoded:
+    def pixels(self, index: int, /) -> Pixels:
         """Give a photo, which is not read yet."""
         return Encoded(self.photos[index].path)
 
@@ -354,6 +332,10 @@ class PhotoPixels:
     def name(self, index: int) -> str:
         """Give its path."""
         return str(self.photos[index].path)
+
+    def digest(self) -> str:
+        """Compute a digest of all photos in their order."""
+        return hashlib.sha256("".join(photo.digest for photo in self.photos).encode()).hexdigest()
 
 
 def _read(path: Path) -> bytes:

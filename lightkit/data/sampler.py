@@ -26,6 +26,7 @@ __all__ = [
     "Position",
     "ResumableSampler",
     "SampleKey",
+    "epoch_order",
     "global_seed",
     "position_of",
     "sample_randomness",
@@ -100,12 +101,18 @@ class ResumableSampler(DistributedSampler[SampleKey]):
 
     def _order(self, epoch: int) -> list[int]:
         """All indices in the order of ``epoch``, repeated from the start until the processes' shares are equal."""
-        generator = torch.Generator().manual_seed(stable_seed(self.seed, epoch))
-        order: list[int] = torch.randperm(len(self.dataset), generator=generator).tolist()  # type: ignore[arg-type]
+        order = epoch_order(len(self.dataset), seed=self.seed, epoch=epoch)  # type: ignore[arg-type]
         return [order[place % len(order)] for place in range(self.total_size)] if order else []
 
     # `__len__` is inherited and always counts the whole epoch: Lightning takes the number of batches from it, and goes
     # on counting at the restored batch.
+
+
+def epoch_order(num_samples: int, *, seed: int, epoch: int) -> list[int]:
+    """Return all indices in the order of a training epoch, before it is divided among processes."""
+    generator = torch.Generator().manual_seed(stable_seed(seed, epoch))
+    order: list[int] = torch.randperm(num_samples, generator=generator).tolist()
+    return order
 
 
 def position_of(trainer: Trainer | None) -> Position:

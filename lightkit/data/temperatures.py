@@ -10,7 +10,7 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.data.image_settings import seed_of
+from lightkit.data.image_module import seed_of
 from lightkit.data.loader import ResumableLoader, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import SampleKey, stable_seed
 from lightkit.data.splits import Split

@@ -27,7 +27,6 @@ __all__ = [
     "after_transfer",
     "normalised",
     "preprocessing_of",
-    "training_view",
 ]
 
 # Per channel, of the ImageNet training set: what torchvision's and timm's weights were trained with.
@@ -60,10 +59,7 @@ class View(Protocol):
 
     @property
     def for_training(self) -> bool:
-        """Whether a model learns from it, for which BatchNorm may need two samples in a batch."""
-
-    def empty(self, num: int, /) -> Tensor:
-        """Give a tensor for ``num`` of them, not filled yet."""
+        """Whether a model learns from it, so that what cannot be read is replaced, and not left out."""
 
     def __call__(self, pixels: Pixels, seed: int, key: SampleKey, /) -> Tensor:
         """Give uint8 ``(3, height, width)``.
@@ -73,15 +69,7 @@ class View(Protocol):
         """
 
 
-class _ImageView:
-    size: tuple[int, int]
-
-    def empty(self, num: int) -> Tensor:
-        """Give uint8 ``(num, 3, height, width)``, with the channels last in memory."""
-        return torch.empty(num, *self.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-
-
-class TrainView(_ImageView):
+class TrainView:
     """Random resized crop and flip, then what is asked for; the randomness is from (seed, epoch, index) alone.
 
     Args:
@@ -123,7 +111,7 @@ class TrainView(_ImageView):
         return augmented
 
 
-class EvalView(_ImageView):
+class EvalView:
     """The resized centre.
 
     Args:
@@ -138,19 +126,6 @@ class EvalView(_ImageView):
     def __call__(self, pixels: Pixels, seed: int, key: SampleKey) -> Tensor:
         """Give the centre, to the last bit what the preprocessing makes of the whole image."""
         return torch.from_numpy(np.array(self._preprocessing.cropped(pixels.whole()))).permute(2, 0, 1)
-
-
-def training_view(preprocessing: Preprocessing, *, augment: bool, **augmentation: Any) -> TrainView | EvalView:
-    """Give what training sees of an image: a random part of it, or without augmentation what evaluation sees.
-
-    Args:
-        preprocessing: Of evaluation.
-        augment: Whether anything is random.
-        augmentation: As for `TrainView`.
-    """
-    if not augment:
-        return EvalView(preprocessing, for_training=True)
-    return TrainView(preprocessing.crop[0], **augmentation)
 
 
 def _random_box(draw: random.Random, size: tuple[int, int], scale: tuple[float, float]) -> Box:

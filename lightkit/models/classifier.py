@@ -15,11 +15,10 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 from lightkit.errors import ConfigError
 from lightkit.export.metadata import OutputKind
 from lightkit.models import pictures
-from lightkit.models.class_network import ClassNetwork
 from lightkit.models.features import FrozenFeatures, are_images, logits_of, own_methods
+from lightkit.models.metrics import Scores, Stage, of_classification, split_batch, weighted_mean
+from lightkit.models.network import ClassNetwork, spare_single_pixels
 from lightkit.models.optimization import adamw_with_cosine
-from lightkit.models.scores import Scores, Stage, of_classification
-from lightkit.models.weighting import normalising, parts_of, weighted_mean
 
 __all__ = ["ImageClassifier"]
 
@@ -42,12 +41,12 @@ class ImageClassifier(ClassNetwork, LightningModule):
             else must fit.
         freeze: ``backbone`` trains the head alone; all else keeps its weights and its BatchNorm statistics, and
             drops nothing out.
-        features: How often a frozen backbone computes what the head is given. `auto` does it once an image, and keeps
-            it in memory, where that is the same in each epoch: where the data module can do so and augments nothing
-            (``augment: false``), and where the model's class has no steps, ``forward`` or hooks of its own that get a
-            batch. A copy of the network without batch norms, which rounds otherwise, may compute it. Batches of
-            training and validation then hold it in place of images, which callbacks see. `once` says so where it
-            cannot be; `each_step` computes it at each step.
+        features: How often a frozen backbone computes the input of the head. `auto` does it once an image, before
+            training, and keeps it on disk for later trainings, where that is the same in each epoch: where the data
+            module can do so and augments nothing (``augment: false``), and where the model's class has no steps,
+            ``forward`` or hooks of its own that get a batch. A copy of the network without batch norms, which rounds
+            otherwise, may compute it. Batches of training and validation then hold features in place of images, which
+            callbacks see. `once` warns where it cannot be; `each_step` computes them at each step.
         num_classes: Number of classes, where the data does not tell.
         class_names: Names in the order of the labels, where the data does not tell.
         label_smoothing: Part of each training target that is spread over all classes, from 0 to below 1. The losses
@@ -84,7 +83,6 @@ class ImageClassifier(ClassNetwork, LightningModule):
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self._show_images = False
-        self._first_images: Tensor | None = None
         self._picture: Tensor | None = None
         self._has_offered = False
 
@@ -123,8 +121,7 @@ class ImageClassifier(ClassNetwork, LightningModule):
         if not self.may_keep_features:
             return None
         self._has_offered = True
-        is_wanted = self.features == "once"
-        return FrozenFeatures(self, self._network, self._head_names, is_wanted=is_wanted, seen=self._keep_first)
+        return FrozenFeatures(self, self._network, self._head_names, is_wanted=self.features == "once")
 
     @property
     def may_keep_features(self) -> bool:
@@ -140,19 +137,18 @@ class ImageClassifier(ClassNetwork, LightningModule):
         own = self._own_methods()
         return f"with {', '.join(own)} of {type(self).__name__}'s own: they get images." if own else _WITHOUT_DATA
 
-    def _keep_first(self, images: Tensor) -> None:
-        if self._show_images and self.trainer.training and self._first_images is None:
-            self._first_images = images
-
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Start a new epoch's metrics, and keep a picture of the first batch of a run."""
         if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before
             self.scores.of("train").reset()
         self._send_picture()
-        images = batch[0] if self._first_images is None else self._first_images
-        if self._show_images and are_images(images) and self.trainer.is_global_zero and pictures.takers(self.trainer):
-            self._picture = pictures.grid_of(images)
-        self._show_images, self._first_images = False, None
+        if self._show_images and self.trainer.is_global_zero and pictures.takers(self.trainer):
+            images = batch[0]
+            if not are_images(images):  # features, whose dataset has the images
+                samples = getattr(getattr(self.trainer.train_dataloader, "dataset", None), "samples", None)
+                images = images if samples is None else samples.__getitems__(range(min(len(samples), len(images))))[0]
+            self._picture = pictures.grid_of(images) if are_images(images) else None
+        self._show_images = False
 
     def _send_picture(self) -> None:
         """Hand the picture of the first batch to the loggers; not before its step, for encoding it takes a while."""
@@ -179,20 +175,21 @@ class ImageClassifier(ClassNetwork, LightningModule):
         return probabilities
 
     def _step(self, stage: Stage, batch: Sequence[Tensor], *, label_smoothing: float = 0.0) -> Tensor:
-        parts = parts_of(batch)
-        if are_images(parts.inputs) or not self._has_offered:
-            with normalising(self._network, parts):
-                logits = self(parts.inputs)
+        inputs, targets, weights = split_batch(batch)
+        if are_images(inputs) or not self._has_offered:
+            with spare_single_pixels(self._network, len(inputs)):
+                logits = self(inputs)
         else:
-            logits = logits_of(self._network, self._head_names[0], parts.inputs)
-        if parts.weights is None:
-            loss = functional.cross_entropy(logits, parts.targets, label_smoothing=label_smoothing)
+            logits = logits_of(self._network, self._head_names[0], inputs)
+        if weights is None:
+            loss = functional.cross_entropy(logits, targets, label_smoothing=label_smoothing)
         else:
-            losses = functional.cross_entropy(logits, parts.targets, label_smoothing=label_smoothing, reduction="none")
-            loss = weighted_mean(losses, parts.weights)
-        self.scores.update(stage, preds=logits, target=parts.targets, loss=loss, weights=parts.weights)
+            losses = functional.cross_entropy(logits, targets, label_smoothing=label_smoothing, reduction="none")
+            loss = weighted_mean(losses, weights)
+        self.scores.update(stage, preds=logits, target=targets, loss=loss, weights=weights)
         if stage == "val" and self._draws_confusion():
-            self.confusion.update(logits.detach()[parts.counted], parts.targets[parts.counted])
+            counted = slice(None) if weights is None else weights > 0
+            self.confusion.update(logits.detach()[counted], targets[counted])
         return loss
 
     def _draws_confusion(self) -> bool:

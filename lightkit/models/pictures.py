@@ -44,7 +44,7 @@ def grid_of(images: Tensor) -> Tensor:
     """Lay out the first images of a batch in a grid.
 
     Args:
-        images: ``(batch, channels, height, width)``, normalised with ImageNet's mean and standard deviation.
+        images: ``(batch, channels, height, width)``, uint8, or normalised with ImageNet's mean and standard deviation.
 
     Returns:
         uint8 ``(3, height, width)``.
@@ -52,7 +52,8 @@ def grid_of(images: Tensor) -> Tensor:
     shown = images[:_MOST_IMAGES].detach().float().cpu()
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (_IMAGENET_MEAN, _IMAGENET_STD))
     columns = max(1, round(len(shown) ** 0.5))
-    grid = make_grid(shown * std + mean, nrow=columns, padding=2, pad_value=1.0)
+    shown = shown / 255 if images.dtype == torch.uint8 else shown * std + mean
+    grid = make_grid(shown, nrow=columns, padding=2, pad_value=1.0)
     pixels: Tensor = (grid.clamp(0, 1) * 255).round().to(torch.uint8)
     return pixels
 

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightkit.errors import ConfigError, DataError
+from lightkit.models.metrics import Scores, Stage, of_regression, split_batch, weighted_mean
 from lightkit.models.optimization import adamw_with_cosine
-from lightkit.models.scores import Scores, Stage, of_regression
-from lightkit.models.weighting import parts_of, weighted_mean
 
 __all__ = ["Regressor"]
 
@@ -85,9 +84,9 @@ class Regressor(LightningModule):
         if batch_idx == 0:
             self.scores.of("train").reset()
         if self.global_step == 0 and not self.is_scaled:
-            parts, strategy = parts_of(batch), self.trainer.strategy
-            self.input_mean, self.input_std = _scale_of(parts.inputs, parts.weights, strategy)
-            self.output_mean, self.output_std = _scale_of(parts.targets, parts.weights, strategy)
+            inputs, targets, weights = split_batch(batch)
+            self.input_mean, self.input_std = _scale_of(inputs, weights, self.trainer.strategy)
+            self.output_mean, self.output_std = _scale_of(targets, weights, self.trainer.strategy)
             self.is_scaled = torch.ones_like(self.is_scaled)
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
@@ -108,7 +107,7 @@ class Regressor(LightningModule):
         return outputs
 
     def _step(self, stage: Stage, batch: Sequence[Tensor]) -> Tensor:
-        inputs, targets, weights = parts_of(batch)
+        inputs, targets, weights = split_batch(batch)
         outputs = self(inputs)
         if outputs.shape != targets.shape:
             raise DataError(

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from lightkit import runs
 from lightkit.callbacks import BadImages
-from lightkit.data.skipped_samples import Defect, Defects
+from lightkit.data.bad_samples import Defect, Defects
 from lightkit.runs.bad_images import BadImage, BadImageList
 
 

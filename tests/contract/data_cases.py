@@ -72,8 +72,6 @@ class NoteBatches(Callback):
 class Plain(LightningModule):
     """A classifier of pictures that takes images and labels."""
 
-    takes_weights = False
-
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(3, 2)
@@ -83,12 +81,6 @@ class Plain(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)
-
-
-class Weighing(Plain):
-    """A classifier of pictures that takes weights as well."""
-
-    takes_weights = True
 '''
 
 

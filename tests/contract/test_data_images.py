@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -273,25 +272,44 @@ def test_losing_too_many_images_ends_with_3_after_the_checkpoint(
     assert {row["found"] for row in read_bad_images(run / "bad_images.csv")} == {"epoch 1"}
 
 
-@pytest.mark.parametrize(("model", "parts"), [("Plain", 2), ("Weighing", 3)])
-def test_a_batch_of_which_nothing_is_left_weighs_nothing_where_the_model_takes_weights(
-    model: str, parts: int, workspace: Workspace
-) -> None:
-    workspace.write("my_data.py", MY_DATA)
-    write_given_splits(workspace.folder / "pictures", per_class=(3, 1, 1))
-    config = pictures_config(cache="none", batch_size=1, max_bad_fraction=0.5, trainer={"max_epochs": 1})
-    lose = {"class_path": "my_data.Lose", "init_args": {"delete": ["pictures/train/reds/0.png"], "epoch": 0}}
-    callbacks = {"lose": lose, "note": {"class_path": "my_data.NoteBatches"}}
-    workspace.write("job.yaml", {**config, "model": {"class_path": f"my_data.{model}"}, "callbacks": callbacks})
-    result = workspace.run("fit", "-c", "job.yaml", "callbacks.checkpoint=null")
-    assert result.code == 0, result.err
-    notes = [json.loads(line) for line in (workspace.folder / "batches.jsonl").read_text().splitlines()]
-    assert len(notes) == 6
-    odd = [note for note in notes if len(note["shapes"]) == parts]
-    assert len(odd) == (6 if parts == 2 else 1)
-    assert all(note["shapes"][0] == [1, 3, 32, 32] for note in notes)
-    if parts == 3:
-        assert odd[0]["weights"] == [0]
+def _numbered(folder: Path) -> ImageFolder:
+    """Images of 12 shades for training and 4 for validation, whose red channel is their number times 10."""
+    for split, count in (("train", 12), ("val", 4)):
+        for number in range(count):
+            path = folder / split / ("reds", "blues")[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40, 40), (10 * number, 0, 0)).save(path)
+    data = ImageFolder(str(folder), image_size=32, batch_size=2, num_workers=0, augment=False, cache="none")
+    data.setup("fit")
+    return data
+
+
+def _reds(loader: Any) -> list[list[int]]:
+    return [[int(image[0, 16, 16]) // 10 for image in batch[0]] for batch in loader if len(batch) == 2]
+
+
+def test_a_training_image_that_vanishes_is_replaced_by_the_next_of_the_epochs_order(tmp_path: Path) -> None:
+    data = _numbered(tmp_path)
+    order = [red for batch in _reds(data.train_dataloader()) for red in batch]
+    assert sorted(order) == [*range(12)]
+    for lost in (order[3], order[4], order[11]):
+        (tmp_path / "train" / ("reds", "blues")[lost % 2] / f"{lost}.png").unlink()
+    batches = _reds(data.train_dataloader())
+    assert [len(batch) for batch in batches] == [2] * 6
+    replaced = [*order[:3], order[5], order[5], *order[5:11], order[0]]
+    assert [red for batch in batches for red in batch] == replaced
+    assert [Path(defect.name).stem for defect in data.defects.take_noted()] == [str(order[at]) for at in (3, 4, 11)]
+
+
+def test_an_image_that_vanishes_before_its_evaluation_is_left_out(tmp_path: Path) -> None:
+    data = _numbered(tmp_path)
+    (tmp_path / "val" / "reds" / "0.png").unlink()
+    assert sorted(map(len, _reds(data.val_dataloader()))) == [1, 2]
+    assert sorted(red for batch in _reds(data.val_dataloader()) for red in batch) == [1, 2, 3]
+    for path in (tmp_path / "val").glob("*/*.png"):
+        path.unlink()
+    with pytest.raises(DataError, match=r"neither this sample nor any other of its batch of 2 could be read"):
+        _reds(data.val_dataloader())
 
 
 @pytest.mark.parametrize(
@@ -474,6 +492,16 @@ def test_a_folder_that_cannot_be_read_is_an_error_with_3(workspace: Workspace) -
     (workspace.folder / "pictures" / "train" / "reds").chmod(0o755)
     assert result.code == 3
     assert "pictures/train/reds" in result.err
+
+
+def test_fractions_that_given_splits_leave_without_effect_are_told(workspace: Workspace) -> None:
+    write_given_splits(workspace.folder / "pictures", per_class=(8, 3, 1))
+    shutil.rmtree(workspace.folder / "pictures" / "test")
+    workspace.write("job.yaml", pictures_config(cache="none", trainer={"max_epochs": 1}))
+    assert "no effect" not in workspace.run("fit", "-c", "job.yaml").ok().err
+    result = workspace.run("fit", "-c", "job.yaml", "--data.test_fraction=0.25", "--data.val_fraction=0.25").ok()
+    (line,) = [line for line in result.err.splitlines() if "no effect" in line]
+    assert re.search(r"data\.init_args\.val_fraction and data\.init_args\.test_fraction: .*pictures: train, val", line)
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,46 @@ def test_a_killed_training_on_features_goes_on_to_the_same_weights(frozen: Froze
     assert_same_training(frozen.run("once"), frozen.run("killed"))
 
 
+COMPUTED = re.compile(r"features of the frozen backbone: (\d+) images, (\d+) found, (\d+) computed")
+
+
+def _computed(err: str) -> list[tuple[int, ...]]:
+    return [tuple(map(int, found)) for found in COMPUTED.findall(err)]
+
+
+def test_features_are_found_on_disk_by_the_next_fit(frozen: Frozen) -> None:
+    for extra, expected in (
+        (["--model.learning_rate=0.02"], [(24, 24, 0), (8, 8, 0)]),
+        (["--data.image_size=40"], [(24, 0, 24), (8, 0, 8)]),
+    ):
+        result = frozen.workspace.run("fit", "-c", "once.yaml", "--run.name=next", "--run.resume=never", *extra).ok()
+        assert sorted(_computed(result.err), reverse=True) == expected, result.err
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_features_that_a_killed_fit_has_computed_are_not_computed_again(num_workers: int, workspace: Workspace) -> None:
+    write_given_splits(workspace.folder / "pictures", per_class=(100, 1, 1))
+    config = pictures_config(augment=False, cache="none", num_workers=num_workers, image_size=160)
+    model = {"class_path": "ImageClassifier", "init_args": {"backbone": "resnet18", "freeze": "backbone"}}
+    workspace.write("job.yaml", {**config, "model": model, "trainer": {**config["trainer"], "max_epochs": 1}})
+
+    def has_computed() -> bool:
+        sizes = [
+            path.read_bytes()[-200:].count(1) for path in workspace.home.glob(".cache/lightkit/features/*.features")
+        ]
+        return any(32 <= num < 200 for num in sizes if num)
+
+    process = workspace.start("fit", "-c", "job.yaml", "--trainer.limit_val_batches=0")
+    process.wait_for(has_computed)
+    process.signal_group(signal.SIGKILL)
+    process.wait()
+    result = workspace.run("fit", "-c", "job.yaml", "--trainer.limit_val_batches=0").ok()
+    num, num_found, num_computed = _computed(result.err)[-1]
+    assert num == num_found + num_computed == 200
+    assert num_found >= 32
+    assert num_computed
+
+
 def test_a_checkpoint_of_a_training_on_features_is_that_of_a_training_on_images(frozen: Frozen) -> None:
     states = [load_checkpoint(frozen.run(name) / "checkpoints" / "last.ckpt") for name in ("once", "each_step")]
     shapes = [{key: tuple(value.shape) for key, value in state["state_dict"].items()} for state in states]

@@ -8,7 +8,7 @@ import pytest
 
 from lightkit.data.fashion_mnist import FashionMNIST
 from lightkit.data.image_folder import ImageFolder
-from lightkit.data.image_settings import check_arguments
+from lightkit.data.image_module import check_arguments
 from lightkit.data.tables.module import Table
 from lightkit.errors import ConfigError
 

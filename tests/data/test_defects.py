@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.data.skipped_samples import Defect, Defects
+from lightkit.data.bad_samples import Defect, Defects
 
 
 @pytest.fixture(autouse=True)
@@ -95,46 +95,6 @@ def test_what_the_worker_and_the_training_process_note_is_given_once() -> None:
     assert sorted(named(defects.take_noted())) == ["a", "b"]
     in_a_worker(defects, "a", "b", "c")
     assert named(defects.take_noted()) == ["c"]
-
-
-@pytest.fixture(params=["read-only", "full", "none"])
-def unwritable(request: pytest.FixtureRequest, spools: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Defects, str]:
-    """Defects that have no place for a file, and why."""
-    if request.param == "full":
-        write = os.write
-        monkeypatch.setattr(os, "write", lambda file, content: write(file, content if file == 2 else content[:5]))
-        return Defects(), "No space left on device"
-    (spools / "file").write_text("")
-    with monkeypatch.context() as patched:
-        if request.param == "read-only":
-            patched.setattr("tempfile.tempdir", str(spools / "file"))  # which also root cannot write to
-            return Defects(), "Not a directory"
-        patched.setattr("tempfile.gettempdir", _no_temporary_folder)
-        return Defects(), "No such file or directory"
-
-
-def _no_temporary_folder() -> str:
-    raise FileNotFoundError("No usable temporary directory found")
-
-
-def test_where_no_temporary_file_can_be_written_the_training_process_still_lists_its_own(
-    unwritable: tuple[Defects, str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    defects, _ = unwritable
-    defects.note(Defect("a", "gone"))
-    assert named(defects.take_noted()) == ["a"]
-    assert capfd.readouterr().err == ""
-
-
-def test_a_worker_that_cannot_write_says_so_once(
-    unwritable: tuple[Defects, str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    defects, reason = unwritable
-    in_a_worker(defects, "a\n\udcff", "b", "c")
-    assert defects.take_noted() == []
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("warning: a\\n\\udcff is left out (gone). ")
-    assert line.endswith(f" cannot be written ({reason}): make room there, or set TMPDIR")
 
 
 class Failing(Dataset[torch.Tensor]):

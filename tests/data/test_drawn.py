@@ -95,7 +95,7 @@ def test_too_few_images_are_refused() -> None:
 
 
 def _arrays(data: DrawnFlowers, split: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    photos = data.catalogue.splits[split]  # type: ignore[index]
+    photos = data.index.splits[split]  # type: ignore[index]
     images = [np.asarray(Image.open(photo.path).resize((size, size)), dtype=np.float32) / 255 for photo in photos]
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2), torch.tensor([photo.label for photo in photos])
 

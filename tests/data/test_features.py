@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,6 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lightkit.data import ImageFolder
-from lightkit.data.frozen_features import FeatureRows, Features
 from lightkit.data.image_sources import Encoded
 from lightkit.models import ImageClassifier
 
@@ -56,8 +56,9 @@ class Seen(Callback):
 
 
 @pytest.fixture
-def fit(make_images: Callable[..., Path], tmp_path: Path) -> Fit:
+def fit(make_images: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
     root = make_images(*NAMES)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def run(
         features: str = "auto", *, ckpt_path: Path | None = None, callbacks: tuple[Callback, ...] = (),
@@ -193,20 +194,6 @@ def test_who_does_something_with_images_gets_images_and_they_are_kept_decoded(
     assert "decoded each time" not in caplog.text
 
 
-def test_nothing_is_kept_after_the_fit(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    forgotten: list[dict[str, FeatureRows]] = []
-    forget = Features.forget
-
-    def noted(self: Features) -> None:
-        forgotten.append(dict(getattr(self, "_rows", {})))
-        forget(self)
-
-    monkeypatch.setattr(Features, "forget", noted)
-    fit(max_epochs=1)
-    assert set(forgotten[-1]) == {"train", "val"}
-    assert all(rows.missing(range(4)) == [0, 1, 2, 3] for rows in forgotten[-1].values())
-
-
 @pytest.mark.parametrize(
     ("data", "model", "says"),
     [
@@ -223,21 +210,29 @@ def test_what_cannot_be_kept_is_told_to_who_asked_for_it(
     assert f"model.init_args.features: once {says}" in caplog.text
 
 
-def test_features_that_would_not_fit_in_memory_are_not_kept(
+def test_features_for_which_the_disk_has_no_room_are_not_kept(
     fit: Fit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightkit.data.frozen_features.available_memory_bytes", lambda: 40_000)
+    monkeypatch.setattr("lightkit.data.frozen_features.make_room", lambda *_, **__: 0)
     seen = fit(max_epochs=2)
     assert seen.inputs == {(3, 32, 32)}
-    assert seen.kept == "memory"  # the photos
-    assert "would take 13.4 kB, and there are 10 kB for it" in caplog.text
+    assert re.search(r"computed at each step, as there is no room for .* kB in .*lightkit/features", caplog.text)
+
+
+def test_computing_features_is_told_every_ten_seconds(
+    fit: Fit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightkit.data.progress._LINE_EVERY_S", 0.0)
+    with caplog.at_level("INFO"):
+        fit(max_epochs=1)
+    assert re.search(r"data: \d+ of \d+ features computed", caplog.text)
 
 
 class Breaks(Callback):
     """Breaks an image of training after the scan, and puts it back at the end."""
 
     def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
-        self.path = trainer.datamodule.catalogue.splits["train"][5].path  # type: ignore[attr-defined]
+        self.path = trainer.datamodule.index.splits["train"][5].path  # type: ignore[attr-defined]
         self.content = self.path.read_bytes()
         self.path.write_bytes(b"no image")
 

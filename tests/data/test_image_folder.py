@@ -132,15 +132,15 @@ def test_validation_can_be_left_out(make_images: Any) -> None:
         data.setup("validate")
 
 
-def test_an_image_that_vanishes_is_left_out_of_its_batch_and_noted(make_images: Any) -> None:
+def test_an_image_that_vanishes_is_replaced_in_training_left_out_elsewhere_and_noted(make_images: Any) -> None:
     data = folder(make_images(*PLAIN), batch_size=64)
     data.setup("fit")
     loaders: tuple[tuple[Split, Any], ...] = (("train", data.train_dataloader()), ("val", data.val_dataloader()))
     for split, loader in loaders:
-        gone = data.catalogue.splits[split][0].path
+        gone = data.index.splits[split][0].path
         gone.unlink()
         (batch,) = loader
-        assert len(batch[1]) == len(batch[0]) == data.catalogue.counts[split] - 1
+        assert len(batch[1]) == len(batch[0]) == data.index.counts[split] - (split == "val")
         assert [(defect.name, defect.reason) for defect in data.defects.take_noted()] == [
             (str(gone), "No such file or directory")
         ]
@@ -153,7 +153,7 @@ def test_an_image_that_vanishes_before_its_prediction_is_an_error_that_names_it(
 ) -> None:
     data = folder(make_images(*PLAIN), num_workers=num_workers)
     data.setup("predict")
-    gone = data.catalogue.splits["test"][1].path
+    gone = data.index.splits["test"][1].path
     gone.unlink()
     with pytest.raises(
         DataError, match=f"^{gone}: this image cannot be decoded \\(No such file or directory\\)"
@@ -200,11 +200,10 @@ def test_how_workers_and_memory_are_used_is_said_by_the_config(make_images: Any)
     ],
     ids=["cache", "augment"],
 )
-def test_a_second_fit_keeps_what_the_first_has_decided(
+def test_what_has_no_effect_is_told_at_the_start_of_a_fit(
     make_images: Any, caplog: pytest.LogCaptureFixture, options: dict[str, Any], says: str
 ) -> None:
     data = folder(make_images(*PLAIN), cache="none", **options)
     with caplog.at_level("INFO", "lightkit.data"):
-        data.setup("fit")
         data.setup("fit")
     assert caplog.messages == [says]

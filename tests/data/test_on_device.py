@@ -13,10 +13,9 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor, nn
 
 from lightkit.data import ImageFolder
-from lightkit.data.image_dataset import Sample, make_batch
+from lightkit.data.image_dataset import stack_images
 from lightkit.data.image_sources import Encoded
 from lightkit.data.sampler import SampleKey
-from lightkit.data.skipped_samples import Defects
 from lightkit.data.transforms import EvalView, normalised, preprocessing_of
 from lightkit.images.reading import read_rgb
 
@@ -81,10 +80,9 @@ def folder(root: Path) -> ImageFolder:
 def test_evaluation_is_to_the_last_bit_what_the_preprocessing_makes(photos: Path) -> None:
     preprocessing = preprocessing_of(96)
     paths = sorted(photos.glob("*/*.jpg"))[::40]
-    samples = [Sample(Encoded(path), 0, str(path)) for path in paths]
-    keys = [SampleKey(index, 0) for index in range(len(paths))]
-    batch = make_batch(samples, EvalView(preprocessing), keys, seed=0, defects=Defects())
-    images, _ = normalised(batch, preprocessing, None)
+    view = EvalView(preprocessing)
+    batch = stack_images([view(Encoded(path), 0, SampleKey(0, 0)) for path in paths])
+    images = normalised(batch, preprocessing, None)
     assert images.is_contiguous()
     for image, path in zip(images, paths, strict=True):
         assert np.array_equal(image.numpy(), preprocessing(read_rgb(path))), path

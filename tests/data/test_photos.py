@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from lightkit import runs
+from lightkit.data.bad_samples import Defect
 from lightkit.data.image_index import ImageIndex, index_images
-from lightkit.data.skipped_samples import Defect
 from lightkit.data.splits import content_digest
 from lightkit.errors import ConfigError, DataError
 from lightkit.runs.bad_images import BadImage, BadImageList

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from lightkit.data.image_folder import ImageFolder
-from lightkit.data.image_sources import Box, Decoded, Encoded, PhotoPixels, Pixels, Unreadable
+from lightkit.data.image_sources import Box, Decoded, Encoded, PhotoPixels, Pixels
 from lightkit.errors import DataError
 from lightkit.images.reading import UnreadableImageError, read_rgb
 
@@ -104,25 +104,12 @@ def test_bytes_are_called_by_their_name() -> None:
         Encoded(b"no image", name="table, row 7").whole()
 
 
-@pytest.mark.parametrize("ask", ["size", "cropped", "whole"])
-def test_what_is_known_to_be_unreadable_says_so_whatever_is_asked(ask: str) -> None:
-    pixels = Unreadable("table, row 7", "null")
-    asks = {
-        "size": lambda: pixels.size,
-        "cropped": lambda: pixels.cropped(Box(0, 0, 1, 1), (1, 1)),
-        "whole": pixels.whole,
-    }
-    with pytest.raises(UnreadableImageError, match=r"table, row 7: this image cannot be decoded \(null\)") as raised:
-        asks[ask]()
-    assert raised.value.reason == "null"
-
-
 def test_a_split_of_files_gives_what_the_untransformed_split_gives(make_images: Callable[..., Path]) -> None:
     data = ImageFolder(
         str(make_images(*(f"{name}/{number}.png" for name in "ab" for number in range(8)))), test_fraction=0
     )
     data.setup("fit")
-    source, untransformed = PhotoPixels(data.catalogue.splits["train"]), data.untransformed("train")
+    source, untransformed = PhotoPixels(data.index.splits["train"]), data.untransformed("train")
     assert len(source) == len(untransformed) > 0
     for index in range(len(source)):
         image, label = untransformed[index]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from lightkit.data.image_dataset import ImageSamples, Sample, make_batch, num_read
-from lightkit.data.image_sources import Decoded, Encoded, Pixels, Unreadable
+from lightkit.data.bad_samples import Defects
+from lightkit.data.image_dataset import ImageSamples, stack_labels
+from lightkit.data.image_sources import Decoded, Encoded, Pixels
 from lightkit.data.loader import eval_loader, train_loader
-from lightkit.data.sampler import SampleKey
-from lightkit.data.skipped_samples import Defects
+from lightkit.data.sampler import SampleKey, epoch_order
 from lightkit.data.transforms import EvalView, TrainView, preprocessing_of
 from lightkit.errors import DataError
 from lightkit.images.reading import UnreadableImageError
@@ -39,6 +40,9 @@ class Numbered:
 
     def name(self, index: int) -> str:
         return f"image {index}"
+
+    def digest(self) -> str:
+        return ""
 
 
 def colour(value: int) -> Decoded:
@@ -76,47 +80,6 @@ def test_what_cannot_be_read_is_left_out_of_its_batch_and_told() -> None:
     assert told(defects) == [("image 0", "gone"), ("image 7", "not an image in any format that Pillow knows")]
 
 
-def test_in_place_of_a_batch_of_nothing_another_sample_stands_with_weight_0() -> None:
-    defects = Defects()
-    samples = ImageSamples(Numbered(9, bad=[0, 1]), VIEW, seed=0, defects=defects)
-    images, labels, weights = batch = samples.__getitems__([0, 1])
-    assert (len(images), torch.unique(images).tolist(), weights.tolist()) == (1, labels.tolist(), [0])
-    assert labels.item() not in (0, 1)
-    assert num_read(batch) == 0
-    assert all(torch.equal(part, again) for part, again in zip(batch, samples.__getitems__([0, 1]), strict=True))
-    assert [name for name, _ in told(defects)] == ["image 0", "image 1"]
-
-
-@pytest.mark.parametrize(
-    ("indices", "sizes"),
-    [((4,), 1), ((4, 5), 2), ((0, 1, 4), 2), ((0, 1), 2), ((0,), 1)],
-    ids=["one", "two", "one of three", "none of two", "none of one"],
-)
-def test_in_training_a_batch_of_several_keeps_two_samples(indices: tuple[int, ...], sizes: int) -> None:
-    batch = ImageSamples(Numbered(9, bad=[0, 1]), TrainView(8), seed=0, defects=Defects()).__getitems__(indices)
-    assert len(batch[0]) == len(batch[1]) == sizes
-    assert num_read(batch) == len({*indices} - {0, 1})
-    if len(batch) == 3:
-        assert batch[2].tolist() == [float(label in indices) for label in batch[1].tolist()]
-
-
-def test_weights_of_0_that_the_data_say_are_samples_that_were_read() -> None:
-    samples = [Sample(colour(1), 1, "a", 0.0), Sample(colour(2), 2, "b", 1.0)]
-    batch = make_batch(samples, VIEW, [SampleKey(0, 0), SampleKey(1, 0)], seed=0, defects=Defects())
-    assert num_read(batch) == 2
-
-
-def test_where_no_sample_can_be_read_there_is_a_blank_image_of_weight_0() -> None:
-    defects = Defects()
-    batch = ImageSamples(Numbered(9, bad=range(9)), VIEW, seed=0, defects=defects).__getitems__([0, 1])
-    assert [(part.shape, part.dtype) for part in batch] == [
-        ((1, 3, 8, 8), torch.uint8), ((1,), torch.int64), ((1,), torch.float32)
-    ]  # fmt: skip
-    assert not any(part.any() for part in batch)
-    assert num_read(batch) == 0
-    assert len(told(defects)) == 2
-
-
 @pytest.mark.parametrize("index", [2, 5], ids=["early", "late"])
 def test_where_rows_must_not_shift_it_is_an_error_that_names_the_file(index: int) -> None:
     samples = ImageSamples(Numbered(9, bad=[2], late=[5]), VIEW, seed=0, defects=None)
@@ -130,37 +93,36 @@ def test_one_sample_that_cannot_be_read_is_an_error() -> None:
         _ = ImageSamples(Numbered(9, bad=[2]), VIEW, seed=0, defects=Defects())[2]
 
 
-def test_weights_go_with_their_samples() -> None:
-    samples = [
-        Sample(colour(1), 1, "a", 0.5),
-        Sample(Unreadable("b", "null"), 2, "b", 9.0),
-        Sample(colour(3), 3, "c", None),
-    ]
+def test_in_training_it_is_replaced_by_the_next_of_the_epochs_order() -> None:
+    order = epoch_order(9, seed=0, epoch=2)
     defects = Defects()
-    _, labels, weights = make_batch(samples, VIEW, [SampleKey(index, 0) for index in range(3)], seed=0, defects=defects)
-    assert labels.tolist() == [1, 3]
-    assert weights.tolist() == [0.5, 1.0]
-    assert told(defects) == [("b", "null")]
+    samples = ImageSamples(Numbered(9, bad=order[4:6]), TrainView(8), seed=0, defects=defects)
+    _, labels = samples.__getitems__([SampleKey(index, 2) for index in order])
+    assert labels.tolist() == [*order[:4], order[6], order[6], *order[6:]]
+    assert told(defects) == [(f"image {index}", "gone") for index in order[4:6]]
+
+
+@pytest.mark.parametrize("view", [VIEW, TrainView(8)], ids=["evaluation", "training"])
+def test_where_no_sample_can_be_read_it_is_an_error(view: Any) -> None:
+    samples = ImageSamples(Numbered(9, bad=range(9)), view, seed=0, defects=Defects())
+    with pytest.raises(UnreadableImageError, match="image 3: neither this sample nor any other of its"):
+        samples.__getitems__([3, 4])
 
 
 def test_labels_that_are_no_whole_numbers_are_floats() -> None:
-    samples = [Sample(colour(1), 1.5, "a"), Sample(colour(2), 2, "b")]
-    _, labels = make_batch(samples, VIEW, [SampleKey(0, 0), SampleKey(1, 0)], seed=0, defects=Defects())
-    assert (labels.dtype, labels.tolist()) == (torch.float32, [1.5, 2.0])
+    assert stack_labels([1.5, 2]).dtype == torch.float32
+    assert stack_labels([1, 2]).dtype == torch.int64
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_loaders_give_every_readable_sample_once_and_tell_of_the_others(num_workers: int) -> None:
+def test_loaders_read_every_readable_sample_and_note_the_others(num_workers: int) -> None:
     defects = Defects()
-    samples = ImageSamples(Numbered(23, bad=[4], late=[11, 12, 13, 14]), VIEW, seed=0, defects=defects)
-    expected = sorted(set(range(23)) - {4, 11, 12, 13, 14})
-    for make in (train_loader, eval_loader):
-        found = [
-            label
-            for batch in make(samples, batch_size=4, seed=0, num_workers=num_workers)
-            for label in batch[1].tolist()
-            if len(batch) == 2
-        ]
-        assert sorted(found) == expected
-    assert sorted(name for name, _ in told(defects)) == [f"image {index}" for index in (11, 12, 13, 14, 4)]
+    bad = [4, 11, 12, 14]
+    for make, view in ((train_loader, TrainView(8)), (eval_loader, VIEW)):
+        samples = ImageSamples(Numbered(23, bad=bad), view, seed=0, defects=defects)
+        batches = list(make(samples, batch_size=4, seed=0, num_workers=num_workers))
+        found = [label for _, labels in batches for label in labels.tolist()]
+        assert set(found) == set(range(23)) - {*bad}
+        assert len(found) == (23 if view is not VIEW else 19)
+    assert sorted(defects.collect()) == sorted(f"image {index}" for index in bad)

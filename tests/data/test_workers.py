@@ -19,13 +19,10 @@ from lightkit.data import loader
 from lightkit.data.loader import (
     Ahead,
     ahead_that_fits,
-    chosen_num_workers,
+    choose_num_workers,
     local_ranks,
-    num_batches_of,
-    num_workers_for,
     worker_options,
 )
-from lightkit.errors import ConfigError
 
 MB = 1_000_000
 
@@ -48,32 +45,9 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "expected"),
-    [
-        ({"cores": 1, "ranks": 1, "device": "cpu", "is_cached": False}, 0),
-        ({"cores": 2, "ranks": 1, "device": "cpu", "is_cached": False}, 1),
-        ({"cores": 2, "ranks": 1, "device": "cpu", "is_cached": True}, 0),
-        ({"cores": 2, "ranks": 2, "device": "cpu", "is_cached": False}, 0),
-        ({"cores": 64, "ranks": 1, "device": "cpu", "is_cached": False}, 1),
-        ({"cores": 1, "ranks": 1, "device": "cuda", "is_cached": False}, 1),
-        ({"cores": 8, "ranks": 1, "device": "cuda", "is_cached": False}, 7),
-        ({"cores": 8, "ranks": 4, "device": "cuda", "is_cached": False}, 1),
-        ({"cores": 96, "ranks": 1, "device": "cuda", "is_cached": False}, 16),
-        ({"cores": 96, "ranks": 8, "device": "xla", "is_cached": False}, 11),
-        ({"cores": 96, "ranks": 1, "device": "cuda", "is_cached": True}, 4),
-        ({"cores": 8, "ranks": 1, "device": "cuda", "is_cached": False, "num_batches": 3}, 3),
-        ({"cores": 8, "ranks": 1, "device": "cuda", "is_cached": False, "num_batches": 1}, 0),
-    ],
-    ids=str,
-)
-def test_the_number_follows_from_cores_ranks_device_cache_and_batches(machine: dict[str, Any], expected: int) -> None:
-    assert num_workers_for(**machine) == expected
-
-
-@pytest.mark.parametrize(
     ("asked", "num_batches", "expected", "says"),
     [
-        (3, None, 3, "data: 3 worker processes load (num_workers: 3)"),
+        (3, 3, 3, "data: 3 worker processes load (num_workers: 3)"),
         (3, 9, 3, "data: 3 worker processes load (num_workers: 3)"),
         (3, 1, 1, "data: 1 worker process loads (3 set, batches for 1)"),
         (0, 9, 0, "data: the training process loads (num_workers: 0)"),
@@ -81,22 +55,20 @@ def test_the_number_follows_from_cores_ranks_device_cache_and_batches(machine: d
     ids=["any", "many batches", "few batches", "none"],
 )
 def test_what_is_asked_for_is_taken_and_told_once(
-    asked: int, num_batches: int | None, expected: int, says: str, caplog: pytest.LogCaptureFixture
+    asked: int, num_batches: int, expected: int, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     training: Any = Training()
     with caplog.at_level(logging.INFO, "lightkit.data"):
         for _ in range(2):
-            assert chosen_num_workers(asked, trainer=training, is_cached=True, num_batches=num_batches) == expected
+            chosen = choose_num_workers(
+                asked, trainer=training, is_cached=True, num_samples=4 * num_batches - 3, batch_size=4
+            )
+            assert chosen == expected
     assert caplog.messages == [says]
 
 
-def test_fewer_than_no_workers_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"data\.init_args\.num_workers: expected 0 or more, or auto, got -1"):
-        chosen_num_workers(-1, trainer=None, is_cached=False)
-
-
 def test_without_a_trainer_nobody_else_loads() -> None:
-    assert chosen_num_workers("auto", trainer=None, is_cached=False) == 0
+    assert choose_num_workers("auto", trainer=None, is_cached=False, num_samples=100, batch_size=4) == 0
 
 
 @pytest.mark.parametrize(
@@ -118,7 +90,7 @@ def test_the_number_chosen_is_told_once_a_trainer(
 ) -> None:
     with caplog.at_level(logging.INFO, "lightkit.data"):
         for _ in range(3):
-            chosen_num_workers("auto", trainer=training, is_cached=is_cached)
+            choose_num_workers("auto", trainer=training, is_cached=is_cached, num_samples=100, batch_size=4)
     assert caplog.messages == [says]
 
 
@@ -126,7 +98,7 @@ def test_the_number_chosen_is_told_once_a_trainer(
 def test_only_the_first_rank_tells(caplog: pytest.LogCaptureFixture) -> None:
     training: Any = Training(devices=2, ranks=2, rank=1)
     with caplog.at_level(logging.INFO, "lightkit.data"):
-        chosen_num_workers("auto", trainer=training, is_cached=False)
+        choose_num_workers("auto", trainer=training, is_cached=False, num_samples=100, batch_size=4)
     assert not caplog.records
 
 
@@ -174,12 +146,7 @@ def test_cores_that_slurm_binds_to_a_task_are_not_shared_out_again(
     if of_job is not None:
         monkeypatch.setenv("SLURM_CPUS_ON_NODE", of_job)
     training: Any = Training("cuda", devices=4, ranks=4)
-    assert chosen_num_workers("auto", trainer=training, is_cached=False) == expected
-
-
-def test_batches_are_counted_with_the_last_one() -> None:
-    training: Any = Training(ranks=2)
-    assert [num_batches_of(num, 4, training) for num in (0, 8, 9, 17)] == [0, 1, 2, 3]
+    assert choose_num_workers("auto", trainer=training, is_cached=False, num_samples=100, batch_size=4) == expected
 
 
 @pytest.mark.parametrize(
@@ -195,14 +162,18 @@ def test_batches_are_counted_with_the_last_one() -> None:
     ids=["plenty", "just enough", "less ahead", "fewer workers", "one", "none"],
 )
 def test_what_is_prepared_ahead_fits_into_the_shared_memory(
-    free_mb: int, expected: Ahead, caplog: pytest.LogCaptureFixture
+    free_mb: int, expected: Ahead, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ahead_that_fits(Ahead(4, 2), batch_bytes=10 * MB, free_bytes=free_mb * MB) == expected
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free_mb * MB))
+    assert ahead_that_fits(Ahead(4, 2), batch_bytes=10 * MB) == expected
     assert bool(caplog.messages) == (expected != Ahead(4, 2))
 
 
-def test_too_little_shared_memory_is_told_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
-    ahead_that_fits(Ahead(4, 2), batch_bytes=10 * MB, ranks=2, free_bytes=100 * MB)
+def test_too_little_shared_memory_is_told_with_what_to_do(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100 * MB))
+    ahead_that_fits(Ahead(4, 2), batch_bytes=10 * MB, ranks=2)
     assert caplog.messages == [
         "data: /dev/shm has 100 MB free, batches of 2 processes ready at a time would take up to 360 MB; 1 worker "
         "process loads, 1 ahead instead. Give the container more (docker run --shm-size=2g), or lower "

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.models.classes import agree, of_data, usable
+from lightkit.models.network import agree, of_data, usable
 
 
 @pytest.mark.parametrize(

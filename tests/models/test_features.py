@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +11,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from lightkit.models import ImageClassifier
-from lightkit.models.features import FrozenFeatures, fuse_batch_norms, logits_of
-from tests.models.test_folding import Norms
+from lightkit.models.features import FrozenFeatures, logits_of
 
 
 class OwnForward(ImageClassifier):
@@ -76,7 +73,7 @@ def test_the_head_makes_the_same_logits(model_of: Callable[..., ImageClassifier]
     assert features.example((64, 64)) is not None
     (head,) = model._head_names
     with torch.no_grad():
-        torch.testing.assert_close(logits_of(model._network, head, features.of(images)), model(images))
+        torch.testing.assert_close(logits_of(model._network, head, features.compute(images)), model(images))
 
 
 def test_asking_changes_nothing(model_of: Callable[..., ImageClassifier]) -> None:
@@ -86,7 +83,7 @@ def test_asking_changes_nothing(model_of: Callable[..., ImageClassifier]) -> Non
     state = torch.get_rng_state()
     features = features_of(model)
     features.example((32, 32))
-    features.of(torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
+    features.compute(torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), state)
@@ -132,84 +129,6 @@ def test_others_have_none(
     assert model_of(kind, **settings).frozen_features() is None
 
 
-def test_the_key_is_another_for_other_weights_and_none_where_some_are_trained(
-    model_of: Callable[..., ImageClassifier],
-) -> None:
-    model = model_of()
-    features = features_of(model)
-    key = features.key()
-    with torch.no_grad():
-        model._heads()[0].bias.add_(1)  # type: ignore[operator]
-        assert features.key() == key
-        next(model._network.parameters()).add_(1)
-    assert features.key() not in (key, None)
-    next(model._network.parameters()).requires_grad = True
-    assert features.key() is None
-
-
-def test_of_a_network_that_is_not_looked_at_a_copy_without_batch_norms_is_computed(
-    model_of: Callable[..., ImageClassifier],
-) -> None:
-    model = model_of(backbone="mobilenet_v3_small")
-    features, images = features_of(model), torch.randn(4, 3, 64, 64)
-    features.key()
-    with Norms() as by_copy:
-        features.of(images)
-    with Norms() as by_copy_again:
-        features.of(images)
-    assert by_copy.num == 34  # of the network itself, once, with which the copy is compared
-    assert by_copy_again.num == 0
-    model.register_forward_hook(lambda *_: None)
-    looked_at = features_of(model)
-    looked_at.key()
-    with Norms() as by_network:
-        looked_at.of(images)
-    assert by_network.num == 34
-
-
-def test_a_copy_is_of_the_weights_that_are_there_and_goes_once_an_epoch_needs_none(
-    model_of: Callable[..., ImageClassifier],
-) -> None:
-    model = model_of(backbone="mobilenet_v3_small").eval()
-    features, images = features_of(model), torch.randn(4, 3, 64, 64)
-    features.key()
-    before = features.of(images)
-    copy = weakref.ref(features._fused)
-    with torch.no_grad():
-        model._network.get_parameter("features.0.0.weight").mul_(-1)
-    features.key()
-    (head,) = model._head_names
-    with torch.no_grad():
-        after = features.of(images)
-        torch.testing.assert_close(logits_of(model._network, head, after), model(images))
-    assert not torch.equal(after, before)
-    features.key()
-    features.key()
-    gc.collect()
-    assert copy() is None
-    assert features._fused is None
-
-
-def test_a_copy_that_gives_other_numbers_is_not_used(
-    model_of: Callable[..., ImageClassifier], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = model_of(backbone="mobilenet_v3_small").eval()
-    features, images = features_of(model), torch.randn(4, 3, 64, 64)
-
-    def wrong(network: nn.Module) -> nn.Module | None:
-        copy = fuse_batch_norms(network)
-        assert copy is not None
-        with torch.no_grad():
-            copy.get_parameter("features.0.0.weight").mul_(1.01)
-        return copy
-
-    monkeypatch.setattr("lightkit.models.features.fuse_batch_norms", wrong)
-    features.key()
-    (head,) = model._head_names
-    with torch.no_grad():
-        torch.testing.assert_close(logits_of(model._network, head, features.of(images)), model(images))
-
-
 class Twice(nn.Module):
     """Uses a convolution twice, before norms of its own."""
 
@@ -227,16 +146,6 @@ class Twice(nn.Module):
         return logits
 
 
-def test_a_copy_in_which_a_layer_has_taken_two_norms_is_not_used(model_of: Callable[..., ImageClassifier]) -> None:
-    model = model_of()
-    model.network, model._head_names = Twice().eval().requires_grad_(requires_grad=False), ("head",)
-    assert fuse_batch_norms(model.network) is not None
-    features = features_of(model)
-    features.key()
-    assert features.of(torch.randn(4, 3, 8, 8)).shape == (4, 3)
-    assert features._fused is None
-
-
 class ByDefault(nn.Module):
     """Takes another way through its layers where it is given a scale, as tracing does."""
 
@@ -250,22 +159,30 @@ class ByDefault(nn.Module):
         return logits
 
 
-def test_a_copy_that_cannot_be_computed_is_not_used(model_of: Callable[..., ImageClassifier]) -> None:
+def test_the_digest_is_another_for_other_weights_and_there_are_none_where_some_are_trained(
+    model_of: Callable[..., ImageClassifier],
+) -> None:
     model = model_of()
-    model.network, model._head_names = ByDefault().eval().requires_grad_(requires_grad=False), ("head",)
-    assert fuse_batch_norms(model.network) is not None
-    features, images = features_of(model), torch.randn(4, 3, 8, 8)
-    features.key()
-    assert features.of(images).shape == (4, 4)
-
-
-def test_a_copy_computes_float64_as_exactly(model_of: Callable[..., ImageClassifier]) -> None:
-    model = model_of(backbone="mobilenet_v3_small").eval().double()
-    features, images = features_of(model), torch.randn(4, 3, 64, 64, dtype=torch.float64)
-    features.key()
-    (head,) = model._head_names
+    features = features_of(model)
+    digest = features.digest()
     with torch.no_grad():
-        torch.testing.assert_close(
-            logits_of(model._network, head, features.of(images)), model(images), rtol=1e-9, atol=1e-9
-        )
-    assert features._fused is not None
+        model._heads()[0].bias.add_(1)  # type: ignore[operator]
+        assert features.digest() == digest
+        next(model._network.parameters()).add_(1)
+    assert features.digest() != digest
+    next(model._network.parameters()).requires_grad = True
+    assert not features.is_frozen()
+    assert features.example((32, 32)) is None
+
+
+@pytest.mark.parametrize("network", [Twice, ByDefault])
+def test_a_copy_without_batch_norms_that_gives_other_numbers_is_not_used(
+    model_of: Callable[..., ImageClassifier], network: type[nn.Module]
+) -> None:
+    model = model_of()
+    model.network, model._head_names = network().eval().requires_grad_(requires_grad=False), ("head",)
+    features, images = features_of(model), torch.randn(4, 3, 8, 8)
+    assert features.example((8, 8)) is not None
+    assert features._fused is None
+    with torch.no_grad():
+        torch.testing.assert_close(logits_of(model.network, "head", features.compute(images)), model(images))

@@ -11,7 +11,7 @@ from torchmetrics.functional.classification import (
     multiclass_recall,
 )
 
-from lightkit.models.scores import Scores, of_classification, of_regression
+from lightkit.models.metrics import Scores, of_classification, of_regression
 
 SIZES = [8, 8, 3]  # the last batch is smaller
 

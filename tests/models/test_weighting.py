@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightkit.models.classifier import ImageClassifier
+from lightkit.models.metrics import Scores, of_classification, of_regression, split_batch, weighted_mean
 from lightkit.models.regressor import Regressor
-from lightkit.models.scores import Scores, of_classification, of_regression
-from lightkit.models.weighting import parts_of, weighted_mean
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
@@ -78,9 +77,9 @@ def test_nothing_that_weighs_gives_a_loss_of_0_with_gradients_of_0() -> None:
 
 
 def test_a_batch_without_weights_counts_all_its_rows() -> None:
-    parts = parts_of(images(4))
-    assert parts.weights is None
-    assert len(parts.targets[parts.counted]) == 4
+    _, targets, weights = split_batch(images(4))
+    assert weights is None
+    assert len(targets) == 4
 
 
 @pytest.mark.parametrize(
@@ -157,16 +156,6 @@ def test_the_scales_of_a_regressor_are_of_the_rows_that_count() -> None:
         models.append(model)
     torch.testing.assert_close(models[0].input_mean, models[1].input_mean)
     torch.testing.assert_close(models[0].output_std, models[1].output_std)
-
-
-def test_batch_norm_learns_nothing_from_a_blank_batch() -> None:
-    module = classifier().train()
-    before = {name: value.clone() for name, value in module.state_dict().items() if "running" in name}
-    module._step("train", only_blank(images(4)))
-    assert before
-    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
-    module._step("train", images(4))
-    assert not all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
 
 
 def test_a_batch_of_one_image_trains_where_its_features_are_a_single_pixel() -> None:

@@ -31,7 +31,7 @@ from pyarrow import types
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lightkit.data.skipped_samples import Defect
+from lightkit.data.bad_samples import Defect
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.columns import (
     Columns,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 import torch
@@ -15,11 +14,11 @@ from pytorch_lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from lightkit.data.image_dataset import STANDS_IN, Batch, Sample, make_batch, num_read, stand_ins
+from lightkit.data.bad_samples import Defects, read_samples
+from lightkit.data.image_dataset import Batch, stack_images
 from lightkit.data.image_sources import Encoded
 from lightkit.data.loader import (
     Ahead,
-    CountedBatches,
     Pinning,
     ahead_that_fits,
     count_in_fractions,
@@ -30,12 +29,11 @@ from lightkit.data.loader import (
     worker_options,
 )
 from lightkit.data.sampler import Position, SampleKey, position_of, tell_of_changes
-from lightkit.data.skipped_samples import Defect, Defects
 from lightkit.data.splits import Split
 from lightkit.data.tables.batch_plan import BatchKey, BatchRows
 from lightkit.data.tables.index import Index, Row
 from lightkit.data.transforms import View
-from lightkit.errors import DataError
+from lightkit.images.reading import UnreadableImageError
 
 __all__ = [
     "BatchMaker",
@@ -55,7 +53,7 @@ __all__ = [
     "train_table_loader",
 ]
 
-_NUM_TRIED = 4
+Sample = TypeVar("Sample")
 
 
 class BatchMaker(Protocol):
@@ -66,10 +64,10 @@ class BatchMaker(Protocol):
         """Size of a row in a batch."""
 
     def __call__(self, rows: Sequence[Row], keys: Sequence[SampleKey], /) -> Batch:
-        """Make the batch; a blank row of weight 0 if no row can be used.
+        """Make the batch; a blank row of weight 0 if there are no rows.
 
         Raises:
-            DataError: If a row cannot be used, and none may be left out.
+            DataError: If no row can be used, or a row cannot and none may be left out.
         """
 
 
@@ -97,15 +95,16 @@ class ImageBatches:
 
         A third element, weights float32 ``(batch,)``, is there if rows have some.
         """
-        rows, keys = _usable_rows(rows, keys, self.defects)
         if not rows:
             blank = torch.zeros(1, 3, *self.view.size, dtype=torch.uint8)
-            return blank, _stack_labels([0], are_values=self.are_values), torch.tensor([STANDS_IN])
-        samples = [
-            Sample(Encoded(row.image or b"", name=row.name), row.label or 0, row.name, row.weight) for row in rows
-        ]
-        images, labels, *weights = make_batch(samples, self.view, keys, seed=self.seed, defects=self.defects)
-        return (images, _stack_labels(labels.tolist(), are_values=self.are_values), *weights)
+            return blank, _stack_labels([0], are_values=self.are_values), torch.zeros(1)
+
+        def read(row: Row, key: SampleKey) -> Tensor:
+            return self.view(Encoded(row.image or b"", name=row.name), self.seed, key)
+
+        found = _read_rows(rows, keys, read, self.defects, replaces=self.view.for_training)
+        labels = _stack_labels_and_weights([row for row, _ in found], are_values=self.are_values)
+        return stack_images([image for _, image in found]), *labels
 
 
 class FeatureBatches:
@@ -130,34 +129,42 @@ class FeatureBatches:
 
         A third element, weights float32 ``(batch,)``, is there if rows have some.
         """
-        rows, _ = _usable_rows(rows, keys, self.defects)
         if not rows:
-            return (
-                torch.zeros(1, *self.shape),
-                _stack_labels([0], are_values=self.are_values),
-                torch.tensor([STANDS_IN]),
-            )
-        features = torch.from_numpy(np.stack([np.asarray(row.features, dtype=np.float32) for row in rows]))
-        labels = _stack_labels([row.label or 0 for row in rows], are_values=self.are_values)
-        if all(row.weight is None for row in rows):
-            return features, labels
-        weights = [1.0 if row.weight is None else row.weight for row in rows]
-        return features, labels, torch.tensor(weights, dtype=torch.float32)
+            return torch.zeros(1, *self.shape), _stack_labels([0], are_values=self.are_values), torch.zeros(1)
+
+        def read(row: Row, key: SampleKey) -> np.ndarray[Any, Any]:  # noqa: ARG001
+            return np.asarray(row.features, dtype=np.float32)
+
+        found = _read_rows(rows, keys, read, self.defects, replaces=False)
+        features = torch.from_numpy(np.stack([row_features for _, row_features in found]))
+        return features, *_stack_labels_and_weights([row for row, _ in found], are_values=self.are_values)
 
 
-def _usable_rows(
-    rows: Sequence[Row], keys: Sequence[SampleKey], defects: Defects | None
-) -> tuple[Sequence[Row], Sequence[SampleKey]]:
-    """Leave out rows that could be used when the table was opened, and cannot be now."""
-    if all(row.defect is None for row in rows):
-        return rows, keys
-    for row in rows:
+def _read_rows(
+    rows: Sequence[Row], keys: Sequence[SampleKey], read: Callable[[Row, SampleKey], Sample], defects: Defects | None,
+    *, replaces: bool,
+) -> list[tuple[Row, Sample]]:  # fmt: skip
+    """Read rows, see `read_samples`; in training a bad row is replaced by the next good one of its batch."""
+
+    def read_place(place: int) -> Sample:
+        row = rows[place]
         if row.defect is not None:
-            if defects is None:
-                raise DataError(f"{row.name}: {row.defect}. The table has changed since it was opened: start again.")
-            defects.note(Defect(row.name, row.defect))
-    kept = [number for number, row in enumerate(rows) if row.defect is None]
-    return [rows[number] for number in kept], [keys[number] for number in kept]
+            message = f"{row.name}: {row.defect}. The table has changed since it was opened: start again."
+            raise UnreadableImageError(message, reason=row.defect)
+        return read(row, keys[place])
+
+    found = read_samples(
+        range(len(rows)), read_place, name=lambda place: rows[place].name, defects=defects,
+        replacements=(lambda place: (*range(place + 1, len(rows)), *range(place))) if replaces else None,
+    )  # fmt: skip
+    return [(rows[place], sample) for place, sample in found]
+
+
+def _stack_labels_and_weights(rows: Sequence[Row], *, are_values: bool) -> tuple[Tensor, ...]:
+    labels = _stack_labels([row.label or 0 for row in rows], are_values=are_values)
+    if all(row.weight is None for row in rows):
+        return (labels,)
+    return labels, torch.tensor([1.0 if row.weight is None else row.weight for row in rows], dtype=torch.float32)
 
 
 def _stack_labels(labels: Sequence[float], *, are_values: bool) -> Tensor:
@@ -188,8 +195,7 @@ class TableBatches(Dataset[Batch]):
                 raise IndexError(key)
             key = BatchKey(key, epoch=0, num_lanes=1, buffer_rows=self.buffer_rows)
         rows, places = self.rows.rows(key), self.rows.places(key)
-        batch = self.make_batch(rows, [SampleKey(place, key.epoch) for place in places])
-        return _replace_blank(batch, self.rows, self.make_batch, SampleKey(key.number, key.epoch))
+        return self.make_batch(rows, [SampleKey(place, key.epoch) for place in places])
 
 
 class TableRows(Dataset[Any]):
@@ -207,7 +213,7 @@ class TableRows(Dataset[Any]):
         return self.rows.plan.num_rows
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Read one row, without its weight; a blank one if it cannot be decoded and may be left out."""
+        """Read one row, without its weight."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         inputs, labels, *_ = self.make_batch([self.rows.at(index)], [SampleKey(index, 0)])
@@ -216,25 +222,12 @@ class TableRows(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Read a batch; torch's loader calls this method if there is one."""
         rows = [self.rows.at(index) for index in indices]
-        batch = self.make_batch(rows, [SampleKey(index, 0) for index in indices])
-        return _replace_blank(batch, self.rows, self.make_batch, SampleKey(indices[0], 0))
+        return self.make_batch(rows, [SampleKey(index, 0) for index in indices])
 
     @staticmethod
     def collate(batch: Batch) -> Batch:
         """Return a batch as it is: for a loader's ``collate_fn``."""
         return batch
-
-
-def _replace_blank(batch: Batch, rows: BatchRows[Row], make_batch: BatchMaker, key: SampleKey) -> Batch:
-    """Give a batch as it is, or in place of a blank one a row that can be used, still of weight 0."""
-    if num_read(batch):
-        return batch
-    others = copy.copy(rows)  # with nothing open, so that the batches after this one are read on
-    for place in stand_ins(rows.plan.num_rows, key, seed=0)[:_NUM_TRIED]:
-        other = make_batch([others.at(place)], [key])
-        if num_read(other):
-            return other[0], other[1], torch.tensor([STANDS_IN])
-    return batch
 
 
 class TableImages:
@@ -362,10 +355,6 @@ class TableLoader(DataLoader[Any]):
 
     order: BatchOrder
     """The order of its batches, also if Lightning has put another in its place."""
-    num_seen = 0
-    """Rows of all batches that were given since `forget_counts`, those that were left out counted."""
-    num_left_out = 0
-    """Those of them that could not be read."""
 
     def state_dict(self) -> dict[str, int]:
         """Return what decides which rows a batch has."""
@@ -390,22 +379,6 @@ class TableLoader(DataLoader[Any]):
         order.resumed_cut = (state["num_lanes"], state["shuffle_buffer"])
         now = {name: value for name, value in self.state_dict().items() if name not in ("num_lanes", "shuffle_buffer")}
         tell_of_changes(state, now)
-
-    def __iter__(self) -> Any:
-        order, batches = self.sampler, super().__iter__()
-        if not isinstance(order, BatchOrder):
-            return batches
-        return CountedBatches(batches, self.count, first=order.start.batches)
-
-    def forget_counts(self) -> None:
-        """Count from 0 again."""
-        self.num_seen = self.num_left_out = 0
-
-    def count(self, number: int, batch: Any) -> None:
-        """Count the rows of a batch that was given."""
-        size = self.order.plan.size(number)
-        self.num_seen += size
-        self.num_left_out += size - num_read(batch)
 
 
 def table_loader(

@@ -13,10 +13,10 @@ from pytorch_lightning import LightningDataModule, Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
-from lightkit.data.image_settings import check_arguments, loading_of, seed_of, training_view_of, warn_unaugmented
+from lightkit.data.bad_samples import Defect, Defects, check_bad_samples
+from lightkit.data.image_module import check_arguments, loading_of, seed_of, training_view_of, warn_idle
 from lightkit.data.image_sources import Encoded
-from lightkit.data.loader import LabelledSource, refuse_left_out
-from lightkit.data.skipped_samples import Defect, Defects
+from lightkit.data.loader import LabelledSource
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import SPLITS, Index, Row, index_table
@@ -200,7 +200,7 @@ class Table(LightningDataModule):
             self.defects = Defects(index.defects)
             index.check_bad(on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction)
         if stage == "fit" and not self.augment:
-            warn_unaugmented(self, "crop_scale", "color_jitter", "rand_augment")
+            warn_idle(self, "crop_scale", "color_jitter", "rand_augment", why="data.init_args.augment: false")
         if stage == "fit" and self.on_bad_image == "error" and self.index.columns.image:
             _check_images(self.index, trainer=self.trainer)
         needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
@@ -431,7 +431,8 @@ class Table(LightningDataModule):
 
     def _refuse_bad_epoch(self) -> None:
         if self._training is not None:
-            refuse_left_out([self._training], what="rows", max_fraction=self.max_bad_fraction, trainer=self.trainer)
+            num_rows, max_fraction = self.index.counts["train"], self.max_bad_fraction
+            check_bad_samples(self.defects, num_rows, what="rows", max_fraction=max_fraction, trainer=self.trainer)
 
 
 def _make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made:

@@ -23,8 +23,8 @@ import torch
 from pyarrow import fs
 from torch.utils.data import DataLoader
 
-from lightkit.data.image_dataset import STANDS_IN, Batch, num_read
-from lightkit.data.image_settings import seed_of, training_view_of
+from lightkit.data.image_dataset import Batch
+from lightkit.data.image_module import seed_of, training_view_of
 from lightkit.data.sampler import Position, SampleKey, position_of, stable_seed, tell_of_changes
 from lightkit.data.splits import Split
 from lightkit.data.tables.index import Index
@@ -248,8 +248,6 @@ class _PetastormLoader:
 
     batch_sampler = None
     """Lightning asks every object with a `sampler`."""
-    num_seen = num_left_out = 0
-    """Rows of all row groups that were read since `forget_counts`, and those of them that could not be decoded."""
 
     def __init__(
         self,
@@ -320,10 +318,6 @@ class _PetastormLoader:
             self._num_threads,
         )
 
-    def forget_counts(self) -> None:
-        """Count from 0 again."""
-        self.num_seen = self.num_left_out = 0
-
     def close(self) -> None:
         """End the threads of a reader that was not read to its end."""
         if self._open is not None:
@@ -353,10 +347,8 @@ class _PetastormLoader:
         finally:
             reader.stop()
             reader.join()
-            self.num_seen += sum(seen for seen, _ in rows.counts)
-            self.num_left_out += sum(left_out for _, left_out in rows.counts)
         for _ in range(max(given, position.batches), len(self)):
-            yield last[0][:1], last[1][:1], torch.tensor([STANDS_IN])
+            yield last[0][:1], last[1][:1], torch.zeros(1)
 
     def _read(self, reader: Any, rows: _RowsToTensors, epoch: int) -> Iterator[Batch]:
         with warnings.catch_warnings():
@@ -458,8 +450,6 @@ class _RowsToTensors:
         self._index, self._make_batch, self._place, self._epoch = index, make_batch, snapshot.place, epoch
         self._schema = pa.schema([snapshot.schema.field(name) for name in index.columns.of_a_sample])
         self.errors: list[Exception] = []
-        self.counts: list[tuple[int, int]] = []
-        """Of each row group: rows that were to be used, and those of them that were left out."""
 
     def __call__(self, frame: Any) -> Any:
         """Give columns `_FIELDS` for the rows that can be used; the index has listed the others."""
@@ -477,7 +467,6 @@ class _RowsToTensors:
         except (DataError, UnreadableImageError) as error:
             self.errors.append(error)
             return pd.DataFrame({name: [] for name in _FIELDS})
-        self.counts.append((len(rows), len(rows) - num_read(made)))
         inputs, labels, *given = (tensor.contiguous().numpy() for tensor in made)
         weights = given[0] if given else np.ones(len(labels), np.float32)
         return pd.DataFrame({"inputs": list(inputs), "labels": labels.reshape(-1), "weights": weights})

@@ -9,13 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from lightkit.data.image_dataset import num_read
+from lightkit.data.bad_samples import Defects
 from lightkit.data.sampler import SampleKey
-from lightkit.data.skipped_samples import Defects
 from lightkit.data.tables.batch_plan import BatchRows
 from lightkit.data.tables.index import Row
-from lightkit.data.tables.loader import FeatureBatches, ImageBatches, TableBatches, TableRows
-from lightkit.data.transforms import EvalView, preprocessing_of
+from lightkit.data.tables.loader import FeatureBatches, ImageBatches, TableRows
+from lightkit.data.transforms import EvalView, TrainView, preprocessing_of
 from lightkit.errors import DataError
 from lightkit.images.reading import UnreadableImageError
 
@@ -48,8 +47,8 @@ def test_what_cannot_be_decoded_is_left_out_with_its_label_and_weight() -> None:
 
 
 @pytest.mark.parametrize("are_values", [False, True], ids=["classes", "values"])
-@pytest.mark.parametrize("rows", [[], [row(1, broken=True)]], ids=["no row", "none that can be read"])
-def test_a_batch_of_nothing_is_one_blank_row_of_weight_0(rows: list[Row], are_values: bool) -> None:
+def test_a_batch_of_no_row_is_one_blank_row_of_weight_0(are_values: bool) -> None:
+    rows: list[Row] = []
     images, labels, weights = assembling(Defects(), are_values=are_values)(rows, KEYS[: len(rows)])
     assert images.shape == (1, 3, 7, 7)
     assert not images.any()
@@ -57,22 +56,17 @@ def test_a_batch_of_nothing_is_one_blank_row_of_weight_0(rows: list[Row], are_va
     assert weights.tolist() == [0]
 
 
-@pytest.mark.parametrize("kind", ["ranks", "one process"])
-@pytest.mark.parametrize("num_bad", [0, 2, 3], ids=["all good", "some", "none"])
-def test_in_place_of_a_blank_row_one_of_the_others_stands_with_weight_0(kind: str, num_bad: int) -> None:
-    stored = BatchRows(
-        [(0, 3)], lambda _, start: iter([row(n, broken=n < num_bad) for n in range(start, 3)]), batch_size=1
-    )
-    made = assembling(Defects())
-    batches: TableBatches | TableRows = TableRows(stored, made)
-    if kind == "ranks":
-        batches = TableBatches(stored, made, buffer_rows=1)
-    found = [batches[n] if isinstance(batches, TableBatches) else batches.__getitems__([n]) for n in range(3)]
-    assert [num_read(batch) for batch in found] == [int(n >= num_bad) for n in range(3)]
-    for number, batch in enumerate(found):
-        assert len(batch) == (3 if number < num_bad else 2)
-        expected = {number} if number >= num_bad else {0} if num_bad == 3 else {2}
-        assert {int(batch[1])} == set(batch[0].flatten().tolist()) == expected
+def test_in_training_the_next_good_row_of_the_batch_is_in_the_place_of_a_bad_one() -> None:
+    rows = [row(number, broken=number < 2, weight=number) for number in range(3)]
+    defects = Defects()
+    images, labels, weights = ImageBatches(TrainView(7), seed=0, defects=defects)(rows, KEYS)
+    assert images[:, 0, 0, 0].tolist() == labels.tolist() == weights.tolist() == [2, 2, 2]
+    assert [defect.name for defect in defects.take_noted()] == ["row 0", "row 1"]
+
+
+def test_a_batch_of_which_no_row_can_be_read_is_an_error() -> None:
+    with pytest.raises(UnreadableImageError, match="row 0: neither this sample nor any other of its batch of 2"):
+        assembling(Defects())([row(0, broken=True), row(1, broken=True)], KEYS[:2])
 
 
 def test_features_keep_their_shape() -> None:
@@ -107,6 +101,5 @@ def test_a_row_without_a_label_that_there_was_is_left_out_and_not_of_class_0(kin
     defects = Defects()
     assert made(defects)(rows, KEYS[:2])[1].tolist() == [1]
     assert [(found.name, found.reason) for found in defects.take_noted()] == [("row 6", "no label")]
-    assert made(Defects())(rows[1:], KEYS[:1])[2].tolist() == [0]
     with pytest.raises(DataError, match=r"row 6: no label\. The table has changed since it was opened"):
         made(None)(rows, KEYS[:2])

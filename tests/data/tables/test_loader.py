@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -163,24 +162,8 @@ def test_other_data_than_the_checkpoint_had_is_told(
     assert bool(caplog.text) == bool(says)
 
 
-def test_rows_that_were_left_out_are_counted() -> None:
-    class Holey(FeatureBatches):
-        def __call__(self, rows: Any, keys: Any) -> Any:
-            return super().__call__([row for row in rows if row.label % 10], keys)
-
-    rows = BatchRows(list(UNEVEN.items()), read, batch_size=8, seed=1)
-    batches = TableBatches(rows, Holey((1,), are_values=True), buffer_rows=24)
-    loader = table_loader(batches, seed=0, shuffle_buffer=24, for_training=True)
-    assert sum(len(batch[0]) for batch in loader) == 90
-    assert (loader.num_seen, loader.num_left_out) == (101, 11)
-    loader.forget_counts()
-    loader.order.resume(epoch=0, batches=12)
-    list(loader)
-    assert loader.num_seen == 5
-
-
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_rows_of_weight_0_are_not_left_out_also_alone_in_their_batches(workers: int) -> None:
+def test_rows_of_weight_0_are_given_also_alone_in_their_batches(workers: int) -> None:
     def weighted(name: int, start: int) -> Iterator[Row]:
         return (row._replace(weight=float(row.label or 0) % 2) for row in read(name, start))
 
@@ -188,13 +171,11 @@ def test_rows_of_weight_0_are_not_left_out_also_alone_in_their_batches(workers: 
     batches = TableBatches(rows, FeatureBatches((1,), are_values=True), buffer_rows=24)
     loader = table_loader(batches, seed=0, shuffle_buffer=24, for_training=True, num_workers=workers)
     assert sum(float(weights) for *_, weights in loader) == 50
-    assert (loader.num_seen, loader.num_left_out) == (101, 0)
 
 
-def test_a_rank_without_a_row_has_left_none_out() -> None:
+def test_a_rank_without_a_row_has_a_batch() -> None:
     loader = loader_of(rank=0, world_size=5, groups={1: 1, 3: 3})
     assert len(list(loader)) == 1
-    assert (loader.num_seen, loader.num_left_out) == (0, 0)
 
 
 def test_a_bare_number_is_a_batch_of_the_first_epoch() -> None:

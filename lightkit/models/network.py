@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightkit.errors import ConfigError
 from lightkit.models import pretrained
 from lightkit.models.backbones import build, check_name, image_size_of, subnetworks_of_head
-from lightkit.models.classes import agree, numbered, of_data, usable
 
-__all__ = ["ClassNetwork"]
+__all__ = ["ClassNetwork", "agree", "of_data", "spare_single_pixels", "usable"]
 
 _Self = TypeVar("_Self", bound="ClassNetwork")
 if TYPE_CHECKING:
@@ -204,7 +205,97 @@ class ClassNetwork(_Module):
     on_validation_start = on_test_start = on_predict_start = load_weights
 
 
+@contextmanager
+def spare_single_pixels(network: nn.Module, batch_size: int) -> Iterator[None]:
+    """Within it a BatchNorm takes the statistics that it has for features of a single pixel of a single sample.
+
+    They have no spread of their own, which is an error in torch; the last batch of an epoch may be of one sample. A
+    SyncBatchNorm is left alone: the other processes wait for it.
+    """
+
+    def spare(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if inputs[0].numel() == inputs[0].shape[1]:
+            norm.eval()
+
+    norms = [
+        module
+        for module in (network.modules() if batch_size == 1 else ())
+        if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm) and module.training
+    ]
+    hooks = [norm.register_forward_pre_hook(spare) for norm in norms]
+    try:
+        yield
+    finally:
+        for norm, hook in zip(norms, hooks, strict=True):
+            hook.remove()
+            norm.train()
+
+
 _UNKNOWN_CLASSES = (
     "model.init_args.class_names: the classes are unknown: the data module has neither class_names nor num_classes. "
     "Expected one of them there, or class_names or num_classes of the model."
 )
+
+
+def numbered(num_classes: int) -> list[str]:
+    """Name classes by their labels, where nobody names them better."""
+    return [str(label) for label in range(num_classes)]
+
+
+def of_data(data: object) -> list[str] | None:
+    """Take the class names of a data module, or number them where it has a count alone; None where it has neither."""
+    if names := getattr(data, "class_names", None):
+        return [str(name) for name in names]
+    count = getattr(data, "num_classes", None)
+    return numbered(count) if isinstance(count, int) and count > 0 else None
+
+
+def usable(names: Sequence[str], num_classes: int | None) -> list[str]:
+    """Refuse names that cannot be the classes of a classifier.
+
+    Raises:
+        ConfigError: If there are fewer than two, some are equal, or the model was told another count.
+    """
+    names = list(names)
+    if len(names) < 2:
+        raise ConfigError(f"A classifier needs at least two classes; found {len(names)}: {', '.join(names)}.")
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ConfigError(f"Class names must differ; found more than once: {', '.join(twice)}.")
+    if num_classes not in (None, len(names)):
+        raise ConfigError(
+            f"model.init_args.num_classes is {num_classes}, and there are {len(names)} classes: {_shown(names)}. "
+            f"Leave num_classes out to take the data's."
+        )
+    return names
+
+
+def agree(names: Sequence[str], current: Sequence[str], *, by: str) -> list[str]:
+    """Check that two lists name the same classes in the same order; numbers agree with any names of their count.
+
+    Args:
+        names: As stored or set.
+        current: As the data or the model has them.
+        by: Who says ``names``, for the error.
+
+    Returns:
+        The one of the two that has names.
+
+    Raises:
+        ConfigError: If they do not agree.
+    """
+    names, current = list(names), list(current)
+    if len(names) == len(current) and numbered(len(names)) in (names, current):
+        return current if names == numbered(len(names)) else names
+    if names == current:
+        return names
+    same = sorted(names) == sorted(current)
+    raise ConfigError(
+        f"The classes of {by} are not those of the data{', but in another order' if same else ''}: "
+        f"{by} has {len(names)} ({_shown(names)}), the data {len(current)} ({_shown(current)}). "
+        f"Use the data that it was made for, or train a new model."
+    )
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

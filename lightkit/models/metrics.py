@@ -1,7 +1,8 @@
-"""Metrics of an epoch: updated each step, computed once an epoch."""
+"""Metrics of an epoch, updated each step and computed once an epoch; the weighted mean of a loss."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -10,10 +11,30 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
 
-__all__ = ["MeanLoss", "Scores", "Stage", "of_classification", "of_regression"]
+__all__ = ["MeanLoss", "Scores", "Stage", "of_classification", "of_regression", "split_batch", "weighted_mean"]
 
 Stage = Literal["train", "val", "test"]
 STAGES: tuple[Stage, ...] = ("train", "val", "test")
+
+
+def split_batch(batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Split ``(inputs, targets)`` or ``(inputs, targets, weights)``; without weights all samples weigh the same."""
+    inputs, targets, *weights = batch
+    return inputs, targets, weights[0] if weights else None
+
+
+def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
+    """Compute ``sum(weights * losses) / sum(weights)``; 0, with gradients of 0, where all weights are 0.
+
+    Args:
+        losses: ``(batch,)``.
+        weights: ``(batch,)``, at least 0.
+    """
+    weights = weights.to(losses.dtype)
+    total = weights.sum()
+    # where, for 0 times an infinite loss is not 0
+    weighted = torch.where(weights > 0, losses * weights, torch.zeros_like(losses)).sum()
+    return weighted / torch.where(total > 0, total, torch.ones_like(total))
 
 
 class MeanLoss(Metric):

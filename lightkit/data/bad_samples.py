@@ -1,0 +1,177 @@
+"""Samples that cannot be read: what a batch has in their place, how they are noted, and how many are too many.
+
+In training such a sample is replaced by the next one of the epoch's order that can be read, so that every batch has its
+size; that one counts twice in the means of the epoch. In validation and test, where it would count twice in the result,
+it is left out, and the batch is smaller. In predictions, whose rows stand beside the names of the files, it is an
+error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from pytorch_lightning import Trainer
+
+from lightkit.errors import DataError
+from lightkit.images.reading import UnreadableImageError
+
+__all__ = ["Defect", "Defects", "check_bad_samples", "read_samples"]
+
+K = TypeVar("K")
+R = TypeVar("R")
+
+
+class Defect(NamedTuple):
+    """An image or row that cannot be used.
+
+    Args:
+        name: Its path, or its table and row.
+        reason: Why, in a few words.
+    """
+
+    name: str
+    reason: str
+
+
+class Defects:
+    """Samples that a data module cannot use.
+
+    Copies in other processes, forked or pickled, note to the object of the process that made it: they append lines to a
+    temporary file, which that process removes. Appending needs no lock, which a killed process could leave held.
+
+    Args:
+        found: By the scan before training.
+    """
+
+    def __init__(self, found: Sequence[Defect] = ()) -> None:
+        self.found = list(found)
+        self.noted: dict[str, Defect] = {}
+        """By name, those that this process has noted or collected since the scan."""
+        self._spool = Path(tempfile.gettempdir(), f"lightkit-defects-{os.getpid()}-{secrets.token_hex(8)}")
+        self._owner: int | None = os.getpid()
+        self._num_bytes = self._num_taken = 0
+        weakref.finalize(self, _remove, self._spool, os.getpid())
+
+    def note(self, defect: Defect) -> None:
+        """Note a sample that cannot be read; in any process, once each."""
+        if defect.name in self.noted:
+            return
+        self.noted[defect.name] = defect
+        if os.getpid() != self._owner:
+            # on a line of its own, whatever a process that was killed has left
+            line = f"\n{json.dumps(defect)}\n".encode()
+            with self._spool.open("ab", buffering=0) as file:
+                file.write(line)
+
+    def collect(self) -> dict[str, Defect]:
+        """Add what other processes have noted to `noted`, and return all of it."""
+        with suppress(FileNotFoundError), self._spool.open("rb") as file:
+            file.seek(self._num_bytes)
+            content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]  # a line may be on its way
+            self._num_bytes += len(whole)
+            for line in whole.splitlines():
+                with suppress(ValueError):  # torn by a kill, or the empty one between two
+                    defect = Defect(*json.loads(line))
+                    self.noted.setdefault(defect.name, defect)
+        return self.noted
+
+    def take_noted(self) -> list[Defect]:
+        """Return those noted in this process or its workers since the last call."""
+        noted = [*self.collect().values()][self._num_taken :]
+        self._num_taken += len(noted)
+        return noted
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "noted": {}, "_owner": None, "_num_bytes": 0, "_num_taken": 0}
+
+
+def _remove(spool: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked worker that ends has a copy
+        spool.unlink(missing_ok=True)
+
+
+def read_samples(
+    keys: Sequence[K],
+    read: Callable[[K], R],
+    *,
+    name: Callable[[K], str],
+    defects: Defects | None,
+    replacements: Callable[[K], Iterable[K]] | None,
+) -> list[tuple[K, R]]:
+    """Read the samples of a batch.
+
+    Args:
+        keys: Of the samples; at least one.
+        read: Reads one, or raises `UnreadableImageError`.
+        name: The sample's name in lists and errors.
+        defects: Notes what cannot be read; None where that is an error.
+        replacements: In training, generates the keys that follow one in the epoch's order; None leaves out what cannot
+            be read.
+
+    Returns:
+        The keys and samples that were read, in order.
+
+    Raises:
+        UnreadableImageError: If a sample cannot be read and ``defects`` is None, or no sample can be read.
+    """
+    found: list[tuple[K, R]] = []
+    for key in keys:
+        num_found = len(found)
+        for candidate in chain([key], () if replacements is None else replacements(key)):
+            try:
+                found.append((candidate, read(candidate)))
+                break
+            except UnreadableImageError as error:
+                if defects is None:
+                    raise
+                defects.note(Defect(name(candidate), error.reason))
+        if replacements is not None and len(found) == num_found:
+            break
+    if not found:
+        raise UnreadableImageError(
+            f"{name(keys[0])}: neither this sample nor any other of "
+            f"{'its epoch' if replacements else f'its batch of {len(keys)}'} could be read. Repair or replace them; "
+            "bad_images.csv in the run folder lists them."
+        )
+    return found
+
+
+def check_bad_samples(
+    defects: Defects, num_samples: int, *, what: str, max_fraction: float, trainer: Trainer | None
+) -> None:
+    """Refuse to go on where too many samples could not be read since the scan; called by all ranks together.
+
+    Args:
+        defects: Of the data module.
+        num_samples: Number of samples that a stage reads, on all ranks.
+        what: Plural noun for the samples, such as images.
+        max_fraction: Share of them that may be bad.
+        trainer: Knows the ranks; without one there is this process alone.
+
+    Raises:
+        DataError: If more are.
+    """
+    names = set(defects.collect())
+    if trainer is not None and trainer.world_size > 1:  # a sample is in another rank's share in each epoch
+        num_noted = torch.tensor(float(len(names)), device=trainer.strategy.root_device)
+        if not trainer.strategy.reduce(num_noted, reduce_op="sum"):
+            return
+        of_ranks = [trainer.strategy.broadcast(names, src=rank) for rank in range(trainer.world_size)]
+        names = set().union(*of_ranks)
+    if len(names) > max_fraction * num_samples:
+        raise DataError(
+            f"{len(names)} of the {num_samples} {what} could not be read any more, more than "
+            f"data.init_args.max_bad_fraction ({max_fraction:.4g}) allows. Repair or replace them; bad_images.csv in "
+            "the run folder lists them."
+        )

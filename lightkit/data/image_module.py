@@ -1,0 +1,285 @@
+"""The data module of images, and the settings that it shares with tables."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+from pytorch_lightning import LightningDataModule, Trainer
+from torch.utils.data import DataLoader
+
+from lightkit.data.bad_samples import Defects
+from lightkit.data.frozen_features import ComputesFeatures, FeatureSamples, compute_features, find_frozen_backbone
+from lightkit.data.image_dataset import ImageSamples
+from lightkit.data.image_sources import PixelSource
+from lightkit.data.loader import (
+    Pinning,
+    ResumableLoader,
+    choose_num_workers,
+    eval_loader,
+    predict_loader,
+    train_loader,
+)
+from lightkit.data.sampler import global_seed
+from lightkit.data.splits import Split
+from lightkit.data.transforms import EvalView, TrainView, View, after_transfer, preprocessing_of
+from lightkit.errors import ConfigError
+from lightkit.images.preprocessing import Preprocessing
+
+__all__ = ["ImageModule", "check_arguments", "loading_of", "seed_of", "training_view_of", "warn_idle"]
+
+log = logging.getLogger("lightkit.data")
+
+
+class ImageModule(LightningDataModule):
+    """Loaders of images, and of the model's features where a frozen backbone computes the same ones in each epoch.
+
+    A subclass has the splits: it defines `counts`, `are_decoded` and `read_split`.
+
+    Args:
+        image_size: Side of the square images that the model gets, in pixels.
+        batch_size: Images of one batch on one process.
+        num_workers: Processes that load images, or `auto`.
+        augment: Whether training sees random crops.
+        crop_scale: Least and greatest share of an image's area that a random crop keeps.
+        color_jitter: Strength of random changes of colours, from 0 to 1.
+        rand_augment: Apply RandAugment in training.
+        seed: Decides order and augmentation; None is the run's seed_everything.
+        prefetch_factor: Batches that each worker prepares ahead.
+        persistent_workers: Keep the workers from epoch to epoch.
+        pin_memory: See `lightkit.data.loader.pins`.
+    """
+
+    def __init__(
+        self,
+        *,
+        image_size: int,
+        batch_size: int,
+        num_workers: int | Literal["auto"],
+        augment: bool,
+        crop_scale: tuple[float, float],
+        color_jitter: float,
+        rand_augment: bool,
+        seed: int | None,
+        prefetch_factor: int,
+        persistent_workers: bool,
+        pin_memory: Pinning,
+    ) -> None:
+        super().__init__()
+        check_arguments(
+            image_size=image_size, batch_size=batch_size, num_workers=num_workers, crop_scale=crop_scale,
+            color_jitter=color_jitter, prefetch_factor=prefetch_factor,
+        )  # fmt: skip
+        self.image_size, self.batch_size, self.num_workers = image_size, batch_size, num_workers
+        self.augment, self.crop_scale = augment, crop_scale
+        self.color_jitter, self.rand_augment, self.seed = color_jitter, rand_augment, seed
+        self.prefetch_factor = prefetch_factor
+        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
+        self.defects = Defects()
+        self._stage: str | None = None
+        self._backbone: tuple[Any, Any] | Literal["unknown"] | None = "unknown"
+        self._features: dict[Split, FeatureSamples | None] = {}
+
+    def setup(self, stage: str | None = None) -> None:
+        """Begin a stage."""
+        self._stage = stage
+        if stage == "fit":
+            self._backbone, self._features = "unknown", {}
+            if not self.augment:
+                warn_idle(self, "crop_scale", "color_jitter", "rand_augment", why="data.init_args.augment: false")
+
+    @property
+    def counts(self) -> dict[Split, int]:
+        """Number of images of each split."""
+        raise NotImplementedError
+
+    def read_split(self, split: Split, *, decoded: bool) -> PixelSource:
+        """Return the images of a split, those of a fit from where they are kept decoded if ``decoded``."""
+        raise NotImplementedError
+
+    @property
+    def are_decoded(self) -> bool:
+        """Whether images need no decoding."""
+        raise NotImplementedError
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Preparation of an image for the model, outside training."""
+        return preprocessing_of(self.image_size)
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
+        loader: ResumableLoader = self._load("train", training_view_of(self, self.preprocessing), train_loader)
+        return loader
+
+    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
+        """Return the validation split; no loader where there is none."""
+        loader: DataLoader[Any] = self._load("val", EvalView(self.preprocessing), eval_loader)
+        return loader if self.counts["val"] else []
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """Return the test split."""
+        loader: DataLoader[Any] = self._load("test", EvalView(self.preprocessing), eval_loader)
+        return loader
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """Return the test split if there is one, else the validation split; each image must be readable."""
+        source = self.read_split("test" if self.counts["test"] else "val", decoded=False)
+        samples = ImageSamples(source, EvalView(self.preprocessing), seed=seed_of(self), defects=None)
+        return predict_loader(samples, **self._loading)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
+        return after_transfer(self, batch, dataloader_idx, self.preprocessing)
+
+    def _load(self, split: Split, view: View, make_loader: Callable[..., Any]) -> Any:
+        if not self.counts[split]:
+            return None
+        if features := self._find_features(split, view):
+            return make_loader(features, **{**self._loading, "num_workers": 0})
+        source = self.read_split(split, decoded=True)
+        samples = ImageSamples(source, view, seed=seed_of(self), defects=self.defects)
+        return make_loader(samples, **self._loading)
+
+    def _find_features(self, split: Split, view: View) -> FeatureSamples | None:
+        """Return the features of a fit's split, computed the first time; None where the model needs images."""
+        if self.augment or self._stage != "fit" or self.trainer is None or split == "test":
+            return None
+        if self._backbone == "unknown":
+            self._backbone = find_frozen_backbone(
+                self, self.preprocessing.crop, num_images=self.counts["train"], batch_size=self.batch_size
+            )
+        if self._backbone is not None and split not in self._features:
+            backbone: ComputesFeatures
+            backbone, example = self._backbone
+            samples = ImageSamples(
+                self.read_split(split, decoded=False), view, seed=seed_of(self), defects=self.defects
+            )
+            loading = self._loading
+            self._features[split] = compute_features(
+                samples, backbone, example, preprocessing=self.preprocessing, trainer=self.trainer,
+                num_workers=loading["num_workers"], prefetch_factor=self.prefetch_factor,
+            )  # fmt: skip
+        return self._features.get(split)
+
+    @property
+    def _loading(self) -> dict[str, Any]:
+        return loading_of(self, num_samples=max(self.counts.values()), is_cached=self.are_decoded)
+
+
+class HasSeed(Protocol):
+    """A data module with a seed of its own, or none."""
+
+    seed: int | None
+
+
+class HasLoading(HasSeed, Protocol):
+    """A data module with the settings of loading and augmentation."""
+
+    batch_size: int
+    num_workers: int | Literal["auto"]
+    augment: bool
+    crop_scale: tuple[float, float]
+    color_jitter: float
+    rand_augment: bool
+    prefetch_factor: int
+    persistent_workers: bool
+    pin_memory: Pinning
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """The trainer, once there is one."""
+
+
+def seed_of(data: HasSeed) -> int:
+    """Return the seed of order and augmentation: the data module's own, else the run's."""
+    return global_seed() if data.seed is None else data.seed
+
+
+def training_view_of(data: HasLoading, preprocessing: Preprocessing) -> TrainView | EvalView:
+    """Return the view of training: random parts of images, or without augmentation what evaluation sees."""
+    if not data.augment:
+        return EvalView(preprocessing, for_training=True)
+    return TrainView(
+        preprocessing.crop[0], crop_scale=data.crop_scale, color_jitter=data.color_jitter,
+        rand_augment=data.rand_augment,
+    )  # fmt: skip
+
+
+def loading_of(data: HasLoading, *, num_samples: int, is_cached: bool) -> dict[str, Any]:
+    """Return the arguments of `train_loader` and its like.
+
+    Args:
+        data: The data module.
+        num_samples: Of the largest split.
+        is_cached: Whether a sample needs no decoding.
+    """
+    num_workers = choose_num_workers(
+        data.num_workers, trainer=data.trainer, is_cached=is_cached, num_samples=num_samples, batch_size=data.batch_size
+    )
+    return {
+        "batch_size": data.batch_size,
+        "num_workers": num_workers,
+        "prefetch_factor": data.prefetch_factor,
+        "persistent_workers": data.persistent_workers,
+        "pin_memory": data.pin_memory,
+        "seed": seed_of(data),
+        "trainer": data.trainer,
+    }
+
+
+def check_arguments(**given: Any) -> None:
+    """Refuse arguments of a data module that are out of their range.
+
+    Args:
+        given: Some of the arguments by name.
+
+    Raises:
+        ConfigError: For the first.
+    """
+    for name, value in given.items():
+        is_right, expected = _RANGES[name]
+        if not is_right(value):
+            raise ConfigError(f"data.init_args.{name}: expected {expected}, got {value}.")
+
+
+def warn_idle(data: object, *names: str, why: str) -> None:
+    """Warn of settings that differ from their defaults and have no effect.
+
+    Args:
+        data: The data module; its attributes bear the names of its arguments.
+        names: Of the settings.
+        why: The setting, or the data, with which they have no effect.
+    """
+    constructors = [vars(kind)["__init__"] for kind in reversed(type(data).__mro__) if "__init__" in vars(kind)]
+    defaults = {
+        parameter.name: parameter.default
+        for constructor in constructors
+        for parameter in inspect.signature(constructor).parameters.values()
+    }
+    values = {name: getattr(data, name) for name in names}
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    idle = [f"data.init_args.{name}" for name, value in plain.items() if value != defaults[name]]
+    if idle:
+        log.warning("%s: no effect with %s", " and ".join(idle), why)
+
+
+def _is_share_of_area(value: Sequence[float]) -> bool:
+    return len(value) == 2 and 0 < value[0] <= value[1] <= 1
+
+
+_COUNT: tuple[Callable[[Any], bool], str] = (lambda value: value >= 1, "1 or more")
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "image_size": _COUNT,
+    "batch_size": _COUNT,
+    "shuffle_buffer": _COUNT,
+    "num_workers": (lambda value: value == "auto" or value >= 0, "0 or more, or auto"),
+    "prefetch_factor": _COUNT,
+    "crop_scale": (_is_share_of_area, "two shares of the area, above 0 up to 1, the lower one first"),
+    "color_jitter": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
+    "max_bad_fraction": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
+    "cache_size": (lambda value: value is None or value >= 1, "a length of 1 or more, in pixels"),
+    "cache_limit_gb": (lambda value: value is None or value > 0, "more than 0"),
+}
