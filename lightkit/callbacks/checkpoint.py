@@ -44,6 +44,8 @@ class Checkpoint(ModelCheckpoint):
         save_last_every_n_steps: The same, counted in optimizer steps.
     """
 
+    _last_name = "last.ckpt"
+
     def __init__(
         self,
         monitor: str | None = "auto",
@@ -82,7 +84,7 @@ class Checkpoint(ModelCheckpoint):
     def last_path(self) -> Path:
         """Where `last.ckpt` is written; known after `setup`."""
         assert self.dirpath is not None
-        return Path(self.dirpath) / "last.ckpt"
+        return Path(self.dirpath) / self._last_name
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Fix the folder before anything is trained."""
@@ -194,6 +196,19 @@ class Checkpoint(ModelCheckpoint):
                 f"logged are {', '.join(sorted(logged)) or 'no metrics'}"
             )
         return False  # with `check_val_every_n_epoch`, the next validation is epochs away
+
+
+class ResumeCheckpoint(Checkpoint):
+    """Keep the newest state in `resume.ckpt`, behind a `ModelCheckpoint` of the user's that saves no `last`."""
+
+    _last_name = "resume.ckpt"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: it judges no epoch."""
+        return {}
+
+    def _can_judge(self, trainer: Trainer) -> bool:
+        return False
 
 
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:

@@ -560,9 +560,11 @@ class SummaryWriter:
             if monitor is not None and best is not None:
                 summary.best = {"monitor": monitor, "mode": mode, "value": best[monitor], "epoch": int(best["epoch"])}
             run = self._run
+            keepers = trainer.checkpoint_callbacks
+            last = next((path for each in keepers if (path := getattr(each, "last_model_path", ""))), "")
             paths = {
                 "best_checkpoint": Path(getattr(keeper, "best_model_path", "") or run.checkpoints / "best.ckpt"),
-                "last_checkpoint": Path(getattr(keeper, "last_model_path", "") or run.checkpoints / "last.ckpt"),
+                "last_checkpoint": Path(last or run.checkpoints / "last.ckpt"),
                 "config": run.config_path,
                 "manifest": run.manifest_path,
                 "events": run.events_path,

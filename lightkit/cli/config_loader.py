@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from lightkit import config, runs
@@ -25,11 +26,13 @@ __all__ = [
     "STAGES",
     "WITH_MODEL",
     "LoadedConfig",
+    "is_yaml_text",
     "limit_to_this_machine",
     "load_config",
     "options_of",
     "read_artefact_option",
     "resolve_settings",
+    "spawns",
 ]
 
 Takes = Literal["value", "switch", "optional"]
@@ -113,7 +116,7 @@ class LoadedConfig:
 
 def first_file_name(arguments: config.Arguments) -> str:
     """Return the name of the first config file without its suffix, or `default` where there is no file."""
-    return Path(arguments.files[0]).stem if arguments.files else "default"
+    return next((Path(file).stem for file in arguments.files if not is_yaml_text(file)), "default")
 
 
 def options_of(command: str) -> dict[str, Takes]:
@@ -132,6 +135,18 @@ def read_artefact_option(words: Sequence[str]) -> list[str]:
         else:
             read.append(word)
     return read
+
+
+def is_yaml_text(file: str) -> bool:
+    """Return whether the value of ``-c`` is YAML text in place of a file, as jsonargparse takes it."""
+    return file.lstrip().startswith("{") or "\n" in file
+
+
+def spawns(strategy: Any) -> bool:
+    """Return whether a trainer's strategy starts its processes by `torch.multiprocessing`, from within the trainer."""
+    arguments = strategy.get("init_args") if hasattr(strategy, "get") else None
+    name = (arguments or {}).get("start_method") if arguments is not None else strategy
+    return str(name).partition("_find_")[0] in ("spawn", "fork", "forkserver", "ddp_spawn", "ddp_fork", "ddp_notebook")
 
 
 def load_config(
@@ -167,34 +182,41 @@ def load_config(
         problems=problems,
     )
 
-    def resolve(defaults: dict[str, Any], below: Sequence[Path] = ()) -> config.Resolved:
-        return config.resolve(
-            [*below, *map(Path, arguments.files)],
-            flags=arguments.flags,
-            environ=environ,
-            defaults=defaults,
-            subcommand=command,
-            subcommands=subcommands,
-            class_sections=class_sections,
-            default_classes=NAMED_CLASSES,
-            problems=problems,
-        )
-
     if command == "predict" and not (arguments.files or "run" in arguments.options):
         arguments.options |= _find_run_of_weights(arguments)
-    if "run" in arguments.options:
-        base = _find_base_run(command, str(arguments.options["run"]), resolve({}).values.get("run") or {})
-        resolved = _drop_hidden_addresses(resolve({}, [base.config_path]))  # complete: needs no defaults
-        return LoadedConfig(arguments, resolved, base)
-    defaults = {section: _DEFAULT_ENTRIES[section] for section in default_entries}
-    resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
-    if "logger" in defaults:
-        values = resolved.values
-        trainer = values.get("trainer") or {}
-        in_trainer = isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
-        if not (values.get("logger") or in_trainer):
-            resolved = resolve(defaults)
-    return LoadedConfig(arguments, resolved, None)
+    with TemporaryDirectory(prefix="lightkit-") as folder:
+        files = []
+        for number, file in enumerate(arguments.files):
+            files.append(Path(folder, f"config-{number}.yaml") if is_yaml_text(file) else Path(file))
+            if is_yaml_text(file):
+                files[-1].write_text(file, encoding="utf-8")
+
+        def resolve(defaults: dict[str, Any], below: Sequence[Path] = ()) -> config.Resolved:
+            return config.resolve(
+                [*below, *files],
+                flags=arguments.flags,
+                environ=environ,
+                defaults=defaults,
+                subcommand=command,
+                subcommands=subcommands,
+                class_sections=class_sections,
+                default_classes=NAMED_CLASSES,
+                problems=problems,
+            )
+
+        if "run" in arguments.options:
+            base = _find_base_run(command, str(arguments.options["run"]), resolve({}).values.get("run") or {})
+            resolved = _drop_hidden_addresses(resolve({}, [base.config_path]))  # complete: needs no defaults
+            return LoadedConfig(arguments, resolved, base)
+        defaults = {section: _DEFAULT_ENTRIES[section] for section in default_entries}
+        resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
+        if "logger" in defaults:
+            values = resolved.values
+            trainer = values.get("trainer") or {}
+            in_trainer = isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
+            if not (values.get("logger") or in_trainer):
+                resolved = resolve(defaults)
+        return LoadedConfig(arguments, resolved, None)
 
 
 def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:

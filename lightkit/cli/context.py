@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +15,12 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit import config, runs
-from lightkit.cli.config_loader import STAGES, first_file_name, load_config, options_of, resolve_settings
+from lightkit.cli.config_loader import STAGES, first_file_name, load_config, options_of, resolve_settings, spawns
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.predict_options import check_predict_options
 from lightkit.cli.validation import validate
-from lightkit.config import Hardware
+from lightkit.config import Hardware, mistake
 from lightkit.config.secrets import find_masked_values
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
@@ -166,6 +166,7 @@ def load_context(
     subcommands: Sequence[str] = STAGES,
     default_entries: Sequence[str] = ("callbacks", "logger"),
     has_own_parser: bool = False,
+    own_options: Collection[str] = (),
     full: bool = False,
     machine: Machine | Literal["this"] | None = "this",
 ) -> RunContext:
@@ -182,6 +183,7 @@ def load_context(
         subcommands: All commands.
         default_entries: Sections that get a default entry: the checkpoint, and a logger where there is none.
         has_own_parser: Whether a script's own parser decides which keys there are.
+        own_options: Arguments of that parser, which come before lightkit's options of the same names.
         full: Whether jsonargparse is asked for more mistakes also where the schema describes every class.
         machine: Machine whose hardware the config must fit; None to check against none.
 
@@ -195,6 +197,7 @@ def load_context(
             command,
             words,
             problems,
+            options={name: takes for name, takes in options_of(command).items() if name not in own_options},
             class_sections=class_sections,
             subcommands=subcommands,
             default_entries=default_entries,
@@ -222,6 +225,10 @@ def load_context(
         base=loaded.base,
         watch=watch,
     )
+    strategy = (resolved.values.get("trainer") or {}).get("strategy") if command in STAGES else None
+    if not has_own_parser and spawns(strategy):
+        says = "trainer.strategy: its processes have no run folder; ddp trains the same and has one"
+        problems.add(mistake(says, resolved.origin_of("trainer.strategy")))
     with problems.noted():
         context.print_config = _parse_print_flags(options.get("print_config"))
     if command == "predict":

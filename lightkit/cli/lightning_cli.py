@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
+import re
 import sys
+import warnings
 from argparse import ArgumentError
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from glob import glob
+from importlib import import_module
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
+import yaml
 from jsonargparse import Namespace, set_dumper
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from lightning_fabric.utilities.rank_zero import rank_zero_warn
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.accelerators import XLAAccelerator
-from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from lightkit import config, runs
-from lightkit.cli.context import RunContext
+# The classes of these packages are known by their short names once they are imported.
+from lightkit import config, data, loggers, models, runs  # noqa: F401
+from lightkit.cli.config_loader import is_yaml_text, spawns
+from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.data_paths import check_data
-from lightkit.cli.lightning_errors import locate_lightning_error, unwrap_errors
-from lightkit.cli.parser import build_each_logger, parse_config
+from lightkit.cli.lightning_errors import explain_checkpoint_mismatch, locate_lightning_error, unwrap_errors
+from lightkit.cli.parser_errors import explain_exit_at_import, explain_parser_error, list_known_classes
 from lightkit.cli.predict_images import build_image_data, drop_limits
 from lightkit.cli.redaction import redact_tags
 from lightkit.cli.run_lifecycle import start_run
-from lightkit.cli.script_arguments import load_script_context
 from lightkit.cli.trainer_components import (
     build_components,
     build_computation,
@@ -37,18 +47,18 @@ from lightkit.cli.trainer_components import (
     set_devices,
     set_threads,
 )
-from lightkit.cli.trust import restrict_loading
 from lightkit.cli.validation import validate_signatures
 from lightkit.config.accelerator.keys import AcceleratorSettings
-from lightkit.config.loader import collect_errors
+from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.errors import ConfigError, DataChanged, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.launch import LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
 from lightkit.runs.resume import RunSettings
+from lightkit.runs.signals import SignalWatch
 
-__all__ = ["Checked", "LightkitCLI"]
+__all__ = ["Checked", "LightkitCLI", "restrict_loading"]
 
 # jsonargparse 4.53 writes init_args as YAML and reads them back: the text 7e2 without quotes, which comes back as a
 # number, and the default of Timer, which is an enumeration's where the argument is text, not at all.
@@ -79,59 +89,68 @@ class Checked(Exception):
 class LightkitCLI(LightningCLI):
     """A LightningCLI whose config comes in layers and whose runs are recorded.
 
-    In a script it takes the place of LightningCLI, with the same arguments: words of a command line, given or the
-    process's own, make a recorded run. With `run=False`, or with `args` as a dict or a namespace, it builds and trains
-    as LightningCLI does, and records nothing. `export` is one command more, which builds the model and the data only.
+    In a script it takes the place of LightningCLI, with the same arguments: a command line, given or the process's own,
+    makes a recorded run. With `run=False`, or with `args` as a dict or a namespace, it builds and trains as
+    LightningCLI does, and records nothing. `export` is one command more, which builds the model and the data only.
 
     Args:
         args: Positional arguments of LightningCLI.
         context: The invocation, where a command has loaded it already; None in a script.
-        kwargs: Keyword arguments of LightningCLI. LightningCLI's default `save_config_callback` is left out of a
-            recorded run, whose folder holds the config, unless `save_config_kwargs` say more than `overwrite`; its file
-            is `lightning_config.yaml` there. With `parser_kwargs={"exit_on_error": False}` a mistake raises
+        kwargs: Keyword arguments of LightningCLI. With `parser_kwargs={"exit_on_error": False}` a mistake raises
             `LightkitError`; otherwise it is printed on standard error and ends the process.
     """
 
     def __init__(self, *args: Any, context: RunContext | None = None, **kwargs: Any) -> None:
-        given = inspect.signature(LightningCLI).bind(*args, **kwargs)
-        given.apply_defaults()
-        arguments = given.arguments
         self.context = context
         self._is_script = context is None
-        self._script_stack = ExitStack()
-        stages = list(self.subcommands())
-        parser_kwargs = arguments["parser_kwargs"] or {}
-        exits = self._is_script and parser_kwargs.get("exit_on_error", True)
-        self._exports = context.command == _EXPORT if context is not None else self._asks_for_export(arguments, stages)
-        arguments["parser_kwargs"] = {**parser_kwargs, "exit_on_error": False}
+        self._is_recorded = False
+        self._ckpt_path: str | None = None
         if context is not None:
-            arguments["parser_kwargs"]["prog"] = "lightkit"  # not `__main__.py`
-            if not self._exports:  # one parser alone: each takes a third of a second
-                methods, stages = self.subcommands(), [context.command]
-                self.subcommands = lambda: {context.command: methods[context.command]}  # type: ignore[method-assign]
-        if self._exports:
-            arguments["run"] = False
-        elif arguments["run"]:
-            arguments["parser_kwargs"] |= {
-                stage: {**parser_kwargs.get(stage, {}), "exit_on_error": False} for stage in stages
-            }
-        with _exit_on_error() if exits else nullcontext(), self._script_stack:
-            super().__init__(**arguments)
-            if self._exports and self._is_script:
-                from lightkit.cli.model_export import export_model  # here: it loads what writes and proves exports
+            kwargs["save_config_callback"] = None  # the run folder has the config
+            command = "fit" if context.command == _EXPORT else context.command
+            methods = self.subcommands()[command]  # one parser alone: each takes a third of a second
+            self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
+        try:
+            with ExitStack() as self._script_stack:
+                super().__init__(*args, **kwargs)
+        except LightkitError as error:
+            if not (self._is_script and self.parser_kwargs.get("exit_on_error", True)):
+                raise
+            says = str(error)
+            if isinstance(error, DataChanged):
+                reason = says.removeprefix("begins a new run: ")
+                says, error = f"run.resume: {reason}, and --run.resume=never begins a new run", ConfigError()
+            print(f"error: {says}", file=sys.stderr)
+            raise SystemExit(error.exit_code) from error
 
-                assert self.context is not None
-                export_model(self.context, self.model, self.datamodule)
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the invocation out: a strategy that spawns processes pickles the parser, which knows this object."""
+        return {**vars(self), "context": None, "_script_stack": None}
 
-    @staticmethod
-    def _asks_for_export(arguments: dict[str, Any], stages: Sequence[str]) -> bool:
-        """Return whether a script's words name the command `export`, which its class may have itself."""
-        if not arguments["run"] or _EXPORT in stages or isinstance(arguments["args"], (dict, Namespace)):
-            return False
-        words = sys.argv[1:] if arguments["args"] is None else arguments["args"]
-        return next((word for word in words if word in (*stages, _EXPORT)), None) == _EXPORT
+    @property
+    def _exports(self) -> bool:
+        return self.context is not None and self.context.command == _EXPORT
 
     # -- the config ----------------------------------------------------------------------------------------------------
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Build a parser that raises its errors; they are explained where they are caught."""
+        prog = {} if self._is_script else {"prog": "lightkit"}  # not `__main__.py`
+        return super().init_parser(**{**prog, **kwargs, "exit_on_error": False})
+
+    def setup_parser(self, *args: Any) -> None:
+        """Build the parsers.
+
+        Raises:
+            ConfigError: If a script adds an argument with the name of one of lightkit's sections.
+        """
+        try:
+            super().setup_parser(*args)
+        except (ArgumentError, ValueError) as error:
+            name = re.search(rf"\b({'|'.join(_SECTIONS)})\b", str(error))
+            if name is None or not self._is_script:
+                raise
+            raise ConfigError(f"--{name[1]}: lightkit has sections of the names {', '.join(_SECTIONS)}") from error
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add lightkit's sections beside `seed_everything`."""
@@ -146,28 +165,19 @@ class LightkitCLI(LightningCLI):
             ConfigError: If anything in it is wrong.
             Checked: If only that was asked.
         """
-        if self.context is None and not isinstance(args, (dict, Namespace)):
-            words = list(sys.argv[1:] if args is None else args)
-            if words[:1] in (["-h"], ["--help"]):
-                parser.parse_args(words)  # prints the commands and ends the process
-            self.context = load_script_context(
-                words,
-                {_EXPORT: parser} if self._exports else getattr(self, "_subcommand_parsers", None),
-                parser_kwargs=self.parser_kwargs,
-                fixed=["model"] * (not self.subclass_mode_model) + ["data"] * (not self.subclass_mode_data),
-            )
-            self._script_stack.push(self.context.stack)
-        context = self.context
-        if context is None:
+        if self.context is None and isinstance(args, (dict, Namespace)):
             with _argument_errors():
                 super().parse_arguments(parser, args)
             return
+        context = self.context or self._load_script_context(parser, None if args is None else list(args))
         if context.options.get("trust"):
             context.stack.enter_context(runs.trusting())
-        command = [context.command] if context.command and not self._exports else []
+        parsers = getattr(self, "_subcommand_parsers", {})
+        command = [context.command if context.command in parsers else next(iter(parsers))] if context.command else []
         if context.passthrough:
             with _argument_errors():
                 parser.parse_args([*command, *context.passthrough])
+        context.resolved = _drop_default_checkpoint(context.resolved)
         parse = partial(self._parse, parser, command)
         try:
             self.config = parse(context.resolved)
@@ -180,30 +190,70 @@ class LightkitCLI(LightningCLI):
                 raise error.reworded(context.resolved.masked) from None
         if self.config is None:  # the rest of the config depends on a mistake that is reported already
             raise Checked
-        self._check_parsed(context, self.config[context.command] if command else self.config)
+        section = self.config[command[0]] if command else self.config
+        if command:
+            section["run"]["name"] = section["run"]["name"] or context.default_name
+            self._is_recorded = not self._exports and not spawns(section["trainer"].get("strategy"))
+        if context.print_config is not None and not context.only_checks:
+            parser = parsers[command[0]] if command else parser
+            for line in (parser.dump_header or ()) if self._is_script else ():
+                print(f"# {line}")
+            print(config.dump_yaml(self._dump(parser, section, context.print_config)), end="")
+            raise SystemExit(0)
+        if command and not context.inputs and context.print_config is None:  # images need none of the data
+            check_data(section.get("data"), context.resolved)
+        if context.only_checks:
+            raise Checked
+
+    def _load_script_context(self, parser: LightningArgumentParser, args: list[str] | None) -> RunContext:
+        """Load the context of a script from its command line and the defaults of its parsers."""
+        if args is not None and len(sys.argv) > 1:
+            rank_zero_warn(
+                "LightningCLI's args parameter is for Python code, and this process has a command line too: "
+                f"sys.argv[1:]={sys.argv[1:]}, args={args}"
+            )
+        words = list(sys.argv[1:] if args is None else args)
+        if words[:1] in (["-h"], ["--help"]):
+            parser.parse_args(words)  # prints the commands and ends the process
+        parsers = getattr(self, "_subcommand_parsers", {})
+        command, kwargs = "", self.parser_kwargs
+        files = _default_files(kwargs)
+        if parsers:
+            command, words = _find_command(words, parsers)
+            files += _default_files(kwargs.get(command, {}))
+        known = parsers.get(command) or next(iter(parsers.values()), parser)
+        fixed = ["model"] * (not self.subclass_mode_model) + ["data"] * (not self.subclass_mode_data)
+        self.context = context = load_context(
+            command,
+            [*files, *_join_values(words, known)],
+            SignalWatch(),
+            class_sections=[section for section in config.CLASS_SECTIONS if section not in fixed],
+            subcommands=[*LightningCLI.subcommands(), *parsers],
+            default_entries=(),
+            has_own_parser=True,
+            own_options={str(action.dest) for action in known._actions} - {*_SECTIONS, "ckpt_path", "print_config"},
+        )
+        context.resolved = drop_paths(context.resolved, {("subcommand",)})
+        if (path := context.ckpt_path) and path not in ("best", "last") and not Path(path).is_file():
+            self._ckpt_path, context.ckpt_path = path, None  # Lightning knows more places than files
+        self._script_stack.push(context.stack)
+        return context
 
     def _parse(self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved) -> Any:
         values = resolved.lightning().values
         values.pop("ckpt_path", None)  # `start_run` decides
         if self._exports and isinstance(trainer := values.get("trainer"), dict):
             values["trainer"] = {key: value for key, value in trainer.items() if key not in _TRAINING_HARDWARE}
-        known = self._subcommand_parsers[command[0]] if command else parser
-        return parse_config(parser, command, values, resolved, known=known)
-
-    def _check_parsed(self, context: RunContext, section: Namespace) -> None:
-        """Print or check the parsed config, where that is asked for, before anything is built."""
-        if context.command:
-            section["run"]["name"] = section["run"]["name"] or context.default_name
-        if context.print_config is not None and not context.only_checks:
-            parser = self._parser(None if self._exports or not context.command else context.command)
-            for line in (parser.dump_header or ()) if self._is_script else ():
-                print(f"# {line}")
-            print(config.dump_yaml(self._dump(parser, section, context.print_config)), end="")
-            raise SystemExit(0)
-        if context.command and not context.inputs and context.print_config is None:  # images need none of the data
-            check_data(section.get("data"), context.resolved)
-        if context.only_checks:
-            raise Checked
+        try:
+            # As a file's text: given as an object, `key+` in init_args would forget the signature's default.
+            return parser.parse_args([*command, "--config", config.dump_yaml(values)])
+        except ArgumentError as error:
+            known = self._subcommand_parsers[command[0]] if command else parser
+            keys = {str(action.dest) for action in known._actions} | {"callbacks", "logger"}
+            said = replace(resolved, subcommand=command[0]) if command else resolved
+            raise explain_parser_error(error, said, keys=keys, classes=list_known_classes()) from error
+        except SystemExit as end:
+            raise explain_exit_at_import(end, resolved) from end
 
     def _dump(self, parser: LightningArgumentParser, section: Namespace, flags: Sequence[str] = ()) -> dict[str, Any]:
         """Return the config as it is saved: in lightkit's form, with references in the place of secrets."""
@@ -214,7 +264,8 @@ class LightkitCLI(LightningCLI):
             skip_unset="skip_unset" in flags or "skip_null" in flags,
             skip_default="skip_default" in flags,
         )
-        values = {key: value for key, value in json.loads(text).items() if key not in _NOT_SAVED}
+        left_out = ("config",) if self._is_script else _NOT_SAVED
+        values = {key: value for key, value in json.loads(text).items() if key not in left_out}
         resolved = self.context.resolved
         return resolved.with_references(resolved.named(values))
 
@@ -227,7 +278,7 @@ class LightkitCLI(LightningCLI):
         device has put others in their place, so that the optimizer would train nothing.
         """
         context = self.context
-        if context is not None and self.subcommand is not None:
+        if context is not None and self._is_recorded:
             self.start_run(context, self.config[self.subcommand])
         automatic, self.auto_configure_optimizers = self.auto_configure_optimizers, False
         try:
@@ -235,17 +286,17 @@ class LightkitCLI(LightningCLI):
                 super().instantiate_classes()
         except ValueError as error:
             if context is not None and str(error).startswith("Not a valid subclass of Logger"):
-                build_each_logger(self.parser, self._get(self.config, "trainer.logger"), command=self.subcommand)
+                self._build_each_logger()
             raise
         self.auto_configure_optimizers = automatic
         if self._exports:
             return
-        if context is not None and self.subcommand is not None:
+        if context is not None and self._is_recorded:
             method = self.config_init[self.subcommand]  # the config itself keeps the user's value
-            if "weights_only" in method:
+            if "weights_only" in method and not (self._is_script and method["weights_only"] is None):
                 method["weights_only"] = restrict_loading(method["weights_only"])
-        if context is not None and context.inputs:
-            self.datamodule = build_image_data(context, self.model, self.datamodule, context.start)
+            if context.inputs:
+                self.datamodule = build_image_data(context, self.model, self.datamodule, context.start)
         on_xla = isinstance(self.trainer.accelerator, XLAAccelerator)
         if not on_xla and not is_overridden("configure_model", self.model):
             self._add_configure_optimizers_method_to_model(self.subcommand)
@@ -255,30 +306,43 @@ class LightkitCLI(LightningCLI):
     def start_run(self, context: RunContext, section: Namespace) -> None:
         """Start the run, and set the keys of the config that depend on it."""
         trainer = section["trainer"]
-        context.saved_config = self._dump(self._parser(self.subcommand), section)
+        saved = self._dump(self._parser(self.subcommand), section)
+        context.saved_config = {key: value for key, value in saved.items() if key not in _NOT_SAVED}
         seed = None if section["seed_everything"] is False else section["seed_everything"]
         settings = RunSettings(**section["run"].as_dict())
         start_run(context, settings, seed=seed, is_trial=bool(trainer.get("fast_dev_run")))
         set_threads(section["launch"]["threads"], context)
         set_devices(trainer, context)
         if "ckpt_path" in section:
-            section["ckpt_path"] = None if context.start.checkpoint is None else str(context.start.checkpoint)
-        if "default_root_dir" in trainer:
-            trainer["default_root_dir"] = trainer["default_root_dir"] or str(context.run.folder)
+            checkpoint = context.start.checkpoint
+            section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
         redact_tags(trainer.get("logger"), context.resolved)
-        if not self._is_script and self.subcommand in ("validate", "test"):  # else Lightning prints a table of its own
-            section["verbose"] = bool(context.resolved.values.get("verbose", False))
-        if not self._is_script and self.subcommand == "predict":  # they are written; kept, they would fill memory
-            section["return_predictions"] = False
+        if self._is_script and context.run.resumed:  # its own config is there
+            self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
+        if not self._is_script:
+            trainer["default_root_dir"] = trainer["default_root_dir"] or str(context.run.folder)
+            if self.subcommand in ("validate", "test"):  # else Lightning prints a table beside that of the bar
+                has_bar = trainer["enable_progress_bar"] is not False
+                section["verbose"] = bool(context.resolved.values.get("verbose", not has_bar))
+            if self.subcommand == "predict":  # they are written; kept, they would fill memory
+                section["return_predictions"] = False
         if context.inputs:
             drop_limits(trainer)
-        if self.save_config_callback is SaveConfigCallback and not set(self.save_config_kwargs) - {"overwrite"}:
-            self.save_config_callback = None
-        elif self.save_config_callback is not None:
-            accepted = inspect.signature(self.save_config_callback).parameters
-            if "config_filename" in accepted or any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
-                self.save_config_kwargs = {"config_filename": "lightning_config.yaml", **self.save_config_kwargs}
         context.stack.enter_context(runs.activate(replace(context.run, stage=self.subcommand or "fit")))
+
+    def _build_each_logger(self) -> None:
+        """Build one logger after the other: of a list, jsonargparse 4.53 does not keep what their constructors raised.
+
+        Raises:
+            Exception: What a logger's constructor raises.
+        """
+        prefix = "" if self.subcommand is None else f"{self.subcommand}."
+        listed = self._get(self.config, "trainer.logger")
+        for value in listed if isinstance(listed, list) else ():
+            alone = Namespace(subcommand=self.subcommand)  # type: ignore[no-untyped-call]
+            alone[f"{prefix}trainer.logger"] = value
+            with unwrap_errors():
+                self.parser.instantiate_classes(alone)
 
     def defer_optimizers(self, model: LightningModule) -> None:
         """Let the model take the config's optimizer when the trainer asks for it, if the config has one."""
@@ -303,13 +367,14 @@ class LightkitCLI(LightningCLI):
             return build_bare_trainer()
         context = self.context
         trainer_config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
-        if context is None or self.subcommand is None:
+        if context is None or not self._is_recorded:
             section = self._get(self.config_init, "accelerator")
             if computation := build_computation({} if section is None else vars(section)):
                 kwargs["callbacks"] = [*computation, *list_callbacks(trainer_config)]
         else:  # a script may have a function for the trainer that takes few arguments
+            added = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
+            components = build_components(context, trainer_config, [*added, *list_callbacks(self.trainer_defaults)])
             known = self._get(self.config, "trainer", default={})
-            components = build_components(context, trainer_config)
             kwargs |= {key: value for key, value in components.items() if key in kwargs or key in known}
         try:
             trainer = super().instantiate_trainer(**kwargs)
@@ -317,13 +382,38 @@ class LightkitCLI(LightningCLI):
             if context is None:
                 raise
             raise locate_lightning_error(error, context.resolved) from error
-        if context is not None and self.subcommand is not None:
+        if context is not None and self._is_recorded:
             finish_trainer(context, trainer)
         return trainer
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        if self._exports:
+            if self._is_script:  # the command exports itself
+                from lightkit.cli.model_export import export_model  # here: it loads what writes and proves exports
+
+                assert self.context is not None
+                export_model(self.context, self.model, self.datamodule)
+            return
+        with explain_checkpoint_mismatch():
+            super()._run_subcommand(subcommand)
 
 
 # For editors and for `inspect`: the arguments are LightningCLI's.
 LightkitCLI.__init__.__signature__ = inspect.signature(LightningCLI.__init__)  # type: ignore[attr-defined]
+
+
+def restrict_loading(weights_only: bool | None) -> bool:
+    """Return the value of ``weights_only`` for the trainer's method, which strategies and checkpoint plugins follow.
+
+    Args:
+        weights_only: The config's value, which cannot allow more than ``--trust``.
+    """
+    if weights_only is False and not runs.is_trusting():
+        logging.getLogger("lightkit").warning(
+            "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; --trust on the "
+            "command line allows more"
+        )
+    return not runs.is_trusting()
 
 
 @contextmanager
@@ -334,15 +424,69 @@ def _argument_errors() -> Iterator[None]:
         raise ConfigError(str(error)) from error
 
 
-@contextmanager
-def _exit_on_error() -> Iterator[None]:
-    """End a script as LightningCLI does where the config is wrong: with a line on standard error, and its exit code."""
-    try:
-        yield
-    except DataChanged as change:
-        reason = str(change).removeprefix("begins a new run: ")
-        print(f"error: run.resume: {reason}, and --run.resume=never begins a new run", file=sys.stderr)
-        raise SystemExit(ConfigError.exit_code) from change
-    except LightkitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from error
+def _drop_default_checkpoint(resolved: config.Resolved) -> config.Resolved:
+    """Leave the default checkpoint callback out of a config that has a `ModelCheckpoint` of its own."""
+    path = ("callbacks", "checkpoint")
+    kinds = {origin.kind for place, origin in resolved.origins.items() if place[:2] == path}
+    if kinds != {"default"}:
+        return resolved
+    values = resolved.values
+    entries = [entry for name, entry in values["callbacks"].items() if name != "checkpoint"]
+    listed = (values.get("trainer") or {}).get("callbacks")
+    for entry in [*entries, *(listed if isinstance(listed, list) else [listed])]:
+        module, _, name = str(entry.get("class_path") if isinstance(entry, dict) else entry).rpartition(".")
+        cls = None
+        with suppress(Exception):  # the parser explains what is wrong with it
+            cls = getattr(import_module(module), name)
+        if name == "ModelCheckpoint" or (isinstance(cls, type) and issubclass(cls, ModelCheckpoint)):
+            return drop_paths(resolved, {path})
+    return resolved
+
+
+# -- the command line of a script --------------------------------------------------------------------------------------
+
+
+def _default_files(parser_kwargs: Mapping[str, Any]) -> list[str]:
+    """List the options for `default_config_files`, which are the lowest layers, as far as they exist."""
+    patterns = map(str, parser_kwargs.get("default_config_files") or ())
+    return [f"--config={file}" for pattern in patterns for file in sorted(glob(pattern))]  # noqa: PTH207 (as in jsonargparse)
+
+
+def _join_values(words: Sequence[str], parser: LightningArgumentParser) -> list[str]:
+    """Write the values after an argument that takes several (``nargs``) as one list."""
+    several = {
+        option for action in parser._actions if action.nargs not in (None, 0, "?") for option in action.option_strings
+    }
+    joined: list[str] = []
+    values: list[str] | None = None
+    for word in words:
+        if values is not None and not word.startswith("-"):
+            values.append(word)
+            joined[-1] = f"{joined[-1].partition('=')[0]}={json.dumps(values)}"
+            continue
+        values = [] if word in several else None
+        joined.append(word)
+    return joined
+
+
+def _find_command(words: Sequence[str], commands: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return the command, which a word or a config file names, and the other words."""
+    if (command := next((word for word in words if word in (*commands, _EXPORT)), None)) is not None:
+        at = words.index(command)
+        return command, [*words[:at], *words[at + 1 :]]
+    for file in config.split_arguments(words, problems=config.Problems()).files:
+        try:
+            values = yaml.safe_load(file if is_yaml_text(file) else Path(file).read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):  # the loader reports it
+            continue
+        found = [str(key) for key in values if key in commands] if isinstance(values, dict) else []
+        named = values.get("subcommand") if isinstance(values, dict) else None
+        if named is None and len(found) > 1:
+            warnings.warn(
+                f'Multiple subcommand settings provided ({", ".join(found)}) without an explicit "subcommand" key. '
+                f'Subcommand "{found[0]}" will be used.',
+                stacklevel=2,
+            )
+        if named in commands or found:
+            return str(named or found[0]), list(words)
+    raise ConfigError(f"No command among {' '.join(words)!r}. Commands: {', '.join(commands)}.")

@@ -33,7 +33,8 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
         ConfigError: In the place of Lightning's error.
     """
     try:
-        yield
+        with explain_checkpoint_mismatch():
+            yield
     except MisconfigurationException as error:
         raise locate_lightning_error(error, resolved) from error
     except pickle.UnpicklingError as error:  # of a strategy or a plugin that reads files by itself
@@ -47,13 +48,26 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
         raise LightkitError(_describe_full_disk(error)) from error
     except (RuntimeError, ImportError, ValueError) as error:
         says = str(error)
-        if says.startswith(_OTHER_WEIGHTS):
-            raise ConfigError(f"the checkpoint does not fit the model: {' '.join(says.split())}") from error
         if says.startswith(_OTHER_OPTIMIZER):
             raise ConfigError(f"the checkpoint does not fit the optimizer: {says}") from error
         if not says.startswith((_NO_METRIC, _NO_PACKAGE)):
             raise
         raise locate_lightning_error(error, resolved) from error
+
+
+@contextmanager
+def explain_checkpoint_mismatch() -> Iterator[None]:
+    """Replace torch's error of weights with other names or sizes by one in a line.
+
+    Raises:
+        ConfigError: In its place.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith(_OTHER_WEIGHTS):
+            raise
+        raise ConfigError(f"the checkpoint does not fit the model: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

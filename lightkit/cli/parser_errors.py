@@ -29,6 +29,11 @@ _UNKNOWN_ARGUMENT = re.compile(r"Option '([^']+)' is not accepted")
 _NO_CLASS = re.compile(r"Expected a dot import path string: (\S+)")
 _WRONG_BASE = re.compile(r"Import path (\S+) does not correspond to a subclass of (\w+)")
 _EXPECTED = re.compile(r"Expected a <class '(?:\w+\.)*(\w+)'>|Expected a typing\.Literal(\[[^\]]*\])")
+_BASES = (
+    *(("pytorch_lightning", name) for name in ("LightningModule", "LightningDataModule", "Callback")),
+    *(("pytorch_lightning.loggers", "Logger"), ("torch.optim", "Optimizer")),
+    ("torch.optim.lr_scheduler", "LRScheduler"),
+)
 _GIVEN = re.compile(r"(?:Given value|Got value): (.*)")
 
 
@@ -108,6 +113,12 @@ def list_subclass_names(base: type) -> set[str]:
     children: list[type] = base.__subclasses__()
     names = {name for child in children for name in {child.__name__, *list_subclass_names(child)}}
     return {name for name in names if not name.startswith("_")}
+
+
+def list_known_classes() -> set[str]:
+    """List the public names of all loaded classes that a config may name."""
+    loaded = (getattr(sys.modules.get(module), name, None) for module, name in _BASES)
+    return {name for base in loaded if base is not None for name in list_subclass_names(base)}
 
 
 def _explain_class(path: KeyPath, class_path: str, inside: str, resolved: Resolved) -> ConfigError:

@@ -13,6 +13,7 @@ from lightkit.callbacks import PredictionTable, last_block
 from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.context import RunContext
 from lightkit.config import Hardware, shown_path
+from lightkit.runs.resume import locate_checkpoint
 from lightkit.runs.retrain_state import RUN_FILE
 
 __all__ = ["RunHeader", "print_run_end"]
@@ -86,10 +87,9 @@ def print_run_end(trainer: Trainer, run: runs.Run, session: RunContext) -> None:
     in_retrain = RUN_FILE in os.environ  # which has a closing block of its own
     if session.command == "fit":
         best = (runs.read_json(run.summary_path) or {}).get("best") or {}
-        path = run.checkpoints / "best.ckpt"
         block = last_block(
             folder=run.folder,
-            best_checkpoint=path if path.is_file() else None,
+            best_checkpoint=locate_checkpoint(run, "best"),
             monitor=best.get("monitor"),
             value=best.get("value"),
             epoch=best.get("epoch"),

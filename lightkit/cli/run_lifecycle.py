@@ -91,8 +91,7 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         manifest = _record_start(context, seed=seed, is_trial=False)
     mirror = sys.stdout if context.mode == "json" else None
     events = RedactedEventStream(context.run.events_path, context.resolved, mirror=mirror)
-    checkpoint = context.start.checkpoint
-    context.recorder = RunRecorder(context.run, events=events, manifest=manifest, checkpoint=checkpoint)
+    context.recorder = RunRecorder(context.run, events=events, manifest=manifest, checkpoint=context.start.checkpoint)
     for path, fault in context.start.passed_over:
         used, folder = context.start.checkpoint, context.run.folder
         events.write(

@@ -48,11 +48,10 @@ from lightkit.callbacks import Checkpoint
 from lightkit.callbacks.checkpoint_io import CheckpointReader
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.cli.context import RunContext
-from lightkit.cli.lightning_cli import LightkitCLI
+from lightkit.cli.lightning_cli import LightkitCLI, restrict_loading
 from lightkit.cli.lightning_errors import explain_lightning_errors, locate_lightning_error, unwrap_errors
 from lightkit.cli.parser_errors import add_place
 from lightkit.cli.supervision import make_plan
-from lightkit.cli.trust import restrict_loading
 from lightkit.config import KeyPath, Problems, dotted, mistake, near, shown_path
 from lightkit.errors import CheckpointError, DataError, LightkitError
 from lightkit.hardware.processor import available_memory_bytes
@@ -330,6 +329,8 @@ class _SmokeCheckCLI(LightkitCLI):
 
     def instantiate_classes(self) -> None:
         """Build data, model, callbacks and loggers."""
+        assert self.context is not None
+        self._resolved = self.context.resolved  # without what the parser has left out
         section = self.config[self.subcommand]
         self.config_init, self._trainer_section = self.config, dict(vars(section["trainer"]))
         model = section.get("model")

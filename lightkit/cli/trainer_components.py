@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from lightkit.callbacks import (
     VerifiedXLACheckpointIO,
     progress_for,
 )
+from lightkit.callbacks.checkpoint import ResumeCheckpoint
 from lightkit.callbacks.checkpoint_io import CheckpointReader, check_content, read_checkpoint
 from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.nonfinite import nan_weights
@@ -97,14 +98,18 @@ def build_computation(section: Mapping[str, Any], *, trains: bool = True) -> lis
     return [Computation(**given)] if given else []
 
 
-def build_components(context: RunContext, trainer: Mapping[str, Any]) -> dict[str, Any]:
+def build_components(context: RunContext, trainer: Mapping[str, Any], added: Sequence[Callback] = ()) -> dict[str, Any]:
     """Build the trainer's arguments that differ from those of the config.
 
     Args:
         context: The invocation, whose run has begun.
         trainer: The trainer's arguments, with callbacks and plugins instantiated.
+        added: Callbacks that LightningCLI adds to them.
     """
     callbacks = _build_callbacks(context, trainer)
+    keeps = context.has_own_parser and context.command == "fit" and trainer.get("enable_checkpointing") is not False
+    if keeps and not any(isinstance(callback, ModelCheckpoint) for callback in (*callbacks, *added)):
+        callbacks.append(Checkpoint())
     own = trainer.get("plugins")
     plugins = list(own) if isinstance(own, list) else [] if own is None else [own]
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
@@ -224,9 +229,17 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
             if context.resumes_automatically:
                 raise DataChanged(f"begins a new run: {what}, and no training can go on from them")
             raise ConfigError(f"No training can go on from it: {what}. Expected a checkpoint from before, or none.")
-    for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
-            callback.dirpath = str(context.run.checkpoints)
+    keepers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+    for callback in keepers:
+        callback.dirpath = callback.dirpath or str(context.run.checkpoints)
+    if context.command == "fit" and keepers and not getattr(trainer, "fast_dev_run", False):
+        wanted = context.has_own_parser or context.resolved.removed & {("callbacks", "checkpoint")}
+        resumable = any(
+            isinstance(each, Checkpoint) or (each.save_last and each.dirpath == str(context.run.checkpoints))
+            for each in keepers
+        )
+        if wanted and not resumable:
+            trainer.callbacks.append(ResumeCheckpoint())  # type: ignore[attr-defined]
     for logger in trainer.loggers:
         redact_hyperparameters(logger, context.resolved)
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]

@@ -26,6 +26,7 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.registry.gate import ModelScores
 from lightkit.registry.store import KEPT, Registry
+from lightkit.runs.resume import locate_checkpoint
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -115,8 +116,8 @@ def run_as_baseline(reference: str, root: Path) -> BaselineModel:
         ConfigError: If there is no such run, or it has none.
     """
     run = runs.find(reference, root)
-    checkpoint = run.checkpoints / "best.ckpt"
-    if not checkpoint.is_file():
+    checkpoint = locate_checkpoint(run, "best")
+    if checkpoint is None:
         raise ConfigError(f"gate.baseline: {run.folder} has no best checkpoint.")
     name = f"{run.name}/{run.id}"
     return BaselineModel(f"run {name}", None, run.config_path, checkpoint, runs.digest(checkpoint), name)

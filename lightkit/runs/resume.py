@@ -111,6 +111,13 @@ def restart_run(run: runs.Run, *, first: str | None) -> RunStart:
     return replace(start, checkpoint=start.checkpoint or (None if first is None else Path(first)))
 
 
+def locate_checkpoint(run: runs.Run, choice: str) -> Path | None:
+    """Return the `best` or `last` checkpoint of a run, which a `ModelCheckpoint` of the user's may have named."""
+    recorded = ((runs.read_json(run.summary_path) or {}).get("paths") or {}).get(f"{choice}_checkpoint")
+    named = run.checkpoints / f"{choice}.ckpt"
+    return next((path for path in (named, run.folder / (recorded or named)) if path.is_file()), None)
+
+
 def find_checkpoint(run: runs.Run, choice: str) -> Path:
     """Return the checkpoint of a run that `best`, `last` or a path names.
 
@@ -119,9 +126,9 @@ def find_checkpoint(run: runs.Run, choice: str) -> Path:
     """
     if choice not in ("best", "last"):
         return check_checkpoint_file(choice)
-    path = run.checkpoints / f"{choice}.ckpt"
+    path = locate_checkpoint(run, choice)
     there = sorted(other.name for other in run.checkpoints.glob("*.ckpt"))
-    if not path.is_file():
+    if path is None:
         raise ConfigError(f"{run.folder} has no {choice} checkpoint; it has {', '.join(there) or 'none at all'}.")
     if runs.sidecar(path).is_file() and not runs.verify(path):
         raise ConfigError(f"{path} is not what was written: its digest differs. Checkpoints there: {', '.join(there)}.")

@@ -502,6 +502,117 @@ def an_error_that_does_not_exit(base: Base) -> Any:
     return base(models.LinearModel, models.Dots, parser_kwargs=kwargs, args=[*FIT, "--model.widht=2"])
 
 
+def small_trainer(max_steps: int = 1, callbacks: Any = None) -> pl.Trainer:
+    """Build a trainer from two arguments."""
+    return pl.Trainer(max_steps=max_steps, accelerator="cpu", callbacks=callbacks)
+
+
+@example
+def a_function_without_a_logger(base: Base) -> Any:
+    words = ["fit", "--seed_everything=1"]
+    return base(models.LinearModel, models.Dots, trainer_class=small_trainer, save_config_callback=None, args=words)
+
+
+@example
+@with_all_commands
+def a_checkpoint_callback_of_the_users(base: Base) -> Any:
+    class MyCLI(base):  # type: ignore[misc, valid-type]
+        def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+            parser.add_lightning_class_args(ModelCheckpoint, "keep")
+            parser.set_defaults({"keep.monitor": "val_loss", "keep.mode": "max", "keep.filename": "mine-{epoch}"})
+
+    words = ["--trainer.accelerator=cpu", "--trainer.max_epochs=3", "--seed_everything=1", "--trainer.logger=false"]
+    cli = MyCLI(models.LinearModel, models.Dots, args=["fit", *words], **NO_CONFIG)
+    keeper, trainer = cli.trainer.checkpoint_callback, cli.trainer
+    kept = sorted(path.name for path in Path(keeper.dirpath).glob("*.ckpt") if path.name != "resume.ckpt")
+    (best,) = trainer.validate(cli.model, cli.datamodule, ckpt_path="best", verbose=False)
+    same = abs(best["val_loss"] - float(keeper.best_model_score)) < 1e-6
+    cli.facts = [type(keeper).__name__, keeper.mode, Path(keeper.best_model_path).name, kept, same]
+    return cli
+
+
+def _spawned(base: Base, strategy: str) -> Any:
+    words = ["fit", "--trainer.accelerator=cpu", "--trainer.devices=1", f"--trainer.strategy={strategy}"]
+    words += ["--trainer.max_steps=2", "--trainer.enable_progress_bar=false", "--seed_everything=1"]
+    return base(models.LinearModel, models.Dots, args=words)
+
+
+@example
+@with_all_commands
+def ddp_spawn(base: Base) -> Any:
+    return _spawned(base, "ddp_spawn")
+
+
+@example
+@with_all_commands
+def ddp_notebook(base: Base) -> Any:
+    return _spawned(base, "ddp_notebook")
+
+
+@example
+def an_argument_of_several_words(base: Base) -> Any:
+    class MyCLI(base):  # type: ignore[misc, valid-type]
+        def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+            parser.add_argument("--names", type=str, nargs="+")
+
+    cli = MyCLI(models.LinearModel, models.Dots, args=[*FIT, "--names", "a", "b c", "--model.width=4"])
+    cli.facts = cli.config.fit.names
+    return cli
+
+
+@example
+def an_option_that_lightkit_has_too(base: Base) -> Any:
+    class MyCLI(base):  # type: ignore[misc, valid-type]
+        def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+            parser.add_argument("--output", type=str)
+
+    cli = MyCLI(models.LinearModel, models.Dots, args=[*FIT, "--output", "there"])
+    cli.facts = cli.config.fit.output
+    return cli
+
+
+@example
+def a_saved_config_that_is_there(base: Base) -> Any:
+    said = []
+    for kwargs in ({}, {}, {"overwrite": True}):
+        try:
+            cli = base(models.LinearModel, models.Dots, save_config_kwargs=kwargs, args=ONE_STEP)
+        except RuntimeError as error:  # noqa: PERF203
+            said.append("Aborting to avoid overwriting" in str(error))
+    cli.facts = [said, Path("config.yaml").is_file()]  # type: ignore[attr-defined]
+    return cli
+
+
+@example
+def print_config_before_any_hook(base: Base) -> Any:
+    class MyCLI(base):  # type: ignore[misc, valid-type]
+        def before_instantiate_classes(self) -> None:
+            Path("hook.txt").touch()
+
+    return MyCLI(models.LinearModel, models.Dots, args=[*FIT, "--print_config"])
+
+
+@example
+def reserved_names(base: Base) -> Any:
+    for name in ("run", "launch", "accelerator", "watchdog", "gate"):
+
+        class MyCLI(base):  # type: ignore[misc, valid-type]
+            def add_arguments_to_parser(self, parser: LightningArgumentParser, name: str = name) -> None:
+                parser.add_argument(f"--{name}", type=str)
+
+        with contextlib.suppress(SystemExit):
+            MyCLI(models.LinearModel, models.Dots, args=FIT)
+    raise SystemExit
+
+
+@example
+@with_all_commands
+def a_checkpoint_of_another_width(base: Base) -> Any:
+    _fit_and_save(base)
+    words = ["test", "--trainer.accelerator=cpu", "--trainer.logger=false", "--ckpt_path=old.ckpt", "--model.width=2"]
+    return base(models.LinearModel, models.Dots, args=words, **NO_CONFIG)
+
+
 # -- what was built ----------------------------------------------------------------------------------------------------
 
 TRAINER = (
@@ -638,7 +749,9 @@ def run(case: dict[str, Any], base: Base) -> dict[str, Any]:
 if __name__ == "__main__":
     chosen_base = {"lightning": LightningCLI, "lightkit": LightkitCLI}[sys.argv[1]]
     cases = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
+    results_file = Path(sys.argv[3])
+    del sys.argv[1:]  # LightningCLI warns of words beside `args`
     results = {case["name"]: run(case, chosen_base) for case in cases}
     parameters = inspect.signature(chosen_base).parameters.values()
     results["parameters"] = {each.name: f"{each.kind.description}: {each.default!r}" for each in parameters}
-    Path(sys.argv[3]).write_text(json.dumps(results, default=as_json), encoding="utf-8")
+    results_file.write_text(json.dumps(results, default=as_json), encoding="utf-8")

@@ -167,6 +167,7 @@ TRAINERS = {
     "a_trainer_class": Case({"trainer_class": "MyTrainer", "facts": "hi"}),
     "a_function_that_builds_the_trainer": Case({"trainer_class": "Trainer", "loggers": []}),
     "a_trainer_built_by_the_script": Case(STOPPED),
+    "a_function_without_a_logger": Case({"trainer_class": "Trainer"}),
     "numbers": fixed({}, "--trainer.gradient_clip_val=1e-3", "--trainer.limit_val_batches=0.5"),
     "precision": fixed({}, "--trainer.precision=bf16-mixed"),
     "accumulate": fixed({}, "--trainer.accumulate_grad_batches=2"),
@@ -289,7 +290,56 @@ CALLS = {
     "a_checkpoint_that_the_class_loads": Case({"facts": 4}),
     "a_checkpoint_is_tested": Case({"facts": True}),
 }
-SAME = {**CLASSES, **LINKS, **OPTIMIZERS, **CALLBACKS, **TRAINERS, **FILES, **CALLS}
+KEPT = {
+    "a_checkpoint_callback_of_the_users": Case(
+        {
+            "checkpoints": [["val_loss", 1]],
+            "facts": ["ModelCheckpoint", "max", "mine-epoch=0.ckpt", ["mine-epoch=0.ckpt"], True],
+        }
+    )
+}
+SPAWNED = {"ddp_spawn": Case({"model": "LinearModel"}), "ddp_notebook": Case({"model": "LinearModel"})}
+WORDS = {
+    "an_argument_of_several_words": Case({"facts": ["a", "b c"], **hparams(width=4)}),
+    "an_option_that_lightkit_has_too": Case({"facts": "there"}),
+}
+COMMAND_IN_A_FILE = {
+    "a_block_names_the_command": Case(
+        hparams(width=4),
+        ["--config", "sub.yaml"],
+        files={
+            "sub.yaml": "fit: {model: {width: 4}, seed_everything: 1, trainer: {accelerator: cpu, fast_dev_run: 1}}"
+        },
+    ),
+    "a_key_names_the_command": Case(
+        hparams(width=4),
+        ["--config", "sub.yaml"],
+        files={
+            "sub.yaml": "subcommand: fit\nfit: {model: {width: 4}, seed_everything: 1, "
+            "trainer: {accelerator: cpu, fast_dev_run: 1}}"
+        },
+    ),
+}
+YAML_TEXT = {
+    "a_config_as_text": fixed(hparams(width=4), "--config={model: {width: 4}}"),
+    "a_section_as_text": fixed(hparams(width=4), "--model={width: 4}", "--trainer", "{max_epochs: 1}"),
+}
+SAVED = {"a_saved_config_that_is_there": Case({"facts": [[True], True]})}
+SAME = {
+    **CLASSES,
+    **KEPT,
+    **SPAWNED,
+    **WORDS,
+    **COMMAND_IN_A_FILE,
+    **YAML_TEXT,
+    **SAVED,
+    **LINKS,
+    **OPTIMIZERS,
+    **CALLBACKS,
+    **TRAINERS,
+    **FILES,
+    **CALLS,
+}
 REFUSED = {
     "subclass_mode_with_a_class_of_another_kind": Case({}),
     "an_optimizer_outside_the_choice": Case({}),
@@ -304,6 +354,9 @@ REFUSED = {
     "no_command": Case({}),
 }
 PRINTED = {
+    "print_config_before_any_hook": Case({}),
+    "help_without_a_command": Case({}, ["-h"]),
+    "long_help_without_a_command": Case({}, ["--help"]),
     "print_config": fixed({}, "--model.width=4", "--print_config"),
     "print_config_without_a_command": Case({}, ["--model.width=4", "--print_config"], options={"run": False}),
     "help": fixed({}, "--help"),
@@ -322,6 +375,8 @@ APART = {
     ),
     "a_checkpoint_and_another_flag": Case({}),
     "an_error_that_does_not_exit": Case({}),
+    "reserved_names": Case({}),
+    "a_checkpoint_of_another_width": Case({}),
 }
 CASES = {**SAME, **REFUSED, **PRINTED, **APART}
 Results = dict[str, dict[str, Any]]
@@ -408,6 +463,40 @@ def test_a_script_does_what_it_does_with_lightningcli(name: str, lightning: Resu
     assert_same(name, lightning, lightkit)
 
 
+@pytest.mark.parametrize("name", KEPT)
+def test_the_users_checkpoint_callback_is_best_as_with_lightningcli(
+    name: str, lightning: Results, lightkit: Results
+) -> None:
+    assert_same(name, lightning, lightkit)
+
+
+@pytest.mark.parametrize("name", SPAWNED)
+def test_a_script_may_spawn_its_processes(name: str, lightning: Results, lightkit: Results) -> None:
+    assert_same(name, lightning, lightkit)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_arguments_of_a_script_take_the_words_that_they_take_with_lightningcli(
+    name: str, lightning: Results, lightkit: Results
+) -> None:
+    assert_same(name, lightning, lightkit)
+
+
+@pytest.mark.parametrize("name", COMMAND_IN_A_FILE)
+def test_a_file_may_name_the_command_of_a_script(name: str, lightning: Results, lightkit: Results) -> None:
+    assert_same(name, lightning, lightkit)
+
+
+@pytest.mark.parametrize("name", YAML_TEXT)
+def test_yaml_text_stands_for_a_file(name: str, lightning: Results, lightkit: Results) -> None:
+    assert_same(name, lightning, lightkit)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_script_saves_its_config_as_lightningcli_does(name: str, lightning: Results, lightkit: Results) -> None:
+    assert_same(name, lightning, lightkit)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_lightningcli_refuses_ends_with_2_and_makes_no_run(
     name: str, lightning: Results, lightkit: Results, lightkit_folder: Path
@@ -439,10 +528,18 @@ def test_print_config_of_a_script_prints_what_lightningcli_prints(
     assert {key: ours["trainer"][key] for key in kept} == {key: theirs["trainer"][key] for key in kept}
 
 
+def test_print_config_of_a_script_runs_no_hook(lightkit: Results, lightkit_folder: Path) -> None:
+    assert lightkit["print_config_before_any_hook"]["code"] == 0
+    assert yaml.safe_load(lightkit["print_config_before_any_hook"]["out"])["model"]["width"] == 2
+    assert not (lightkit_folder / "print_config_before_any_hook" / "hook.txt").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("help", "--model.width"),
+        ("help_without_a_command", "fit"),
+        ("long_help_without_a_command", "fit"),
         ("help_of_a_class", "depth"),
         ("help_of_a_class_path", "depth"),
         ("help_of_an_optimizer", "momentum"),
@@ -479,6 +576,22 @@ def test_a_script_that_wants_no_exit_gets_the_error(lightkit: Results) -> None:
     code = lightkit["an_error_that_does_not_exit"]["code"]
     assert code.startswith("ConfigError: model.widht: ")
     assert "did you mean 'model.width'" in code
+
+
+def test_a_name_that_lightkit_has_is_refused_in_one_line(lightkit: Results) -> None:
+    lines = lightkit["reserved_names"]["err"].splitlines()
+    assert len(lines) == 5
+    for name, line in zip(("run", "launch", "accelerator", "watchdog", "gate"), lines, strict=True):
+        assert line.startswith(f"error: --{name}: ")
+        assert "run, launch, watchdog, gate, accelerator" in line
+
+
+def test_a_checkpoint_that_does_not_fit_the_model_of_a_script_is_one_line(lightkit: Results) -> None:
+    result = lightkit["a_checkpoint_of_another_width"]
+    assert result["code"] == 2
+    (line,) = [line for line in result["err"].splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: the checkpoint does not fit the model: ")
+    assert "layer.weight" in line
 
 
 @pytest.mark.parametrize(("name", "runs"), [("a_link_of_an_argument_of_the_script", 1), ("two_fits", 2)])

@@ -220,3 +220,51 @@ def test_what_was_trained_on_several_machines_is_tested_in_one_process(
         config[section] = {**(config.get(section) or {}), **values}
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     assert "test/loss" in finished.run("test", "--run", str(finished.only_run)).ok().out
+
+
+# -- what LightningCLI's users are used to -----------------------------------------------------------------------------
+
+OWN = {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val/loss", "mode": "max", "filename": "mine-{epoch}"}}
+
+
+def test_the_users_checkpoint_callback_is_best_and_lightkit_adds_what_resumes(workspace: Workspace) -> None:
+    sender = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 9}}
+    workspace.write("mine.yaml", {"trainer": {"callbacks": [OWN]}, "callbacks": {"sender": sender}})
+    words = ("fit", "-c", "small.yaml", "-c", "mine.yaml")
+    assert workspace.run(*words).code == 75
+    workspace.run(*words).ok()
+    run = workspace.only_run
+    assert names_of(Ended(workspace.run("runs").ok(), run), "checkpoints/*.ckpt") == [
+        "mine-epoch=0.ckpt",
+        "resume.ckpt",
+    ]
+    summary = read_json(run / "summary.json")
+    assert (summary["best"]["mode"], summary["best"]["epoch"]) == ("max", 0)
+    assert summary["paths"]["best_checkpoint"] == "checkpoints/mine-epoch=0.ckpt"
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [event["checkpoint"] for event in events if event["event"] == "resume"] == ["checkpoints/resume.ckpt"]
+
+
+def test_a_stage_tells_the_checkpoint_that_it_loads(finished: Workspace) -> None:
+    finished.run("test", "--run", "latest").ok()
+    lines = (finished.only_run / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    starts = [event for event in map(json.loads, lines) if event["event"] == "start" and event["stage"] == "test"]
+    assert [event["checkpoint"] for event in starts] == ["checkpoints/best.ckpt"]
+
+
+def test_without_a_bar_the_metrics_of_a_test_are_shown(finished: Workspace) -> None:
+    assert "test/loss" in finished.run("test", "--run", "latest", "--trainer.enable_progress_bar=false").ok().out
+
+
+def test_a_command_refuses_a_strategy_that_spawns_and_names_ddp(workspace: Workspace) -> None:
+    for strategy in ("ddp_spawn", "ddp_notebook", "ddp_fork_find_unused_parameters_true"):
+        result = workspace.run("fit", "-c", "small.yaml", f"--trainer.strategy={strategy}")
+        assert result.code == 2
+        assert result.err.startswith("error: trainer.strategy: ")
+        assert "ddp trains the same" in result.err.splitlines()[0]
+
+
+def test_a_command_takes_yaml_text_for_a_config_file(workspace: Workspace) -> None:
+    words = ("-c", "{trainer: {max_epochs: 10}}", "--trainer", "{min_epochs: 2}", "--print_config")
+    trainer = workspace.run("fit", "-c", "small.yaml", *words).yaml["trainer"]
+    assert (trainer["max_epochs"], trainer["min_epochs"]) == (10, 2)
