@@ -321,9 +321,8 @@ class LightkitCLI(LightningCLI):
             self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
         if not self._is_script:
             trainer["default_root_dir"] = trainer["default_root_dir"] or str(context.run.folder)
-            if self.subcommand in ("validate", "test"):  # else Lightning prints a table beside that of the bar
-                has_bar = trainer["enable_progress_bar"] is not False
-                section["verbose"] = bool(context.resolved.values.get("verbose", not has_bar))
+            if self.subcommand in ("validate", "test"):  # else Lightning prints a table of its own
+                section["verbose"] = bool(context.resolved.values.get("verbose", False))
             if self.subcommand == "predict":  # they are written; kept, they would fill memory
                 section["return_predictions"] = False
         if context.inputs:
