@@ -225,8 +225,8 @@ def load_context(
         base=loaded.base,
         watch=watch,
     )
-    strategy = (resolved.values.get("trainer") or {}).get("strategy") if command in STAGES else None
-    if not has_own_parser and spawns(strategy):
+    trainer = resolved.values.get("trainer")
+    if not has_own_parser and command in STAGES and isinstance(trainer, dict) and spawns(trainer.get("strategy")):
         says = "trainer.strategy: its processes have no run folder; ddp trains the same and has one"
         problems.add(mistake(says, resolved.origin_of("trainer.strategy")))
     with problems.noted():

@@ -429,9 +429,9 @@ def _drop_default_checkpoint(resolved: config.Resolved) -> config.Resolved:
     kinds = {origin.kind for place, origin in resolved.origins.items() if place[:2] == path}
     if kinds != {"default"}:
         return resolved
-    values = resolved.values
-    entries = [entry for name, entry in values["callbacks"].items() if name != "checkpoint"]
-    listed = (values.get("trainer") or {}).get("callbacks")
+    named, trainer = resolved.values["callbacks"], resolved.values.get("trainer")
+    entries = [entry for name, entry in named.items() if name != "checkpoint"]
+    listed = trainer.get("callbacks") if isinstance(trainer, dict) else None
     for entry in [*entries, *(listed if isinstance(listed, list) else [listed])]:
         module, _, name = str(entry.get("class_path") if isinstance(entry, dict) else entry).rpartition(".")
         cls = None
