@@ -245,17 +245,6 @@ def test_the_users_checkpoint_callback_is_best_and_lightkit_adds_what_resumes(wo
     assert [event["checkpoint"] for event in events if event["event"] == "resume"] == ["checkpoints/resume.ckpt"]
 
 
-def test_a_stage_tells_the_checkpoint_that_it_loads(finished: Workspace) -> None:
-    finished.run("test", "--run", "latest").ok()
-    lines = (finished.only_run / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    starts = [event for event in map(json.loads, lines) if event["event"] == "start" and event["stage"] == "test"]
-    assert [event["checkpoint"] for event in starts] == ["checkpoints/best.ckpt"]
-
-
-def test_without_a_bar_the_metrics_of_a_test_are_shown(finished: Workspace) -> None:
-    assert "test/loss" in finished.run("test", "--run", "latest", "--trainer.enable_progress_bar=false").ok().out
-
-
 def test_a_command_refuses_a_strategy_that_spawns_and_names_ddp(workspace: Workspace) -> None:
     for strategy in ("ddp_spawn", "ddp_notebook", "ddp_fork_find_unused_parameters_true"):
         result = workspace.run("fit", "-c", "small.yaml", f"--trainer.strategy={strategy}")
