@@ -70,6 +70,8 @@ COMMANDS = {
     "convert": Command("write a folder of photos as a Delta or Parquet table", _OWN + "convert:convert"),
     "devices": Command("print what this machine has to train on", _OWN + "devices:devices"),
     "submit": Command("put a fit into the queue of a Slurm cluster", _OWN + "submit:submit_fit"),
+    "configs": Command("list, print or copy the packaged configs", _OWN + "configs:configs"),
+    "init": Command("write a starter project, or a config for images", _OWN + "init:init"),
     "schema": Command("print the JSON Schema of a config file, for editors", _OWN + "schema:schema"),
     "upgrade": Command("rewrite a config of Lightning 1.x in today's words", _OWN + "upgrade:upgrade"),
     "completion": Command("print the script that completes words in bash or zsh", _OWN + "completion:completion"),

@@ -15,11 +15,13 @@ from lightkit.cli.argument_lookup import list_class_names
 from lightkit.cli.config_loader import NAMED_CLASSES, OPTIONS, STAGES, load_config, options_of
 from lightkit.config import Problems
 from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, KINDS
+from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.schema import ConfigSchema, load_schema
 from lightkit.errors import LightkitError
 from lightkit.export.metadata import FILES as FORMATS
 from lightkit.launch import ENGINES
 
+_BREAKS = ("=", ":")
 _FILES, _FOLDERS = ":files", ":folders"
 """Answers that leave it to the shell."""
 _STRATEGIES = [
@@ -41,7 +43,8 @@ _KEY_VALUES = {
 """Values of keys whose type says less than is known of them."""
 _AUTO_KEYS = [f"accelerator.{key}" for key in ("precision", "memory_format", "compile", "threads", "num_workers")]
 _OPTION_VALUES = {
-    **{option: [_FILES] for option in ("-c", "--config", "-o")},
+    "-o": [_FILES],
+    **{option: [_FILES, *(f"{PREFIX}{name}" for name in packaged_configs())] for option in ("-c", "--config")},
     "--run": ["latest", _FOLDERS],
     "--root": [_FOLDERS],
     "--ckpt_path": ["last", "best", _FILES],
@@ -58,7 +61,13 @@ _OPTION_VALUES = {
     "register --format": ["torch_export", "torchscript"],
 }
 """What stands after an option, of any command or of one."""
-_POSITIONAL = {"convert": [_FOLDERS], "diff": ["latest", _FILES], "upgrade": [_FILES], "completion": ["bash", "zsh"]}
+_POSITIONAL = {
+    "convert": [_FOLDERS],
+    "diff": ["latest", _FILES],
+    "upgrade": [_FILES],
+    "completion": ["bash", "zsh"],
+    "configs": ["copy", "show"],
+}
 """What stands by itself after a command that takes no keys."""
 
 
@@ -70,19 +79,21 @@ def completion_choices(words: Sequence[str], *, commands: Mapping[str, str | Non
     Args:
         words: Words after the program's name, up to the one under the cursor, which may be empty.
         commands: The module of each command, which has its help; None for the stages.
-        is_split: Whether the shell has parted words at each `=`, as bash does, and wants the part after it alone.
+        is_split: Whether the shell has split words at each `=` and `:`, as bash does, and wants the last part alone.
     """
     joined: list[str] = []
     for at, word in enumerate(words):
-        if is_split and joined and (word == "=" or (at and words[at - 1] == "=" and joined[-1].endswith("="))):
+        follows = at > 0 and words[at - 1] in _BREAKS and joined[-1][-1:] in _BREAKS
+        if is_split and joined and (word in _BREAKS or follows):
             joined[-1] += word
         else:
             joined.append(word)
     *before, current = joined or [""]
     found = {*_list_choices(before, current, commands)}
     matching = sorted(word for word in found - {_FILES, _FOLDERS} if word.startswith(current))
-    if is_split and "=" in current and current != (words[-1] if words else ""):
-        matching = [word.rpartition("=")[2] for word in matching]
+    if is_split and words and current != words[-1]:
+        kept = 0 if words[-1] in _BREAKS else len(words[-1])
+        matching = [word[len(current) - kept :] for word in matching]
     return [*matching, *sorted(found & {_FILES, _FOLDERS})]
 
 

@@ -22,6 +22,7 @@ from lightkit.config.named_entries import (
 )
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, mistake, near, near_files, shown_path
 from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
+from lightkit.config.packaged import PREFIX, find_config
 from lightkit.config.problems import Problems, UnreadableText
 from lightkit.config.secrets import Mask, environment_secrets, find_secrets, public_text
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, rebuild, walk
@@ -309,7 +310,13 @@ def _list_extended(tree: MappingNode, file: Path) -> list[tuple[str, Origin]]:
 def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
     folder = chain[-1].parent
     extending = " extends ".join(shown_path(link) for link in chain)
-    for file in (folder / name, folder / f"{name}.yaml"):
+    files = [folder / name, folder / f"{name}.yaml"]
+    if name.startswith(PREFIX):
+        try:
+            files = [find_config(name)]
+        except ConfigError as error:
+            raise mistake(f"{extending} extends {error}", origin) from None
+    for file in files:
         if file.is_file():
             if file.resolve() in {link.resolve() for link in chain}:
                 raise mistake(f"{extending} extends {shown_path(file)}: a file cannot extend itself", origin)

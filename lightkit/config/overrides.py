@@ -9,6 +9,7 @@ from typing import Literal
 
 from lightkit.config.credentials import mask_line
 from lightkit.config.origins import NESTED_FILES, Origin, cut, mistake, near
+from lightkit.config.packaged import find_config
 from lightkit.config.problems import Problems
 from lightkit.config.tree import Leaf, MappingNode, Node, graft, plain
 from lightkit.config.yaml_reader import MAX_DEPTH, TOO_LARGE, YamlSyntaxError, read_text
@@ -147,7 +148,7 @@ class _Splitter:
         file = self._next_value(option) if value is None else value
         if not file:
             raise ConfigError(f"{option}: expected a config file, got nothing")
-        self.result.files.append(file)
+        self.result.files.append(str(find_config(file)))
 
     def _flag(self, word: str, name: str, value: str | None) -> None:
         key = name.removesuffix("+")

@@ -1,0 +1,285 @@
+"""`lightkit init`: write a starter project, or a config for a folder or a table of images."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from lightkit.cli.command_line import parse_command_line
+from lightkit.config.origins import near_files, shown_path
+from lightkit.errors import ConfigError, DataError
+from lightkit.images.reading import IMAGE_SUFFIXES
+
+_HELP = """\
+usage: lightkit init [--template NAME]
+       lightkit init --data FOLDER
+
+Write a starter project into this folder. It asks nothing and overwrites nothing.
+
+  --template NAME   module (default): a config, a LightningModule and a data module, which train in seconds
+                    image: a config for photos in photos/, one folder per class
+                    ci: module, and a workflow that checks pull requests
+                    cron: module, and a crontab that retrains each night, with a gate
+  --data FOLDER     look at images in class folders (or in train/, val/, test/), or at a Parquet or Delta table, and
+                    write FOLDER.yaml with settings for them, each with its reason as a comment
+
+lightkit init --data photos
+lightkit fit -c photos.yaml
+"""
+_TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci"), "cron": ("module", "cron")}
+_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_NUM_SIZES = 200  # images whose size is looked at
+_LABELS = ("label", "class", "target", "category", "y")
+_FEW_IMAGES = 5000  # below it a frozen backbone generalises better than one trained as a whole
+_TRAIN_SHARE, _TEST_SHARE = 0.7, 0.1  # of ImageFolder and Table, where no splits are given
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """What was found in a folder or table of images.
+
+    Args:
+        source: Class of the data module, and its arguments.
+        classes: Number of images of each class.
+        num_train: Images of the training split.
+        num_test: Images of the test split.
+        sizes: Shorter side of some of the images, in pixels.
+        found: One line that says it.
+    """
+
+    source: tuple[str, Mapping[str, Any]]
+    classes: Mapping[str, int]
+    num_train: int
+    num_test: int
+    sizes: Sequence[int]
+    found: str
+
+
+def init(arguments: Sequence[str]) -> int:
+    """Write the files and return the exit code.
+
+    Raises:
+        ConfigError: If the arguments are wrong, or a file exists.
+        DataError: If the folder holds no images in classes.
+    """
+    if {"-h", "--help"} & {*arguments}:
+        print(_HELP, end="")
+        return 0
+    line = parse_command_line("init", arguments, usage=_HELP, own={"--template": "value", "--data": "value"})
+    if line.positionals or {*line.options} == {"--template", "--data"}:
+        wrong = " ".join(line.positionals) or "--template with --data"
+        raise ConfigError(f"init: unexpected {wrong!r}\n{_HELP}")
+    if "--data" in line.options:
+        folder = Path(line.options["--data"])
+        name = f"{folder.absolute().name}.yaml"
+        files = {name: starter_config(summarize_images(folder), name)}
+    else:
+        template = line.options.get("--template", "module")
+        if template not in _TEMPLATES:
+            raise ConfigError(f"init: there is no template {template!r}; choose from {', '.join(_TEMPLATES)}")
+        files = _read_templates(_TEMPLATES[template])
+    existing = [name for name in files if Path(name).exists()]
+    if existing:
+        raise ConfigError(f"init: {', '.join(existing)} exists in this folder; init overwrites nothing")
+    for name, text in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        with Path(name).open("x", encoding="utf-8") as file:
+            file.write(text)
+        print(f"wrote {name}")
+    config = next(name for name in files if name.endswith(".yaml"))
+    print(f"next  lightkit fit -c {shlex.quote(config)}")
+    return 0
+
+
+def _read_templates(folders: Sequence[str]) -> dict[str, str]:
+    root = Path(__file__).parents[1] / "templates"
+    program = shutil.which("lightkit") or f"{sys.executable} -m lightkit"
+    files = {}
+    for folder in folders:
+        for file in sorted((root / folder).rglob("*")):
+            if file.is_file() and file.suffix != ".pyc":
+                name = file.relative_to(root / folder).as_posix().replace("gitignore", ".gitignore")
+                text = file.read_text(encoding="utf-8")
+                files[name] = text.replace("@FOLDER@", shlex.quote(str(Path.cwd()))).replace("@LIGHTKIT@", program)
+    return files
+
+
+def summarize_images(path: Path) -> ImageData:
+    """Look at images in class folders, or at a Parquet or Delta table of images.
+
+    Raises:
+        DataError: If there is neither, or fewer than two classes.
+    """
+    if not path.exists():
+        raise DataError(f"--data {path}: no such folder{near_files(path)}")
+    is_table = path.suffix == ".parquet" or (path / "_delta_log").is_dir() or any(path.glob("*.parquet"))
+    data = _summarize_table(path) if is_table else _summarize_folder(path)
+    if len(data.classes) < 2:
+        expected = "expected one folder per class with images, or train/, val/ and test/ with class folders"
+        raise DataError(f"--data {shown_path(path)}: {data.found}; {expected}")
+    return data
+
+
+def _summarize_folder(path: Path) -> ImageData:
+    from PIL import Image  # here, as few commands read images
+
+    splits = {_SPLITS[folder.name.lower()]: folder for folder in _subfolders(path) if folder.name.lower() in _SPLITS}
+    roots = splits if "train" in splits else {"train": path}
+    images = {
+        split: {folder.name: _images_below(folder) for folder in _subfolders(root)} for split, root in roots.items()
+    }
+    classes = {name: len(files) for name, files in images["train"].items() if files}
+    counts = {split: sum(map(len, found.values())) for split, found in images.items()}
+    every = [file for files in images["train"].values() for file in files]
+    sizes = []
+    for file in every[:: max(1, len(every) // _NUM_SIZES)]:
+        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(file) as image:  # fit lists them
+            sizes.append(min(image.size))
+    if "train" in splits:
+        num_train, num_test = counts["train"], counts.get("test", 0)
+    else:
+        num_train, num_test = (round(counts["train"] * share) for share in (_TRAIN_SHARE, _TEST_SHARE))
+    parts = ", ".join(f"{number} {split}" for split, number in counts.items()) if len(counts) > 1 else counts["train"]
+    found = f"{parts} images in {len(classes)} classes"
+    return ImageData(("ImageFolder", {"root": path.as_posix()}), classes, num_train, num_test, sizes, found)
+
+
+def _summarize_table(path: Path) -> ImageData:
+    import pyarrow as pa  # here, as few commands read tables
+    import pyarrow.dataset as ds
+
+    try:
+        if (path / "_delta_log").is_dir():
+            from deltalake import DeltaTable
+
+            table = ds.dataset(DeltaTable(path).file_uris(), format="parquet")
+        else:
+            table = ds.dataset(path, format="parquet", exclude_invalid_files=True)
+    except ImportError:
+        raise ConfigError(f"--data {path}: a Delta table needs pip install 'lightkit[delta]'") from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"--data {shown_path(path)}: {str(error).splitlines()[0]}") from None
+    columns = {field.name: field.type for field in table.schema}
+    images = [name for name, kind in columns.items() if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)]
+    labels = [name for name in _LABELS if name in columns]
+    if not images or not labels:
+        listed = ", ".join(f"{name} ({kind})" for name, kind in columns.items())
+        raise DataError(
+            f"--data {path}: expected a column of image bytes and one of {', '.join(_LABELS)}; got {listed}"
+        )
+    arguments = {"path": path.as_posix()} | {
+        name: column
+        for name, column, default in (("image", images[0], "image"), ("label", labels[0], "label"))
+        if column != default
+    }
+    wanted = [labels[0], *(["split"] if "split" in columns else [])]
+    rows = table.to_table(columns=wanted).to_pydict()
+    splits = Counter(_SPLITS.get(str(name).lower(), str(name)) for name in rows.get("split", ()))
+    classes = {str(name): number for name, number in sorted(Counter(rows[labels[0]]).items(), key=str)}
+    num_rows = sum(classes.values())
+    num_train = splits.get("train", 0) if splits else round(num_rows * _TRAIN_SHARE)
+    num_test = splits.get("test", 0) if splits else round(num_rows * _TEST_SHARE)
+    sizes = [min(row) for row in zip(*_column_sizes(table, columns), strict=True)]
+    found = f"{num_rows} rows in {len(classes)} classes, image column {images[0]!r}, label column {labels[0]!r}"
+    return ImageData(("Table", arguments), classes, num_train, num_test, sizes, found)
+
+
+def _column_sizes(table: Any, columns: Mapping[str, Any]) -> list[list[int]]:
+    sides = [name for name in ("width", "height") if name in columns]
+    found = table.head(_NUM_SIZES, columns=sides).to_pydict() if sides else {}
+    return [found[name] for name in sides] or [[]]
+
+
+def _subfolders(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _images_below(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+
+
+def starter_config(data: ImageData, name: str) -> str:
+    """Write a config for images: each setting with its reason as a comment.
+
+    Args:
+        data: The images.
+        name: File name of the config.
+    """
+    side = round(median(data.sizes)) if data.sizes else 224
+    is_small, is_few = side < 64, data.num_train < _FEW_IMAGES
+    image_size = min(224, max(32, side // 32 * 32))
+    batch_size = 32 if data.num_train >= 20 * 32 else 16 if data.num_train >= 20 * 16 else 8
+    largest = max(data.classes, key=lambda each: data.classes[each])
+    share = data.classes[largest] / sum(data.classes.values())
+    model = (
+        [("backbone", "small_cnn", f"images of {side} pixels are too small for a pretrained network")]
+        if is_small
+        else [
+            ("backbone", "mobilenet_v2", "small and fast on a CPU; any classification model of torchvision works"),
+            ("weights", "default", "ImageNet weights, 14 MB, downloaded once; null trains from random weights"),
+            ("freeze", "backbone" if is_few else "none", _freeze_reason(data.num_train)),
+        ]
+    )
+    frozen = not is_small and is_few
+    class_name, arguments = data.source
+    settings = [
+        *((key, value, "") for key, value in arguments.items()),
+        ("image_size", image_size, f"the shorter side of the images is {side} pixels (median)"),
+        ("batch_size", batch_size, f"{data.num_train} training images make {data.num_train // batch_size} batches"),
+        *([("augment", "false", "the features of a frozen backbone are then computed once")] if frozen else []),
+    ]
+    lines = [
+        f"# {data.found}.",
+        f"#   lightkit fit -c {shlex.quote(name)}",
+        f"# Classes: {', '.join(f'{each} {number}' for each, number in list(data.classes.items())[:20])}",
+        "extends: [lightkit:base, lightkit:logger/tensorboard]",
+        "",
+        *_section("model", "ImageClassifier", model),
+        "",
+        *_section("data", class_name, settings),
+        "",
+        "callbacks:",
+        "  early_stopping:",
+        "    init_args: {monitor: val/loss, patience: 5}   # stop when 5 epochs bring nothing",
+        "",
+        "trainer:",
+        f"  max_epochs: {20 if frozen else 50}   # at most; early_stopping usually ends before",
+    ]
+    if data.num_test:
+        minimum, drop = round((1 + share) / 2, 2), max(0.01, round(0.5 / data.num_test**0.5, 3))
+        lines += [
+            "",
+            "gate:   # for lightkit gate, promote and retrain",
+            "  metric: test/accuracy",
+            f"  min: {minimum}   # always answering {largest!r} gives {share:.2f}; halfway from there to 1",
+            f"  max_drop: {drop}   # below the champion; one standard error of {data.num_test} test images at most",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _freeze_reason(num_train: int) -> str:
+    few = f"{num_train} images are few: train the head only; `none` trains all layers"
+    return few if num_train < _FEW_IMAGES else f"{num_train} images are enough to train all layers"
+
+
+def _section(name: str, class_path: str, arguments: Sequence[tuple[str, Any, str]]) -> list[str]:
+    lines = [f"{name}:", f"  class_path: {class_path}", "  init_args:"]
+    for key, value, reason in arguments:
+        text = f"    {key}: {_scalar(value)}"
+        lines.append(f"{text}   # {reason}" if reason else text)
+    return lines
+
+
+def _scalar(value: Any) -> str:
+    is_plain = not isinstance(value, str) or re.fullmatch(r"[A-Za-z_][\w./-]*", value)
+    return str(value) if is_plain else json.dumps(value, ensure_ascii=False)  # which is YAML too

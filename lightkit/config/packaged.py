@@ -1,0 +1,33 @@
+"""The configs that come with lightkit: `lightkit:NAME` after `-c` and in `extends`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightkit.config.origins import near
+from lightkit.errors import ConfigError
+
+PREFIX = "lightkit:"
+
+
+def packaged_configs() -> dict[str, Path]:
+    """Return the file of each packaged config by its name, such as ``accelerator/ddp``."""
+    folder = Path(__file__).parents[1] / "configs"
+    if not folder.is_dir():  # an editable installation: the wheel's folder is the one of the checkout
+        folder = Path(__file__).parents[2] / "configs"
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.yaml"))}
+
+
+def find_config(name: str) -> Path:
+    """Return the path of a config file; ``lightkit:NAME`` is a packaged one.
+
+    Raises:
+        ConfigError: If no packaged config has this name.
+    """
+    if not name.startswith(PREFIX):
+        return Path(name)
+    configs = packaged_configs()
+    wanted = name.removeprefix(PREFIX).removesuffix(".yaml")
+    if wanted not in configs:
+        raise ConfigError(f"{name}: no packaged config{near(wanted, configs) or '; `lightkit configs` lists them'}")
+    return configs[wanted]

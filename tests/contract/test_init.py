@@ -1,0 +1,132 @@
+"""Packaged configs and `lightkit init`: what somebody has who has only installed the wheel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.contract.data_cases import png
+from tests.contract.workspace import Workspace, read_json
+
+ROOT = Path(__file__).parents[2]
+LAYERS = {file.relative_to(ROOT / "configs").with_suffix("").as_posix() for file in (ROOT / "configs").rglob("*.yaml")}
+
+
+def write_photos(folder: Path, number: int = 20) -> None:
+    """Write two classes of small pictures."""
+    for offset, name in ((0, "ants"), (100, "bees")):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for index in range(number):
+            (folder / name / f"{index}.png").write_bytes(png(offset + index))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    subprocess.run([*build, str(ROOT)], check=True)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> dict[str, str]:
+    """Environment variables with which Python imports lightkit from the wheel, and nothing of the checkout."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    return {"PYTHONPATH": str(tmp_path / "site"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+
+
+def test_configs_are_listed_each_with_what_it_is(workspace: Workspace) -> None:
+    lines = workspace.run("configs").ok().out.splitlines()[1:]
+    assert {line.split()[0].removeprefix("lightkit:") for line in lines} == LAYERS
+    assert all(len(line.split(maxsplit=1)) > 1 for line in lines)
+
+
+def test_a_config_is_shown_and_copied_but_replaces_no_file(workspace: Workspace) -> None:
+    text = (ROOT / "configs" / "accelerator" / "ddp.yaml").read_text(encoding="utf-8")
+    assert workspace.run("configs", "show", "accelerator/ddp").ok().out == text
+    workspace.run("configs", "copy", "accelerator/ddp").ok()
+    assert (workspace.folder / "ddp.yaml").read_text(encoding="utf-8") == text
+    refused = workspace.run("configs", "copy", "accelerator/ddp")
+    assert refused.code == 2
+    assert "ddp.yaml exists" in refused.err
+
+
+def test_packaged_configs_are_layers_after_c_and_in_extends(workspace: Workspace) -> None:
+    workspace.write("top.yaml", "extends: [lightkit:temperatures]\ntrainer: {max_epochs: 3}\n")
+    shown = workspace.run("explain", "-c", "top.yaml", "-c", "lightkit:accelerator/ddp", "--json").ok().out
+    assert '"ddp"' in shown
+    assert "Temperatures" in shown
+
+
+def test_an_unknown_packaged_config_is_an_error_with_its_place_and_a_near_name(workspace: Workspace) -> None:
+    workspace.write("top.yaml", "extends: [lightkit:bas]\n")
+    failed = workspace.run("check", "-c", "top.yaml")
+    assert failed.code == 2
+    assert "lightkit:bas: no packaged config; did you mean 'base'?" in failed.err
+    assert "top.yaml:1:11" in failed.err
+
+
+@pytest.mark.parametrize("template", ["module", "ci", "cron"])
+def test_a_template_trains_from_the_wheel(template: str, installed: dict[str, str], workspace: Workspace) -> None:
+    folder = workspace.folder / "project"
+    folder.mkdir()
+    command = [sys.executable, "-m", "lightkit"]
+    environ = workspace.environ(**installed)
+    for words in (["init", "--template", template], ["fit", "-c", "train.yaml", "--trainer.max_epochs=2"]):
+        subprocess.run([*command, *words], cwd=folder, env=environ, check=True, capture_output=True)
+    run = next((folder / "runs" / "train").glob("2*"))
+    assert read_json(run / "summary.json")["status"] == "done"
+    again = subprocess.run([*command, "init"], cwd=folder, env=environ, check=False, capture_output=True, text=True)
+    assert again.returncode == 2
+    assert "train.yaml exists" in again.stderr
+
+
+def test_the_image_template_trains_on_photos(workspace: Workspace) -> None:
+    workspace.run("init", "--template", "image").ok()
+    write_photos(workspace.folder / "photos")
+    workspace.fit(
+        *("-c", "train.yaml", "--model.weights=null", "--model.backbone=small_cnn", "--model.freeze=none"),
+        *("--data.image_size=16", "--data.batch_size=4", "--trainer.max_epochs=1", "--data.num_workers=0"),
+    )
+
+
+def test_init_data_writes_a_config_for_a_folder_of_photos_with_reasons(workspace: Workspace) -> None:
+    write_photos(workspace.folder / "insects")
+    workspace.run("init", "--data", "insects").ok()
+    text = (workspace.folder / "insects.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# 40 images in 2 classes.\n")
+    assert "Classes: ants 20, bees 20" in text
+    assert "min: 0.75   # always answering" in text
+    assert workspace.run("check", "-c", "insects.yaml").ok()
+    workspace.fit("-c", "insects.yaml", "--trainer.max_epochs=1", "--data.num_workers=0")
+
+
+def test_init_data_writes_a_config_for_a_table_of_photos(workspace: Workspace) -> None:
+    write_photos(workspace.folder / "insects")
+    workspace.run("convert", "insects", "insects.parquet_folder", "--format", "parquet").ok()
+    workspace.run("init", "--data", "insects.parquet_folder").ok()
+    text = (workspace.folder / "insects.parquet_folder.yaml").read_text(encoding="utf-8")
+    assert "class_path: Table" in text
+    workspace.run("check", "-c", "insects.parquet_folder.yaml").ok()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--data", "nowhere"], 3, "no such folder"),
+        (["--data", "empty"], 3, "expected one folder per class"),
+        (["--template", "modul"], 2, "choose from module, image, ci, cron"),
+        (["photos"], 2, "unexpected 'photos'"),
+    ],
+    ids=["no_folder", "no_images", "no_template", "positional"],
+)
+def test_init_says_what_it_expected(words: list[str], code: int, says: str, workspace: Workspace) -> None:
+    (workspace.folder / "empty").mkdir()
+    failed = workspace.run("init", *words)
+    assert failed.code == code
+    assert says in failed.err
