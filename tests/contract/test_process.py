@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from pathlib import Path
+
+import pytest
 
 from tests.contract.workspace import Workspace, read_events, read_json, session_members, wait_until_gone
 
@@ -29,3 +34,22 @@ def test_runs_that_are_made_once_end_as_their_names_say(
     finished: Workspace, interrupted_original: object, classifier_original: object
 ) -> None:
     assert read_json(finished.only_run / "summary.json")["status"] == "done"
+
+
+STARTS = {
+    "PYTHONPATH": "import runpy; runpy.run_module('lightkit', run_name='__main__')",
+    "foreign_pth": "import site; site.addsitedir('packages'); import runpy; "
+    "runpy.run_module('lightkit', run_name='__main__')",
+}
+WITHOUT_SITE = "import os, sys; os.execv(sys.executable, [sys.executable, '-S', '-c', START, *sys.argv[1:]])"
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_packages_outside_of_site_packages_train_as_others_do(kind: str, workspace: Workspace) -> None:
+    """As module systems, `pip --target` and `uv run --with` have them."""
+    folders = [str(Path(__file__).parents[2]), *(path for path in sys.path if path.endswith("site-packages"))]
+    workspace.write("packages/foreign.pth", "\n".join(folders))
+    workspace.write("start.py", f"START = {STARTS[kind]!r}\n{WITHOUT_SITE}\n")
+    environ = {"PYTHONPATH": os.pathsep.join(folders) if kind == "PYTHONPATH" else None}
+    workspace.run_cold("fit", "-c", "small.yaml", script="start.py", environ=environ).ok()
+    assert read_json(workspace.only_run / "summary.json")["status"] == "done"
