@@ -127,10 +127,8 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
     elif engine == "ray":
         from lightkit.launch.ray import lightning_parts  # here, because it loads Ray
 
-        strategy, ray_plugins, ray_callbacks = lightning_parts()
-        plugins += ray_plugins
-        callbacks += ray_callbacks
-        arguments["strategy"] = strategy
+        arguments["strategy"], environment = lightning_parts()
+        plugins.append(environment)
     return arguments
 
 

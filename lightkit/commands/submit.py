@@ -11,7 +11,7 @@ from lightkit.cli.supervision import make_plan
 from lightkit.config import mistake, read_scalar, shown_path
 from lightkit.config.credentials import mask_line
 from lightkit.errors import ConfigError
-from lightkit.launch.slurm import SlurmJob, batch_script, submit
+from lightkit.launch.slurm import batch_script, submit
 from lightkit.runs.signals import SignalWatch
 
 HELP = """\
@@ -46,18 +46,18 @@ def submit_fit(words: list[str]) -> int:
             f"submit: {mask_line(secret)}: Slurm keeps the command line, and shows it to others; write "
             f"${{oc.env:NAME}} there, and set that variable where the job runs"
         )
-    job = _make_job(context, words)
-    script = batch_script(job)
+    script, output = _make_script(context, words)
     if is_dry:
         print(script, end="")
         return 0
-    (Path(job.folder) / job.output).parent.mkdir(parents=True, exist_ok=True)  # Slurm makes no folders
+    Path(output).parent.mkdir(parents=True, exist_ok=True)  # Slurm makes no folders
     number = submit(script)
-    print(f"job   {number}\nlog   {shown_path(Path(job.output.replace('%j', number)))}")
+    print(f"job   {number}\nlog   {shown_path(Path(output.replace('%j', number)))}")
     return 0
 
 
-def _make_job(context: RunContext, words: list[str]) -> SlurmJob:
+def _make_script(context: RunContext, words: list[str]) -> tuple[str, str]:
+    """Write the batch script; return it with the file that takes its output."""
     make_plan(context)  # refuses what Slurm cannot start
     values = context.resolved.values
     run, trainer = values.get("run") or {}, values.get("trainer") or {}
@@ -83,14 +83,16 @@ def _make_job(context: RunContext, words: list[str]) -> SlurmJob:
             f"submit: how many processes each machine runs is not known here, for the devices are {devices!r}; "
             f"say launch.processes"
         )
-    return SlurmJob(
-        words=["fit", *words],
+    output = str(Path(run.get("root") or "runs") / name / "slurm-%j.out")
+    script = batch_script(
+        ["fit", *words],
         name=name,
         folder=str(Path.cwd()),
-        output=str(Path(run.get("root") or "runs") / name / "slurm-%j.out"),
+        output=output,
         nodes=num_nodes if nodes == 1 and isinstance(num_nodes, int) else nodes,
         processes=processes,
         threads=context.launch.threads,
         gpus=context.hardware.kind == "gpu",
-        options=context.launch.slurm or {},
+        options=context.launch.slurm,
     )
+    return script, output

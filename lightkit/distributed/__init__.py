@@ -10,13 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lightkit.distributed.environment import HorovodEnvironment
-    from lightkit.distributed.horovod import HorovodStrategy
-    from lightkit.distributed.scaling import ScaledLearningRate
+    from lightkit.distributed.horovod import HorovodEnvironment, HorovodStrategy
+    from lightkit.distributed.lr_scaling import ScaledLearningRate
 
 __all__ = ["HorovodEnvironment", "HorovodStrategy", "ScaledLearningRate"]
 
-_HOMES = {"HorovodEnvironment": "environment", "HorovodStrategy": "horovod", "ScaledLearningRate": "scaling"}
+_HOMES = {"HorovodEnvironment": "horovod", "HorovodStrategy": "horovod", "ScaledLearningRate": "lr_scaling"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,13 +7,16 @@ and two ranks that differ in either wait for each other forever.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
+from torchmetrics import Metric
+from torchmetrics.metric import jit_distributed_available
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lightkit.config import mistake
 from lightkit.errors import LightkitError
@@ -25,13 +28,11 @@ except (ImportError, OSError) as error:  # not installed, or built for another t
     hvd: Any = None  # type: ignore[no-redef]
     _MISSING = str(error)
 
-__all__ = ["Collectives", "end_horovod", "hvd", "plain", "require_horovod", "spare_cores", "start_horovod"]
+__all__ = ["Collectives", "begin_syncing", "end_syncing", "hvd", "plain", "require_horovod"]
 
 _OPS = {"none": "Average", "mean": "Average", "avg": "Average", "sum": "Sum", "max": "Max", "min": "Min"}
 _OPS["product"] = "Product"
 _SENT_AS = {torch.bfloat16: torch.float32, torch.bool: torch.uint8}  # Horovod 0.28 has neither
-_ENDED: list[bool] = []
-_CYCLE_MS = "10"
 
 
 def require_horovod() -> None:
@@ -45,43 +46,6 @@ def require_horovod() -> None:
             f"strategy: horovod needs Horovod for torch {torch.__version__}, which cannot be imported ({_MISSING}). "
             "Build it: make horovod, or python scripts/build_horovod.py in lightkit's sources."
         )
-
-
-def spare_cores(environ: MutableMapping[str, str], *, num_ranks: int, num_threads: int, num_cores: int) -> None:
-    """Let Horovod's thread look for work less often where the ranks' own threads need all cores of the machine.
-
-    It wakes each millisecond and asks all ranks, work or none: with two ranks on two cores that took 11 to 16 % of the
-    time of ResNet-18's training, 9 % at five milliseconds, and 3 to 4 % at ten. A step waits for one cycle or two. A
-    ``HOROVOD_CYCLE_TIME`` (milliseconds) of the user's stays. It is read when Horovod starts, and never again.
-
-    Args:
-        environ: Where Horovod looks.
-        num_ranks: Ranks of this machine.
-        num_threads: Threads of one operation, in each rank.
-        num_cores: Cores that they may use.
-    """
-    if num_ranks > 1 and num_ranks * num_threads >= num_cores:
-        environ.setdefault("HOROVOD_CYCLE_TIME", _CYCLE_MS)
-
-
-def start_horovod() -> None:
-    """Meet the other ranks.
-
-    Raises:
-        ConfigError: If Horovod is not installed.
-        LightkitError: If it was shut down in this process: Horovod 0.28 with gloo then aborts the process.
-    """
-    require_horovod()
-    if _ENDED:
-        raise LightkitError("Horovod was shut down after an error, and does not start again in the same process.")
-    with waiting("start of all ranks"):
-        hvd.init()
-
-
-def end_horovod() -> None:
-    """Make the other ranks' collectives raise."""
-    _ENDED.append(True)
-    hvd.shutdown()
 
 
 @contextmanager
@@ -140,23 +104,20 @@ class Collectives:
         """Give the object of rank ``src``."""
         if not self.available():
             return value
-        self._check("broadcast")
-        with plain(), waiting("broadcast of an object"):
+        with self._collective("broadcast of an object"):
             return hvd.broadcast_object(value, root_rank=src, name="lightkit.broadcast")
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Give the objects of all ranks, by rank."""
         if not self.available():
             return [value]
-        self._check("gathering of objects")
-        with plain(), waiting("gathering of objects"):
+        with self._collective("gathering of objects"):
             return list(hvd.allgather_object(value, name="lightkit.objects"))
 
     def barrier(self, what: str = "barrier") -> None:
         """Wait for all ranks."""
         if self.available():
-            self._check(what)
-            with waiting(what):
+            with self._collective(what):
                 hvd.barrier()
 
     def reduce(self, tensor: Tensor, reduce_op: Any = "mean") -> Tensor:
@@ -173,28 +134,24 @@ class Collectives:
         if not self.available():
             return tensor
         if tensor.is_complex():
-            return self._reduce_complex(tensor, reduce_op, op)
-        self._check(f"reduction ({reduce_op})")
+            if op not in (hvd.Sum, hvd.Average):
+                raise ValueError(f"Horovod cannot reduce complex numbers with {reduce_op!r}; it can with sum and mean.")
+            return torch.view_as_complex(self.reduce(torch.view_as_real(tensor.detach().resolve_conj()), reduce_op))
         whole = op == hvd.Average and not tensor.is_floating_point()
-        staged = torch.float64 if whole else _reducible(tensor.dtype)
-        with plain(), waiting("reduction of a metric"):
-            reduced: Tensor = hvd.allreduce(
-                tensor.detach().clone().contiguous().to(staged), op=op, name="lightkit.reduce"
-            )
+        staged = torch.float64 if whole else torch.int64
+        if tensor.is_floating_point():
+            staged = _SENT_AS.get(tensor.dtype, tensor.dtype)
+        with self._collective(f"reduction ({reduce_op})"):
+            own = tensor.detach().clone().contiguous().to(staged)
+            reduced: Tensor = hvd.allreduce(own, op=op, name="lightkit.reduce")
         return reduced.to(torch.float32 if whole else tensor.dtype)
-
-    def _reduce_complex(self, tensor: Tensor, reduce_op: Any, op: Any) -> Tensor:
-        if op not in (hvd.Sum, hvd.Average):
-            raise ValueError(f"Horovod cannot reduce complex numbers with {reduce_op!r}; it can with sum and mean.")
-        return torch.view_as_complex(self.reduce(torch.view_as_real(tensor.detach().resolve_conj()), reduce_op))
 
     def agree(self, yes: bool, *, everyone: bool = True, what: str = "decision") -> bool:
         """Say whether all ranks say yes, or whether any does."""
         if not self.available():
             return yes
-        self._check(what)
         op = hvd.Min if everyone else hvd.Max
-        with plain(), waiting(what):
+        with self._collective(what):
             return bool(hvd.allreduce(torch.tensor([int(yes)]), op=op, name="lightkit.agree").item())
 
     def stack(self, tensor: Tensor, *, sync_grads: bool = False) -> Tensor:
@@ -209,8 +166,7 @@ class Collectives:
         if tensor.is_complex():
             parts = torch.view_as_real(tensor.resolve_conj())
             return torch.view_as_complex(self.stack(parts, sync_grads=sync_grads))
-        self._check("gathering of tensors")
-        with torch.inference_mode(False), torch.set_grad_enabled(sync_grads), waiting("gathering of tensors"):
+        with self._collective("gathering of tensors"), torch.set_grad_enabled(sync_grads):
             own = tensor if sync_grads else tensor.detach().clone()
             stacked: Tensor = _GatherWithGradient.apply(own.to(_SENT_AS.get(own.dtype, own.dtype)))
             return stacked.to(tensor.dtype)
@@ -231,8 +187,23 @@ class Collectives:
             LightkitError: If the ranks have unlike tensors.
         """
         named = dict(tensors)
-        if not self.available() or not self._same_on_all(named):
+        if not self.available():
             return
+        if lazy := ", ".join(name for name, tensor in named.items() if is_lazy(tensor)):
+            raise LightkitError(
+                f"Horovod cannot share parameters that have no shape yet ({lazy}). Run the model once on an example in "
+                "configure_model."
+            )
+        mine = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named.items()]
+        digests = self.gather_objects(hashlib.sha256("\n".join(mine).encode()).hexdigest())
+        if len(set(digests)) > 1:
+            every = self.gather_objects(mine)
+            rank = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
+            unlike = sorted(set(every[0]) ^ set(every[rank])) or ["their order"]
+            raise LightkitError(
+                f"the model of rank {rank} is not that of rank 0 (not on both: {'; '.join(unlike[:4])}). All must "
+                "build the same one."
+            )
         with plain(), waiting(f"broadcast of {what}"):
             staged = {name: _bytes(tensor.detach()) for name, tensor in named.items()}
             handles = [hvd.broadcast_async_(tensor, 0, f"lightkit.{name}") for name, tensor in staged.items()]
@@ -242,42 +213,63 @@ class Collectives:
                 if not tensor.is_contiguous():
                     tensor.copy_(staged[name].view(tensor.dtype).reshape(tensor.shape))
 
-    def _same_on_all(self, named: dict[str, Tensor]) -> bool:
-        lazy = ", ".join(name for name, tensor in named.items() if is_lazy(tensor))
-        if lazy:
-            says = "Run the model once on an example in configure_model."
-            raise LightkitError(f"Horovod cannot share parameters that have no shape yet ({lazy}). {says}")
-        mine = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named.items()]
-        digests = self.gather_objects(hashlib.sha256("\n".join(mine).encode()).hexdigest())
-        if len(set(digests)) == 1:
-            return bool(mine)
-        every = self.gather_objects(mine)
-        rank = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
-        unlike = sorted(set(every[0]) ^ set(every[rank])) or ["their order"]
-        told = f"not on both: {'; '.join(unlike[:4])}"
-        raise LightkitError(f"the model of rank {rank} is not that of rank 0 ({told}). All must build the same one.")
-
-    def _check(self, what: str) -> None:
-        if not self.checked:
-            return
-        own = f"{what} in {self.where() or 'the loop'}"
+    @contextmanager
+    def _collective(self, what: str) -> Iterator[None]:
+        """Enter a collective, once all ranks are known to be in the same one if that is `checked`."""
         with plain(), waiting(what):
-            doing = hvd.allgather_object(own, name="lightkit.check")
-        if len(set(doing)) > 1:
-            told = "; ".join(f"rank {rank}: {name}" for rank, name in enumerate(doing))
-            raise LightkitError(
-                f"the ranks have unlike numbers of batches to evaluate, and are now in different collectives ({told}). "
-                "Logging with sync_dist=True and on_step=True, and all_gather in a step, need as many batches on each."
-            )
-
-
-def _reducible(dtype: torch.dtype) -> torch.dtype:
-    """Give the dtype in which Horovod can reduce such tensors."""
-    if dtype == torch.bfloat16:
-        return torch.float32
-    return dtype if dtype.is_floating_point else torch.int64
+            if self.checked:
+                own = f"{what} in {self.where() or 'the loop'}"
+                names = hvd.allgather_object(own, name="lightkit.check")
+                if len(set(names)) > 1:
+                    found = "; ".join(f"rank {rank}: {name}" for rank, name in enumerate(names))
+                    raise LightkitError(
+                        "the ranks have unlike numbers of batches to evaluate, and are now in different collectives "
+                        f"({found}). Logging with sync_dist=True and on_step=True, and all_gather in a step, need as "
+                        "many batches on each."
+                    )
+            yield
 
 
 def _bytes(tensor: Tensor) -> Tensor:
     """Give what Horovod can send of any dtype: the bytes, in the tensor's own memory where that is one piece."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+__all__ = ["begin_syncing", "end_syncing"]
+
+_sync = Metric.sync
+_living: list[Collectives] = []
+
+
+def begin_syncing(collectives: Collectives) -> None:
+    """Make metrics that would ask torch.distributed ask these collectives, until `end_syncing`.
+
+    The method of the class is replaced, because a metric holds on to torchmetrics' question from the moment it is made.
+    Metrics with a ``distributed_available_fn`` or a ``dist_sync_fn`` of their own keep theirs.
+    """
+    if collectives not in _living:
+        _living.append(collectives)
+    Metric.sync = _sync_over_horovod  # type: ignore[assignment, method-assign]
+
+
+def end_syncing(collectives: Collectives) -> None:
+    """Give the metrics back to torch.distributed."""
+    if collectives in _living:
+        _living.remove(collectives)
+    if not _living:
+        Metric.sync = _sync  # type: ignore[method-assign]
+
+
+def _sync_over_horovod(
+    metric: Metric,
+    dist_sync_fn: Callable[..., Any] | None = None,
+    process_group: Any = None,
+    should_sync: bool = True,
+    distributed_available: Callable[[], bool] | None = None,
+) -> None:
+    available = distributed_available or metric.distributed_available_fn
+    if available is jit_distributed_available and not jit_distributed_available():
+        available = _living[-1].available
+        if dist_sync_fn in (None, gather_all_tensors):
+            dist_sync_fn = _living[-1].gather_states
+    _sync(metric, dist_sync_fn, process_group, should_sync, available)

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from lightkit.distributed.collectives import hvd, plain
-from lightkit.distributed.steps import before_update
+from lightkit.distributed.lr_scaling import before_update
 from lightkit.errors import LightkitError
 from lightkit.launch import waiting
 

@@ -76,27 +76,14 @@ def check_installed() -> None:
         )
 
 
-def lightning_parts() -> tuple[Any, list[Any], list[Any]]:
-    """Return the strategy, the plugins and the callbacks of a Trainer that is to run in one of Ray Train's workers.
+def lightning_parts() -> tuple[Any, Any]:
+    """Return the strategy and the plugin of a Trainer that is to run in one of Ray Train's workers.
 
     The Trainer must have one device: Ray gives each worker its own.
     """
     check_installed()
     parts = import_module("ray.train.lightning")  # an extra, and it loads torch
-    base: Any = parts.RayTrainReportCallback
-
-    class Report(base):  # type: ignore[misc]
-        """Ray's own callback, without its checkpoints: ranks resume from those in the run's folder."""
-
-        def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-            parts.prepare_trainer(trainer)
-
-        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
-            metrics |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
-            import_module("ray.train").report(metrics=metrics)
-
-    return parts.RayDDPStrategy(), [parts.RayLightningEnvironment()], [Report()]
+    return parts.RayDDPStrategy(), parts.RayLightningEnvironment()
 
 
 def run_rank(settings: dict[str, str]) -> None:

@@ -7,13 +7,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError, LightkitError
 
-__all__ = ["SlurmJob", "batch_script", "submit"]
+__all__ = ["batch_script", "submit"]
 
 _DECIDED = {
     "nodes": "launch.nodes",
@@ -42,9 +41,19 @@ exit "$code"
 """
 
 
-@dataclass(frozen=True)
-class SlurmJob:
-    """A command of lightkit as a job of Slurm.
+def batch_script(
+    words: Sequence[str],
+    *,
+    name: str,
+    folder: str,
+    output: str,
+    nodes: int = 1,
+    processes: int = 1,
+    threads: int | None = None,
+    gpus: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> str:
+    """Write the script that `sbatch` takes.
 
     Args:
         words: Command line after `lightkit`.
@@ -57,51 +66,36 @@ class SlurmJob:
         gpus: Whether each process has a GPU.
         options: Further options of `sbatch` by their long names, such as `{"time": "2:00:00", "exclusive": True}`;
             null or false leaves one of lightkit's own away.
-    """
-
-    words: Sequence[str]
-    name: str
-    folder: str
-    output: str
-    nodes: int = 1
-    processes: int = 1
-    threads: int | None = None
-    gpus: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-def batch_script(job: SlurmJob) -> str:
-    """Write the script that `sbatch` takes.
 
     Raises:
         ConfigError: If an option is lightkit's to decide, or has no value that fits on a line.
     """
-    if job.name in _NOT_DETECTED:
-        raise ConfigError(f"run.name: a job named {job.name!r} counts as interactive, and Lightning trains it alone")
-    given = {str(name).replace("_", "-"): value for name, value in job.options.items()}
-    if decided := [name for name in given if name in _DECIDED]:
+    if name in _NOT_DETECTED:
+        raise ConfigError(f"run.name: a job named {name!r} counts as interactive, and Lightning trains it alone")
+    given = {str(key).replace("_", "-"): value for key, value in (options or {}).items()}
+    if decided := [key for key in given if key in _DECIDED]:
         raise ConfigError(f"launch.slurm.{decided[0]}: is set by {_DECIDED[decided[0]]}")
-    options = {
-        "job-name": job.name,
-        "nodes": job.nodes,
-        "ntasks-per-node": job.processes,
-        "cpus-per-task": job.threads,
-        "gres": f"gpu:{job.processes}" if job.gpus and not given.keys() & {"gpus", "gpus-per-node"} else None,
-        "chdir": job.folder,
-        "output": job.output,
+    all_options = {
+        "job-name": name,
+        "nodes": nodes,
+        "ntasks-per-node": processes,
+        "cpus-per-task": threads,
+        "gres": f"gpu:{processes}" if gpus and not given.keys() & {"gpus", "gpus-per-node"} else None,
+        "chdir": folder,
+        "output": output,
         "open-mode": "append",  # else the log of a job that is put back begins anew
         "signal": "USR1@120",  # two minutes before the end each rank saves and ends with code 75
         "requeue": True,
         **given,
     }
     lines = []
-    for name, value in options.items():
+    for key, value in all_options.items():
         if not isinstance(value, str | int | float | None) or "\n" in str(value):
-            raise ConfigError(f"launch.slurm.{name}: expected one line of text, a number, or true, got {value!r}")
+            raise ConfigError(f"launch.slurm.{key}: expected one line of text, a number, or true, got {value!r}")
         if value is not None and value is not False:
-            lines.append(f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={shlex.quote(str(value))}")
-    command = shlex.join([sys.executable, "-m", "lightkit", *job.words])
-    return _SCRIPT.format(options="\n".join(lines), command=command, place=Path(job.output).parent)
+            lines.append(f"#SBATCH --{key}" if value is True else f"#SBATCH --{key}={shlex.quote(str(value))}")
+    command = shlex.join([sys.executable, "-m", "lightkit", *words])
+    return _SCRIPT.format(options="\n".join(lines), command=command, place=Path(output).parent)
 
 
 def submit(script: str) -> str:

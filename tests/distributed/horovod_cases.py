@@ -393,7 +393,7 @@ def shards(ranks: int, rank: int, folder: Path) -> Found:
 
 def _refused(attempt: Callable[[], Any]) -> Found:
     try:
-        with mock.patch("lightkit.distributed.horovod.end_horovod"):  # both ranks refuse: neither is left waiting
+        with mock.patch("lightkit.distributed.HorovodStrategy.on_exception"):
             attempt()
     except Exception as error:  # noqa: BLE001 - the test looks at it
         return {"error": type(error).__name__, "says": str(error)}

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightkit import distributed
-from lightkit.distributed import collectives, environment
+from lightkit.distributed import collectives, horovod
 from lightkit.errors import ConfigError
 
 
@@ -45,26 +45,33 @@ def test_an_unknown_compression_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("said", "num_ranks", "num_threads", "num_cores", "cycle"),
-    [(None, 2, 1, 2, "10"), (None, 2, 1, 4, None), (None, 2, 2, 4, "10"), ("1", 2, 1, 2, "1"), (None, 1, 2, 2, None)],
+    [
+        (None, 2, 1, 2, "10"),
+        (None, 2, 1, 4, None),
+        (None, 2, 2, 4, "10"),
+        ("1", 2, 1, 2, "1"),
+        (None, 1, 2, 2, None),
+        (None, 64, 1, 64, "10"),
+    ],
 )
-def test_horovods_thread_spares_cores_that_the_ranks_need(
-    said: str | None, num_ranks: int, num_threads: int, num_cores: int, cycle: str | None
+def test_horovods_thread_spares_cores_that_the_ranks_of_mpirun_need(
+    said: str | None,
+    num_ranks: int,
+    num_threads: int,
+    num_cores: int,
+    cycle: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    environ = {} if said is None else {"HOROVOD_CYCLE_TIME": said}
-    collectives.spare_cores(environ, num_ranks=num_ranks, num_threads=num_threads, num_cores=num_cores)
-    assert environ.get("HOROVOD_CYCLE_TIME") == cycle
-
-
-def test_ranks_of_mpirun_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("RANK", 0), ("SIZE", 64), ("LOCAL_RANK", 0), ("LOCAL_SIZE", 64)):
+    for name, value in (("RANK", 0), ("SIZE", num_ranks), ("LOCAL_RANK", 0), ("LOCAL_SIZE", num_ranks)):
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
     monkeypatch.delenv("HOROVOD_RANK", raising=False)
-    monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)
-    monkeypatch.setattr(environment, "this_machine", lambda: SimpleNamespace(cores=64))
-    monkeypatch.setattr(environment, "start_horovod", lambda: None)
-    monkeypatch.setattr(environment.HorovodEnvironment, "set_global_rank", lambda self, rank: None)
-    place = SimpleNamespace(size=lambda: 64, rank=lambda: 0, cross_rank=lambda: 0, local_rank=lambda: 0)
-    place.local_size = lambda: 64
-    monkeypatch.setattr(environment, "hvd", place)  # mpirun is not here, and Horovod without MPI would not start
-    environment.HorovodEnvironment().start(on_cpu=True)
-    assert os.environ.pop("HOROVOD_CYCLE_TIME") == "10"
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", said or "")
+    if said is None:
+        monkeypatch.delenv("HOROVOD_CYCLE_TIME")
+    monkeypatch.setattr(horovod, "this_machine", lambda: SimpleNamespace(cores=num_cores))
+    monkeypatch.setattr("torch.get_num_threads", lambda: num_threads)
+    monkeypatch.setattr(horovod.HorovodEnvironment, "set_global_rank", lambda self, rank: None)
+    numbers = {name: (lambda: 0) for name in ("rank", "cross_rank", "local_rank", "size", "local_size", "init")}
+    monkeypatch.setattr(horovod, "hvd", SimpleNamespace(**numbers))  # Horovod without MPI would not start
+    horovod.HorovodEnvironment().start(on_cpu=True)
+    assert os.environ.get("HOROVOD_CYCLE_TIME") == cycle

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.launch.slurm import SlurmJob, batch_script, submit
+from lightkit.launch.slurm import batch_script, submit
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB: dict[str, Any] = {
@@ -21,7 +21,7 @@ JOB: dict[str, Any] = {
 
 
 def script(**settings: Any) -> str:
-    return batch_script(SlurmJob(**{**JOB, **settings})).replace(sys.executable, "python")
+    return batch_script(**{**JOB, **settings}).replace(sys.executable, "python")
 
 
 @pytest.mark.parametrize(

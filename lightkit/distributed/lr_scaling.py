@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightkit.config import mistake
-from lightkit.distributed.steps import before_update
 
 __all__ = ["ScaledLearningRate"]
 
@@ -228,3 +227,29 @@ def _scale_scheduler(scheduler: Any, factor: float, numbers: Mapping[Optimizer, 
 
 def _is_rate(value: Any) -> TypeGuard[float | Tensor]:
     return isinstance(value, int | float | Tensor)
+
+
+__all__ = ["before_update"]
+
+
+def before_update(act: Callable[[Optimizer], None]) -> Callable[..., Any]:
+    """Make a pre-hook of a step that acts once the closure, if there is one, has computed gradients.
+
+    Args:
+        act: Told the optimizer.
+    """
+
+    def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            act(optimizer)
+            return None
+
+        def closing() -> Any:
+            loss = closure()
+            act(optimizer)
+            return loss
+
+        return args[:1], {**kwargs, "closure": closing}
+
+    return hook
