@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lightkit.cli.console import discard_output, guard_standard_output, print_error
+from lightkit.cli.console import FULL_TRACEBACK, discard_output, guard_standard_output, print_error
 from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, OutputLost, told_interruption
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
@@ -91,6 +91,7 @@ commands:
   --quiet            print warnings and errors only
   --output json      print the run's events, one JSON object a line
   --print_config     print the resolved config and stop
+  --traceback        after an error in your code, show the frames of the libraries too
   --version          print the version and stop
   --help             print this, or after a command the keys that it takes
 
@@ -144,6 +145,9 @@ def _told(interruption: Interrupted) -> int:
 def _dispatch(words: list[str], watch: SignalWatch) -> int:
     if words and words[0] in ("-h", "--help", "help") and words[1:] and not words[1].startswith("-"):
         words = [words[1], "--help", *words[2:]]
+    if "--traceback" in words:
+        os.environ[FULL_TRACEBACK] = "1"
+        words = [word for word in words if word != "--traceback"]
     at = _command_at(words)
     if not words or words[0] in ("-h", "--help", "help") or (at == len(words) and {"-h", "--help"} & {*words}):
         text = HELP.format(commands="\n".join(f"  {name:13}{command.says}" for name, command in COMMANDS.items()))

@@ -304,6 +304,9 @@ class RunRecorder(EpochCallback):
         if self._end_owner is not threading.current_thread() and not self._end_claim.acquire(blocking=False):
             return
         self._end_owner = None
+        if self._is_deleted():
+            self._end_recorded.set()
+            return
         status, code, text = end_of(error)
         seconds = round(time.monotonic() - self._began_s, 3)
         try:
@@ -389,7 +392,16 @@ class RunRecorder(EpochCallback):
             _call_loggers(trainer, "record_epoch_end", trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Write the epoch before its checkpoint: the next process goes on after it and would never write it."""
+        """Write the epoch before its checkpoint: the next process goes on after it and would never write it.
+
+        Raises:
+            LightkitError: If the run's folder was deleted: to make it anew would leave half a run.
+        """
+        if self._is_deleted():
+            raise LightkitError(
+                f"The run folder {self.run.folder} was deleted while it was trained, and nothing can be saved. "
+                "The same command begins a new run."
+            )
         self.flush_epoch(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -399,9 +411,14 @@ class RunRecorder(EpochCallback):
         _call_loggers(trainer, "record_fit_end", trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Write what is complete. The end is recorded by `close`: the command line may still find better words."""
+        """Write what is complete, and note where it happened. The end is recorded by `close`."""
+        if isinstance(exception, Exception) and not isinstance(exception, LightkitError):
+            notes = [f"This was in epoch {trainer.current_epoch}, step {trainer.global_step}."]
+            if trainer.training and (path := runs.newest_written(self.run.checkpoints)) is not None:
+                notes.append(f"The same command resumes from {path}.")
+            vars(exception).setdefault("__notes__", []).extend(notes)  # PEP 678; Python 3.10 has no add_note
         try:
-            if self._writes and not self._end_claim.locked():
+            if self._writes and not self._end_claim.locked() and not self._is_deleted():
                 if (epoch := self._meter.take()) is not None:
                     self.record_epoch(trainer, epoch)
                 self._end_stage(trainer)
@@ -429,6 +446,10 @@ class RunRecorder(EpochCallback):
             self._summary_writer.stages[stage] = metrics
             self._end_stage(trainer)
             self.events.write("result", stage=stage, metrics=metrics)
+
+    def _is_deleted(self) -> bool:
+        is_known = self._announced == "fit" and self._writes and self.manifest is not None
+        return is_known and not self.run.manifest_path.exists()
 
     def _announce(self, event: str, stage: str, **more: Any) -> None:
         name = f"{self.run.name}/{self.run.id}"

@@ -141,7 +141,7 @@ class _Tracebacks:
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error, trace)
         else:
-            print(self.mask("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
+            print(format_traceback(error), end="", file=sys.stderr)
 
     def print_uncaught_in_thread(self, raised: Any) -> None:
         if issubclass(raised.exc_type, SystemExit):
@@ -155,8 +155,44 @@ _TRACEBACKS = _Tracebacks()
 
 
 def format_traceback(error: BaseException) -> str:
-    """Write the traceback of an error, without the secrets of the config that has been read by now."""
-    return _TRACEBACKS.mask("".join(traceback.format_exception(error)))
+    """Format the traceback of an error, without the secrets of the config that has been read by now.
+
+    Where the user's own code is in it, only that is shown, unless the command has ``--traceback``.
+    """
+    found = traceback.TracebackException.from_exception(error)
+    is_own = os.environ.get(FULL_TRACEBACK) is None and _keep_own_frames(found)
+    text = "".join(found.format())
+    if sys.version_info < (3, 11):
+        text += "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
+    hint = "The frames are those of your code; --traceback shows those of the libraries too.\n" if is_own else ""
+    return _TRACEBACKS.mask(text + hint)
+
+
+def _keep_own_frames(error: traceback.TracebackException) -> bool:
+    """Drop the frames of Python's library, of installed packages and of lightkit, if there are others."""
+    chain, pending = [], [error]
+    while pending:
+        chain.append(each := pending.pop())
+        before = [each.__cause__, each.__context__]
+        pending += [other for other in before if other is not None and not any(other is known for known in chain)]
+    own = [
+        [
+            frame
+            for frame in each.stack
+            if not frame.filename.startswith(_LIBRARIES) and "-packages" + os.sep not in frame.filename
+        ]
+        for each in chain
+    ]
+    if not own[0]:
+        return False
+    for each, frames in zip(chain, own, strict=True):
+        each.stack[:] = frames
+    return True
+
+
+FULL_TRACEBACK = "_LIGHTKIT_TRACEBACK"
+"""Environment variable by which ``--traceback`` reaches the processes of all ranks."""
+_LIBRARIES = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)), "<")  # noqa: PTH120
 
 
 # -- standard output that cannot be written ----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ MY_FAULTS = '''\
 import os
 import random
 import resource
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -99,6 +100,14 @@ class LoseCheckpoints(Callback):
     def on_train_end(self, trainer, module):
         for path in Path(self.folder).glob("*.ckpt"):
             path.unlink()
+
+
+class DeleteRun(Callback):
+    """Deletes the run's folder when the second epoch begins."""
+
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch == 1:
+            shutil.rmtree(Path(trainer.checkpoint_callback.dirpath).parent)
 
 
 class ListRun(Callback):

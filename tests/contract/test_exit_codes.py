@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.contract.fault_examples import MY_FAULTS, callback
 from tests.contract.workspace import Workspace, read_json
 
 
@@ -36,3 +37,30 @@ def test_a_mistake_is_2_and_missing_data_is_3_without_a_traceback_or_a_run(
     assert re.search(says, result.err)
     assert "Traceback" not in result.err
     assert not workspace.runs
+
+
+def test_an_error_in_the_users_code_shows_its_frames_where_it_was_and_how_to_resume(workspace: Workspace) -> None:
+    words = ("fit", "-c", "small.yaml", "--model=my_project.FailsInStep", "--model.step=8")
+    result = workspace.run(*words)
+    assert result.code == 1
+    frames = re.findall(r'File "(.*)", line \d+, in (\w+)', result.err)
+    assert frames == [(str(workspace.folder / "my_project.py"), "training_step")]
+    assert "This was in epoch 1, step 8." in result.err
+    last = workspace.only_run / "checkpoints" / "last.ckpt"
+    assert re.search(
+        rf"The same command resumes from \S*{re.escape(str(last.relative_to(workspace.folder)))}\.", result.err
+    )
+    assert len(result.err.splitlines()) < 15
+    full = workspace.run(*words, "--traceback", "--run.resume=never")
+    assert "pytorch_lightning" in full.err
+    assert "This was in epoch 1, step 8." in full.err
+
+
+def test_a_run_folder_that_is_deleted_while_training_is_one_line(workspace: Workspace) -> None:
+    workspace.write("my_faults.py", MY_FAULTS)
+    workspace.write("fault.yaml", callback("my_faults.DeleteRun"))
+    result = workspace.run("fit", "-c", "small.yaml", "-c", "fault.yaml", "--run.name=small")
+    assert result.code == 1
+    assert len(result.err.splitlines()) == 1, result.err
+    assert "was deleted while it was trained" in result.err
+    assert list(workspace.folder.glob("runs/small/2*/*")) == []
