@@ -168,7 +168,7 @@ class StopAtDeadline(Callback):
         if not self._can_be_judged:
             self._give_up(trainer, batch_idx)
             return
-        _log.info(f"stops training in epoch {trainer.current_epoch + 1}: the deadline is {self._shown}")
+        _log.info(f"stops training in epoch {trainer.current_epoch}: the deadline is {self._shown}")
         trainer.fit_loop.min_epochs = 0  # which ask for more than there is time for
         trainer.fit_loop.epoch_loop.min_steps = None
         trainer.should_stop = True

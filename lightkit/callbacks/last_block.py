@@ -32,7 +32,7 @@ def last_block(
     """
     lines = []
     if best_checkpoint is not None:
-        when = f" after epoch {epoch + 1}" if epoch is not None else ""
+        when = f" after epoch {epoch}" if epoch is not None else ""
         why = f"  ({monitor} {value:.4g}{when})" if monitor is not None and value is not None else ""
         lines.append(f"best  {shown_path(Path(best_checkpoint))}{why}")
     lines.append(f"run   {shown_path(Path(folder))}")

@@ -149,16 +149,16 @@ class RichProgress(_EpochProgress):
 
     def show_epoch(self, trainer: Trainer, epoch: Epoch, names: Sequence[str]) -> None:
         """Add a row to the table; its head comes again where other metrics are measured."""
-        width = (80 if self._progress is None else self._progress.console.width) - 32
+        width = (80 if self._progress is None else self._progress.console.width) - 37
         while names and sum(max(len(name), 8) + 2 for name in names) > width:
             names = names[:-1]
         if list(names) != self._columns:
             self._columns = list(names)
             head = "".join(f"  {name:>8}" for name in names)
-            self._put(f"{'epoch':>9}{head}  {'time':>8}  {'samples/s':>9}", style="bold")
+            self._put(f"{'epoch':>14}{head}  {'time':>8}  {'samples/s':>9}", style="bold")
         cells = "".join(f"  {f'{epoch.metrics[name]:.3g}':>{max(len(name), 8)}}" for name in names)
         seconds, speed = [*_speed(epoch), ""][:2]
-        first = f"{_count(trainer, epoch.epoch):>9}"
+        first = f"{_count(trainer, epoch.epoch):>14}"
         self._put(f"{first}{cells}  {seconds:>8}  {speed.removesuffix(' samples/s'):>9}")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -315,7 +315,7 @@ class RichProgress(_EpochProgress):
 
 
 def _count(trainer: Trainer, epoch: int) -> str:
-    return f"{epoch + 1}/{trainer.max_epochs}" if (trainer.max_epochs or -1) > 0 else f"{epoch + 1}"
+    return f"{epoch} ({epoch + 1} of {trainer.max_epochs})" if (trainer.max_epochs or -1) > 0 else f"{epoch}"
 
 
 def _speed(epoch: Epoch) -> list[str]:

@@ -158,7 +158,7 @@ def build_target(
     if checkpoint is not None:
         source = {"checkpoint": shown_path(checkpoint), "sha256": str(loaded.sha256)}
         source |= {"run": f"{context.base.name}/{context.base.id}"} if context.base else {}
-        origin = shown_path(checkpoint) + ("" if loaded.epoch is None else f" (epoch {loaded.epoch + 1})")
+        origin = shown_path(checkpoint) + ("" if loaded.epoch is None else f" (epoch {loaded.epoch})")
     plain = make_target(
         module,
         example,

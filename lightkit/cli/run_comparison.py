@@ -171,6 +171,6 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
 def _cells(each: Mapping[str, Any]) -> tuple[str, ...]:
     before, again = each["before"], each["again"]
     marks = [mark for mark in ("best", "last") if each[f"is_{mark}"]]
-    epoch = f"{each['epoch'] + 1}{' (' + ', '.join(marks) + ')' if marks else ''}"
+    epoch = f"{each['epoch']}{' (' + ', '.join(marks) + ')' if marks else ''}"
     numbers = ("-" if value is None else f"{value:.8g}" for value in (before, again))
     return each["metric"], epoch, *numbers, "" if None in (before, again) else f"{again - before:+.3g}"

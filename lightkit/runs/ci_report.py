@@ -147,7 +147,7 @@ def add_fit_page(run: Run) -> None:
     best, paths, metrics = record.get("best") or {}, record.get("paths") or {}, record.get("metrics") or {}
     facts: list[tuple[str, Any]] = [("run", f"`{shown_path(run.folder)}`")]
     if checkpoint := paths.get("best_checkpoint") or paths.get("last_checkpoint"):
-        value = f": {best['monitor']} {best['value']:.4g} in epoch {best['epoch'] + 1}" if best.get("value") else ""
+        value = f": {best['monitor']} {best['value']:.4g} in epoch {best['epoch']}" if best.get("value") else ""
         facts.append(("checkpoint", f"`{checkpoint}`{value}"))
     facts += [("epochs", record.get("epochs")), ("steps", record.get("steps"))]
     seconds = (record.get("durations") or {}).get("total")

@@ -22,7 +22,7 @@ def test_the_last_block_says_what_is_best_where_it_is_and_what_to_type(
         notices=["12 metrics wait in runs/outbox"],
     )
     assert block.splitlines() == [
-        "best  runs/my flowers/7/checkpoints/best.ckpt  (val/loss 0.5123 after epoch 12)",
+        "best  runs/my flowers/7/checkpoints/best.ckpt  (val/loss 0.5123 after epoch 11)",
         "run   runs/my flowers/7",
         "note  12 metrics wait in runs/outbox",
         "next  lightkit test --run 'runs/my flowers/7'",

@@ -73,9 +73,9 @@ def test_the_line_has_what_tells_most(
     logs: Mapping[str, float], shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (epoch,) = _shown(logs, capsys)
-    assert re.fullmatch(rf"epoch 1/1  {shown}  \d+\.\d s  \d+ samples/s", epoch)
+    assert re.fullmatch(rf"epoch 0 \(1 of 1\)  {shown}  \d+\.\d s  \d+ samples/s", epoch)
 
 
 def test_without_a_last_epoch_the_line_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
     lines = _shown({"mae": 0.5}, capsys, max_epochs=-1)
-    assert [line.split("  ")[0] for line in lines] == ["epoch 1", "epoch 2"]
+    assert [line.split("  ")[0] for line in lines] == ["epoch 0", "epoch 1"]

@@ -95,7 +95,7 @@ def test_a_pipe_gets_plain_lines_and_one_an_epoch(piped: tuple[Result, Path, str
     result, _, _ = piped
     result.ok()
     assert not {"\r", "\x1b"} & set(result.out + result.err)
-    assert re.findall(r"^epoch (\S+) ", result.out, re.MULTILINE) == ["1/2", "2/2"]
+    assert re.findall(r"^epoch (\d \(\d of 2\)) ", result.out, re.MULTILINE) == ["0 (1 of 2)", "1 (2 of 2)"]
     assert [line.split()[0] for line in result.out.splitlines()[:4]] == ["run", "data", "model", "on"]
 
 

@@ -125,8 +125,8 @@ def test_two_ranks_are_one_run(trained: Launch) -> None:
 
 
 def test_rank_0_has_the_screen(trained: Launch) -> None:
-    epochs = re.findall(r"^epoch (\d)/2", trained.result.out, re.MULTILINE)
-    assert epochs == ["1", "2"]
+    epochs = re.findall(r"^epoch (\d) \(\d of 2\)", trained.result.out, re.MULTILINE)
+    assert epochs == ["0", "1"]
     assert (trained.run / "logs" / "rank-1.log").is_file()
 
 

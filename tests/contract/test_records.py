@@ -465,7 +465,7 @@ def test_the_summary_follows_the_schema_that_lightkit_prints(
 
 
 def test_the_heading_says_the_run_its_data_its_model_and_the_device(recorded: Recorded) -> None:
-    head = recorded.result.out.partition("epoch 1/2")[0]
+    head = recorded.result.out.partition("epoch 0 (1 of 2)")[0]
     assert re.search(rf"^run +runs/job/{recorded.run.name}$", head, re.MULTILINE)
     assert re.search(r"^data +Points", head, re.MULTILINE)
     assert re.search(r"^model +Net\b.*41 parameters", head, re.MULTILINE)
@@ -474,8 +474,8 @@ def test_the_heading_says_the_run_its_data_its_model_and_the_device(recorded: Re
 
 def test_in_a_pipe_there_is_one_line_an_epoch_with_its_metrics(recorded: Recorded) -> None:
     lines = [line for line in recorded.result.out.splitlines() if line.startswith("epoch ")]
-    for number, (line, row) in enumerate(zip(lines, read_metrics(recorded.run), strict=True), 1):
-        assert line.startswith(f"epoch {number}/2 ")
+    for number, (line, row) in enumerate(zip(lines, read_metrics(recorded.run), strict=True)):
+        assert line.startswith(f"epoch {number} ({number + 1} of 2) ")
         for name in ("train/loss", "val/loss"):
             (shown,) = re.findall(rf"{name} ([\d.]+)", line)
             assert float(shown) == pytest.approx(float(row[name]), rel=0.01)

@@ -210,7 +210,7 @@ def test_a_server_that_is_not_there_is_an_error_before_training(by_variable: boo
     assert f"MLflow at {uri}" in result.err
     assert ("MLFLOW_TRACKING_URI" if by_variable else "tracking_uri") in result.err
     assert "Traceback" not in result.err
-    assert "epoch 1/2" not in result.out
+    assert "epoch 0 (1 of 2)" not in result.out
 
 
 class Server:
