@@ -61,9 +61,9 @@ def test_metrics_that_differ_are_a_table_of_best_last_and_each_epoch(tmp_path: P
     other = [{"loss": 1.25}, {"loss": float("nan"), "acc": 0.75}, {"loss": 0.0}]
     found = compare_runs(made(tmp_path, "one", ROWS, WEIGHTS), made(tmp_path, "again", other, WEIGHTS))
     lines = [line.split() for line in found.text().splitlines()]
-    assert ["loss", "1", "(best)", "1", "1.25", "+0.25"] in lines
-    assert ["acc", "2", "(last)", "0.5", "0.75", "+0.25"] in lines
-    assert ["loss", "3", "-", "0"] in lines
+    assert ["loss", "0", "(best)", "1", "1.25", "+0.25"] in lines
+    assert ["acc", "1", "(last)", "0.5", "0.75", "+0.25"] in lines
+    assert ["loss", "2", "-", "0"] in lines
     assert "weights  last.ckpt: 3 tensors are equal, bit for bit" in found.text()
     assert json.loads(json.dumps(found.fields(), allow_nan=False))["equal"] is False
 
