@@ -169,20 +169,17 @@ def format_traceback(error: BaseException) -> str:
 
 
 def _keep_own_frames(error: traceback.TracebackException) -> bool:
-    """Drop the frames of Python's library, of installed packages and of lightkit, if there are others."""
+    """Drop the frames of libraries, of lightkit and of its caller, if there are others."""
     chain, pending = [], [error]
     while pending:
         chain.append(each := pending.pop())
         before = [each.__cause__, each.__context__]
         pending += [other for other in before if other is not None and not any(other is known for known in chain)]
-    own = [
-        [
-            frame
-            for frame in each.stack
-            if not frame.filename.startswith(_LIBRARIES) and "-packages" + os.sep not in frame.filename
-        ]
-        for each in chain
-    ]
+    own = []
+    for each in chain:
+        entry = next((at for at, frame in enumerate(each.stack) if frame.filename.startswith(_LIBRARIES[0])), 0)
+        found = [frame for frame in each.stack[entry:] if not frame.filename.startswith(_LIBRARIES)]
+        own.append([frame for frame in found if f"-packages{os.sep}" not in frame.filename])
     if not own[0]:
         return False
     for each, frames in zip(chain, own, strict=True):
@@ -192,7 +189,7 @@ def _keep_own_frames(error: traceback.TracebackException) -> bool:
 
 FULL_TRACEBACK = "_LIGHTKIT_TRACEBACK"
 """Environment variable by which ``--traceback`` reaches the processes of all ranks."""
-_LIBRARIES = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)), "<")  # noqa: PTH120
+_LIBRARIES = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(os.__file__), "<")  # noqa: PTH120
 
 
 # -- standard output that cannot be written ----------------------------------------------------------------------------
