@@ -88,6 +88,7 @@ NAMED_CLASSES = {
         "csv": "lightkit.loggers.CSV",
         "mlflow": "lightkit.loggers.MLflow",
         "tensorboard": "lightkit.loggers.TensorBoard",
+        "wandb": "lightkit.loggers.WandB",
     },
 }
 """What the name of an entry stands for where the entry has no class_path."""

@@ -66,8 +66,6 @@ def redact_hyperparameters(logger: Logger, resolved: Resolved) -> None:
         return log_hyperparams(redact(resolved, params), *args, **kwargs)
 
     logger.log_hyperparams = log_masked  # type: ignore[method-assign]
-    if getattr(logger, "mask", False) is None:  # it records the module itself too, which holds them
-        logger.mask = lambda value: redact(resolved, value)  # type: ignore[attr-defined]
 
 
 def redact_tags(loggers: Any, resolved: Resolved) -> None:

@@ -42,6 +42,8 @@ from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.cli.run_header import RunHeader
 from lightkit.cli.run_lifecycle import find_last_good
 from lightkit.cli.stall_report import make_watchdog
+from lightkit.config import dotted
+from lightkit.config.tree import Leaf, plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import ConfigError, DataChanged
 from lightkit.launch import WatchdogSettings, heartbeat, read_watchdog
@@ -199,9 +201,17 @@ def _check_same_data(context: RunContext, trainer: Trainer, _module: LightningMo
 
 
 def _log_config(context: RunContext, trainer: Trainer, _module: LightningModule) -> None:
-    """Log the whole config; Lightning logs the hyper-parameters of the model and the data only."""
+    """Log the whole config, or what flags and variables changed in it to a logger that has the config as a file."""
+    changed = {
+        dotted(path): plain(node)
+        for path, node in walk(context.resolved.tree)
+        if isinstance(node, Leaf) and node.origin.kind in ("flag", "variable") and path[0] != "run"
+    }
     for logger in trainer.loggers:
-        logger.log_hyperparams(drop_nulls(context.saved_config))
+        if hasattr(logger, "log_changed"):
+            logger.log_changed(redact(context.resolved, changed))
+        else:
+            logger.log_hyperparams(drop_nulls(context.saved_config))
 
 
 def _keep_run(context: RunContext, trainer: Trainer, _module: LightningModule) -> None:

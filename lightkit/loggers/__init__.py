@@ -1,4 +1,4 @@
-"""Where a run is recorded: TensorBoard, CSV, MLflow and Comet, each with a place in the run's folder by default.
+"""Where a run is recorded: TensorBoard, CSV, MLflow, Comet and W&B, each with a place in the run's folder by default.
 
 Beside Lightning's own methods a logger may have these. The command line, models and callbacks call each on every
 logger that has it, on every rank: only rank zero records, but all may be needed to reduce a metric.
@@ -15,7 +15,7 @@ record_test_end(trainer, module)   on_test_end          as record_epoch_end
 =================================  ===================  ==================================================
 
 ``view_command`` is the words to type to look at what was recorded, shown when a run ends; None where there are none.
-A logger that records objects has ``mask``, None or a function that gives hyper-parameters back without their secrets.
+A logger with ``log_changed`` gets the values that flags and variables changed in the place of the whole config.
 A logger that can fall behind has ``unsent``, the number of records that have not arrived, final after ``finalize``.
 Messages go to the standard logger ``lightkit.loggers``.
 """
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from lightkit.loggers.csv_file import CSV
     from lightkit.loggers.mlflow import MLflow
     from lightkit.loggers.tensorboard import TensorBoard
+    from lightkit.loggers.wandb import WandB
 
-__all__ = ["CSV", "Comet", "MLflow", "TensorBoard"]
+__all__ = ["CSV", "Comet", "MLflow", "TensorBoard", "WandB"]
 
-_MODULES = {"CSV": "csv_file", "Comet": "comet", "MLflow": "mlflow", "TensorBoard": "tensorboard"}
+_MODULES = {"CSV": "csv_file", "Comet": "comet", "MLflow": "mlflow", "TensorBoard": "tensorboard", "WandB": "wandb"}
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type
 

@@ -24,7 +24,7 @@ from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from lightning_fabric.loggers.logger import rank_zero_experiment
@@ -34,7 +34,7 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities.model_summary.model_summary import ModelSummary
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightkit import runs
 from lightkit.config import shown_path
@@ -61,7 +61,6 @@ _MAX_PARAM, _MAX_TAG = 6000, 8000  # characters: the same module
 _SHARDED = ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy")
 # Named, since MLflow infers requirements by loading the model in a second Python, which takes about 8 s.
 _PACKAGES = ("pytorch-lightning", "torchvision", "torchmetrics", "timm", "numpy", "lightkit")
-_HPARAMS = ("_hparams", "_hparams_initial")  # where Lightning 2.6 keeps hyper-parameters
 
 
 class MLflow(Logger):
@@ -77,7 +76,9 @@ class MLflow(Logger):
         experiment_name: By default the run's name; ``lightkit`` outside the lightkit command.
         run_name: By default the run's id; a name of MLflow's making outside the lightkit command.
         tags: Further tags of the run.
-        log_model: Record the trained model too, as ``mlflow.pytorch.load_model`` reads it.
+        log_model: Record the trained model too: its weights, as ``mlflow.pytorch.load_state_dict`` reads them, and the
+            config without secrets. ``pickle``: the whole module, as ``mlflow.pytorch.load_model`` reads it, with all
+            attributes, secrets too; a warning says so. ``lightkit register`` makes a version that MLflow can serve.
         log_checkpoint: Upload the best checkpoint at the end.
         flush_timeout_s: Longest wait, in seconds, for the server to take the rest at the end; 10 at most where it
             does not answer, 5 where a signal ends the run.
@@ -89,12 +90,11 @@ class MLflow(Logger):
         experiment_name: str | None = None,
         run_name: str | None = None,
         tags: dict[str, str] | None = None,
-        log_model: bool = True,
+        log_model: Literal["pickle"] | bool = True,
         log_checkpoint: bool = True,
         flush_timeout_s: float = 60.0,
     ) -> None:
         super().__init__()
-        self.mask: Callable[[Any], Any] | None = None  # set by the command line; for the recorded model
         self._run = run = runs.current()
         self._address = find_address(tracking_uri)
         self._experiment_name = experiment_name or (run.name if run else "lightkit")
@@ -108,7 +108,6 @@ class MLflow(Logger):
         self._model_id: str | None = None
         self._params: dict[str, str] = {}  # that the MLflow run has
         self._trainer: Trainer | None = None
-        self._first_batch: _FirstBatch | None = None
         self._best: dict[str, tuple[str, dict[str, float]]] = {}  # path and metrics, by ModelCheckpoint
         self._newest: dict[str, float] = {}  # of each metric that Lightning has logged
         self._epoch_metrics: tuple[dict[str, float], int] = {}, 0
@@ -234,8 +233,9 @@ class MLflow(Logger):
         path = self._stage("model_summary.txt")
         path.write_text(_summarize(trainer, module))
         self._put_file(path, None)
-        if self._log_model and type(trainer.strategy).__name__ not in _SHARDED:
-            self._first_batch = _FirstBatch(module)
+        if self._log_model == "pickle":
+            _log.warning("log_model: pickle records the whole module, with all its attributes and any secrets in them")
+        if self._logs_model(trainer):
             self._put(self._send_model_entry, None)
 
     def record_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
@@ -249,16 +249,30 @@ class MLflow(Logger):
         """Record how training ended, and the model; belongs in ``on_fit_end``."""
         self._put_unlogged_metrics()
         self._put_metrics(_stopping_metrics(trainer), trainer.global_step)
-        if self._first_batch is None:
+        if not self._logs_model(trainer):
             return
         folder = self._stage("model")
         try:
-            _save_model(module, folder, first_batch=self._first_batch, mask=self.mask)
+            if self._log_model == "pickle":
+                _save_pickle(module, folder)
+            else:
+                _save_weights(module, folder, None if self._run is None else self._run.config_path)
         except Exception as error:  # noqa: BLE001 - pickling the user's module may raise anything, and it is trained
             _log.warning("MLflow gets no model: %s cannot be saved (%s)", type(module).__name__, error)
         else:
             self._put(self._send_model_files, folder)
-        self._first_batch = None
+
+    def _logs_model(self, trainer: Trainer) -> bool:
+        return bool(self._log_model) and type(trainer.strategy).__name__ not in _SHARDED
+
+    @rank_zero_only
+    def log_changed(self, values: Mapping[str, Any]) -> None:
+        """Tag the run with the values that the command line and the environment changed; the config is an artifact.
+
+        Args:
+            values: By dotted key, without secrets.
+        """
+        self._put_tags({f"changed.{key}": str(value) for key, value in values.items()})
 
     def record_test_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record the metrics of a test that Lightning keeps from loggers; belongs in ``on_test_end`` of every rank."""
@@ -735,42 +749,22 @@ def _summarize(trainer: Trainer, module: LightningModule) -> str:
         module.example_input_array = example
 
 
-class _FirstBatch:
-    """Remember one sample of the first tensor that goes through ``module``, and its output, for the signature."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.seen: tuple[Tensor, Tensor] | None = None
-        self.handle = module.register_forward_hook(self._look)
-
-    def _look(self, _module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
-            return  # TensorBoard draws the graph, in which these operations would appear
-        if len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor) and output.ndim:
-            self.seen = inputs[0][:1].detach().cpu().clone(), output[:1].detach().cpu().clone()
-            self.handle.remove()
-
-
-def _save_model(
-    module: LightningModule, folder: Path, *, first_batch: _FirstBatch, mask: Callable[[Any], Any] | None
-) -> None:
-    """Write ``module`` in MLflow's format, on the CPU, as ``mlflow.pytorch.load_model`` reads it.
-
-    Pickled, as autolog does: MLflow's other format, pt2, records one traced path and fails for many modules.
-
-    Args:
-        module: Has its own hyper-parameters again when this returns.
-        folder: Replaced.
-        first_batch: Gives the signature.
-        mask: Gives hyper-parameters back without their secrets; those are written.
-    """
+def _save_weights(module: LightningModule, folder: Path, config: Path | None) -> None:
+    """Write the state dict, as ``mlflow.pytorch.load_state_dict`` reads it, and the run's config beside it."""
     import mlflow.pytorch  # mlflow takes 2 s to import
-    from mlflow.models import infer_signature
+    from mlflow.models import Model
 
-    first_batch.handle.remove()
-    signature = None
-    if first_batch.seen is not None:
-        example, output = first_batch.seen
-        signature = infer_signature(example.float().numpy(), output.float().numpy())
+    shutil.rmtree(folder, ignore_errors=True)
+    mlflow.pytorch.save_state_dict({name: value.cpu() for name, value in module.state_dict().items()}, str(folder))
+    if config is not None and config.is_file():
+        shutil.copy(config, folder)
+    Model().save(str(folder / "MLmodel"))
+
+
+def _save_pickle(module: LightningModule, folder: Path) -> None:
+    """Write the module on the CPU, pickled as autolog does, as ``mlflow.pytorch.load_model`` reads it."""
+    import mlflow.pytorch  # mlflow takes 2 s to import
+
     used = [name for name in _PACKAGES if name.replace("-", "_") in sys.modules]
     requirements: list[str] = mlflow.pytorch.get_default_pip_requirements()
     shutil.rmtree(folder, ignore_errors=True)
@@ -778,28 +772,11 @@ def _save_model(
     level = logger.level
     logger.setLevel(logging.ERROR)  # a paragraph about pickle
     try:
-        with torch.no_grad(), _masked_hparams(module, mask):
-            mlflow.pytorch.save_model(
-                module if module.device.type == "cpu" else copy.deepcopy(module).cpu(),
-                str(folder),
-                signature=signature,
-                pip_requirements=[*requirements, *(f"{name}=={version(name)}" for name in used)],
-                serialization_format="pickle",
-            )
+        mlflow.pytorch.save_model(
+            module if module.device.type == "cpu" else copy.deepcopy(module).cpu(),
+            str(folder),
+            pip_requirements=[*requirements, *(f"{name}=={version(name)}" for name in used)],
+            serialization_format="pickle",
+        )
     finally:
         logger.setLevel(level)
-
-
-@contextmanager
-def _masked_hparams(module: nn.Module, mask: Callable[[Any], Any] | None) -> Iterator[None]:
-    """Mask the hyper-parameters of ``module`` and of all modules in it while the context lasts."""
-    attributes = [vars(part) for part in module.modules()] if mask else []
-    own = [(each, name, each[name]) for each in attributes for name in _HPARAMS if name in each]
-    try:
-        for each, name, value in own:
-            masked = mask(dict(value)) if mask else value
-            each[name] = type(value)(masked) if isinstance(value, dict) else masked
-        yield
-    finally:
-        for each, name, value in own:
-            each[name] = value

@@ -237,6 +237,19 @@ class Measured(Net):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
+class Holder(Net):
+    """A network that holds a secret.
+
+    Args:
+        token: The secret.
+        hidden: Width of the hidden layer.
+    """
+
+    def __init__(self, token: str, hidden: int = 8):
+        super().__init__(hidden=hidden)
+        self.token = token
+
+
 class NaNOnRank(Net):
     """A network whose loss is NaN in step 4 on the second of two ranks."""
 

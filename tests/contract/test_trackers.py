@@ -24,9 +24,11 @@ import pytest
 
 from tests.contract.conftest import Once, copy_of
 from tests.contract.examples import SMALL
+from tests.contract.fault_examples import MY_FAULTS
 from tests.contract.tracked import ENVIRON, TOKEN, fit_tracked
 from tests.contract.workspace import Workspace, read_events, read_json, read_metrics
 from tests.ports import free_port
+from tests.receiving import CANARY
 
 pytestmark = [
     # mlflow 3.17 with SQLAlchemy 2.1 leaves connections to the garbage collector.
@@ -136,10 +138,10 @@ def test_mlflow_has_the_metrics_of_each_epoch(in_place: tuple[Any, Any], tracked
     assert history_of(client, run, "val/loss") == list(zip(EPOCH_STEPS, losses_of(tracked_run), strict=True))
 
 
-def test_mlflow_has_the_config_as_parameters_and_as_a_file(in_place: tuple[Any, Any], tracked_run: Path) -> None:
+def test_mlflow_has_the_config_as_a_file_and_few_parameters(in_place: tuple[Any, Any], tracked_run: Path) -> None:
     client, run = in_place
-    expected = {"trainer.max_epochs": "2", "model.init_args.name": "${oc.env:TOKEN}"}
-    assert expected.items() <= run.data.params.items()
+    assert {"epochs": "2", "name": "${oc.env:TOKEN}"}.items() <= run.data.params.items()
+    assert not [name for name in run.data.params if "." in name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = client.download_artifacts(run.info.run_id, "config.yaml")
@@ -305,6 +307,44 @@ def test_a_server_that_stays_away_fails_no_training_and_the_end_says_so(server: 
     assert read_json(workspace.only_run / "summary.json")["epochs"] == 2
     assert server.uri in result.err
     assert str(workspace.only_run.relative_to(workspace.folder)) in result.err
+
+
+def test_mlflow_tags_what_was_changed_and_logs_a_model_without_secrets(workspace: Workspace) -> None:
+    """The attributes of a module are in a pickle of it, and in nothing else."""
+    workspace.write("my_faults.py", MY_FAULTS)
+    workspace.write(
+        "held.yaml", {"model": {"class_path": "my_faults.Holder", "init_args": {"token": "${oc.env:API_TOKEN}"}}}
+    )
+    workspace.write("mlflow.yaml", {"logger": {"mlflow": {}}, "trainer": {"logger": None, "max_epochs": 1}})
+    words = ("fit", "-c", "small.yaml", "-c", "held.yaml", "-c", "mlflow.yaml", "--run.name=held")
+    environ = {"API_TOKEN": CANARY}
+    first = workspace.run(*words, "--model.hidden=16", environ=environ).ok()
+    client = client_of(f"sqlite:///{workspace.folder}/runs/mlflow.db")
+    run = only_mlflow_run(client, "held")
+    changed = {name: value for name, value in run.data.tags.items() if name.startswith("changed.")}
+    assert changed == {"changed.model.init_args.hidden": "16"}
+    files = [path for path in (workspace.folder / "runs").rglob("*") if path.is_file()]
+    assert {"state_dict.pth", "MLmodel"} <= {path.name for path in files}
+    assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
+    assert "pickle" not in first.err
+    second = workspace.run(*words, "--logger.mlflow.log_model=pickle", "--run.name=pickled", environ=environ).ok()
+    assert "any secrets in them" in second.err
+    assert list((workspace.folder / "runs").rglob("model.pth"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs the extra wandb")
+def test_wandb_offline_keeps_its_files_in_the_run_folder_and_asks_no_server(workspace: Workspace) -> None:
+    workspace.write("wandb.yaml", {"logger": {"wandb": {"offline": True}}, "trainer": {"logger": None}})
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        environ = {"WANDB_API_KEY": None, "HTTP_PROXY": address, "HTTPS_PROXY": address}
+        result = workspace.run("fit", "-c", "small.yaml", "-c", "wandb.yaml", environ=environ).ok()
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+    (path,) = workspace.only_run.glob("wandb/offline-run-*/*.wandb")
+    assert b"val/loss" in path.read_bytes()
+    assert "wandb sync runs/" in result.out
 
 
 # -- Comet -------------------------------------------------------------------------------------------------------------

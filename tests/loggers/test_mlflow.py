@@ -76,7 +76,7 @@ def test_what_autolog_records_is_recorded(
     theirs = client.get_run(active.info.run_id)
 
     torch.manual_seed(7)
-    logger = MLflow()
+    logger = MLflow(log_model="pickle")
     callbacks = (
         EarlyStopping("val_loss", min_delta=100.0, patience=2),
         ModelCheckpoint(mlflow_run.checkpoints, "best", "val_loss"),
@@ -124,16 +124,12 @@ def test_the_model_and_the_checkpoint_load_with_mlflow(train: Train, net: Any, m
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # 2026-11: what mlflow 3.17 and Lightning 2.6.6 say of pickle
-            loaded = mlflow.pytorch.load_model(f"models:/{output.model_id}")
+            weights = mlflow.pytorch.load_state_dict(f"models:/{output.model_id}")
             best = mlflow.pytorch.load_checkpoint(net, logger.version, kwargs={"weights_only": False})
-            signature = mlflow.models.get_model_info(f"models:/{output.model_id}").signature
     finally:
         mlflow.set_tracking_uri("")
-    batch = torch.randn(3, 4)
-    torch.testing.assert_close(loaded(batch), module(batch))
+    torch.testing.assert_close(weights, dict(module.state_dict()))
     assert isinstance(best, net)
-    assert signature.inputs.inputs[0].shape == (-1, 4)
-    assert signature.outputs.inputs[0].shape == (-1, 2)
 
 
 def test_a_run_is_named_and_tagged_and_holds_its_config(train: Train, net: Any, mlflow_run: runs.Run) -> None:
