@@ -25,8 +25,7 @@ from lightkit.cli.parser_errors import add_place
 from lightkit.cli.path_checks import explain_unwritable
 from lightkit.cli.tables import print_table
 from lightkit.config import Origin, Resolved, dump_yaml, shown_path
-from lightkit.config.accelerator.computation import choose_settings, target_key
-from lightkit.config.accelerator.keys import RawSetting
+from lightkit.config.accelerator.keys import RawSetting, choose_settings, target_key
 from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import Leaf
 from lightkit.errors import ConfigError, LightkitError

@@ -265,13 +265,6 @@ def test_a_tpu_without_its_torch_says_how_to_install(versions: dict[str, str], s
     assert f"  --> {tmp_path / 'x.yaml'}:1:26" in str(caught.value)
 
 
-def test_what_replaced_xrt_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"XRT_TPU_CONFIG is set, .*PJRT replaced it.*PJRT_DEVICE=TPU") as caught:
-        hardware_of(tmp_path, "accelerator: {tpu_cores: 1}", machine=TPU, XRT_TPU_CONFIG="localservice;0;host:51011")
-    assert "  --> environment variable XRT_TPU_CONFIG\n  --> " in str(caught.value)
-    hardware_of(tmp_path, "accelerator: cpu", XRT_TPU_CONFIG="x")
-
-
 def test_xlas_variable_against_another_precision(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"precision: 32 contradicts XLA_USE_BF16: 1") as caught:
         hardware_of(tmp_path, "accelerator: {tpu_cores: 1, precision: 32}", XLA_USE_BF16="1")
