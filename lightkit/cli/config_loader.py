@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from lightkit import config, runs
-from lightkit.config.credentials import HIDDEN
 from lightkit.config.loader import collect_errors, drop_paths
+from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Leaf, MappingNode, plain
 from lightkit.errors import ConfigError
 from lightkit.export.metadata import format_of

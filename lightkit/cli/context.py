@@ -21,7 +21,7 @@ from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.predict_options import check_predict_options
 from lightkit.cli.validation import validate
 from lightkit.config import Hardware, mistake
-from lightkit.config.secrets import find_masked_values
+from lightkit.config.loader import find_masked_values
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
 from lightkit.launch import LaunchSettings, RankContext, join_launch

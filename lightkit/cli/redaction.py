@@ -11,7 +11,7 @@ from pytorch_lightning.loggers import Logger
 
 from lightkit import runs
 from lightkit.config import Resolved
-from lightkit.config.credentials import HIDDEN, is_secret_value, mask_line
+from lightkit.config.secrets import HIDDEN, is_secret_value, mask_line
 
 __all__ = ["RedactedEventStream", "drop_nulls", "redact", "redact_hyperparameters", "redact_tags", "redact_words"]
 

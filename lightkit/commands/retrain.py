@@ -35,7 +35,7 @@ from lightkit.cli.full_validation import open_context
 from lightkit.cli.job_lock import create_job_lock, find_job
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.config import mistake, near, read_scalar, shown_path
-from lightkit.config.secrets import find_plain_secrets
+from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import ConfigError, OutOfTime
 from lightkit.launch.plan import THREADS
 from lightkit.registry.gate import RECORD, read_gate, require_rule

@@ -9,7 +9,7 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.full_validation import open_context
 from lightkit.cli.supervision import make_plan
 from lightkit.config import mistake, read_scalar, shown_path
-from lightkit.config.credentials import mask_line
+from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError
 from lightkit.launch.slurm import batch_script, submit
 from lightkit.runs.signals import SignalWatch

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lightkit.config.credentials import HIDDEN
-from lightkit.config.interpolation import escape
+from lightkit.config.interpolation import escape, list_references
 from lightkit.config.loader import Resolved
 from lightkit.config.origins import KeyPath, Origin, dotted
+from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Items, Leaf, MappingNode, Node
 from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
 _INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")  # not escaped
-_REFERENCE = re.compile(r"\s*\$\{\s*(?P<up>\.*)(?P<key>[^\s.${}:,][^\s${}:,]*)\s*\}\s*")
+_ALONE = re.compile(r"\s*\$\{[^{}]*\}\s*")  # an interpolation and nothing else
 _OUTSIDE = ("flag", "variable")
 _LINE_BREAK = re.compile("[\x85\u2028\u2029]")
 _WIDEST = 60  # characters of a line for which the others' comments move to the right
@@ -51,11 +51,9 @@ class RedactedConfig:
     def _is_from_outside(self, path: KeyPath) -> bool:
         """Tell whether a value is that of a flag or variable, through interpolations that are nothing else."""
         seen: set[KeyPath] = set()
-        while path not in seen and (match := _REFERENCE.fullmatch(str(self._resolved.texts.get(path, "")))):
+        while path not in seen and _ALONE.fullmatch(text := str(self._resolved.texts.get(path, ""))):
             seen.add(path)
-            names = [name for name in re.split(r"[.\[\]]+", match["key"]) if name]
-            above = path[: max(0, len(path) - len(match["up"]))] if match["up"] else ()
-            path = (*above, *(int(name) if name.isdigit() else name for name in names))
+            (path,) = list_references(text, path) or [path]
         origin = self._resolved.origin_of(path) if seen else None
         return origin is not None and origin.kind in _OUTSIDE
 

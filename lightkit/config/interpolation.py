@@ -105,11 +105,18 @@ def _list_parts(tree: MappingNode, path: KeyPath, node: Node) -> Iterator[tuple[
     elif isinstance(node, Items):
         yield from (((*path, index), child) for index, child in enumerate(node.items))
     elif _is_text(node.value):
-        for dots, key in _REFERENCE.findall(node.value):
-            base = path[: len(path) - len(dots)] if dots else ()
-            there = (*base, *(part for part in re.split(r"[.\[\]]+", key) if part))
+        for there in list_references(node.value, path):
             if (found := find(tree, there)) is not None:
                 yield there, found
+
+
+def list_references(text: str, path: KeyPath) -> list[KeyPath]:
+    """List the paths of the keys that a text at a path refers to, by ``${key}`` or the relative ``${..key}``."""
+    found = []
+    for dots, key in _REFERENCE.findall(text):
+        base = path[: max(0, len(path) - len(dots))] if dots else ()
+        found.append((*base, *(part for part in re.split(r"[.\[\]]+", key) if part)))
+    return found
 
 
 def _replace_values(tree: MappingNode, values: Mapping[KeyPath, Any]) -> MappingNode:

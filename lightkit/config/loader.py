@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +20,19 @@ from lightkit.config.named_entries import (
     lightning_config,
     named_config,
 )
-from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, mistake, near, near_files, shown_path
+from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, mistake, near, near_files, shown_path
 from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
 from lightkit.config.packaged import PREFIX, find_config
 from lightkit.config.problems import Problems, UnreadableText
-from lightkit.config.secrets import Mask, environment_secrets, find_secrets, public_text
+from lightkit.config.secrets import (
+    HIDDEN,
+    Mask,
+    find_credentials,
+    is_secret_key,
+    is_value,
+    mask_credentials,
+    secret_forms,
+)
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, rebuild, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, LightkitError
@@ -389,6 +397,133 @@ def _expand_classes(found: Interpolated, rules: MergeRules) -> Interpolated:
     tree = rules.merge(MappingNode({}, found.tree.origin), found.tree)
     assert isinstance(tree, MappingNode)
     return replace(found, tree=tree, references=references)
+
+
+# -- secrets of a config ---------------------------------------------------------------------------------------------
+
+_SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
+_PLAIN_WORD = re.compile(r"[a-z]+")
+_READ_BY_OTHERS = (
+    *("AWS_", "AZURE_", "CLEARML_", "COMET_", "GOOGLE_", "HF_", "LIGHTKIT_", "MLFLOW_", "NEPTUNE_", "PG", "SLACK_"),
+    "WANDB_",
+)
+_DEFAULT = re.compile(r"(?P<head>\$\{\s*oc\.env:[^,${}]+,)(?P<value>[^${}]*)\}")
+_NO_DEFAULT = ("", "null")
+_IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
+
+
+def environment_secrets(environ: Mapping[str, str], public: str = "") -> dict[str, str]:
+    """Give the secrets that the environment holds, each with what stands for it, whether a config uses them or not.
+
+    Args:
+        environ: Environment variables.
+        public: Text that everybody sees, such as the path of the runs: what is in it hides nothing, and a variable
+            that has nothing to do with the training must not make it unreadable.
+    """
+    found: dict[str, str] = {}
+    for name, value in environ.items():
+        if "://" in value:
+            found |= find_credentials(value)
+        if is_secret_key(name) and len(value) >= _SHORTEST_OF_VARIABLE and not _is_word(name, value):
+            found |= secret_forms(value, f"${{oc.env:{name}}}")
+    return {form: reference for form, reference in found.items() if form not in public}
+
+
+def public_text(tree: MappingNode, files: Iterable[Path]) -> str:
+    """Write what names a run's folder, which records and messages show: the root, and the job's name."""
+    run = plain(tree.entries["run"]) if "run" in tree.entries else {}
+    said = run if isinstance(run, dict) else {}
+    root = Path(str(said.get("root") or "runs")).expanduser().absolute()
+    return "\n".join([str(root), str(said.get("name") or ""), *(file.stem for file in files)])
+
+
+def _is_word(name: str, value: str) -> bool:
+    """Tell whether a variable that no tracker or store reads holds a plain word, which other texts may well hold."""
+    return _PLAIN_WORD.fullmatch(value) is not None and not name.startswith(_READ_BY_OTHERS)
+
+
+def find_secrets(
+    tree: MappingNode, known: Mapping[KeyPath, str], texts: Mapping[KeyPath, str]
+) -> tuple[dict[KeyPath, str], dict[str, str]]:
+    """Find the secrets of a config that its keys and the forms of its values give away.
+
+    Args:
+        tree: Its values.
+        known: Text of each interpolation that used the environment, by its path.
+        texts: Text of every interpolation, by its path.
+
+    Returns:
+        What stands for each value that must not be saved, by its path; and the secrets, each with what stands for it.
+    """
+    references: dict[KeyPath, str] = {}
+    secrets: dict[str, str] = {}
+    leaves = list(_leaves(tree, (), is_secret=False))
+    for path, leaf, is_secret in leaves:
+        value = leaf.value
+        for was in leaf.replaced:
+            for _, lower, is_lower_secret in _leaves(was, (), is_secret=is_secret):
+                secrets |= _secrets_in(lower.value, is_secret=is_lower_secret)
+        if path not in known:
+            secrets |= _secrets_in(value, is_secret=is_secret)
+            if is_secret and is_value(value):
+                references[path] = HIDDEN
+            elif isinstance(value, str) and (shown := mask_credentials(value)) != value:
+                references[path] = escape(shown)
+        elif is_secret:
+            text = known[path]
+            secrets |= secret_forms(value, text) if isinstance(value, str) else {}
+            match = _DEFAULT.search(text)  # of `${oc.env:NAME,x}`, which is hidden
+            if match is not None and (default := match["value"].strip().strip("'\"")) not in _NO_DEFAULT:
+                references[path] = _DEFAULT.sub(rf"\g<head>'{HIDDEN}'}}", text)
+                secrets |= secret_forms(default, HIDDEN)
+    for path, leaf, _ in leaves:  # an interpolation that gave a secret is kept: ${data.init_args.token}
+        value, text = leaf.value, texts.get(path, "")
+        is_kept = text and path not in known and isinstance(value, str)
+        if is_kept and any(secret in value and secret not in text for secret in secrets):
+            references[path] = text
+    return references, secrets
+
+
+def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
+    """List what is wrong with a config in which ``***`` stands for a value, as it does in that of a run."""
+    for path, leaf, is_secret in _leaves(tree, (), is_secret=False):
+        value = leaf.value
+        if isinstance(value, str) and ((is_secret and value == HIDDEN) or _IN_ADDRESS.search(value)):
+            says = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; say its value again"
+            hint = "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as it is"
+            yield mistake(f"{says} {hint}", leaf.origin)
+
+
+def find_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> Iterator[ConfigError]:
+    """List the values that a run does not keep, and that its later stages would lack, each as an error at its place."""
+    for path, reference in references.items():
+        if HIDDEN in reference and path[-1] not in ("webhook_url", "heartbeat_url"):  # stages do without these
+            says = f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later stages need the value"
+            yield mistake(
+                f"{says}; write ${{oc.env:NAME}}, and set the variable", getattr(find(tree, path), "origin", None)
+            )
+
+
+def _leaves(node: Node, path: KeyPath, *, is_secret: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:
+    """List the scalars, each with whether a key says that it is secret; below such a key all are but classes."""
+    if isinstance(node, Leaf):
+        yield path, node, is_secret
+    elif isinstance(node, Items):
+        for index, item in enumerate(node.items):
+            yield from _leaves(item, (*path, index), is_secret=is_secret)
+    else:
+        is_secret = is_secret and "class_path" not in node.entries
+        for key, child in node.entries.items():
+            value = child.value if isinstance(child, Leaf) else None
+            is_key = is_secret_key(key.removesuffix("+"), value) if isinstance(key, str) else False
+            is_key = is_key or (key in ("urls", "urls+") and path[:1] == ("callbacks",))  # of apprise
+            yield from _leaves(child, (*path, key), is_secret=is_secret or is_key)
+
+
+def _secrets_in(value: Any, *, is_secret: bool) -> dict[str, str]:
+    if is_secret and is_value(value) and value != HIDDEN:
+        return secret_forms(str(value), HIDDEN)
+    return find_credentials(value) if isinstance(value, str) and "://" in value else {}
 
 
 # -- a config without its mistakes, so that a check which stops at the first one finds the next ----------------------

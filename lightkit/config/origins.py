@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unicodedata import combining, east_asian_width
 
-from lightkit.config.credentials import mask_line
+from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError
 
 __all__ = [

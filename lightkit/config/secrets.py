@@ -1,152 +1,182 @@
-"""Find the secrets of a config by their keys and forms, and mask them in text that others have written."""
+"""Secrets: which keys and forms of values give them away, and how they are masked in text."""
 
 from __future__ import annotations
 
+import difflib
 import html
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
-from lightkit.config.credentials import (
-    HIDDEN,
-    find_credentials,
-    is_secret_key,
-    is_value,
-    mask_credentials,
-    secret_forms,
+from lightkit.errors import LightkitError
+
+HIDDEN = "***"
+"""What stands for a secret in all that is saved, printed or logged."""
+_SHORTEST = 4  # characters; what is shorter, or a common word, is hidden in its own place only
+_SHORTEST_PATH = 8  # of an address
+_SHORTEST_USER = 16  # of an address without a password: a token stands there
+# What so many texts hold that hiding it everywhere would hide them.
+_COMMON = {
+    *("admin", "auto", "best", "data", "default", "false", "guest", "last", "local", "localhost", "mlflow", "model"),
+    *("name", "none", "null", "password", "postgres", "root", "runs", "secret", "test", "token", "train", "true"),
+    *("user", "username"),
+}
+_SECRET_WORDS = (
+    *("apikey", "apitoken", "authorization", "authtoken", "accesstoken", "bearer", "cookie", "cookies", "credential"),
+    *("credentials", "passcode", "passphrase", "secret", "secrets"),
 )
-from lightkit.config.interpolation import escape
-from lightkit.config.origins import KeyPath, dotted, mistake
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain
-from lightkit.errors import ConfigError, LightkitError
-
-_SHORTEST_OF_VARIABLE = 8  # characters; it may have nothing to do with lightkit
-_PLAIN_WORD = re.compile(r"[a-z]+")
-_READ_BY_OTHERS = (
-    *("AWS_", "AZURE_", "CLEARML_", "COMET_", "GOOGLE_", "HF_", "LIGHTKIT_", "MLFLOW_", "NEPTUNE_", "PG", "SLACK_"),
-    "WANDB_",
+_SECRET_ENDS = ("password", "passwd")  # PGPASSWORD
+_SECRET_PAIRS = {
+    *("access key", "account key", "api key", "app key", "auth header", "encryption key", "fernet key"),
+    *("heartbeat url", "hmac key", "jwt key", "master key", "private key", "sas key", "secret key", "shared key"),
+    *("signing key", "ssh key", "storage key", "subscription key", "webhook url"),
+}
+# Other words before `token` are a tokenizer's: `pad_token`, `video_token`, `word_delimiter_token`.
+_OF_TOKENS = {
+    *("access", "admin", "api", "app", "auth", "authorization", "azure", "bearer", "bot", "client", "comet", "csrf"),
+    *("databricks", "deploy", "docker", "face", "gh", "git", "github", "gitlab", "hf", "hub", "huggingface", "id"),
+    *("identity", "job", "jwt", "kaggle", "login", "mlflow", "neptune", "npm", "oauth", "personal", "private", "pypi"),
+    *("refresh", "registry", "s", "sas", "secret", "security", "server", "service", "session", "slack", "telegram"),
+    *("tracking", "upload", "user", "vault", "wandb", "webhook", "xsrf"),
+}
+# What `pass` and `pwd` are of where they are passwords; `forward_pass` is none.
+_OF_PASSWORDS = {
+    *("admin", "database", "db", "email", "ftp", "http", "imap", "ldap", "login", "mail", "mongo", "mongodb", "mysql"),
+    *("pg", "postgres", "postgresql", "proxy", "redis", "root", "server", "smtp", "sql", "ssh", "user"),
+}
+_OF_PATS = {"ado", "azure", "databricks", "devops", "gh", "git", "github", "gitlab"}
+_OF_MANY_TOKENS = {"access", "api", "auth"}
+_QUALIFIED: Mapping[str, Collection[str] | None] = {
+    "pass": _OF_PASSWORDS,
+    "pat": _OF_PATS,
+    "pwd": _OF_PASSWORDS,
+    "token": _OF_TOKENS,
+    "tokens": _OF_MANY_TOKENS,
+    "webhook": None,  # after any
+}
+# Under them, a number is something else: the id of a token, the score of a class.
+_NEVER_NUMBERS = ("bearer", "cookie", "cookies", "pass", "pat", "token", "tokens", "webhook")
+_QUERY_KEYS = ("code", "key", "sig", "signature", "x-amz-credential", "x-amz-signature")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+# All lengths are bounded: a line may be of a million characters.
+_ADDRESS = re.compile(r"""["']?[A-Za-z][\w+.-]*://""")
+# SQLAlchemy takes a password with a slash in it; digits before a slash are a port.
+_USER = re.compile(
+    r"(?P<head>[a-zA-Z][\w+.-]{0,30}://)(?P<user>[^\s/?#:@]{0,500})"
+    r"(?P<colon>:?)(?P<password>(?<=:)(?:[^\s/?#]{0,500}|(?!\d+[/?#])[^\s@]{0,500})|)@"
 )
-_DEFAULT = re.compile(r"(?P<head>\$\{\s*oc\.env:[^,${}]+,)(?P<value>[^${}]*)\}")
-_NO_DEFAULT = ("", "null")
-_IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
+_QUERY = re.compile(r"(?P<head>[?&;](?P<key>[\w.-]{1,200})=)(?P<value>[^\s&;#'\"]+)")
+_SETTING = re.compile(r"""(?<![\w.+-])(?P<key>[\w.+-]{1,200})["']?\s{0,99}[:=]\s*(?P<value>[^\s#].{0,200})""")
 
 
-def environment_secrets(environ: Mapping[str, str], public: str = "") -> dict[str, str]:
-    """Give the secrets that the environment holds, each with what stands for it, whether a config uses them or not.
+def is_secret_key(key: Any, value: Any = None) -> bool:
+    """Tell whether the name of a value says that it is secret: ``password``, ``api_key``, ``webhook_url``.
 
     Args:
-        environ: Environment variables.
-        public: Text that everybody sees, such as the path of the runs: what is in it hides nothing, and a variable
-            that has nothing to do with the training must not make it unreadable.
+        key: The last word of a dotted key, or the name of a variable.
+        value: What stands there, if it is known: a number is no token, and a ``webhook`` is an address.
     """
+    words = [word.lower() for word in _WORD.findall(str(key)) if not word.isdigit()][-2:]
+    if not words:
+        return False
+    before, last = words[0] if len(words) > 1 else "", words[-1]
+    if last in _NEVER_NUMBERS and isinstance(value, (int, float)):
+        return False
+    if last in _QUALIFIED:
+        return _is_qualified(str(key), before, last, value)
+    return last in _SECRET_WORDS or last.endswith(_SECRET_ENDS) or " ".join(words) in _SECRET_PAIRS
+
+
+def _is_qualified(key: str, before: str, last: str, value: Any) -> bool:
+    """Judge a word that is secret only after some others, such as ``token``, or in the name of a variable."""
+    if last == "webhook" and not before:  # the name of a callback, too
+        return isinstance(value, str) and _ADDRESS.match(value) is not None
+    if last in ("token", "pwd") and not before:
+        return key.rstrip("0123456789") != "PWD"  # the shell's folder
+    is_variable = key.isupper() and before != "" and last != "pwd"
+    return is_variable or _QUALIFIED[last] is None or before in (_QUALIFIED[last] or ())
+
+
+@cache
+def _is_near_secret(key: str) -> bool:
+    """Tell whether a key is most likely a slip of one that says that its value is secret: ``tokne``, ``api_kye``."""
+    words = [word.lower() for word in _WORD.findall(key)][-2:]
+    if not words or words[-1] in _QUALIFIED:
+        return False
+    alone = (*_SECRET_WORDS, *_SECRET_ENDS, "token")
+    pairs = difflib.get_close_matches(" ".join(words), _SECRET_PAIRS, n=1, cutoff=0.8) if len(words) > 1 else ()
+    return bool(pairs or difflib.get_close_matches(words[-1], alone, n=1, cutoff=0.8))
+
+
+def is_value(value: Any) -> bool:
+    """Tell whether something stands there that can be a secret: a text or a number, and no reference to one."""
+    if isinstance(value, str):
+        return value.strip() != "" and "${" not in value
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_secret_value(key: Any, value: Any) -> bool:
+    """Tell whether a value is not to be shown beside its key."""
+    return is_value(value) and is_secret_key(key, value)
+
+
+def mask_credentials(text: str) -> str:
+    """Write a text with `HIDDEN` in the place of the passwords and tokens of all addresses in it."""
+    return _QUERY.sub(_hidden_query, _USER.sub(_hidden_user, text))
+
+
+@lru_cache(maxsize=1)  # a thousand mistakes in one line show it a thousand times
+def mask_line(line: str) -> str:
+    """Write a line of a config file, or a flag, as far as no key in it says that what follows is secret."""
+    at = 0
+    while setting := _SETTING.search(line, at):
+        at = setting.start("value")
+        key = setting["key"].removesuffix("+").rpartition(".")[2]
+        if is_secret_value(key, setting["value"]) or (is_value(setting["value"]) and _is_near_secret(key)):
+            return mask_credentials(line[:at]) + HIDDEN
+    return mask_credentials(line)
+
+
+def find_credentials(text: str) -> dict[str, str]:
+    """List the passwords and tokens in the addresses of a text, each with what stands for it."""
     found: dict[str, str] = {}
-    for name, value in environ.items():
-        if "://" in value:
-            found |= find_credentials(value)
-        if is_secret_key(name) and len(value) >= _SHORTEST_OF_VARIABLE and not _is_word(name, value):
-            found |= secret_forms(value, f"${{oc.env:{name}}}")
-    return {form: reference for form, reference in found.items() if form not in public}
+    for match in _USER.finditer(text):
+        if _hidden_user(match) != match[0]:
+            found |= secret_forms(match["password"] if match["colon"] else match["user"], HIDDEN)
+    for match in _QUERY.finditer(text):
+        if _hidden_query(match) != match[0]:
+            found |= secret_forms(match["value"], HIDDEN)
+    return found
 
 
-def public_text(tree: MappingNode, files: Iterable[Path]) -> str:
-    """Write what names a run's folder, which records and messages show: the root, and the job's name."""
-    run = plain(tree.entries["run"]) if "run" in tree.entries else {}
-    said = run if isinstance(run, dict) else {}
-    root = Path(str(said.get("root") or "runs")).expanduser().absolute()
-    return "\n".join([str(root), str(said.get("name") or ""), *(file.stem for file in files)])
+def secret_forms(secret: str, reference: str) -> dict[str, str]:
+    """List the texts that give a secret away, each with what stands for it; not those that many other texts hold."""
+    forms = {secret, unquote(secret), secret.strip()}
+    if "://" in secret:  # errors of HTTP clients show the path alone
+        parts = urlsplit(secret)
+        rest = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        forms |= {form for form in (rest, parts.path) if len(form) >= _SHORTEST_PATH}
+    return {form: reference for form in forms if len(form) >= _SHORTEST and form.lower() not in _COMMON}
 
 
-def _is_word(name: str, value: str) -> bool:
-    """Tell whether a variable that no tracker or store reads holds a plain word, which other texts may well hold."""
-    return _PLAIN_WORD.fullmatch(value) is not None and not name.startswith(_READ_BY_OTHERS)
+def _hidden_user(match: re.Match[str]) -> str:
+    user, password = match["user"], match["password"]
+    if match["colon"]:
+        return f"{match['head']}{user}:{HIDDEN}@" if password and "${" not in password else match[0]
+    is_token = match["head"].startswith("http") and len(user) >= _SHORTEST_USER
+    return f"{match['head']}{HIDDEN}@" if is_token and "${" not in user else match[0]
 
 
-def find_secrets(
-    tree: MappingNode, known: Mapping[KeyPath, str], texts: Mapping[KeyPath, str]
-) -> tuple[dict[KeyPath, str], dict[str, str]]:
-    """Find the secrets of a config that its keys and the forms of its values give away.
-
-    Args:
-        tree: Its values.
-        known: Text of each interpolation that used the environment, by its path.
-        texts: Text of every interpolation, by its path.
-
-    Returns:
-        What stands for each value that must not be saved, by its path; and the secrets, each with what stands for it.
-    """
-    references: dict[KeyPath, str] = {}
-    secrets: dict[str, str] = {}
-    leaves = list(_leaves(tree, (), is_secret=False))
-    for path, leaf, is_secret in leaves:
-        value = leaf.value
-        for was in leaf.replaced:
-            for _, lower, is_lower_secret in _leaves(was, (), is_secret=is_secret):
-                secrets |= _secrets_in(lower.value, is_secret=is_lower_secret)
-        if path not in known:
-            secrets |= _secrets_in(value, is_secret=is_secret)
-            if is_secret and is_value(value):
-                references[path] = HIDDEN
-            elif isinstance(value, str) and (shown := mask_credentials(value)) != value:
-                references[path] = escape(shown)
-        elif is_secret:
-            text = known[path]
-            secrets |= secret_forms(value, text) if isinstance(value, str) else {}
-            match = _DEFAULT.search(text)  # of `${oc.env:NAME,x}`, which is hidden
-            if match is not None and (default := match["value"].strip().strip("'\"")) not in _NO_DEFAULT:
-                references[path] = _DEFAULT.sub(rf"\g<head>'{HIDDEN}'}}", text)
-                secrets |= secret_forms(default, HIDDEN)
-    for path, leaf, _ in leaves:  # an interpolation that gave a secret is kept: ${data.init_args.token}
-        value, text = leaf.value, texts.get(path, "")
-        is_kept = text and path not in known and isinstance(value, str)
-        if is_kept and any(secret in value and secret not in text for secret in secrets):
-            references[path] = text
-    return references, secrets
+def _hidden_query(match: re.Match[str]) -> str:
+    key = match["key"].lower()
+    is_secret = key in _QUERY_KEYS or key.endswith("token") or is_secret_key(match["key"])
+    return match["head"] + HIDDEN if is_secret and "${" not in match["value"] else match[0]
 
 
-def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
-    """List what is wrong with a config in which ``***`` stands for a value, as it does in that of a run."""
-    for path, leaf, is_secret in _leaves(tree, (), is_secret=False):
-        value = leaf.value
-        if isinstance(value, str) and ((is_secret and value == HIDDEN) or _IN_ADDRESS.search(value)):
-            says = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; say its value again"
-            hint = "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as it is"
-            yield mistake(f"{says} {hint}", leaf.origin)
-
-
-def find_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> Iterator[ConfigError]:
-    """List the values that a run does not keep, and that its later stages would lack, each as an error at its place."""
-    for path, reference in references.items():
-        if HIDDEN in reference and path[-1] not in ("webhook_url", "heartbeat_url"):  # stages do without these
-            says = f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later stages need the value"
-            yield mistake(
-                f"{says}; write ${{oc.env:NAME}}, and set the variable", getattr(find(tree, path), "origin", None)
-            )
-
-
-def _leaves(node: Node, path: KeyPath, *, is_secret: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:
-    """List the scalars, each with whether a key says that it is secret; below such a key all are but classes."""
-    if isinstance(node, Leaf):
-        yield path, node, is_secret
-    elif isinstance(node, Items):
-        for index, item in enumerate(node.items):
-            yield from _leaves(item, (*path, index), is_secret=is_secret)
-    else:
-        is_secret = is_secret and "class_path" not in node.entries
-        for key, child in node.entries.items():
-            value = child.value if isinstance(child, Leaf) else None
-            is_key = is_secret_key(key.removesuffix("+"), value) if isinstance(key, str) else False
-            is_key = is_key or (key in ("urls", "urls+") and path[:1] == ("callbacks",))  # of apprise
-            yield from _leaves(child, (*path, key), is_secret=is_secret or is_key)
-
-
-def _secrets_in(value: Any, *, is_secret: bool) -> dict[str, str]:
-    if is_secret and is_value(value) and value != HIDDEN:
-        return secret_forms(str(value), HIDDEN)
-    return find_credentials(value) if isinstance(value, str) and "://" in value else {}
-
+# -- secrets in the texts of others ----------------------------------------------------------------------------------
 
 _SHORTEST_PIECE = 4  # characters of a secret beside the dots of a cut; fewer give nothing away
 _LONGEST_PIECE = 1000  # what messages are cut to

@@ -11,8 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lightkit.config.accelerator.vocabulary import GONE_DEVICES, GONE_STRATEGIES, HOROVOD, OLD_TRAINER_KEYS
-from lightkit.config.yaml_edits import KEEP
 
+
+class Source(str):
+    """YAML text that is written as it stands."""
+
+    __slots__ = ()
+
+
+KEEP = Source("")
+"""The old value, as it is written."""
 Keys = dict[str, Any]
 Result = Keys | str | None
 """Keys that take an argument's place (``{}``: it is removed), advice with which it is refused, or None: it stays."""

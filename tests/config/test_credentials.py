@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lightkit.config.credentials import find_credentials, is_secret_key, is_secret_value, mask_credentials, mask_line
+from lightkit.config.secrets import find_credentials, is_secret_key, is_secret_value, mask_credentials, mask_line
 
 TELLING = [
     *("password", "db_password", "passwd", "token", "hf_token", "apiToken", "client_secret", "secret", "api_key"),

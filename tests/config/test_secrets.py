@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from lightkit.config import Flag, Resolved, dump_yaml, resolve
-from lightkit.config.secrets import find_masked_values
+from lightkit.config.loader import find_masked_values
 
 CANARY = "c4nary/5f+2b"
 
