@@ -24,9 +24,8 @@ Apart, and without torch, so that a mistake in a config is told before anything 
 from lightkit.config.accelerator import Hardware, resolve_hardware
 from lightkit.config.loader import CLASS_SECTIONS, SECTIONS, Resolved, resolve
 from lightkit.config.named_entries import LightningConfig
-from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near, shown_path
+from lightkit.config.origins import KeyPath, Origin, Problems, dotted, mistake, near, shown_path
 from lightkit.config.overrides import PREFIX, RESERVED_VARIABLES, Arguments, Flag, split_arguments
-from lightkit.config.problems import Problems
 from lightkit.config.yaml_reader import dump_yaml, read_file, read_scalar
 
 __all__ = [

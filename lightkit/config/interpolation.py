@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightkit.config.origins import KeyPath, dotted, mistake, near, shortened
-from lightkit.config.problems import Problems
+from lightkit.config.origins import KeyPath, Problems, dotted, mistake, near, shortened
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, rebuild, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, MAX_NODES, TOO_LARGE
 from lightkit.errors import ConfigError
@@ -165,14 +163,15 @@ class _Resolver:
 
     def resolve(self, texts: Mapping[KeyPath, Leaf], problems: Problems) -> dict[KeyPath, Any]:
         """Return the values of the texts that can be resolved; ``problems`` collects the mistakes of the others."""
-        from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException  # late, as above
+        from omegaconf import OmegaConf  # late, as above
+        from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
         from omegaconf.resolvers import oc
 
         values: dict[KeyPath, Any] = {}
         failures: list[tuple[bool, ConfigError]] = []
         cycle: dict[KeyPath, Leaf] = {}
         with _RESOLVER_LOCK:
-            _register("oc.env", self._read_variable)
+            OmegaConf.register_resolver("oc.env", self._read_variable, replace=True)
             try:
                 for path, leaf in texts.items():
                     self._used = {}
@@ -186,7 +185,7 @@ class _Resolver:
                     else:
                         self._record(path, leaf.value, values[path])
             finally:
-                _register("oc.env", oc.env)
+                OmegaConf.register_resolver("oc.env", oc.env, replace=True)
         causes = [error for is_cause, error in failures if is_cause]
         for failure in causes or [failure for _, failure in failures]:
             problems.add(failure)
@@ -247,13 +246,3 @@ class _Resolver:
         elif isinstance(error, InterpolationToMissingValueError):
             says = "it refers to a value that is ???, which stands for one that is missing"
         return is_cause, mistake(f"{dotted(path)}: cannot resolve {shortened(text)}: {says}", leaf.origin)
-
-
-def _register(name: str, resolver: Callable[..., Any]) -> None:
-    """Register by OmegaConf 2.4's function; that of 2.3 warns since, and this one had another form then."""
-    from omegaconf import OmegaConf  # late, as above
-
-    if "replace" in inspect.signature(OmegaConf.register_resolver).parameters:
-        OmegaConf.register_resolver(name, resolver, replace=True)
-    else:
-        OmegaConf.register_new_resolver(name, resolver, replace=True)

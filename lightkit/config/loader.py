@@ -20,10 +20,20 @@ from lightkit.config.named_entries import (
     lightning_config,
     named_config,
 )
-from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, mistake, near, near_files, shown_path
+from lightkit.config.origins import (
+    NESTED_FILES,
+    KeyPath,
+    Origin,
+    Problems,
+    UnreadableText,
+    dotted,
+    mistake,
+    near,
+    near_files,
+    shown_path,
+)
 from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
 from lightkit.config.packaged import PREFIX, find_config
-from lightkit.config.problems import Problems, UnreadableText
 from lightkit.config.secrets import (
     HIDDEN,
     Mask,

@@ -7,8 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, mistake
-from lightkit.config.problems import Problems
+from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, Problems, dotted, mistake
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, supersede
 from lightkit.config.yaml_reader import read_scalar
 

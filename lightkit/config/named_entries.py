@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightkit.config.merge import MergeRules
-from lightkit.config.origins import KeyPath, dotted, mistake, near, shortened
-from lightkit.config.problems import Problems
+from lightkit.config.origins import KeyPath, Problems, dotted, mistake, near, shortened
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError

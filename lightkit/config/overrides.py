@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lightkit.config.origins import NESTED_FILES, Origin, cut, mistake, near
+from lightkit.config.origins import NESTED_FILES, Origin, Problems, cut, mistake, near
 from lightkit.config.packaged import find_config
-from lightkit.config.problems import Problems
 from lightkit.config.secrets import mask_line
 from lightkit.config.tree import Leaf, MappingNode, Node, graft, plain
 from lightkit.config.yaml_reader import MAX_DEPTH, TOO_LARGE, YamlSyntaxError, read_text

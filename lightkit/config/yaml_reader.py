@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from lightkit.config.origins import Origin, mistake, near_files, shortened, shown_path
-from lightkit.config.problems import Problems, UnreadableText
+from lightkit.config.origins import Origin, Problems, UnreadableText, mistake, near_files, shortened, shown_path
 from lightkit.config.tree import Items, Leaf, MappingNode, Node
 from lightkit.errors import ConfigError
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lightkit.config import Origin, dump_yaml, resolve
 from lightkit.config.interpolation import escape, interpolate
 from lightkit.config.merge import MergeRules
-from lightkit.config.problems import Problems
+from lightkit.config.origins import Problems
 from lightkit.config.secrets import is_secret_key
 from lightkit.config.tree import MappingNode, Node, graft, plain
 

@@ -8,8 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from lightkit.config.upgrade import Upgraded, upgrade_file
-from lightkit.config.upgrade_rules import OLD_HARDWARE_KEYS, REMOVED_ARGUMENTS
+from lightkit.config.upgrade import OLD_HARDWARE_KEYS, REMOVED_ARGUMENTS, Upgraded, upgrade_file
 from lightkit.errors import ConfigError
 
 

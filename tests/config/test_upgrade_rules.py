@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.config.upgrade_rules import (
+from lightkit.config.upgrade import (
     ADDED_ARGUMENTS,
     CHANGED_ARGUMENTS,
     CLASS_ARGUMENTS,
@@ -16,7 +16,6 @@ from lightkit.config.upgrade_rules import (
     REMOVED_ARGUMENTS,
     REMOVED_CLASSES,
     RENAMED_CLASSES,
-    TRAINER_ARGUMENTS,
     find_class,
 )
 
@@ -42,10 +41,6 @@ def found(path: str) -> Any:
     """Import a class by its path."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
-
-
-def test_the_known_arguments_are_those_of_todays_trainer() -> None:
-    assert set(TRAINER_ARGUMENTS) == trainer_arguments()
 
 
 def test_what_a_rule_removes_is_no_argument_of_todays_trainer() -> None:
