@@ -214,7 +214,8 @@ def resolve_hardware(
         # `tpu_spawn` took one core too; today's xla takes all, and Lightning chooses for one
         strategy = replace(strategy, name=None, node=Leaf("auto", strategy.source.origin))
     is_of_processes = by is not None and by.path[-1] in ("num_processes", "processes") and is_int(count) and count > 1
-    if is_of_processes and by is not None and strategy is None and not settings.of("strategy"):
+    has_strategy = any(one.path not in settings.replaced for one in settings.of("strategy"))
+    if is_of_processes and by is not None and strategy is None and not has_strategy:
         strategy = None if devices.kind in ("tpu", "mps") else _Strategy("ddp", Leaf("ddp", by.origin), by)
     kind = devices.kind or _find_default_kind(machine)
     if machine is not None:
@@ -345,7 +346,9 @@ def _resolve_devices(
     kept = claims if kind is None else [claim for claim in claims if _fits(claim, kind, is_horovod=is_horovod)]
     settings.replaced |= {} if kind is None else {c.setting.path: kind.setting for c in claims if c not in kept}
     found = _Devices() if kind is None or kind.kind == "auto" else _Devices(kind.kind, kind.setting, kind.word)
-    counted = [claim for claim in kept if claim.count is not None]
+    # `num_processes: 1`, the default of Lightning 1.x, counts only where nothing else names the kind
+    counted = [claim for claim in kept if claim.count is not None and (claim.count != 1 or not claim.is_weak)]
+    counted += [kind] if kind is not None and kind.is_weak and kind.count == 1 else []
     if is_horovod:
         counted = [claim for claim in counted if claim.count != _ANY and (claim.is_launched or found.kind != "tpu")]
         return _count_horovod(found, counted, has_hosts=has_hosts)
@@ -395,7 +398,8 @@ def _make_claims(settings: _Settings, *, is_horovod: bool, num_tpu_cores: int | 
             claims.append(_Claim(one, kind, word=word if isinstance(word, str) else None, is_weak=kind == "auto"))
         elif subject == "gpus":
             number = parse_gpus(one)
-            is_mac = any(_find_kind(other) == "mps" for other in settings.of("accelerator"))
+            beside_it = [other for other in settings.of("accelerator") if other.rank == one.rank]
+            is_mac = any(_find_kind(other) == "mps" for other in beside_it)
             kind = "cpu" if not number else "mps" if is_mac else "gpu"
             claims.append(_Claim(one, kind, number or None, kind, is_weak=number is None))
         elif subject == "tpu_cores" and (cores := parse_tpu_cores(one, num_cores=num_tpu_cores)) is not None:
@@ -408,7 +412,7 @@ def _make_claims(settings: _Settings, *, is_horovod: bool, num_tpu_cores: int | 
             numbers = parse_numbers(one)
             claims.append(_Claim(one, None, numbers or (_ANY if value in (None, "auto") else value)))
         elif subject == "launch.processes" and is_int(value):
-            if value <= 0 and not is_remote:
+            if value <= 0 and not (is_remote or is_horovod):
                 raise one.expect("a number from 1; one below 0 has a meaning for launch.engine: spark only")
             if value:
                 claims.append(_Claim(one, None, value if is_horovod else abs(value)))
@@ -434,8 +438,8 @@ def _pick_kind(claims: Sequence[_Claim]) -> _Claim | None:
     others = [c for c in found if len(subjects) == 2 and c.setting.subject in subjects and c.kind != "cpu"]
     for other in [*top[1:], *(others if top[0].kind != "cpu" else ())]:
         if other.kind != top[0].kind:
-            advice = f"a run is on one kind of device, not on {top[0].kind} and {other.kind}"
             first, second = sorted((top[0], other), key=found.index)
+            advice = f"a run is on one kind of device, not on {first.kind} and {second.kind}"
             raise contradiction(first.setting, second.setting, advice)
     same = [claim for claim in found if claim.kind == top[0].kind and claim.setting.subject == "accelerator"]
     return next((claim for claim in same if claim.setting.path[0] == "trainer"), (same or top)[0])
@@ -598,7 +602,8 @@ def _check_machine(
         xla, asks = machine.versions.get("torch-xla"), devices.kind_source
         needed = "2.9" if xla is None else ".".join(xla.partition("+")[0].split(".")[:2])
         if xla is None or needed != ".".join(torch.partition("+")[0].split(".")[:2]):
-            what = f"torch-xla {xla} needs" if xla else "TPUs need torch-xla, which is not installed; its last needs"
+            missing = "TPUs need torch-xla, which is not installed; its last version, 2.9, needs"
+            what = missing if xla is None else f"torch-xla {xla} needs"
             says = f"{asks}: {what} torch {needed}, and here is torch {torch or 'none'}; {_INSTALL}"
             raise mistake(says, asks.origin)
     launched = next(iter(settings.of("launch.processes")), None)
