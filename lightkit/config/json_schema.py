@@ -243,7 +243,11 @@ class _Writer:
         if key not in self.definitions:
             self.definitions[key] = {}
             properties = self._arguments(self._catalogue.classes[path]["arguments"])
-            spec = {"class_path": True, "init_args": {"anyOf": [_table(properties), _REFERENCE]}, "dict_kwargs": True}
+            spec: Schema = {
+                "class_path": True,
+                "init_args": {"anyOf": [_table(properties), _REFERENCE]},
+                "dict_kwargs": True,
+            }
             self.definitions[key] = _table({**(properties if folds else {}), **spec})
         return {"$ref": f"#/$defs/{key.replace(' ', '%20')}"}
 
