@@ -507,7 +507,7 @@ def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
 def find_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> Iterator[ConfigError]:
     """List the values that a run does not keep, and that its later stages would lack, each as an error at its place."""
     for path, reference in references.items():
-        if HIDDEN in reference and path[-1] not in ("webhook_url", "heartbeat_url"):  # stages do without these
+        if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {*path}:  # stages do without these
             says = f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later stages need the value"
             yield mistake(
                 f"{says}; write ${{oc.env:NAME}}, and set the variable", getattr(find(tree, path), "origin", None)
