@@ -30,8 +30,10 @@ from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
     from lightkit.callbacks import RunRecorder
+from lightkit.errors import RunLocked
+from lightkit.runs.resume import RunSettings, open_named_run
 
-__all__ = ["RunContext", "load_context"]
+__all__ = ["RunContext", "create_job_lock", "find_job", "load_context"]
 
 _PRINT_FLAGS = ("skip_default", "skip_null", "skip_unset")
 
@@ -263,3 +265,30 @@ def _parse_print_flags(value: str | bool | None) -> tuple[str, ...] | None:
     if unknown := [flag for flag in flags if flag not in _PRINT_FLAGS]:
         raise ConfigError(f"--print_config: expected {', '.join(_PRINT_FLAGS)}, got {unknown[0]!r}")
     return flags
+
+
+def find_job(settings: RunSettings) -> tuple[Path, str]:
+    """Give the run root and the name of a job: that of the run to go on in, where one is named.
+
+    Raises:
+        ConfigError: If the name cannot be a folder's, or there is no such run.
+    """
+    if settings.resume not in ("auto", "never"):
+        named = open_named_run(settings.resume)
+        return named.root, named.name
+    return Path(settings.root), runs.check_name(str(settings.name))
+
+
+def create_job_lock(context: RunContext, settings: RunSettings) -> runs.Lock:
+    """Make the lock of a job; this process ends once another has taken it over.
+
+    Raises:
+        ConfigError: If the name cannot be a folder's, there is no such run, or the seconds are none.
+    """
+    return runs.Lock(
+        *find_job(settings),
+        wait_s=settings.wait_s,
+        stale_s=settings.stale_s,
+        tell=context.tell,
+        lost=lambda words: context.watch.cut(RunLocked.exit_code, f"error: this process has lost its job. {words}"),
+    )

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from lightkit import runs
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
-from lightkit.cli.full_validation import open_run_context
 from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.notifications import build_notifiers
 from lightkit.cli.redaction import RedactedEventStream, redact
+from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import dump_yaml, read_file, read_scalar
 from lightkit.config.interpolation import escape
 from lightkit.config.tree import plain

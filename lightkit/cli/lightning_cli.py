@@ -22,20 +22,25 @@ from typing import Any
 import yaml
 from jsonargparse import Namespace, set_dumper
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from lightning_fabric.utilities.rank_zero import rank_zero_warn
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.accelerators import XLAAccelerator
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 # The classes of these packages are known by their short names once they are imported.
 from lightkit import config, data, loggers, models, runs  # noqa: F401
 from lightkit.cli.config_loader import is_yaml_text, spawns
 from lightkit.cli.context import RunContext, load_context
-from lightkit.cli.data_paths import check_data
-from lightkit.cli.lightning_errors import explain_checkpoint_mismatch, locate_lightning_error, unwrap_errors
-from lightkit.cli.parser_errors import explain_exit_at_import, explain_parser_error, list_known_classes
+from lightkit.cli.parser_errors import (
+    explain_checkpoint_mismatch,
+    explain_exit_at_import,
+    explain_parser_error,
+    list_known_classes,
+    locate_lightning_error,
+    unwrap_errors,
+)
 from lightkit.cli.predict_images import build_image_data, drop_limits
 from lightkit.cli.redaction import redact_tags
 from lightkit.cli.run_lifecycle import start_run
@@ -47,7 +52,7 @@ from lightkit.cli.trainer_components import (
     set_devices,
     set_threads,
 )
-from lightkit.cli.validation import validate_signatures
+from lightkit.cli.validation import check_data, validate_signatures
 from lightkit.config.accelerator.keys import AcceleratorSettings
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.errors import ConfigError, DataChanged, LightkitError

@@ -254,7 +254,7 @@ def _build_notifier(entry: dict[str, Any]) -> Notifier | None:
     from jsonargparse import ArgumentParser
 
     from lightkit.callbacks.notifiers import Notifier
-    from lightkit.cli.lightning_errors import unwrap_errors
+    from lightkit.cli.parser_errors import unwrap_errors
 
     module, _, name = entry["class_path"].rpartition(".")
     cls = getattr(import_module(module), name)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint_io import read_checkpoint
-from lightkit.cli.tables import format_table
+from lightkit.cli.console import format_table
 from lightkit.config import shown_path
 from lightkit.runs.files import finite
 

@@ -14,10 +14,9 @@ from typing import Any
 
 from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
-from lightkit.cli.context import RunContext
-from lightkit.cli.input_digests import record_inputs
-from lightkit.cli.job_lock import create_job_lock
+from lightkit.cli.context import RunContext, create_job_lock
 from lightkit.cli.redaction import RedactedEventStream, redact_words
+from lightkit.cli.up_to_date import record_inputs
 from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, told_interruption
 from lightkit.launch import INHERITED
 from lightkit.runs.ci_report import add_fit_page

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightkit.cli.command_line import CommandLine
-from lightkit.cli.tables import format_table
+from lightkit.cli.console import format_table
 from lightkit.config import near
 from lightkit.errors import visible
 from lightkit.runs.fingerprints import shown_size

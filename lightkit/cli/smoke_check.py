@@ -49,9 +49,8 @@ from lightkit.callbacks.checkpoint_io import CheckpointReader
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import LightkitCLI, restrict_loading
-from lightkit.cli.lightning_errors import explain_lightning_errors, locate_lightning_error, unwrap_errors
-from lightkit.cli.parser_errors import add_place
-from lightkit.cli.supervision import make_plan
+from lightkit.cli.parser_errors import add_place, explain_lightning_errors, locate_lightning_error, unwrap_errors
+from lightkit.cli.stage_runner import make_plan
 from lightkit.config import KeyPath, Problems, dotted, mistake, near, shown_path
 from lightkit.errors import CheckpointError, DataError, LightkitError
 from lightkit.hardware.processor import available_memory_bytes

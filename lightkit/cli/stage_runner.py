@@ -3,30 +3,62 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
+import json
 import logging
 import os
+import shutil
 import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Literal
 
-from lightkit.cli.config_loader import STAGES
+from lightkit import runs
+from lightkit.cli.config_loader import STAGES, WITH_MODEL
 from lightkit.cli.console import configure_console, format_traceback, quiet_libraries
-from lightkit.cli.context import RunContext
-from lightkit.cli.deadline_option import fix_deadline
-from lightkit.cli.full_validation import open_context
+from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.parser_errors import add_place
-from lightkit.cli.supervision import make_plan, require_srun, supervise
-from lightkit.cli.threads import num_threads
 from lightkit.cli.up_to_date import check_up_to_date, warn_unchecked_rank
-from lightkit.errors import CheckpointError, ConfigError, DataChanged, LightkitError
-from lightkit.hardware import this_machine
+from lightkit.cli.validation import validate_signatures
+from lightkit.config import mistake
+from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, LightkitError, told_interruption
+from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
-from lightkit.launch import join_launch, this_rank
+from lightkit.launch import (
+    DATA_CHANGED,
+    INHERITED,
+    LaunchResult,
+    Plan,
+    Rank,
+    Supervisor,
+    join_launch,
+    plan_launch,
+    this_rank,
+)
 from lightkit.launch.plan import THREADS
+from lightkit.launch.supervisor import make_writer
+from lightkit.runs.deadline import parse_deadline
+from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["import_lightning", "run_in_process", "run_stage"]
+__all__ = [
+    "compute_job_digest",
+    "import_lightning",
+    "make_plan",
+    "num_threads",
+    "open_context",
+    "open_run_context",
+    "require_srun",
+    "run_in_process",
+    "run_stage",
+    "supervise",
+    "validate_with_imports",
+]
 
 
 def run_stage(command: str, words: list[str], watch: SignalWatch) -> int:
@@ -75,6 +107,25 @@ def _run_rank(command: str, words: list[str], watch: SignalWatch, notifier: Comm
     context = open_context(command, words, watch)
     context.attach_notifier(notifier)
     return run_in_process(context, words)
+
+
+def fix_deadline(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Replace ``05:30`` or ``4h`` by its moment, from which ranks that start later count, too.
+
+    Args:
+        words: The command line after `fit`.
+        environ: Environment variables. Processes that another one started may find the deadline over.
+
+    Raises:
+        ConfigError: If it cannot be read, or is over.
+    """
+    is_resolved = bool(environ.get(INHERITED) or environ.get(RUN_FILE)) or join_launch(environ) is not None
+    fixed = list(words)
+    for at, word in enumerate(fixed):
+        if word.startswith(f"{_DEADLINE}=") or (at and fixed[at - 1] == _DEADLINE):
+            option, equals, given = word.rpartition("=")
+            fixed[at] = f"{option}{equals}{parse_deadline(given, is_resolved=is_resolved).isoformat()}"
+    return fixed
 
 
 def _set_thread_variables(context: RunContext) -> None:
@@ -128,8 +179,8 @@ def _run_once(context: RunContext) -> int:
     # Late: they load torch and Lightning, which takes seconds.
     from lightkit.callbacks.checkpoint_io import missing_checkpoint
     from lightkit.cli.lightning_cli import LightkitCLI
-    from lightkit.cli.lightning_errors import explain_full_disk, explain_lightning_errors
-    from lightkit.cli.run_header import print_run_end
+    from lightkit.cli.parser_errors import explain_full_disk, explain_lightning_errors
+    from lightkit.cli.trainer_components import print_run_end
     from lightkit.distributed.process_group import process_group_left
 
     quiet_libraries()
@@ -156,3 +207,227 @@ def _run_once(context: RunContext) -> int:
         if context.command in STAGES:
             print_run_end(trainer, context.run, context)
     return 0
+
+
+_DEADLINE = "--deadline"
+_NEVER = "--run.resume=never"
+
+
+def make_plan(context: RunContext) -> Plan | None:
+    """Decide which processes are to be started; None if this process is the only one.
+
+    Raises:
+        ConfigError: If engine, strategy and numbers of processes do not fit.
+    """
+    if context.passthrough or context.print_config is not None:
+        return None
+    resolved, hardware = context.resolved, context.hardware
+    processes = hardware.processes
+    if processes is None and hardware.kind != "tpu":  # torch-xla forks its ranks itself, inside the trainer
+        devices = hardware.devices  # of Lightning's own launcher, as far as they are known without torch
+        if isinstance(devices, tuple):
+            processes = len(devices)
+        elif isinstance(devices, int) and devices > 0:
+            processes = devices
+        elif hardware.kind in (None, "gpu"):
+            processes = len(this_machine().gpus or ()) or None
+    origin = None
+    for section, key in (("launch", "engine"), ("launch", "processes"), ("launch", "hosts"), ("trainer", "strategy")):
+        block = resolved.values.get(section)
+        if origin is None and isinstance(block, dict) and block.get(key) is not None:
+            origin = resolved.origin_of(f"{section}.{key}")
+    return plan_launch(
+        context.launch,
+        strategy=hardware.strategy,
+        processes=processes,
+        uses_gpus=hardware.kind == "gpu",
+        origin=origin,
+    )
+
+
+def require_srun(context: RunContext) -> None:
+    """Check that a config for the ranks of a Slurm job is not trained by one process alone.
+
+    Raises:
+        ConfigError: If `srun` has not started this process.
+    """
+    if context.launch.engine == "slurm" and context.command == "fit" and this_rank(os.environ) is None:
+        raise mistake(
+            "launch.engine: slurm: the ranks are started by srun, which is not the case here; say lightkit submit "
+            "with the same words, or another launch.engine",
+            context.resolved.origin_of("launch.engine"),
+        )
+
+
+def supervise(context: RunContext, plan: Plan) -> int:
+    """Start all ranks and return the exit code of the launch.
+
+    Raises:
+        ConfigError: If the run's folder cannot be written, or images are to come on standard input.
+    """
+    if "-" in context.inputs:
+        raise ConfigError(
+            "-: standard input has the images, and the processes that predict are started without it. Write the paths "
+            "to a table such as list.csv, or predict in one process, with --trainer.devices=1."
+        )
+    root = context.base.root if context.base else Path((context.resolved.values.get("run") or {}).get("root") or "runs")
+    words, num_cores = [context.command, *context.words], this_machine().cores or 1
+    try:
+        supervisor = Supervisor(plan, words, root=root, num_cores=num_cores, job=compute_job_digest(context))
+    except OSError as error:
+        raise ConfigError(
+            f"run.root: cannot write {root}: {error.strerror or error}. Set run.root to a folder that can be written."
+        ) from error
+    try:
+        result = supervisor.run()
+        announced = supervisor.newest_run()
+        run = None
+        if announced is not None and Path(announced["folder"]).is_dir():
+            run = runs.open_run(announced["folder"])
+        signum = supervisor.signum
+        if signum is not None and (result.code not in (0, 75) or (signum == signal.SIGHUP and result.code == 75)):
+            checkpoint = None if run is None else runs.last_good(run.checkpoints, report=lambda _: None)
+            interruption = Interrupted(signum, checkpoint=checkpoint)
+            result = LaunchResult(interruption.exit_code, told_interruption(interruption), f"signal {signum}")
+        mask = context.resolved.masked
+        result = replace(
+            result,
+            message=None if result.message is None else mask(result.message),
+            summary=None if result.summary is None else mask(result.summary),
+        )
+        if result.kind == DATA_CHANGED and _NEVER not in context.words:
+            context.tell(str(result.message).splitlines()[0].removeprefix("error: "))
+            return supervise(replace(context, words=[*context.words, _NEVER]), plan)
+        context.notifier.words = result.message or ""
+        if result.message:
+            needs_logs = run is not None and result.code not in (2, 3, 75, 129, 130, 143)
+            logs = f"logs  {run.folder / 'logs'}\n" if run is not None and needs_logs else ""
+            sys.stderr.flush()
+            make_writer(sys.stderr.buffer)(f"{result.message}\n{logs}".encode(errors="replace"))
+        if run is not None:
+            try:
+                _keep_launcher_logs(supervisor, run)
+                _close_records(run, result)
+            except OSError as error:  # a full disk is no reason to hide how the ranks ended
+                print(f"warning: {run.folder} cannot be completed: {error.strerror or error}", file=sys.stderr)
+    finally:
+        supervisor.remove()
+    return result.code
+
+
+def compute_job_digest(context: RunContext) -> str:
+    """Compute the digest of a job and its config, which tells it from others with the same rendezvous.
+
+    It is the same on all machines, which may differ in the `launch` block and in the path of the folder of all runs.
+    """
+    resolved = context.resolved
+    saved = resolved.with_references(resolved.values)
+    own = {key: value for key, value in saved.items() if key != "launch"}
+    own["run"] = {key: value for key, value in (saved.get("run") or {}).items() if key != "root"}
+    own["run"]["name"] = own["run"].get("name") or context.default_name
+    text = json.dumps([context.command, context.ckpt_path, own], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _keep_launcher_logs(supervisor: Supervisor, run: runs.Run) -> None:
+    logs = {"launcher.log": supervisor.launcher_log}
+    logs |= {name: supervisor.store.folder / name for name in ("spark.log", "ray.log")}
+    for name, log in logs.items():
+        if log.is_file() and log.stat().st_size:
+            (run.folder / "logs").mkdir(exist_ok=True)
+            shutil.copyfile(log, run.folder / "logs" / name)
+
+
+def _close_records(run: runs.Run, result: LaunchResult) -> None:
+    """Write the end of the run if rank 0, which writes the records, was killed."""
+    summary = runs.Summary.read(run.summary_path)
+    if summary is None or summary.status == "done" or result.code == 0:
+        return
+    if summary.status == "running" or (result.rank != 0 and result.summary):
+        ends = {75: "preempted", **dict.fromkeys((129, 130, 143), "interrupted")}
+        summary.status, summary.exit_code = ends.get(result.code, "failed"), result.code
+        summary.error = result.summary
+        summary.write(run.summary_path)
+
+
+def open_context(
+    command: str,
+    words: Sequence[str],
+    watch: SignalWatch,
+    *,
+    subcommands: Sequence[str] = STAGES,
+    full: bool = False,
+    machine: Machine | Literal["this"] | None = "this",
+) -> RunContext:
+    """Load the config of a command and raise every mistake in it.
+
+    Args:
+        command: `fit`, `validate`, `test`, `predict` or `export`.
+        words: The command line after the command.
+        watch: Handler of SIGINT and SIGTERM.
+        subcommands: All commands whose blocks a file may have.
+        full: Whether jsonargparse is asked for more mistakes also where the schema describes every class.
+        machine: Machine whose hardware the config must fit; None to check against none.
+
+    Raises:
+        ConfigError: If anything in them is wrong.
+        DataError: If data is missing and nothing else is wrong.
+    """
+    context = load_context(command, words, watch, subcommands=subcommands, full=full, machine=machine)
+    if context.problems:
+        validate_with_imports(context)
+    context.raise_problems()
+    return context
+
+
+def open_run_context(words: Sequence[str], *, is_quiet: bool = False) -> RunContext:
+    """Open a context on a finished run, for one process, wherever it was trained.
+
+    Args:
+        words: Command line, with ``--run`` or ``--ckpt_path``.
+        is_quiet: Whether only warnings and errors are printed.
+
+    Raises:
+        ConfigError: If anything in it is wrong.
+    """
+    context = open_context("export", words, SignalWatch())
+    context.rank_context = None
+    context.mode = "quiet" if is_quiet else context.mode
+    return context
+
+
+def validate_with_imports(context: RunContext) -> None:
+    """Import the classes that the config names and add their mistakes to `context.problems`."""
+    # Late: it loads torch and Lightning, which takes seconds.
+    from lightkit.cli.lightning_cli import Checked, LightkitCLI
+
+    quiet_libraries()
+    remaining = replace(context, resolved=validate_signatures(context.resolved, context.problems), only_checks=True)
+    if context.command not in WITH_MODEL or context.resolved.values.get("model") is None:  # there is none to build
+        return
+    with context.stack:
+        try:
+            LightkitCLI(context=remaining)
+        except Checked:
+            return
+        except LightkitError as error:
+            context.problems.add(error)
+
+
+def num_threads(rank: Rank, *, num_cores: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Give the threads that a rank should have so that those of a machine do not fight for its cores.
+
+    Args:
+        rank: The rank.
+        num_cores: Cores that this process may use.
+        environ: Environment variables.
+    """
+    asked = environ.get("SLURM_CPUS_PER_TASK", "") if rank.engine == "slurm" else ""
+    if asked.isdigit():
+        return int(asked)
+    share = num_cores // rank.local_size
+    if affinity := getattr(os, "sched_getaffinity", None):  # not on macOS
+        own, launcher = affinity(0), affinity(os.getppid())
+        if len(own) < len(launcher):  # which has given each rank its cores
+            share = min(num_cores, len(launcher) // rank.local_size)
+    return max(1, share)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +20,7 @@ from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.plugins import CheckpointIO
+from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit import runs
 from lightkit.callbacks import (
@@ -28,6 +35,7 @@ from lightkit.callbacks import (
     StopOnSignal,
     VerifiedCheckpointIO,
     VerifiedXLACheckpointIO,
+    last_block,
     progress_for,
 )
 from lightkit.callbacks.checkpoint import ResumeCheckpoint
@@ -35,21 +43,32 @@ from lightkit.callbacks.checkpoint_io import CheckpointReader, check_content, re
 from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.nonfinite import nan_weights
 from lightkit.callbacks.notifiers import Notifier
+from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.context import RunContext
-from lightkit.cli.deadline_option import get_deadline
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
-from lightkit.cli.run_header import RunHeader
 from lightkit.cli.run_lifecycle import find_last_good
-from lightkit.cli.stall_report import make_watchdog
-from lightkit.config import dotted
+from lightkit.config import Hardware, dotted, shown_path
 from lightkit.config.tree import Leaf, plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
-from lightkit.errors import ConfigError, DataChanged
-from lightkit.launch import WatchdogSettings, heartbeat, read_watchdog
+from lightkit.errors import ConfigError, DataChanged, Stalled
+from lightkit.launch import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
 from lightkit.launch.plan import THREADS
+from lightkit.runs.deadline import parse_deadline
+from lightkit.runs.resume import locate_checkpoint
+from lightkit.runs.retrain_state import RUN_FILE
 
-__all__ = ["build_components", "build_computation", "finish_trainer", "list_callbacks", "set_devices", "set_threads"]
+__all__ = [
+    "RunHeader",
+    "build_components",
+    "build_computation",
+    "finish_trainer",
+    "list_callbacks",
+    "make_watchdog",
+    "print_run_end",
+    "set_devices",
+    "set_threads",
+]
 
 
 def set_devices(trainer: Namespace, context: RunContext) -> None:
@@ -147,7 +166,8 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         action = (saved.get("watchdog") or {}).get("on_nonfinite", WatchdogSettings().on_nonfinite)
         first += [DiskSpaceMonitor(run), FiniteLoss(action, events=recorder.events, last_good=last_good)]
     last: list[Callback] = []
-    if (deadline := get_deadline(context)) is not None:
+    if trains and (given := context.options.get("deadline")) is not None:
+        deadline = parse_deadline(str(given), is_resolved=True)
         last.append(StopAtDeadline(deadline, last_good=last_good, stopped=recorder.stopped_early))
     last += [
         LambdaCallback(on_fit_start=partial(_log_config, context), on_train_start=partial(_keep_run, context)),
@@ -253,3 +273,273 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
     context.notifier.adopt(notifiers, context.resolved)
+
+
+_FORCED_END_S = 5.0
+_RECORD_S = 2.0  # for a record of the end that is being written, out of the same time
+_NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of it too
+
+
+def make_watchdog(context: RunContext, settings: WatchdogSettings) -> Watchdog:
+    """Make the watchdog of a stage; a stall that it ends gently leaves the context as the error `Stalled`.
+
+    Args:
+        context: The invocation.
+        settings: The config's `watchdog` block.
+    """
+    report = _StallReport(context, settings)
+    context.stack.enter_context(report.raising_stalled())
+    return report.watchdog
+
+
+class _StallReport:
+    def __init__(self, context: RunContext, settings: WatchdogSettings) -> None:
+        self._context = context
+        self._run = context.run
+        self._is_reported = False
+        self._stacks: Path | None = None
+        most_s = math.inf if context.rank_context is None else context.launch.stall_timeout_s
+
+        def limit_s() -> float:
+            return min(settings.limit_s(heartbeat()), most_s)
+
+        self.watchdog = Watchdog(heartbeat(), limit_s=limit_s, report=self._record, end=self._end)
+
+    @contextmanager
+    def raising_stalled(self) -> Iterator[None]:
+        """Turn `Hung` into an error with the words for the user, and leave no data loader worker behind."""
+        try:
+            yield
+        except Hung as hung:
+            self._is_reported = True
+            for child in multiprocessing.active_children():
+                child.kill()  # else the interpreter would wait for it
+            if self._context.has_own_parser:  # a script, or a notebook, may go on
+                self.watchdog.stop()
+            raise Stalled(self._format(hung.stall, partial(runs.last_good, report=lambda _: None))) from None
+        except BaseException:
+            self.watchdog.stop()
+            raise
+        self.watchdog.stop()
+
+    def _record(self, stall: Stall) -> None:
+        """Write the stacks and the event."""
+        rank = 0
+        if self._context.rank_context is not None:
+            self._context.rank_context.end_stalled(stall)
+            rank = self._context.rank_context.rank.rank
+        now = datetime.now(timezone.utc)
+        name = f"{now:%Y%m%d-%H%M%S}{'' if self._context.rank_context is None else f'-rank-{rank}'}.txt"
+        batch = stall.culprit.batch
+        indices = "" if batch is None else f"its batch: {', '.join(map(str, batch))}\n"
+        text = f"{now.isoformat(timespec='seconds')} {stall}\n{indices}\n{stall.stacks}"
+        try:
+            path = self._run.folder / "stalls" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(self._context.resolved.masked(text), encoding="utf-8", errors="replace")
+            self._stacks = path
+            self._context.recorder.events.write(
+                "stall",
+                phase=stall.phase,
+                seconds=stall.seconds,
+                path=f"stalls/{name}",
+                at=stall.line,
+                who=stall.culprit.name,
+                sample=stall.culprit.sample,
+                batch=None if batch is None else list(batch),
+                waits_for=stall.waits_for,
+                rank=rank,
+            )
+        except OSError as error:
+            print(f"warning: the stall cannot be recorded in {self._run.folder}: {error}", file=sys.stderr)
+
+    def _end(self, stall: Stall) -> None:
+        """End the process at once: its main thread does not."""
+        message = f"error: {self._format(stall, None)}"  # should what is written now hang too
+
+        def end_by_force() -> None:
+            self._context.watch.cut(STALLED, None if self._is_reported else message)
+
+        threading.Timer(_FORCED_END_S, end_by_force).start()  # a disk that hangs must not keep it
+        if self._context.rank_context is not None:  # the supervisor reports and records the end
+            for child in multiprocessing.active_children():
+                child.kill()
+            os._exit(STALLED)
+        if not self._is_reported:
+            self._context.recorder.reserve_end(_RECORD_S)
+            error = Stalled(self._format(stall, runs.newest_written))
+            message = f"error: {error}"
+            self._context.recorder.close(error)
+            self._context.notifier.tell_now(error, within_s=_NEWS_S)
+        end_by_force()
+
+    def _format(self, stall: Stall, find_checkpoint: Callable[[Path], Path | None] | None) -> str:
+        stacks = "" if self._stacks is None else f" All stacks: {self._stacks}."
+        resume = ""
+        if find_checkpoint is not None and self._context.command == "fit":
+            newest = find_checkpoint(self._run.checkpoints)
+            resume = (
+                " There is no checkpoint yet: the same command begins again."
+                if newest is None
+                else f" The same command resumes from {newest}."
+            )
+        return self._context.resolved.masked(f"{stall}.{stacks}{resume}")
+
+
+class RunHeader(Callback):
+    """Say what is about to run: folder, data, model, hardware.
+
+    Args:
+        mode: What the screen shows.
+        run: The run.
+        hardware: What `auto` has come to.
+        shows_result: Whether the metrics of a validation or test are printed at its end.
+    """
+
+    def __init__(self, mode: OutputMode, run: runs.Run, hardware: Hardware, *, shows_result: bool = True) -> None:
+        self._mode = mode
+        self._run = run
+        self._hardware = hardware
+        self._shows_result = shows_result
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say it before the first epoch."""
+        if not trainer.is_global_zero:
+            return
+        print_line(f"run   {shown_path(self._run.folder)}", self._mode)
+        if described := _described_data(trainer):
+            print_line(f"data  {described}", self._mode)
+        print_line(f"model {_described_model(pl_module)}", self._mode)
+        print_line(f"on    {_described_hardware(trainer)}", self._mode)
+        if chosen := {key: value for key, value in self._hardware.chosen.items() if value is not None}:
+            values = ", ".join(f"{key.rpartition('.')[2]} {_shown(value)}" for key, value in chosen.items())
+            print_line(f"auto  {values} ({self._hardware.chosen_by})", self._mode)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say what the number of ranks makes of batch and learning rate, once they are known."""
+        if trainer.is_global_zero and (described := _described_steps(trainer)):
+            print_line(f"steps {described}", self._mode)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the metrics of ``lightkit validate``."""
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self._print_result("validate", trainer)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the metrics of ``lightkit test``."""
+        self._print_result("test", trainer)
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print that predictions are made."""
+        self._print_result("predict", trainer)
+
+    def _print_result(self, stage: str, trainer: Trainer) -> None:
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}  # of all ranks
+        if not (trainer.is_global_zero and self._shows_result):
+            return
+        if self._mode == "terminal":
+            width = max(map(len, metrics), default=0)
+            lines = [f"  {name:<{width}}  {value:.4g}" for name, value in metrics.items()]
+            print_line("\n".join([stage if lines else f"{stage}: done", *lines]), self._mode)
+        else:
+            print_line("  ".join([stage, *(f"{name} {value:.4g}" for name, value in metrics.items())]), self._mode)
+
+
+def print_run_end(trainer: Trainer, run: runs.Run, context: RunContext) -> None:
+    """Print where everything is and which command comes next."""
+    if context.inputs:  # told when they were written
+        return
+    if context.mode not in ("terminal", "plain") or not trainer.is_global_zero:
+        return
+    in_retrain = RUN_FILE in os.environ  # which has a closing block of its own
+    if context.command == "fit":
+        best = (runs.read_json(run.summary_path) or {}).get("best") or {}
+        block = last_block(
+            folder=run.folder,
+            best_checkpoint=locate_checkpoint(run, "best"),
+            monitor=best.get("monitor"),
+            value=best.get("value"),
+            epoch=best.get("epoch"),
+            commands=_next_commands(trainer, run),
+            notices=_unsent(trainer),
+        )
+        if in_retrain:
+            block = "\n".join(line for line in block.splitlines() if line.startswith(("best", "note")))
+    else:
+        tables = [callback.path for callback in trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
+        block = f"table {shown_path(tables[0])}" if tables else "" if in_retrain else f"run   {shown_path(run.folder)}"
+    if block:
+        print_line(block, context.mode)
+
+
+def _next_commands(trainer: Trainer, run: runs.Run) -> list[list[str]]:
+    left_a_checkpoint = any(run.checkpoints.glob("*.ckpt"))
+    commands = [["lightkit", "test", "--run", shown_path(run.folder)]] if left_a_checkpoint else []
+    views = [getattr(logger, "view_command", None) for logger in trainer.loggers]
+    return [*commands, *(view for view in views if isinstance(view, list))]
+
+
+def _unsent(trainer: Trainer) -> list[str]:
+    counts = {type(logger).__name__: getattr(logger, "unsent", 0) for logger in trainer.loggers}
+    return [
+        f"{count} records have not reached {name}"
+        for name, count in counts.items()
+        if isinstance(count, int) and count  # Lightning's stand-in of a fast_dev_run has a method of every name
+    ]
+
+
+def _described_data(trainer: Trainer) -> str:
+    describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
+    if not callable(describe):
+        return type(trainer.datamodule).__name__ if trainer.datamodule else ""  # type: ignore[attr-defined]
+    said: dict[str, Any] = describe()
+    counts = ", ".join(f"{count} {split}" for split, count in said.get("counts", {}).items())
+    return f"{said.get('source', type(trainer.datamodule).__name__)}: {counts}"  # type: ignore[attr-defined]
+
+
+def _described_model(module: LightningModule) -> str:
+    total = sum(parameter.numel() for parameter in module.parameters())
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    backbone = module.hparams.get("backbone")
+    name = type(module).__name__ + (f" on {backbone}" if backbone else "")
+    return f"{name}: {total:,} parameters" + (f", {trained:,} of them trained" if trained != total else "")
+
+
+def _described_steps(trainer: Trainer) -> str:
+    """Steps of an epoch, samples of a step and learning rate, all for the number of ranks in use."""
+    parts = []
+    ranks, accumulated = trainer.world_size, trainer.accumulate_grad_batches
+    if isinstance(trainer.num_training_batches, int):
+        parts.append(f"{-(-trainer.num_training_batches // accumulated)} an epoch")
+    size = _batch_size(trainer)
+    if size is not None:
+        factors = [str(size)]
+        factors += [f"{accumulated} accumulated"] if accumulated > 1 else []
+        factors += [f"{ranks} ranks"] if ranks > 1 else []
+        total = f" = {size * accumulated * ranks}" if len(factors) > 1 else ""
+        parts.append(f"batch {' x '.join(factors)}{total}")
+    rates = dict.fromkeys(f"{float(group['lr']):.6g}" for opt in trainer.optimizers for group in opt.param_groups)
+    if rates:
+        scaled = next((said for c in trainer.callbacks if (said := getattr(c, "described", ""))), "")  # type: ignore[attr-defined]
+        parts.append(f"learning rate {', '.join(rates)}{f' ({scaled})' if scaled else ''}")
+    return ", ".join(parts)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _batch_size(trainer: Trainer) -> int | None:
+    """Samples of a batch on one rank; None where the loader does not tell."""
+    loader = trainer.train_dataloader
+    for holder in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "_loader", None)):
+        size = getattr(holder, "batch_size", None)
+        if isinstance(size, int):
+            return size
+    return None
+
+
+def _described_hardware(trainer: Trainer) -> str:
+    accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator")
+    each = "" if trainer.world_size == 1 else f" on {trainer.world_size} devices"
+    return f"{accelerator}{each}, precision {trainer.precision}"

@@ -13,10 +13,8 @@ from typing import Any
 from lightkit.cli.config_loader import STAGES, options_of
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext
-from lightkit.cli.data_paths import check_known_data
-from lightkit.cli.full_validation import open_context
-from lightkit.cli.stage_runner import import_lightning
-from lightkit.cli.supervision import make_plan
+from lightkit.cli.stage_runner import import_lightning, make_plan, open_context
+from lightkit.cli.validation import check_known_data
 from lightkit.config import Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import Machine, this_machine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.full_validation import open_context
 from lightkit.cli.parser_errors import add_place
+from lightkit.cli.stage_runner import open_context
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.signals import SignalWatch
 
@@ -33,7 +33,7 @@ def fetch(words: list[str]) -> int:
         raise ConfigError(
             "fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml"
         )
-    from lightkit.cli.parser import build_data  # here, because it loads torch
+    from lightkit.cli.model_builder import build_data  # here, because it loads torch
 
     quiet_libraries()
     try:

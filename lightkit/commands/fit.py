@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from lightkit.cli.export_options import parse_words
-from lightkit.cli.full_validation import open_context
 from lightkit.cli.notifications import CommandNotifier
-from lightkit.cli.stage_runner import run_in_process, run_stage
+from lightkit.cli.stage_runner import open_context, run_in_process, run_stage
 from lightkit.runs.signals import SignalWatch
 
 __all__ = ["run"]

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
-from lightkit.cli.console import OutputMode, print_line
-from lightkit.cli.full_validation import open_run_context
-from lightkit.cli.tables import print_table
+from lightkit.cli.console import OutputMode, print_line, print_table
+from lightkit.cli.stage_runner import open_run_context
 from lightkit.errors import GateFailed
 from lightkit.registry.gate import read_gate, require_rule
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit

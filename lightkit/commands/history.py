@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from lightkit.cli.command_line import Takes, parse_command_line
-from lightkit.cli.console import quiet_libraries
-from lightkit.cli.tables import print_table
+from lightkit.cli.console import print_table, quiet_libraries
 from lightkit.registry.promotion import Move, read_moves
 from lightkit.registry.store import address_of_root, check_model, open_registry
 

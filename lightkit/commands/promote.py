@@ -16,7 +16,7 @@ from lightkit import runs
 from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
-from lightkit.cli.full_validation import open_run_context
+from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
 from lightkit.loggers.mlflow_address import mask_password

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
-from lightkit.cli.full_validation import open_run_context
+from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import near
 from lightkit.errors import ConfigError
 from lightkit.registry.store import check_alias, check_name

@@ -15,9 +15,8 @@ from lightkit import runs
 from lightkit.cli.command_line import get_run_argument, parse_options
 from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
-from lightkit.cli.full_validation import open_context
-from lightkit.cli.input_digests import compute_input_digests, hidden_values
-from lightkit.cli.stage_runner import run_stage
+from lightkit.cli.stage_runner import open_context, run_stage
+from lightkit.cli.up_to_date import compute_input_digests, hidden_values
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware import describe_packages, this_machine

@@ -29,11 +29,10 @@ from lightkit import runs
 from lightkit.cli.command_line import Takes, parse_command_line
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import configure_console, print_line
-from lightkit.cli.context import RunContext
+from lightkit.cli.context import RunContext, create_job_lock, find_job
 from lightkit.cli.export_options import ExportOptions
-from lightkit.cli.full_validation import open_context
-from lightkit.cli.job_lock import create_job_lock, find_job
 from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.stage_runner import open_context
 from lightkit.config import mistake, near, read_scalar, shown_path
 from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import ConfigError, OutOfTime

@@ -6,8 +6,7 @@ import itertools
 from pathlib import Path
 
 from lightkit.cli.context import RunContext
-from lightkit.cli.full_validation import open_context
-from lightkit.cli.supervision import make_plan
+from lightkit.cli.stage_runner import make_plan, open_context
 from lightkit.config import mistake, read_scalar, shown_path
 from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError

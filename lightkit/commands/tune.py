@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.command_line import Takes, parse_command_line
-from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.full_validation import open_context
+from lightkit.cli.console import configure_console, print_table, quiet_libraries
 from lightkit.cli.parser_errors import add_place
 from lightkit.cli.path_checks import explain_unwritable
-from lightkit.cli.tables import print_table
+from lightkit.cli.stage_runner import open_context
 from lightkit.config import Origin, Resolved, dump_yaml, shown_path
 from lightkit.config.accelerator.keys import RawSetting, choose_settings, target_key
 from lightkit.config.accelerator.vocabulary import PRECISIONS
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from pytorch_lightning import Trainer
 
     from lightkit.cli.context import RunContext
-    from lightkit.cli.model_factory import ModelFactory
+    from lightkit.cli.model_builder import ModelFactory
     from lightkit.tuning.benchmark import Benchmark
     from lightkit.tuning.variants import Trial, Variant
 
@@ -129,7 +128,7 @@ def tune(words: list[str]) -> int:
         if context.launch.threads is not None:  # as fit does, before torch is loaded
             os.environ[THREADS] = str(context.launch.threads)
         quiet_libraries()
-        from lightkit.cli.lightning_errors import explain_lightning_errors  # here: it loads Lightning
+        from lightkit.cli.parser_errors import explain_lightning_errors  # here: it loads Lightning
 
         explained = explain_lightning_errors(context.resolved)
         try:
@@ -202,7 +201,7 @@ def _measure(
     import torch  # here, as all that loads torch: arguments and config are checked before
 
     from lightkit.callbacks.computation import Computation, has_convolutions, missing_for_compiling
-    from lightkit.cli.model_factory import ModelFactory
+    from lightkit.cli.model_builder import ModelFactory
     from lightkit.tuning.benchmark import Benchmark, TrialBudget, find_learning_rate, make_trainer
     from lightkit.tuning.variants import Variant
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lightkit.cli.context import RunContext
-from lightkit.cli.full_validation import open_context
-from lightkit.cli.input_digests import compute_code_digests, compute_input_digests, describe_unseen_data
+from lightkit.cli.stage_runner import open_context
+from lightkit.cli.up_to_date import compute_code_digests, compute_input_digests, describe_unseen_data
 from lightkit.config import resolve
 from lightkit.images.flower_photos import CLASSES
 from lightkit.runs import Inputs

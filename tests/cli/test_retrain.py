@@ -14,7 +14,7 @@ import pytest
 from lightkit import runs
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
-from lightkit.cli.full_validation import open_context
+from lightkit.cli.stage_runner import open_context
 from lightkit.commands.retrain import CommandRunner, Retrain, RetrainOptions, StageResult
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lightkit.cli.threads import num_threads
+from lightkit.cli.stage_runner import num_threads
 from lightkit.launch import Rank
 from tests.cli.conftest import House
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.full_validation import open_context
+from lightkit.cli.stage_runner import open_context
 from lightkit.config import Flag, resolve
 from lightkit.errors import ConfigError, ConfigErrors
 from lightkit.launch import WatchdogSettings, read_watchdog
