@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightkit.cli.command_line import parse_command_line
-from lightkit.cli.tables import format_table
+from lightkit.cli.console import format_table
 from lightkit.config.packaged import PREFIX, find_config, packaged_configs
 from lightkit.errors import ConfigError
 
