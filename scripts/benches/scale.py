@@ -47,9 +47,8 @@ def run(words: Sequence[str]) -> int:
             write_table(Path(folder, "delta"), options.files, rows // options.files)
             for kind in options.formats:
                 found = [_measure_apart(Path(folder), kind, step) for step in ("look", "rank")]
-                print(
-                    f"{rows:,} | {kind} | " + " | ".join(f"{value:.2f}" for one in found for value in one), flush=True
-                )
+                cells = [f"{value:.3g}" for of_step in found for value in of_step]
+                print(" | ".join([f"{rows:,}", kind, *cells]), flush=True)
     return 0
 
 
@@ -104,23 +103,23 @@ def measure(folder: str, step: str) -> None:
     columns = find_columns(table.schema, features=["thousands", "ones"], key="key")
     index = index_table({None: table}, columns, filter=FILTER, val_fraction=0.2, test_fraction=0.1)
     seconds.append(clock.lap())
-    if step == "check":
-        seconds = [_check_all_ranks(index.counts["train"])]
-    elif step == "rank":
-        clock.lap()
-        loader = rank_loader(index, rank=RANKS // 2)
-        epoch = [batch[0].tolist() for batch in loader]
-        seconds.append(clock.lap())
-        loader = rank_loader(index, rank=RANKS // 2)
-        loader.order.resume(epoch=0, batches=len(epoch) // 2)
-        rest = iter(loader)
-        assert next(rest)[0].tolist() == epoch[len(epoch) // 2]
-        seconds.append(clock.lap())
-        assert [batch[0].tolist() for batch in rest] == epoch[len(epoch) // 2 + 1 :]
-    print(json.dumps([*seconds, _memory_mb("VmHWM") - before]))
+    if step == "look":
+        print(json.dumps([*seconds, _memory_mb("VmHWM") - before]))
+        return
+    clock.lap()
+    loader = rank_loader(index, rank=RANKS // 2)
+    epoch = [batch[0].tolist() for batch in loader]
+    seconds.append(clock.lap())
+    loader = rank_loader(index, rank=RANKS // 2)
+    loader.order.resume(epoch=0, batches=len(epoch) // 2)
+    rest = iter(loader)
+    assert next(rest)[0].tolist() == epoch[len(epoch) // 2]
+    seconds += [clock.lap(), _memory_mb("VmHWM") - before]
+    assert [batch[0].tolist() for batch in rest] == epoch[len(epoch) // 2 + 1 :]
+    print(json.dumps([*seconds, check_all_ranks(index.counts["train"])]))
 
 
-def _check_all_ranks(num_rows: int) -> float:
+def check_all_ranks(num_rows: int) -> float:
     """Check that the batches of all workers of all ranks have each row of an epoch once; return a rank's seconds."""
     from lightkit.data.tables.batch_plan import RankPlan
 
