@@ -53,12 +53,6 @@ _DELTA_FEATURES = frozenset({
     "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck",
 })  # fmt: skip
 """Reader features of Delta that need no more than what is done here, or than a cast to the table's types."""
-_REMEDIES = {
-    "columnMapping": "Copy it to a table without (in Spark: `CREATE TABLE ... AS SELECT`, with "
-    "delta.columnMapping.mode left at none)",
-    "deletionVectors": "Update deltalake, or purge them (in Spark: `REORG TABLE ... APPLY (PURGE)`, then `ALTER TABLE "
-    "... DROP FEATURE deletionVectors`)",
-}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -545,13 +539,10 @@ def _open_delta(place: str, version: int | None, timestamp: str | None, options:
         needed.add("columnMapping")
     has_vectors = "deletionVectors" in needed
     unknown = sorted(needed - _DELTA_FEATURES)
-    if has_vectors and not hasattr(table, "deletion_vectors"):  # deltalake before 1.5
-        unknown.append("deletionVectors")
     if unknown:
-        remedies = [_REMEDIES[feature] for feature in unknown if feature in _REMEDIES]
         raise DataError(
-            f"{place}: this Delta table uses {', '.join(unknown)}, which lightkit cannot read. "
-            f"{'; '.join(remedies) or 'Copy it to a table without, in the engine that wrote it'}."
+            f"{place}: this Delta table uses {', '.join(unknown)}, which lightkit cannot read. Copy it to a table "
+            "without, in the engine that wrote it (in Spark: `CREATE TABLE ... AS SELECT`)."
         )
     deleted = _deleted_rows(table, place) if has_vectors else {}
     schema = pa.schema(table.schema().to_arrow()).remove_metadata()
