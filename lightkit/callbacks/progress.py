@@ -178,25 +178,18 @@ class RichProgress(_EpochProgress):
             self._read_s, self._metrics = now, trainer.progress_bar_metrics
         self._move("train", batch_idx + 1, is_last=trainer.is_last_batch)
 
-    def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    # Arguments at the start of a batch: module, batch, its index, and the index of the loader if there are several.
+    # At its end: module, outputs, batch, its index.
+
+    def on_validation_batch_start(self, trainer: Trainer, *args: Any) -> None:
         """Begin the bar of a loader."""
-        if self.has_dataloader_changed(dataloader_idx):
+        if self.has_dataloader_changed([*args, 0][3]):
             name = "sanity check" if trainer.sanity_checking else "validation"
             self._open("validation", name, self.total_val_batches_current_dataloader)
 
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
         """Move the bar."""
-        self._move("validation", batch_idx + 1)
+        self._move("validation", args[3] + 1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove the bar."""
@@ -205,43 +198,23 @@ class RichProgress(_EpochProgress):
         if self._progress is not None and "validation" in self._bars:
             self._progress.remove_task(self._bars.pop("validation"))
 
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_test_batch_start(self, trainer: Trainer, *args: Any) -> None:
         """Begin the bar of a loader."""
-        if self.has_dataloader_changed(dataloader_idx):
+        if self.has_dataloader_changed([*args, 0][3]):
             self._open("test", "test", self.total_test_batches_current_dataloader)
 
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_test_batch_end(self, trainer: Trainer, *args: Any) -> None:
         """Move the bar."""
-        self._move("test", batch_idx + 1)
+        self._move("test", args[3] + 1)
 
-    def on_predict_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_predict_batch_start(self, trainer: Trainer, *args: Any) -> None:
         """Begin the bar of a loader."""
-        if self.has_dataloader_changed(dataloader_idx):
+        if self.has_dataloader_changed([*args, 0][3]):
             self._open("predict", "predict", self.total_predict_batches_current_dataloader)
 
-    def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_predict_batch_end(self, trainer: Trainer, *args: Any) -> None:
         """Move the bar."""
-        self._move("predict", batch_idx + 1)
+        self._move("predict", args[3] + 1)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remove all bars."""
