@@ -13,12 +13,12 @@
   `origin_of(key)`, `lightkit_path(key)`, `lightning()`, `named(dumped)`, `with_references(config)`, `masked(text)`.
 - `resolve_hardware` turns hardware keys, ``accelerator: {gpus: 2}`` and those of Lightning 1.x, into the trainer's.
 - `dump_yaml` and `read_scalar` write and read YAML as jsonargparse does; `read_file` reads a file with its places.
-- `Problems` takes all mistakes instead of the first.
+- `Problems` collects all mistakes instead of the first.
 - `mistake`, `near` and `dotted` make errors that show a place, hint at a near word, and name a key.
 
 Layers, lowest first: defaults, each file after what it extends, variables, flags. Mappings merge key by key; scalars
 and lists replace; ``key+:`` appends; a new ``class_path`` drops the arguments of the class that it replaces.
-Apart, and without torch, so that a mistake in a config is told before anything heavy is loaded.
+Apart, and without torch, so that mistakes in a config are reported before anything heavy is loaded.
 """
 
 from lightkit.config.accelerator import Hardware, resolve_hardware

@@ -1,4 +1,4 @@
-"""Where values come from, how a place is shown to the user, and the mistakes of a config, told all at once."""
+"""Origins of values, their places as messages show them, and the mistakes of a config, collected for one report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError, ConfigErrors, DataError, LightkitError
 
 KeyPath = tuple[Any, ...]
-"""Keys from the top of a config down to a value: strings, list indices, and whatever scalars YAML allows as keys."""
+"""Keys from the top of a config down to a value: strings, list indices, and other scalars that YAML allows as keys."""
 
 _LONGEST_SOURCE_LINE = 160  # characters; a longer line is cut around its caret
 _LONGEST_VALUE = 80
@@ -152,11 +152,11 @@ def shown_path(file: Path) -> str:
     return plain
 
 
-_MOST_TOLD = 100  # a config that has more mistakes is not the one that was meant
+_MAX_REPORTED = 100  # a config that has more mistakes is not the one that was meant
 
 
 class UnreadableText(str):
-    """The text of a value that has been told as a mistake, kept so that what stands around it can be judged."""
+    """The text of a value that is reported as a mistake, kept so that the rest around it can be validated."""
 
     __slots__ = ()
 
@@ -182,18 +182,18 @@ class Problems:
 
     @property
     def is_full(self) -> bool:
-        """Whether more mistakes would be counted and not told, so that looking for near names is of no use."""
-        return len(self._found) > _MOST_TOLD
+        """Whether further mistakes are counted only, so that looking for near names is of no use."""
+        return len(self._found) > _MAX_REPORTED
 
     def add(self, error: LightkitError) -> None:
-        """Keep a mistake, or each of several; what is known already is not told again."""
+        """Keep a mistake, or each of several; a known one is not kept twice."""
         for problem in error.problems if isinstance(error, ConfigError) else (error,):
             if str(problem) not in self._known:
                 self._known.add(str(problem))
                 self._found.append(problem)
 
     def read(self, file: Path) -> None:
-        """Note that a file is the next layer above those read before it; mistakes are told in this order."""
+        """Note that a file is the next layer above those read before it; mistakes are reported in this order."""
         if file not in self._files:
             self._files.append(file)
 
@@ -211,13 +211,13 @@ class Problems:
             self.is_incomplete = self.is_incomplete or leaves_gap
 
     def error(self) -> LightkitError | None:
-        """Give one error that tells all of them, in the order of their places; None where there are none."""
+        """Make one error of all of them, in the order of their places; None where there are none."""
         found = self._in_order()
         if len(found) < 2:
             return next(iter(found), None)
-        if len(found) > _MOST_TOLD:
-            rest = ConfigError(f"{len(found) - _MOST_TOLD} more mistakes like these")
-            found = [*found[:_MOST_TOLD], rest]
+        if len(found) > _MAX_REPORTED:
+            rest = ConfigError(f"{len(found) - _MAX_REPORTED} more mistakes like these")
+            found = [*found[:_MAX_REPORTED], rest]
         if all(isinstance(problem, DataError) for problem in found):
             return DataError("\nerror: ".join(map(str, found)))
         return ConfigErrors([_as_config_error(problem) for problem in found])

@@ -628,7 +628,7 @@ class _Upgrade:
 
         Args:
             scope: The trainer.
-            below: Values that it is laid over: ``num_processes: 1``, the default of 1.x, asks for a CPU only where
+            below: Values of the files that it extends: ``num_processes: 1``, the default of 1.x, asks for a CPU only where
                 nothing names another device.
         """
         given = {key: node for key, node in scope.nodes.items() if key in (*OLD_HARDWARE_KEYS, *HARDWARE_DEFAULTS)}
@@ -887,7 +887,7 @@ def _keeps(result: Result) -> bool:
 
 
 # -- the text --------------------------------------------------------------------------------------------------------
-# Edited by the positions of PyYAML's nodes, so that every byte stays that nobody asked to change. A round trip through
+# Edited by the positions of PyYAML's nodes, so that all other bytes stay as they are. A round trip through
 # ruamel.yaml keeps comments too, but joins wrapped lists, evens out spaces, and moves the comments of removed keys.
 
 

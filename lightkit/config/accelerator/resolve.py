@@ -423,7 +423,7 @@ def _make_claims(settings: _Settings, *, is_horovod: bool, num_tpu_cores: int | 
 
 
 def _pick_kind(claims: Sequence[_Claim]) -> _Claim | None:
-    """Give the claim that decides the kind of device; GPUs and TPU cores exclude each other whatever the layers.
+    """Give the claim that decides the kind of device; GPUs and TPU cores exclude each other in all layers.
 
     Raises:
         ConfigError: If two of the highest layer ask for different kinds.
@@ -614,7 +614,7 @@ def _check_machine(
     if num_there is None or kind not in ("gpu", "mps", "tpu") or by is None:
         return
     in_trainer, all_auto = by.path[0] == "trainer", "accelerator: auto"
-    cpu = "gpus: 0, which is the CPU"  # goes together with whatever else the block sets
+    cpu = "gpus: 0, which is the CPU"  # goes together with all else that the block sets
     if by.path[0] != "accelerator":
         cpu = "trainer.accelerator: cpu" if in_trainer else "accelerator: {gpus: 0}, which is the CPU"
     wanted = max(count) + 1 if isinstance(count, tuple) else abs(count) if isinstance(count, int) else 1
