@@ -628,8 +628,8 @@ class _Upgrade:
 
         Args:
             scope: The trainer.
-            below: Values of the files that it extends: ``num_processes: 1``, the default of 1.x, asks for a CPU only where
-                nothing names another device.
+            below: Values of the files that it extends: ``num_processes: 1``, the default of 1.x, asks for a CPU only
+                where nothing names another device.
         """
         given = {key: node for key, node in scope.nodes.items() if key in (*OLD_HARDWARE_KEYS, *HARDWARE_DEFAULTS)}
         if (word := self._find_strategy_plugin(scope)) is not None:
