@@ -146,8 +146,8 @@ def compare(
             wide = np.complex128 if np.iscomplexobj(expected) else np.float64
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(expected.astype(wide) - output.astype(wide))
-                allowed = (tolerance.atol or 0.0) + tolerance.of_largest * scale
-                allowed = allowed + (tolerance.rtol or 0.0) * np.abs(expected.astype(wide))
+                atol = (tolerance.atol or 0.0) + tolerance.of_largest * scale
+                allowed = atol + (tolerance.rtol or 0.0) * np.abs(expected.astype(wide))
                 # not `>`, which NaN would pass
                 is_close = np.isfinite(expected) & (gap <= allowed) if is_float else False
             outside = ~(is_close | (expected == output))

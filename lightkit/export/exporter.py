@@ -42,6 +42,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ _PACKAGES = ("torch", "torchvision", *_ONNX_PACKAGES, "safetensors", "numpy", "p
 _DATA_SUFFIX = ".data"
 """Added to the name of an ONNX file for that of its external data."""
 _LOCK = ".export.lock"
+_LOCKED = "Another export is writing to {}. Try again when it has ended, or choose another --output."
 
 
 @dataclass(frozen=True)
@@ -191,9 +193,7 @@ def write_file(kind: str, target: ExportTarget, path: Path, options: WriteOption
     Raises:
         ExportError: If the model cannot be exported; with the exporter's reason in one line.
     """
-    precision = "float16" if options.half else "int8" if options.int8 else "float32"
-    versions = {"lightkit": __version__, **describe_packages(_PACKAGES)}
-    metadata = replace(target.metadata, format=kind, precision=precision, versions=versions)
+    metadata = _describe_file(target, kind, options)
     with silence_exporters(), torch.no_grad():
         try:  # so that the model's own mistakes are not reported as an exporter's
             target.model(*clone_inputs(target.example))
@@ -203,6 +203,12 @@ def write_file(kind: str, target: ExportTarget, path: Path, options: WriteOption
     format_module = import_module(f"lightkit.export.{kind}")  # late: torch.onnx is heavy, and onnx an extra
     written: Metadata = format_module.write(target, metadata, path, options)
     return written
+
+
+def _describe_file(target: ExportTarget, kind: str, options: WriteOptions) -> Metadata:
+    precision = "float16" if options.half else "int8" if options.int8 else "float32"
+    versions = {"lightkit": __version__, **describe_packages(_PACKAGES)}
+    return replace(target.metadata, format=kind, precision=precision, versions=versions)
 
 
 def export(
@@ -240,22 +246,23 @@ def export(
     calibration = options.calibration() if options.calibration is not None else ()
     if "onnx" in kinds and options.int8 and next(iter(calibration), None) is None:
         raise ConfigError("--int8: there are no training samples to calibrate on. Give the data module in the config.")
+    plain, variants = replace(options, half=False, int8=False), []
+    for kind in kinds:
+        variants.append((kind, plain))
+        if kind == "onnx":
+            variants += [(kind, replace(plain, half=True))] * options.half
+            variants += [(kind, replace(plain, int8=True))] * options.int8
     report, failures = ExportReport(folder), []
-    references: dict[bool, Reference] = {}
     with lock_folder(folder), _temporary_folder(folder, "samples") as inputs:
 
-        def find_reference(metadata: Metadata) -> Reference:
+        @cache
+        def find_reference(in_graph: bool) -> Reference:
             """By the file's inputs: a file of weights alone takes no images."""
-            if metadata.in_graph not in references:
-                on_step("eager model: running and timing it")
-                references[metadata.in_graph] = Reference(
-                    target, samples, in_graph=metadata.in_graph, folder=inputs / f"in_graph_{metadata.in_graph}"
-                )
-            return references[metadata.in_graph]
+            on_step("eager model: running and timing it")
+            return Reference(target, samples, in_graph=in_graph, folder=inputs / f"in_graph_{in_graph}")
 
-        for kind, variant in _list_variants(kinds, options):
-            precision = "float16" if variant.half else "int8" if variant.int8 else "float32"
-            path = folder / replace(target.metadata, format=kind, precision=precision).file_name
+        for kind, variant in variants:
+            path = folder / _describe_file(target, kind, variant).file_name
             try:
                 report.artefacts.append(_export_file(kind, target, path, variant, find_reference, tolerance, on_step))
             except LightkitError as error:  # of the data too, which the calibration reads
@@ -266,21 +273,12 @@ def export(
     return report
 
 
-def _list_variants(kinds: Sequence[str], options: WriteOptions) -> Iterator[tuple[str, WriteOptions]]:
-    for kind in dict.fromkeys(kinds):
-        yield kind, replace(options, half=False, int8=False)
-        if kind == "onnx" and options.half:
-            yield kind, replace(options, int8=False)
-        if kind == "onnx" and options.int8:
-            yield kind, replace(options, half=False)
-
-
 def _export_file(
     kind: str,
     target: ExportTarget,
     path: Path,
     options: WriteOptions,
-    find_reference: Callable[[Metadata], Reference],
+    find_reference: Callable[[bool], Reference],
     tolerance: Tolerance | None,
     on_step: Callable[[str], None],
 ) -> Artefact:
@@ -292,7 +290,7 @@ def _export_file(
             file = temporary / "file" / path.name
             on_step(f"{path.name}: writing")
             metadata = write_file(kind, target, file, options)
-            reference = find_reference(metadata)
+            reference = find_reference(metadata.in_graph)
             on_step(f"{path.name}: proving on {reference.num_samples} samples")
             try:
                 proof = prove(file, metadata, reference, folder=temporary / "process", tolerance=tolerance)
@@ -332,17 +330,14 @@ def lock_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
-        raise _locked(folder) from error
+        raise RunLocked(_LOCKED.format(folder)) from error
     except OSError as error:
         raise ConfigError(
             f"--output: cannot write to {folder}: {error.strerror or error}. Choose a folder that can be written."
         ) from error
     try:
         for leftover in folder.glob(".*.aside"):
-            if leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                leftover.unlink(missing_ok=True)
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
         yield
     finally:
         lock.release()
@@ -359,7 +354,7 @@ def check_unlocked(folder: Path) -> None:
             with FileLock(folder / _LOCK, timeout=0):
                 pass
     except Timeout as error:
-        raise _locked(folder) from error
+        raise RunLocked(_LOCKED.format(folder)) from error
     except OSError:  # reported when it is to be written
         return
 
@@ -413,7 +408,3 @@ def _temporary_folder(folder: Path, name: str) -> Iterator[Path]:
 
 def _data_path(path: Path) -> Path:
     return path.with_name(path.name + _DATA_SUFFIX)
-
-
-def _locked(folder: Path) -> RunLocked:
-    return RunLocked(f"Another export is writing to {folder}. Try again when it has ended, or choose another --output.")

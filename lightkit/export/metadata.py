@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.preprocessing import Preprocessing
@@ -110,38 +110,16 @@ class Metadata:
 
         Raises:
             KeyError: If a field is missing.
-            TypeError: If a field has another type; with a message.
+            TypeError: If a field has another type.
         """
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         for name in ("inputs", "outputs"):
-            _expect(isinstance(record[name], list | tuple), name, "a list", record[name])
-            known[name] = tuple(_spec_from_dict(name, spec) for spec in record[name])
+            specs = record[name]
+            known[name] = tuple(TensorSpec(each["name"], each["dtype"], tuple(each["shape"])) for each in specs)
         names, preprocessing = record.get("class_names"), record.get("preprocessing")
-        is_names = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
-        _expect(names is None or is_names, "class_names", "a list of texts or null", names)
-        _expect(isinstance(preprocessing, dict | None), "preprocessing", "a mapping or null", preprocessing)
-        kinds, kind = get_args(OutputKind), known.get("output_kind", "other")
-        _expect(kind in kinds, "output_kind", f"one of {', '.join(kinds)}", kind)
-        in_graph = known.get("in_graph", False)
-        _expect(isinstance(in_graph, bool), "in_graph", "true or false", in_graph)
         known["class_names"] = None if names is None else tuple(names)
         known["preprocessing"] = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         return cls(**known)
-
-
-def _spec_from_dict(name: str, spec: Mapping[str, Any]) -> TensorSpec:
-    _expect(isinstance(spec, dict), name, "a mapping for each", spec)
-    shape = spec["shape"]
-    is_shape = isinstance(shape, list | tuple) and all(
-        size is None or (type(size) is int and size >= 0) for size in shape
-    )
-    _expect(is_shape, f"{name}, shape", "a list of whole numbers, null for any", shape)
-    return TensorSpec(str(spec["name"]), str(spec["dtype"]), tuple(shape))
-
-
-def _expect(is_met: bool, name: str, expected: str, found: object) -> None:
-    if not is_met:
-        raise TypeError(f"{name}: expected {expected}, got {found!r}")
 
 
 def format_of(path: Path | str) -> str | None:

@@ -145,7 +145,7 @@ class MetricScorer:
         module: Any = self._module
         replay = None if outputs is None else _Replay(self._samples.inputs, self._join(outputs), self._template)
         # copies: the module may change a batch in place
-        loader = DataLoader(list(self._samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]
+        loader: DataLoader[Any] = DataLoader(list(self._samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]
         trainer_before, training = module._trainer, module.training
         with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
             trainer = build_bare_trainer()

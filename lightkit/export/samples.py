@@ -93,13 +93,13 @@ def draw_samples(
 
     They are stratified if the data module knows the labels, otherwise evenly spaced: most splits are sorted by class,
     and on one class alone a file that always predicts this class would pass. A stream, and a loader with a batch
-    sampler or a sampler of its own, gives its first samples. If batches differ in more than their length, as padded
-    texts do, only those like the first are drawn.
+    sampler or a sampler of its own, gives its first batches, in full. If batches differ in more than their length, as
+    padded texts do, only those like the first are drawn.
 
     Args:
         module: Decides which part of a batch its inputs are.
         data: Knows the samples' names and images, if it can.
-        num_samples: At most; fewer if the data has fewer.
+        num_samples: Fewer if the data has fewer; rounded up to whole batches of a stream.
         split: Name of the split.
         loader: Of that split.
         with_images: Whether the images before any preprocessing are loaded, too.
@@ -116,10 +116,9 @@ def draw_samples(
         transferred, tensors = _transfer_batch(batch, module, data)
         if inputs and [t.shape[1:] for t in tensors] != [t.shape[1:] for t in inputs[0]]:
             break
-        size = min(missing, len(tensors[0]))
-        batches.append(_shorten(transferred, len(tensors[0]), size))
-        inputs.append(tuple(tensor[:size].clone() for tensor in tensors))
-        missing -= size
+        batches.append(transferred)
+        inputs.append(tuple(tensor.clone() for tensor in tensors))
+        missing -= len(tensors[0])
         if missing <= 0:
             break
     source = f"{_SPLIT_NAMES.get(split, split)} split"
@@ -356,22 +355,6 @@ def _transfer_batch(
         if is_overridden(hook, module, parent=LightningModule):
             transferred = getattr(module, hook)(transferred, 0)
     return batch, find_inputs(module, transferred)
-
-
-def _shorten(value: Any, length: int, size: int) -> Any:
-    """Keep the first ``size`` samples of a batch of ``length``."""
-    if size == length:
-        return value
-    if isinstance(value, Tensor):
-        return value[:size] if value.ndim and len(value) == length else value
-    if isinstance(value, Mapping):
-        return {key: _shorten(item, length, size) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_shorten(item, length, size) for item in value))
-    if isinstance(value, (list, tuple)):
-        is_flat = len(value) == length and not any(isinstance(item, (Tensor, list, tuple, Mapping)) for item in value)
-        return value[:size] if is_flat else type(value)(_shorten(item, length, size) for item in value)
-    return value
 
 
 def _find_images(data: LightningDataModule | None, split: str) -> Any:

@@ -137,26 +137,3 @@ def test_metadata_are_read_without_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script, *files], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "says"),
-    [
-        ("class_names", "rose", "class_names: expected a list of texts"),
-        ("class_names", [1, 2], "class_names: expected a list of texts"),
-        ("output_kind", "chances", "output_kind: expected one of logits, probabilities, other"),
-        ("in_graph", "no", "in_graph: expected true or false"),
-        ("inputs", {"name": "x"}, "inputs: expected a list"),
-        ("inputs", [{"name": "x", "dtype": "float32", "shape": "3"}], "shape: expected a list of whole numbers"),
-        (
-            "outputs",
-            [{"name": "x", "dtype": "float32", "shape": [None, -1]}],
-            "shape: expected a list of whole numbers",
-        ),
-        ("preprocessing", [], "preprocessing: expected a mapping"),
-    ],
-)
-def test_a_field_of_another_type_is_told_with_its_name(tmp_path: Path, field: str, value: object, says: str) -> None:
-    text = json.dumps({**SAID.as_dict(), field: value})
-    with pytest.raises(DataError, match=says):
-        read_metadata(safetensors(tmp_path / "x.safetensors", text))

@@ -115,7 +115,7 @@ def test_a_split_that_is_sorted_by_class_gives_samples_of_every_class() -> None:
     assert [_Pictures.labels[int(name.removeprefix("val/"))] for name in samples.names] == labels
 
 
-def test_a_stream_gives_its_first_samples() -> None:
+def test_a_stream_gives_its_first_batches() -> None:
     class Rows(IterableDataset[Any]):
         def __iter__(self) -> Any:
             return iter(torch.arange(10.0)[:, None])
@@ -124,7 +124,7 @@ def test_a_stream_gives_its_first_samples() -> None:
         def val_dataloader(self) -> Any:
             return DataLoader(Rows(), batch_size=4)
 
-    assert _drawn(Summing(), Streamed(), 6).inputs[0][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert _drawn(Summing(), Streamed(), 6).inputs[0][:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_batches_for_scoring_hold_the_same_samples() -> None:
