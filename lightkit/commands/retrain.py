@@ -360,16 +360,20 @@ class CommandRunner:
         """
         began_s, was_late = time.monotonic(), False
         sys.stdout.flush()
-        self._connection.send((list(words), {**os.environ, **environment}, is_silent))
-        self._pid = self._connection.recv()
-        if self.received is not None:  # while it was being started
-            self._forward(self.received)
-        while not self._connection.poll(0.1):
-            on_poll()
-            if not was_late and deadline is not None and _now() >= deadline:
-                was_late = True
-                self._forward(signal.SIGTERM)
-        code, self._pid = self._connection.recv(), None
+        try:
+            self._connection.send((list(words), {**os.environ, **environment}, is_silent))
+            self._pid = self._connection.recv()
+            if self.received is not None:  # while it was being started
+                self._forward(self.received)
+            while not self._connection.poll(0.1):
+                on_poll()
+                if not was_late and deadline is not None and _now() >= deadline:
+                    was_late = True
+                    self._forward(signal.SIGTERM)
+            code = self._connection.recv()
+        except (EOFError, ConnectionError):  # the process that forks them was killed, and with it the command
+            code = -signal.SIGKILL
+        self._pid = None
         on_poll()
         killed_by = -code if code < 0 else None
         return StageResult(128 + killed_by if killed_by else code, time.monotonic() - began_s, was_late, killed_by)

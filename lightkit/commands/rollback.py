@@ -19,7 +19,7 @@ from lightkit.registry.promotion import (
     note_in_run_folders,
     read_moves,
 )
-from lightkit.registry.store import Registry, address_of_root, check_alias, check_model, list_versions, open_registry
+from lightkit.registry.store import address_of_root, check_alias, check_model, list_versions, open_registry
 
 __all__ = ["rollback"]
 
@@ -72,9 +72,37 @@ def rollback(words: list[str]) -> int:
     alias = check_alias(options.get("--alias", "champion"))
     address = address_of_root(options.get("--tracking-uri"), Path(options.get("--root", "runs")))
     quiet_libraries()
+    skipped: list[str] = []
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)
-        move, skipped = _move_back(registry, name, alias, options.get("--to"), reason=options.get("--reason", ""))
+        versions = {str(version.version): version for version in list_versions(registry, name)}
+        with registry.attempt(f"move {name}@{alias}"):
+            current, moves, to = alias_version(registry, name, alias), read_moves(registry, name), options.get("--to")
+            if current is None:
+                raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")
+            if to is None:
+                earlier = champions(moves, alias)
+                if current in earlier:  # else the alias was moved by another program
+                    earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(current)]
+                while earlier and earlier[-1] not in versions:
+                    skipped.append(earlier.pop())
+                if not earlier:
+                    raise ConfigError(
+                        f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; "
+                        f"there are {', '.join(versions)}."
+                    )
+                to = earlier[-1]
+            if to not in versions:
+                raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
+            if to == current:
+                raise ConfigError(f"rollback: --to: {name}@{alias} is version {current} already.")
+            run, reason = versions[to].tags.get("run"), options.get("--reason", "")
+            move = Move("rollback", alias, current, to, reason=reason, run=run)
+            if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
+                scores = {which: score for which, score in scored.scores.items() if which == "challenger"}
+                about = {"metric": scored.metric, "data": scored.data, "num_samples": scored.num_samples}
+                move = replace(move, scores=scores, **about)
+            move = move_alias(registry, name, move)
         note_in_run_folders(registry, name, move, uri=mask_password(registry.registry_uri))
     if "--json" in options:
         print(json.dumps({"name": name, "passed_over": skipped, **move.as_dict()}, ensure_ascii=False))
@@ -83,33 +111,3 @@ def rollback(words: list[str]) -> int:
             print(f"note  version {version} was deleted, and is skipped")
         print(f"moved {name}@{alias} from version {move.before} back to version {move.to}")
     return 0
-
-
-def _move_back(registry: Registry, name: str, alias: str, to: str | None, *, reason: str) -> tuple[Move, list[str]]:
-    """Move an alias back; return the move, and deleted versions that were skipped."""
-    versions = {str(version.version): version for version in list_versions(registry, name)}
-    with registry.attempt(f"move {name}@{alias}"):
-        current, moves, skipped = alias_version(registry, name, alias), read_moves(registry, name), []
-        if current is None:
-            raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")
-        if to is None:
-            earlier = champions(moves, alias)
-            if current in earlier:  # else the alias was moved by another program
-                earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(current)]
-            while earlier and earlier[-1] not in versions:
-                skipped.append(earlier.pop())
-            if not earlier:
-                raise ConfigError(
-                    f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; there "
-                    f"are {', '.join(versions)}."
-                )
-            to = earlier[-1]
-        if to not in versions:
-            raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
-        if to == current:
-            raise ConfigError(f"rollback: --to: {name}@{alias} is version {current} already.")
-        move = Move("rollback", alias, current, to, reason=reason, run=versions[to].tags.get("run"))
-        if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
-            scores = {which: score for which, score in scored.scores.items() if which == "challenger"}
-            move = replace(move, metric=scored.metric, scores=scores, data=scored.data, num_samples=scored.num_samples)
-        return move_alias(registry, name, move), skipped

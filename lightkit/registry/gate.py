@@ -222,33 +222,11 @@ def decide(
         The content of ``gate.json``: whether it ``passed``, the failed conditions in words as ``reasons``, all of them
         as ``checks``, and the ``scores`` and ``slices`` of ``challenger`` and ``baseline``.
     """
-    checks = [] if settings.metric is None else _check_conditions(settings, candidate, baseline, drift)
-    reasons = [_describe_failure(**check) for check in checks if not check["passed"]]
-    of_baseline = ModelScores("", {}) if baseline is None else baseline
-    return {
-        "schema": 1,
-        "passed": not reasons,
-        "metric": settings.metric,
-        "scores": {"challenger": {**candidate.metrics}, "baseline": baseline and {**baseline.metrics}},
-        "slices": {
-            name: {"challenger": value, "baseline": of_baseline.slices.get(name)}
-            for name, value in candidate.slices.items()
-        },
-        "drift": drift,
-        "reasons": reasons,
-        "baseline": baseline and baseline.name,
-        "num_samples": num_samples,
-        "run": run,
-        "checks": checks,
-    }
-
-
-def _check_conditions(
-    settings: GateSettings, candidate: ModelScores, baseline: ModelScores | None, drift: Mapping[str, Any] | None
-) -> list[dict[str, Any]]:
-    metric, checks = str(settings.metric), []
-    value = candidate.metrics.get(metric)
-    other = None if baseline is None else baseline.metrics.get(metric)
+    metric = str(settings.metric)
+    value, values = candidate.metrics.get(metric), {} if baseline is None else baseline.metrics
+    slices = {} if baseline is None else baseline.slices
+    checks: list[dict[str, Any]] = []
+    reasons: list[str] = []
 
     def at_least(value: float | None, bound: float) -> bool:
         return _is_number(value) and value >= bound - _ROUNDING * max(abs(value), abs(bound))
@@ -264,40 +242,44 @@ def _check_conditions(
         drop = reference - value if settings.mode == "max" else value - reference
         return drop <= allowed + _ROUNDING * max(abs(value), abs(reference), abs(allowed))
 
-    def add(name: str, value: float | None, other: float | None, asks: str, passed: bool) -> None:
+    def add(name: str, value: float | None, other: float | None, asks: str, passed: bool, *, against: str = "") -> None:
         checks.append({"name": name, "challenger": value, "baseline": other, "asks": asks, "passed": passed})
+        if not passed:
+            found = "has no value" if value is None else f"is {value:.6g}"
+            reasons.append(f"{name} {found}, expected {asks}{against}")
 
     if settings.min is not None:
-        add(metric, value, other, f"at least {settings.min:g}", at_least(value, settings.min))
+        add(metric, value, values.get(metric), f"at least {settings.min:g}", at_least(value, settings.min))
     if settings.max is not None:
-        add(metric, value, other, f"at most {settings.max:g}", at_most(value, settings.max))
+        add(metric, value, values.get(metric), f"at most {settings.max:g}", at_most(value, settings.max))
     if settings.max_drop is not None and baseline is not None:
+        other = values.get(metric)
         asks = f"at most {settings.max_drop:g} worse than {baseline.name}"
-        add(metric, value, other, asks, drops_at_most(other, settings.max_drop))
-    if not checks:
-        add(metric, value, other, "a finite number", _is_number(value))
+        against = "" if other is None else f" (that has {other:.6g})"
+        add(metric, value, other, asks, drops_at_most(other, settings.max_drop), against=against)
+    if settings.metric is not None and not checks:
+        add(metric, value, values.get(metric), "a finite number", _is_number(value))
     holds, word = (at_least, "at least") if settings.mode == "max" else (at_most, "at most")
     for name, bound in (settings.slices or {}).items():
         score = candidate.slices.get(name)
-        of_baseline = None if baseline is None else baseline.slices.get(name)
-        add(f"{metric} of {name}", score, of_baseline, f"{word} {bound:g}", holds(score, bound))
+        add(f"{metric} of {name}", score, slices.get(name), f"{word} {bound:g}", holds(score, bound))
     if settings.drift is not None and drift is not None and drift["best"] is not None:
         window, best, allowed = drift["window"], drift["best"], settings.drift["max_drop"]
         last = "the last promoted model" if window == 1 else f"the best of the last {window} promoted models"
         asks = f"at most {allowed:g} worse than {last} (version {drift['version']}: {best:.6g})"
         add(f"{metric} of late", value, best, asks, drops_at_most(best, allowed))
-    return checks
-
-
-def _describe_failure(
-    *,
-    name: str,
-    challenger: float | None,
-    baseline: float | None,
-    asks: str,
-    passed: bool,  # noqa: ARG001
-) -> str:
-    value = "has no value" if challenger is None else f"is {challenger:.6g}"
-    is_compared = " worse than " in asks and not name.endswith(" of late")
-    against = f" (that has {baseline:.6g})" if is_compared and baseline is not None else ""
-    return f"{name} {value}, expected {asks}{against}"
+    return {
+        "schema": 1,
+        "passed": not reasons,
+        "metric": settings.metric,
+        "scores": {"challenger": {**candidate.metrics}, "baseline": baseline and {**baseline.metrics}},
+        "slices": {
+            name: {"challenger": score, "baseline": slices.get(name)} for name, score in candidate.slices.items()
+        },
+        "drift": drift,
+        "reasons": reasons,
+        "baseline": baseline and baseline.name,
+        "num_samples": num_samples,
+        "run": run,
+        "checks": checks,
+    }

@@ -91,18 +91,6 @@ def test_what_has_no_graph_is_told_in_one_line_with_its_place(
     assert not (tmp_path / file).exists()
 
 
-@pytest.mark.parametrize("kind", ["torch_export", "torchscript"])
-def test_a_batch_that_leaves_the_outputs_is_told(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(ExportError, match=r"it depends on the batch size: for 1 samples it gives \(\)\."):
-        write_file(kind, odd_subject(specimens.SqueezesTheBatch()), tmp_path / FILES[kind], PLAIN)
-
-
-def test_a_graph_that_takes_one_sample_for_many_is_refused(tmp_path: Path) -> None:
-    says = "the exporter took it to do with 1 what it does with 2"
-    with pytest.raises(ExportError, match=says):
-        write_file("torch_export", odd_subject(specimens.AloneIsDifferent()), tmp_path / "model.pt2", PLAIN)
-
-
 @pytest.mark.parametrize(
     ("kinds", "options", "says"),
     [
