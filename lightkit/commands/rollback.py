@@ -100,8 +100,9 @@ def rollback(words: list[str]) -> int:
             move = Move("rollback", alias, current, to, reason=reason, run=run)
             if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
                 scores = {which: score for which, score in scored.scores.items() if which == "challenger"}
-                about = {"metric": scored.metric, "data": scored.data, "num_samples": scored.num_samples}
-                move = replace(move, scores=scores, **about)
+                move = replace(
+                    move, scores=scores, metric=scored.metric, data=scored.data, num_samples=scored.num_samples
+                )
             move = move_alias(registry, name, move)
         note_in_run_folders(registry, name, move, uri=mask_password(registry.registry_uri))
     if "--json" in options:

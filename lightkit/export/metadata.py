@@ -184,7 +184,20 @@ def check_digest(path: Path) -> None:
     Raises:
         DataError: If a digest differs, a part is missing, or ``export.json`` cannot be read.
     """
-    for name, expected in _recorded_digests(path).items():
+    record, found = path.with_name(RECORD), {}
+    if record.is_file():
+        try:
+            entry = (read_json(record) or {"artefacts": None}).get("artefacts", {}).get(path.name, {})
+            data = entry.get("data") or {}
+            found = {path.name: entry.get("sha256"), data.get("file"): data.get("sha256")}
+        except AttributeError as error:
+            raise DataError(
+                f"{record}: this record of an export is damaged; expected `artefacts`, by file name, each with its "
+                f"`sha256`. Export {path.name} again, or take the record away."
+            ) from error
+    for name, expected in found.items():
+        if not (isinstance(name, str) and isinstance(expected, str)):
+            continue
         part = path.with_name(name)
         if not part.is_file():
             raise DataError(f"{path}: {part} is missing, which {RECORD} says is a part of it. Export it again.")
@@ -201,22 +214,6 @@ def is_recorded(path: Path, folder: Path) -> bool:
     entries = (read_json(folder / RECORD) or {}).get("artefacts")
     known = entries.values() if isinstance(entries, Mapping) else ()
     return digest(path) in [entry.get("sha256") for entry in known if isinstance(entry, Mapping)]
-
-
-def _recorded_digests(path: Path) -> dict[str, str]:
-    record = path.with_name(RECORD)
-    if not record.is_file():
-        return {}
-    try:
-        entry = (read_json(record) or {"artefacts": None}).get("artefacts", {}).get(path.name, {})
-        data = entry.get("data") or {}
-        found = {path.name: entry.get("sha256"), data.get("file"): data.get("sha256")}
-    except AttributeError as error:
-        raise DataError(
-            f"{record}: this record of an export is damaged; expected `artefacts`, by file name, each with its "
-            f"`sha256`. Export {path.name} again, or take the record away."
-        ) from error
-    return {name: expected for name, expected in found.items() if isinstance(name, str) and isinstance(expected, str)}
 
 
 def embed_digest(path: Path) -> None:

@@ -50,12 +50,15 @@ class Score:
     @property
     def outside(self) -> list[str]:
         """Metrics outside the tolerance; one that is NaN with the file alone is."""
-        return [name for name, value in self.eager.items() if not self._is_close(value, self.exported[name])]
-
-    def _is_close(self, eager: float, exported: float) -> bool:
-        if not math.isfinite(eager):
-            return eager == exported or (math.isnan(eager) and math.isnan(exported))
-        return abs(eager - exported) <= self.tolerance * max(1.0, abs(eager))  # not `>`, which NaN would pass
+        outside = []
+        for name, eager in self.eager.items():
+            exported = self.exported[name]
+            if math.isfinite(eager):  # not `>`, which NaN would pass
+                is_close = abs(eager - exported) <= self.tolerance * max(1.0, abs(eager))
+            else:
+                is_close = eager == exported or (math.isnan(eager) and math.isnan(exported))
+            outside += [] if is_close else [name]
+        return outside
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to the entry of export.json."""

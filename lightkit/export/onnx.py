@@ -68,7 +68,16 @@ def write(
     model.metadata_props[METADATA_KEY] = metadata.dumps()
     sizes = [value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None]
     ir.save(model, path, external_data=f"{file}.data" if sum(sizes) > max_inline_bytes else None)
-    _check_file(path, file, opset)
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ExportError(f"{file}: onnx's checker refuses the file: {format_reason(error)}.") from error
+    opsets = {entry.domain: entry.version for entry in onnx.load(str(path), load_external_data=False).opset_import}
+    if opsets.get("") != opset:  # torch only logs that it could not convert it, and leaves its own
+        raise ExportError(
+            f"{file}: this model cannot be written for opset {opset}, torch gave {opsets.get('')}. "
+            f"Say --opset {opsets.get('')}."
+        )
     return metadata
 
 
@@ -143,17 +152,3 @@ def _convert_to_half(target: ExportTarget, file: str) -> nn.Module:
         return half
     assert preprocessing is not None  # it is in the graph
     return ImageToProbabilities(half, preprocessing, "logits" if target.model.is_logits else "probabilities")
-
-
-def _check_file(path: Path, file: str, opset: int) -> None:
-    """Check the file with onnx, and its opset: torch only logs that it could not convert it, and leaves its own."""
-    try:
-        onnx.checker.check_model(str(path), full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ExportError(f"{file}: onnx's checker refuses the file: {format_reason(error)}.") from error
-    opsets = {entry.domain: entry.version for entry in onnx.load(str(path), load_external_data=False).opset_import}
-    if opsets.get("") != opset:
-        raise ExportError(
-            f"{file}: this model cannot be written for opset {opset}, torch gave {opsets.get('')}. "
-            f"Say --opset {opsets.get('')}."
-        )

@@ -58,7 +58,7 @@ def open_model(path: Path | str, *, threads: int | None = None) -> Runner:
         ImportError: If its runtime is not installed.
     """
     path = Path(path)
-    openers = {".onnx": _open_onnx, ".pt2": _open_torch_export, ".ts": _open_torchscript}
+    openers = {".onnx": _open_onnx, ".pt2": _open_torch, ".ts": _open_torch}
     if path.suffix.lower() not in openers:
         raise ValueError(f"{path}: expected a file that ends in {', '.join(openers)}")
     if not path.is_file():
@@ -119,35 +119,22 @@ def _open_onnx(path: Path, threads: int | None) -> Runner:
     return run
 
 
-def _open_torch_export(path: Path, threads: int | None) -> Runner:
+def _open_torch(path: Path, threads: int | None) -> Runner:
     import torch  # as above
 
-    def load(extra: dict[str, Any]) -> Any:
-        return torch.export.load(str(path), extra_files=extra).module()
-
-    return _open_archive(path, load, threads, reader="torch.export")
-
-
-def _open_torchscript(path: Path, threads: int | None) -> Runner:
-    import torch  # as above
-
-    def load(extra: dict[str, Any]) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch 2.15: "torch.jit.load is deprecated"
-            return torch.jit.load(str(path), map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
-
-    return _open_archive(path, load, threads, reader="TorchScript")
-
-
-def _open_archive(path: Path, load: Callable[[dict[str, Any]], Any], threads: int | None, *, reader: str) -> Runner:
     if threads:
-        import torch  # as above
-
         torch.set_num_threads(threads)
     extra: dict[str, Any] = {_EXTRA_FILE: ""}
+    is_graph = path.suffix.lower() == ".pt2"
     try:
-        module = load(extra)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch 2.15: "torch.jit.load is deprecated"
+            if is_graph:
+                module = torch.export.load(str(path), extra_files=extra).module()
+            else:
+                module = torch.jit.load(str(path), map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
     except Exception as error:  # the readers raise anything for a damaged archive
+        reader = "torch.export" if is_graph else "TorchScript"
         raise ValueError(f"{path}: {reader} cannot read it: {_first_line(error)}") from error
     inputs = _read_names(extra[_EXTRA_FILE], "inputs")
     run = wrap_module(module, _read_names(extra[_EXTRA_FILE], "outputs"))

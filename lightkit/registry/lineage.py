@@ -198,7 +198,16 @@ def _find_or_create_run(client: MlflowClient, run: runs.Run, tags: Mapping[str, 
         else:
             if tracked.info.lifecycle_stage == "active":
                 return tracked.info.run_id, tracked.info.experiment_id
-    experiment_id = _find_or_create_experiment(client, os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.name)
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.name
+    found = client.get_experiment_by_name(name)
+    if found is not None and found.lifecycle_stage == "deleted":
+        raise ConfigError(
+            f"register: the experiment {name!r} was deleted in MLflow. Restore it with: mlflow experiments restore "
+            f"-x {found.experiment_id}; or name another with MLFLOW_EXPERIMENT_NAME."
+        )
+    artifacts = find_address(client.tracking_uri).artifacts
+    location = None if artifacts is None else str(artifacts)
+    experiment_id = str(client.create_experiment(name, location) if found is None else found.experiment_id)
     earlier = client.search_runs([experiment_id], f"tags.`lightkit.run` = '{run.id}'", max_results=1)
     if earlier:
         return earlier[0].info.run_id, experiment_id
@@ -212,19 +221,6 @@ def _find_or_create_run(client: MlflowClient, run: runs.Run, tags: Mapping[str, 
         client.log_artifact(run_id, str(run.config_path))
     client.set_terminated(run_id, "FINISHED")
     return str(run_id), experiment_id
-
-
-def _find_or_create_experiment(client: MlflowClient, name: str) -> str:
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        artifacts = find_address(client.tracking_uri).artifacts
-        return str(client.create_experiment(name, artifact_location=None if artifacts is None else str(artifacts)))
-    if found.lifecycle_stage == "deleted":
-        raise ConfigError(
-            f"register: the experiment {name!r} was deleted in MLflow. Restore it with: mlflow experiments restore "
-            f"-x {found.experiment_id}; or name another with MLFLOW_EXPERIMENT_NAME."
-        )
-    return str(found.experiment_id)
 
 
 def _log_model(client: MlflowClient, folder: Path, *, name: str, run_id: str, experiment_id: str) -> str:

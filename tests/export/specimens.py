@@ -125,11 +125,6 @@ class AloneIsDifferent(nn.Module):
         return values * 2 if values.shape[0] == 1 else values * 3
 
 
-class SqueezesTheBatch(nn.Module):
-    def forward(self, values: Tensor) -> Tensor:
-        return values[:, :1].squeeze()
-
-
 class LambdaThatDecides(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         double = lambda tensor: tensor * 2  # noqa: E731
