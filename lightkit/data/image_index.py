@@ -160,7 +160,7 @@ def index_images(
 def _judged(found: Mapping[Split, ClassFiles]) -> dict[Split, list[_Judged]]:
     """Scan all splits at once; a later scan decodes only content that is new."""
     paths = [path for files in found.values() for path, _ in files.files]
-    said = show_progress(judge_images(paths), len(paths), "images checked")
+    said = iter([*show_progress(judge_images(paths), len(paths), "images checked")])
     return {split: [(path, label, next(said)) for path, label in files.files] for split, files in found.items()}
 
 

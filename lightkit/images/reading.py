@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
 import stat
-import struct
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from lightkit.errors import DataError, visible
+from lightkit.errors import DataError, LightkitError, visible
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,11 +30,12 @@ IMAGE_SUFFIXES = frozenset(
         *(".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
     ]
 )
-# What Pillow's readers were seen to raise on broken files.
-DECODE_ERRORS = (
-    *(OSError, SyntaxError, ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, MemoryError),
-    *(struct.error, Image.DecompressionBombError, Image.DecompressionBombWarning),
-)
+# The machine's fault and not the file's, with what to do.
+_LACKS = {
+    errno.EMFILE: "raise `ulimit -n`, or lower data.init_args.num_workers",
+    errno.ENFILE: "raise fs.file-max of this machine, or end other processes",
+    errno.ENOMEM: "raise `ulimit -v`, lower data.init_args.num_workers, or remove this file if it alone is too large",
+}
 # By the number of the EXIF tag (CIPA DC-008, Orientation).
 _ROTATIONS = {
     1: None,
@@ -56,38 +58,76 @@ class UnreadableImageError(DataError):
     """An image file that cannot be decoded.
 
     Args:
-        message: File and reason. torch rebuilds a worker's exception from the text of its whole traceback
-            (``torch._utils.ExceptionWrapper.reraise``); of that, the message alone is kept.
+        message: File and reason.
         reason: The reason alone, in a few words.
     """
 
     def __init__(self, message: str, *, reason: str = "") -> None:
-        marker = f"{type(self).__name__}: "
-        if message.startswith("Caught ") and marker in message:
-            message = message.rpartition(marker)[2].strip()
-        super().__init__(message)
-        self.reason = reason or message
+        super().__init__(_own_message(self, message))
+        self.reason = reason or str(self)
 
     @classmethod
-    def of(cls, name: object, error: BaseException) -> UnreadableImageError:
-        """Build it from one of `DECODE_ERRORS`."""
-        reason = format_reason(error)
+    def of(cls, name: object, error: Exception) -> UnreadableImageError:
+        """Build it from an exception of a decoder."""
+        reason = format_reason(error, name)
         return cls(
             f"{name}: this image cannot be decoded ({reason}). Replace the file or take it out of the data.",
             reason=reason,
         )
 
 
+class MachineLimitError(LightkitError):
+    """This machine lacks descriptors or memory to read a file, which may be a good one."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_own_message(self, message))
+
+
+def _own_message(error: Exception, message: str) -> str:
+    """Return the message alone.
+
+    torch builds a worker's exception again from the text of its whole traceback
+    (``torch._utils.ExceptionWrapper.reraise``).
+    """
+    marker = f"{type(error).__name__}: "
+    return message.rpartition(marker)[2].strip() if message.startswith("Caught ") and marker in message else message
+
+
 @contextmanager
 def pillow_warnings() -> Iterator[None]:
     """Silence Pillow's warnings, but make an error of one about too many pixels.
 
-    The filters are the whole process's: enter it in one thread, around any pool that reads images.
+    The filters are the whole process's: enter it in one thread, around any pool that reads images. What libtiff would
+    print on standard error is counted, see `count_libtiff_errors`.
     """
+    count_libtiff_errors()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # odd metadata; the pixels count
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
+
+
+@lru_cache(maxsize=1)
+def _replace_libtiff_handler() -> list[int]:
+    """Let libtiff count its errors in a list of one number; it would print lines of its own, several for each image."""
+    count = [0]
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
+    def handle(module: bytes, form: bytes, values: int) -> None:  # noqa: ARG001 (libtiff's signature)
+        count[0] += 1
+
+    with suppress(OSError, AttributeError):  # Pillow may be built without it
+        library = ctypes.CDLL(Image.core.__file__)
+        library.TIFFSetErrorHandler.restype = ctypes.c_void_p
+        library.TIFFSetErrorHandler(handle)
+        library.TIFFSetWarningHandler(None)
+    _replace_libtiff_handler.handle = handle  # type: ignore[attr-defined]  # lives as long as libtiff may call it
+    return count
+
+
+def count_libtiff_errors() -> int:
+    """Count the errors that libtiff has reported in this process since the first call."""
+    return _replace_libtiff_handler()[0]
 
 
 def read_rgb(path: Path) -> Image.Image:
@@ -108,7 +148,7 @@ def decode_rgb(content: Path | BinaryIO, *, name: object) -> Image.Image:
     try:
         with pillow_warnings(), Image.open(content) as image:
             return _upright_rgb(image)
-    except DECODE_ERRORS as error:
+    except Exception as error:
         raise UnreadableImageError.of(name, error) from error
 
 
@@ -125,12 +165,21 @@ def try_read_rgb(path: str) -> tuple[Image.Image | None, str | None]:
             return None, "Is a directory" if stat.S_ISDIR(mode) else "neither a file nor a folder"
         with Image.open(path) as image:
             return _upright_rgb(image), None
-    except DECODE_ERRORS as error:
-        return None, format_reason(error)
+    except Exception as error:  # noqa: BLE001 (as above)
+        return None, format_reason(error, path)
 
 
-def format_reason(error: BaseException) -> str:
-    """Format one of `DECODE_ERRORS` in a few words, without the path."""
+def format_reason(error: Exception, name: object) -> str:
+    """Format a decoder's exception in a few words, without the path.
+
+    Raises:
+        MachineLimitError: If the machine lacks descriptors or memory, which is not the file's fault.
+    """
+    number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
+    if isinstance(error, OSError | MemoryError) and number in _LACKS:
+        raise MachineLimitError(
+            f"{name}: this image cannot be read ({os.strerror(number)}), which may not be its fault: {_LACKS[number]}."
+        ) from error
     if isinstance(error, UnidentifiedImageError):
         return "not an image in any format that Pillow knows"
     if isinstance(error, OSError) and error.strerror:
@@ -169,7 +218,7 @@ def read_orientation(image: Image.Image) -> int:
     """Read the orientation of a decoded image, 1 to 8 as EXIF counts; 1, as stored, if there is no valid one."""
     try:
         number = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except DECODE_ERRORS:  # broken EXIF: as viewers do, take the image as stored
+    except Exception:  # noqa: BLE001 (broken EXIF: as viewers do, take the image as stored)
         return 1
     return number if number in _ROTATIONS else 1
 

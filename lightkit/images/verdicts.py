@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sqlite3
 import stat
@@ -22,7 +23,7 @@ from PIL import Image, ImageFile, features
 
 from lightkit.hardware.cache_folder import cache_folder
 from lightkit.images.reading import (
-    DECODE_ERRORS,
+    count_libtiff_errors,
     count_threads,
     format_reason,
     load_frame,
@@ -34,6 +35,8 @@ from lightkit.images.reading import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
+
+log = logging.getLogger("lightkit.data")
 
 UNREADABLE = "unreadable"
 """In place of the digest of a file that is gone, is none or may not be read."""
@@ -104,7 +107,10 @@ def judge_images(paths: Iterable[Path]) -> Iterator[Verdict]:
         ThreadPoolExecutor(1, thread_name_prefix="lightkit-large") as large,
         ThreadPoolExecutor(count_threads(), thread_name_prefix="lightkit-verdicts") as pool,
     ):
+        before = count_libtiff_errors()
         yield from map_in_order(pool, partial(_judge, cache=cache, rules=rules, large=large), paths, ahead=_AHEAD)
+        if num := count_libtiff_errors() - before:
+            log.warning("libtiff reported %d errors in images; bad_images.csv lists those that it cannot decode", num)
 
 
 def compute_file_digests(paths: Iterable[str]) -> Iterator[FileDigest]:
@@ -132,16 +138,16 @@ def _judge(path: Path, *, cache: _FileCache, rules: str, large: Executor) -> Ver
         with os.fdopen(descriptor, "rb") as file:
             digest = hash_file(file)
             file.seek(0)
-            verdict, is_lasting = _decode(file, digest, large)
+            verdict, is_lasting = _decode(file, path, digest, large)
             if is_lasting and _is_settled(before, os.fstat(descriptor), start_ns):
                 values = (verdict.defect, verdict.height, verdict.width, verdict.is_jpeg)
                 cache.add(path, before, digest, rules, *values)
             return verdict
     except (OSError, ValueError) as error:  # a name may have characters that no file system has
-        return Verdict("", format_reason(error))
+        return Verdict("", format_reason(error, path))
 
 
-def _decode(file: BinaryIO, digest: str, large: Executor) -> tuple[Verdict, bool]:
+def _decode(file: BinaryIO, path: Path, digest: str, large: Executor) -> tuple[Verdict, bool]:
     """Decode an image; return the verdict, and whether it is one on the content."""
 
     def decode() -> Verdict:
@@ -153,12 +159,14 @@ def _decode(file: BinaryIO, digest: str, large: Executor) -> tuple[Verdict, bool
     try:
         with Image.open(file) as image:
             size = image.size
-            image.draft(None, (image.width // 8, image.height // 8))  # reads all of a JPEG, in less time and memory
+            image.draft(
+                None, (max(1, image.width // 8), max(1, image.height // 8))
+            )  # reads all of a JPEG, in less time and memory
             is_large = image.width * image.height > _LARGE_PIXELS
             return large.submit(decode).result() if is_large else decode(), True
-    except DECODE_ERRORS as error:
-        is_external = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
-        return Verdict(digest, format_reason(error)), not is_external
+    except Exception as error:  # noqa: BLE001 (of any kind: decoders raise what they like on damaged files)
+        is_external = isinstance(error, OSError) and error.errno is not None
+        return Verdict(digest, format_reason(error, path)), not is_external
 
 
 def _is_plain_jpeg(image: Image.Image, orientation: int) -> bool:
@@ -169,7 +177,7 @@ def _is_plain_jpeg(image: Image.Image, orientation: int) -> bool:
     exif = Image.Exif()
     try:
         exif.load(image.info["exif"])
-    except DECODE_ERRORS:
+    except Exception:  # noqa: BLE001 (as above)
         return False
     return bool(exif.get(0x0112, 1) == orientation)
 
@@ -186,7 +194,8 @@ def _compute_digest(path: str, *, cache: _FileCache) -> FileDigest:
             digest = hash_file(file)
             if _is_settled(before, os.fstat(file.fileno()), start_ns):
                 cache.add(path, before, digest, "", None, 0, 0, False)
-    except (OSError, ValueError):  # a name may have characters that no file system has
+    except (OSError, ValueError) as error:  # a name may have characters that no file system has
+        format_reason(error, path)  # raises where this machine lacks descriptors
         return FileDigest(UNREADABLE, 0, was_read=False)
     return FileDigest(digest, before.st_size, was_read=True)
 

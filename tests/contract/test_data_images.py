@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import resource
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -15,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from lightkit.data import ImageFolder
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, LightkitError
 from tests.contract.data_cases import (
     MY_DATA,
     SHARED,
@@ -310,6 +313,64 @@ def test_an_image_that_vanishes_before_its_evaluation_is_left_out(tmp_path: Path
         path.unlink()
     with pytest.raises(DataError, match=r"neither this sample nor any other of its batch of 2 could be read"):
         _reds(data.val_dataloader())
+
+
+def test_a_jpeg_with_a_side_below_8_pixels_is_used(workspace: Workspace) -> None:
+    write_given_splits(workspace.folder / "pictures", per_class=(8, 3, 1))
+    for size in ((3, 200), (200, 3), (1, 1)):
+        Image.new("RGB", size, (9, 9, 9)).save(workspace.folder / "pictures" / "train" / "reds" / f"{size}.jpg")
+    workspace.write("job.yaml", pictures_config(cache="none", trainer={"max_epochs": 1}))
+    workspace.run("fit", "-c", "job.yaml").ok()
+    assert read_json(workspace.only_run / "manifest.json")["data"]["counts"]["train"] == 19
+
+
+def test_any_exception_of_a_decoder_is_the_verdict_on_that_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = ImageFolder(str(write_given_splits(tmp_path)), image_size=16, batch_size=4, num_workers=0, cache="none")
+    load = PngImageFile.load
+
+    def fail(self: Any) -> Any:
+        if self.size == (77, 33):
+            raise ZeroDivisionError("in the decoder")
+        return load(self)
+
+    bad = str(tmp_path / "train" / "reds" / "3.png")
+    Image.new("RGB", (77, 33)).save(bad)
+    monkeypatch.setattr(PngImageFile, "load", fail)
+    data.setup("fit")
+    assert [(defect.name, defect.reason) for defect in data.defects.found] == [(bad, "in the decoder")]
+
+
+def test_a_lack_of_descriptors_or_memory_is_an_error_and_no_bad_photo(tmp_path: Path) -> None:
+    data = _numbered(tmp_path)
+    batches = iter(data.train_dataloader())
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))  # all that are open stay open, and none is added
+    try:
+        with pytest.raises(LightkitError, match=r"Too many open files.*ulimit -n") as raised:
+            next(batches)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert not isinstance(raised.value, DataError)
+    assert not data.defects.take_noted()
+
+
+def test_what_libtiff_writes_to_standard_error_is_counted_in_one_line(workspace: Workspace) -> None:
+    write_given_splits(workspace.folder / "pictures", per_class=(8, 3, 1))
+    random = np.random.default_rng(0)
+    for number in range(3):
+        file = io.BytesIO()
+        pixels = random.integers(0, 255, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(file, "TIFF", compression="tiff_adobe_deflate")
+        content = bytearray(file.getvalue())
+        content[len(content) // 2] ^= 0xFF
+        (workspace.folder / "pictures" / "train" / "reds" / f"bad {number}.tif").write_bytes(content)
+    workspace.write("job.yaml", pictures_config(cache="none", max_bad_fraction=0.5, trainer={"max_epochs": 1}))
+    result = workspace.run("fit", "-c", "job.yaml").ok()
+    assert "Decode" not in result.err
+    (line,) = [line for line in result.err.splitlines() if "libtiff" in line]
+    assert re.search(r"warning: libtiff reported \d+ errors? in images", line)
 
 
 @pytest.mark.parametrize(
