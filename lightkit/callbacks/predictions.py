@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import hmac
-import io
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,17 +12,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import torch
+from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import BasePredictionWriter
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, DataError
 from lightkit.prediction.inference import ProgressLines, select_class_names
 from lightkit.prediction.table import Prediction
 from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks
-
-_SEAL_BYTES = 32  # of SHA-256
 
 
 class _Place(NamedTuple):
@@ -68,15 +65,11 @@ class PredictionTable(BasePredictionWriter):
         self._others: list[tuple[_Place, Any]] = []
         self._names: Sequence[str] | None = None
         self._paths: Sequence[str] | None = None
-        self._key = b""
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the table, aside, and ask the data once for what may take it long to list."""
         self._rank = trainer.global_rank if trainer.world_size > 1 else None
         self.path = self.folder / "predictions.csv"
-        if self._rank is not None:
-            self._key = trainer.strategy.broadcast(secrets.token_bytes())
-        self._share(".pt").unlink(missing_ok=True)  # of a process that was killed
         file = self._files.enter_context(self._share(".csv").open("w", newline="", encoding="utf-8"))
         self._writer, self._num_rows, self._others = csv.writer(file), 0, []
         self._names = getattr(trainer.datamodule, "class_names", None)  # type: ignore[attr-defined]
@@ -96,7 +89,8 @@ class PredictionTable(BasePredictionWriter):
         indices = list(batch_indices or ())
         if not isinstance(prediction, Tensor) or prediction.ndim == 0:
             first = min(indices, default=-1)
-            self._others.append((_Place(dataloader_idx, first, batch_idx, self._rank or 0), prediction))
+            place = _Place(dataloader_idx, first, batch_idx, self._rank or 0)
+            self._others.append((place, move_data_to_device(prediction, "cpu")))
             return
         names, paths = self._names, self._paths
         rows = prediction.detach().float().cpu().reshape(len(prediction), -1)
@@ -119,29 +113,26 @@ class PredictionTable(BasePredictionWriter):
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the table in its place, or what fits into none; rank 0 does once all have written their shares."""
         self._files.close()
-        if self._others:
-            self._share(".csv").unlink()
-            if self._rank is None:
-                torch.save([item for _, item in self._others], self._share(".pt"))
+        others = [item for share in gather(trainer, self._others) for item in share]  # waits for all ranks
+        self._others = []
+        if self._rank not in (None, 0):
+            return
+        table = _aside(self.folder, None, ".csv")
+        try:
+            if others:
+                whole = _aside(self.folder, None, ".pt")
+                torch.save([item for _, item in (others if self._rank is None else sorted(others, key=_order))], whole)
+                for path in (table, self.path):  # an earlier table is not of these predictions
+                    path.unlink(missing_ok=True)
+                self.path = self.path.with_suffix(".pt")
+                whole.replace(self.path)
             else:
-                _save_sealed(self._others, self._share(".pt"), self._key)
-            self._others = []
-        if self._rank is not None:
-            trainer.strategy.barrier("predictions of all ranks")
-            if self._rank != 0:
-                return
-            try:
-                _merge(self.folder, trainer.world_size, key=self._key)
-            finally:
-                for share in self.folder.glob(".predictions-rank=*.aside"):
-                    share.unlink()
-        whole = _aside(self.folder, None, ".pt")
-        if whole.exists():
-            self.path.unlink(missing_ok=True)  # an earlier table is not of these predictions
-            self.path = self.path.with_suffix(".pt")
-        else:
-            whole = _aside(self.folder, None, ".csv")
-        whole.replace(self.path)
+                if self._rank is not None:
+                    _merge_tables(self.folder, trainer.world_size)
+                table.replace(self.path)
+        finally:
+            for share in self.folder.glob(".predictions-rank=*.aside"):
+                share.unlink()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Remove what was written so far: half a table looks like a whole one."""
@@ -157,43 +148,6 @@ class PredictionTable(BasePredictionWriter):
 def _aside(folder: Path, rank: int | None, suffix: str) -> Path:
     share = "" if rank is None else f"-rank={rank}"
     return folder / f".predictions{share}{suffix}.aside"
-
-
-def _merge(folder: Path, num_ranks: int, *, key: bytes) -> None:
-    """Make one table, or one list, of the shares of all processes."""
-    shares = {rank: _aside(folder, rank, ".pt") for rank in range(num_ranks)}
-    if any(share.exists() for share in shares.values()):
-        items = [item for rank, share in shares.items() if share.exists() for item in _sealed(share, key, rank=rank)]
-        torch.save([item for _, item in sorted(items, key=_order)], _aside(folder, None, ".pt"))
-    else:
-        _merge_tables(folder, num_ranks)
-
-
-def _save_sealed(items: list[tuple[_Place, Any]], share: Path, key: bytes) -> None:
-    """Save what may be of any class, which only code can load, with a seal that only these processes can make."""
-    buffer = io.BytesIO()
-    torch.save(items, buffer)
-    content = buffer.getbuffer()
-    with share.open("wb") as file:
-        file.write(hmac.digest(key, content, "sha256"))
-        file.write(content)
-
-
-def _sealed(share: Path, key: bytes, *, rank: int) -> list[tuple[_Place, Any]]:
-    """Load a share that one of these processes has saved.
-
-    Raises:
-        DataError: If anybody else has: loading it could run code.
-    """
-    content = memoryview(share.read_bytes())
-    seal, rest = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
-    if not hmac.compare_digest(seal, hmac.digest(key, rest, "sha256")):
-        raise DataError(
-            f"{share} is not what rank {rank} has written, and nothing of it was loaded. Predict again, where nobody "
-            f"else writes into {share.parent}."
-        )
-    items: list[tuple[_Place, Any]] = torch.load(io.BytesIO(rest), weights_only=False)
-    return items
 
 
 def _merge_tables(folder: Path, num_ranks: int) -> None:

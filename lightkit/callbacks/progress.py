@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from lightkit.callbacks.recorder import Epoch, EpochMeter
+from lightkit.callbacks.recorder import Epoch, EpochCallback
 
 _MOST_METRICS = 6
 _BAR_WIDTH = 20
@@ -47,12 +47,11 @@ class SilentProgress(ProgressBar):
         """Print nothing."""
 
 
-class _EpochProgress(SilentProgress):
-    """Measures each epoch, and shows it once everything about it is logged."""
+class _EpochProgress(EpochCallback, SilentProgress):
+    """Shows each epoch once everything about it is logged."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._meter = EpochMeter()
         self._chosen: list[str] = []
 
     def show_epoch(self, trainer: Trainer, epoch: Epoch, names: Sequence[str]) -> None:
@@ -65,44 +64,14 @@ class _EpochProgress(SilentProgress):
         """
         raise NotImplementedError
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock of an epoch that is resumed in its middle."""
-        self._meter.start_epoch(trainer)
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the epoch before, and start the clock."""
-        self._flush(trainer)
-        self._meter.start_epoch(trainer)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Count the samples."""
-        self._meter.count(batch)
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop the clock: validation does not count in the throughput of training."""
-        self._meter.pause()
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let the clock go on."""
-        self._meter.go_on()
-
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take what the epoch measured."""
-        if self._meter.batches:  # Lightning calls this without any when it resumes at an epoch's end
-            self._meter.end_epoch(trainer)
-            self._chosen = list(trainer.progress_bar_metrics)
+        """Take what the epoch measured, and what the model logs for its bar."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._chosen = list(trainer.progress_bar_metrics)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the last epoch."""
-        self._flush(trainer)
-
-    def _flush(self, trainer: Trainer) -> None:
-        self._meter.add_late_metrics(trainer)
-        epoch = self._meter.take()
-        if epoch is not None and trainer.is_global_zero:
-            # What the model logs for its bar, and the losses; all of it where that is nothing.
+    def record_epoch(self, trainer: Trainer, epoch: Epoch) -> None:
+        """Show what the model logs for its bar, and the losses; all of it where that is nothing."""
+        if trainer.is_global_zero:
             names = sorted(name for name in epoch.metrics if not name.endswith("_step"))
             telling = [name for name in names if name in self._chosen or name in _TELLING]
             self.show_epoch(trainer, epoch, (telling or names)[:_MOST_METRICS])

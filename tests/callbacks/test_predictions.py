@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import csv
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightkit.callbacks import PredictionTable
-from lightkit.errors import DataError
 
 
 class Scores(pl.LightningModule):
@@ -129,12 +127,16 @@ def test_the_data_is_asked_once(tmp_path: Path) -> None:
 def ranks(
     folder: Path,
     shares: Sequence[Sequence[tuple[list[int] | None, Any]]],
-    *,
-    meanwhile: Callable[[], object] = lambda: None,
 ) -> Path:
     """Let ranks write their shares of batches, each with its indices; gives what rank 0 leaves."""
     data = SimpleNamespace(predict_paths=[f"{index}.jpg" for index in range(9)])
-    strategy = SimpleNamespace(barrier=lambda _name: meanwhile(), broadcast=lambda _key: b"of rank 0")
+    gathered: list[Any] = []
+
+    def gather_objects(value: Any) -> list[Any]:
+        gathered.append(value)
+        return list(gathered)
+
+    strategy = SimpleNamespace(collectives=SimpleNamespace(gather_objects=gather_objects))
     trainers: list[Any] = [
         SimpleNamespace(world_size=len(shares), global_rank=rank, datamodule=data, strategy=strategy)
         for rank in range(len(shares))
@@ -177,26 +179,3 @@ def test_predictions_of_any_class_are_one_list_of_all_ranks(tmp_path: Path) -> N
     first, second = torch.load(path, weights_only=False)
     assert first == {"a": Path("x")}
     assert second["b"].tolist() == [0, 1, 2]
-
-
-class Touching:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self.path}",)
-
-
-def test_a_share_that_somebody_else_has_written_is_not_loaded(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-
-    def exchange() -> None:
-        torch.save(Touching(tmp_path / "ran"), folder / ".predictions-rank=1.pt.aside")
-
-    with pytest.raises(DataError, match=r"\.predictions-rank=1\.pt\.aside is not what rank 1 has written"):
-        ranks(folder, [[([0], {"a": 1})], [([1], {"b": 1})]], meanwhile=exchange)
-    assert not (tmp_path / "ran").exists()
-    assert not list(folder.iterdir())
