@@ -340,7 +340,7 @@ class BatchIndices:
             epoch: From 0.
             batch: Its number in the epoch, from 0.
         """
-        sampler = getattr(self._loader, "sampler", None)
+        sampler: Any = getattr(self._loader, "sampler", None)
         if hasattr(sampler, "indices_of"):  # as lightkit.data.ResumableSampler
             return list(sampler.indices_of(epoch=epoch, batch=batch))
         newest = (indices for number, indices in reversed(self._batches) if number == batch)
@@ -349,7 +349,7 @@ class BatchIndices:
 
     def names(self, indices: list[int] | None) -> list[str] | None:
         """Return the names of samples, such as paths of files; None where the data has none."""
-        source = getattr(getattr(self._loader, "dataset", None), "source", None)
+        source: Any = getattr(getattr(self._loader, "dataset", None), "source", None)
         return None if indices is None or not hasattr(source, "name") else [source.name(index) for index in indices]
 
 

@@ -15,7 +15,7 @@ _NAMES = {
     "fingerprints": "INPUTS Inputs changes_between joined read_inputs",
     "folder": "Run activate check_name create current find list_runs newest_interrupted open_run point_latest",
     "lock": "Lock lock_holder",
-    "manifest": "build_manifest describe_git describe_hardware describe_packages git_output",
+    "manifest": "build_manifest describe_git describe_hardware git_output",
     "metrics": "MetricsTable",
     "summary": "STATUSES Summary relative",
 }

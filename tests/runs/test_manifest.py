@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightkit import runs
+from lightkit.hardware import describe_packages
 
 
 def _git(folder: Path, *arguments: str) -> None:
@@ -68,11 +69,11 @@ def test_a_resumed_run_keeps_what_its_earlier_processes_were() -> None:
 
 
 def test_a_package_that_is_not_installed_is_not_listed() -> None:
-    assert runs.describe_packages(["torch", "no-such-package"]) == {"torch": metadata.version("torch")}
+    assert describe_packages(["torch", "no-such-package"]) == {"torch": metadata.version("torch")}
 
 
 def test_packages_are_described_without_importing_them() -> None:
-    code = "import sys; from lightkit import runs; runs.describe_packages(); print('torch' in sys.modules)"
+    code = "import sys; from lightkit.hardware import describe_packages; describe_packages(); print('torch' in sys.modules)"
     here = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=here)
     assert done.stdout == "False\n"
