@@ -44,6 +44,7 @@ class Checkpoint(ModelCheckpoint):
         save_last_every_n_steps: The same, counted in optimizer steps.
     """
 
+    keeps_best = True
     _last_name = "last.ckpt"
 
     def __init__(
@@ -74,6 +75,17 @@ class Checkpoint(ModelCheckpoint):
         self._saved_at_step = 0
         self._step_seen = 0
         self._validated = False
+
+    @classmethod
+    def for_resume(cls) -> Checkpoint:
+        """Build one that keeps the newest state alone, in `resume.ckpt`, behind a `ModelCheckpoint` of the user's."""
+        keeper = cls()
+        keeper.keeps_best, keeper._last_name = False, "resume.ckpt"
+        return keeper
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best scores; nothing where no epoch is judged."""
+        return super().state_dict() if self.keeps_best else {}
 
     @property
     def state_key(self) -> str:
@@ -185,6 +197,8 @@ class Checkpoint(ModelCheckpoint):
         Raises:
             ConfigError: If a validation has run and has not logged the monitor.
         """
+        if not self.keeps_best:
+            return False
         logged = trainer.callback_metrics
         if self._auto and self.monitor is None:
             self.monitor = next((name for name in AUTO_MONITORS if name in logged), None)
@@ -196,19 +210,6 @@ class Checkpoint(ModelCheckpoint):
                 f"logged are {', '.join(sorted(logged)) or 'no metrics'}"
             )
         return False  # with `check_val_every_n_epoch`, the next validation is epochs away
-
-
-class ResumeCheckpoint(Checkpoint):
-    """Keep the newest state in `resume.ckpt`, behind a `ModelCheckpoint` of the user's that saves no `last`."""
-
-    _last_name = "resume.ckpt"
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: it judges no epoch."""
-        return {}
-
-    def _can_judge(self, trainer: Trainer) -> bool:
-        return False
 
 
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:

@@ -39,7 +39,7 @@ from torch import Tensor, serialization
 from torch.optim import Optimizer
 
 from lightkit import runs
-from lightkit.callbacks.checkpoint import Checkpoint, ResumeCheckpoint
+from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.errors import CheckpointError, ConfigError
 from lightkit.hardware.processor import available_memory_bytes, memory_bytes
 from lightkit.runs.files import check_room, free_bytes, in_bytes
@@ -514,7 +514,7 @@ def missing_checkpoint(trainer: Trainer) -> str | None:
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, Checkpoint):
             if trainer.global_step:
-                best = [] if isinstance(callback, ResumeCheckpoint) else [callback.last_path.with_name("best.ckpt")]
+                best = [callback.last_path.with_name("best.ckpt")] if callback.keeps_best else []
                 for path in (callback.last_path, *best):
                     if not is_kept(path):
                         return f"{path} {_fault(callback, path)}"

@@ -38,7 +38,6 @@ from lightkit.callbacks import (
     last_block,
     progress_for,
 )
-from lightkit.callbacks.checkpoint import ResumeCheckpoint
 from lightkit.callbacks.checkpoint_io import CheckpointReader, check_content, read_checkpoint
 from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.nonfinite import nan_weights
@@ -267,7 +266,7 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
             for each in keepers
         )
         if wanted and not resumable:
-            trainer.callbacks.append(ResumeCheckpoint())  # type: ignore[attr-defined]
+            trainer.callbacks.append(Checkpoint.for_resume())  # type: ignore[attr-defined]
     for logger in trainer.loggers:
         redact_hyperparameters(logger, context.resolved)
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
