@@ -1,20 +1,212 @@
-"""Write what a config can name, from the signatures: lightkit/config/schema.json.
+"""Write what a config can name, from the signatures that LightningCLI's parsers see: lightkit/config/schema.json.
 
     python scripts/catalogue.py           write it
     python scripts/catalogue.py --check   exit with 1 where it is no longer what would be written
 
 Needed after an argument has changed, and with new versions of torch, Lightning or jsonargparse.
+
+jsonargparse 4.53 writes a JSON Schema of a parser itself (`jsonargparse._completions_jsonschema.config_jsonschema`),
+but fails on Lightning's trainer, where it asks the metaclass ``type`` for its subclasses; and it knows no class that
+is not imported yet. Hence this one.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 
-from lightkit.cli.catalogue_builder import build_catalogue
+from jsonargparse._typehints import get_all_subclass_paths, resolve_class_path_by_name
+from jsonargparse._util import import_object
+from pytorch_lightning import Trainer
+from pytorch_lightning.cli import LightningArgumentParser, ReduceLROnPlateau
+from pytorch_lightning.strategies import StrategyRegistry
+
+from lightkit.cli.class_descriptions import (
+    BASES,
+    SECTION_BASES,
+    describe_arguments,
+    describe_class,
+    import_path,
+    paths_to,
+)
+from lightkit.cli.config_loader import STAGES
+from lightkit.cli.lightning_cli import LightkitCLI
+from lightkit.config.accelerator.keys import AcceleratorSettings
+from lightkit.config.schema import PACKAGES, describe_type
+from lightkit.launch import LaunchSettings
+from lightkit.launch.plan import ENGINES
+from lightkit.launch.watchdog import WatchdogSettings
+from lightkit.registry.gate import GateSettings
+from lightkit.runs.resume import RunSettings
 
 FILE = Path(__file__).parents[1] / "lightkit" / "config" / "schema.json"
+
+_SECTIONS = {
+    "trainer": Trainer,
+    "run": RunSettings,
+    "launch": LaunchSettings,
+    "watchdog": WatchdogSettings,
+    "gate": GateSettings,
+    "accelerator": AcceleratorSettings,
+}
+
+_PROFILERS = ("simple", "advanced", "pytorch", "xla")
+"""Words of `pytorch_lightning.trainer.setup._init_profiler`, which keeps them to itself."""
+
+_ROOMS = (
+    "pytorch_lightning.callbacks",
+    "pytorch_lightning.loggers",
+    "pytorch_lightning.profilers",
+    "pytorch_lightning.strategies",
+    "torch.optim",
+    "torch.optim.lr_scheduler",
+    "lightkit.models",
+    "lightkit.data",
+    "lightkit.loggers",
+    "lightkit.callbacks",
+    "lightkit.distributed",
+)
+"""Modules whose public classes are described, whether or not anything has imported them."""
+
+_APART = ("pytorch_lightning.demos.boring_classes",)
+"""Modules whose classes are described too, and which only a config that names them loads: no short name means them."""
+
+
+class _Built(Exception):
+    """The parsers are built."""
+
+
+class _Parsers(LightkitCLI):
+    """Builds the parsers of all subcommands, and stops."""
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        _Parsers.found = dict(self._subcommand_parsers)
+        raise _Built
+
+    found: dict[str, LightningArgumentParser]
+
+
+def build_catalogue() -> dict[str, Any]:
+    """Describe all sections, top-level keys and classes, as `lightkit.config.schema` reads it."""
+    built = build_parsers()
+    classes = {import_path(cls): cls for cls in _classes() if _is_readable(cls)}
+    sections = {
+        section: {"says": describe_class(cls)["says"], "arguments": describe_arguments(built["fit"], f"{section}.")}
+        for section, cls in _SECTIONS.items()
+    }
+    engine = {"enum": [*ENGINES, None]}  # the signature says text; `launch` judges it itself
+    sections["launch"]["arguments"]["engine"] |= {"schema": engine, "shown": describe_type(engine)}
+    names = short_names(classes, _asked_for(sections, classes))  # before the next line loads more classes
+    found = {cls for module in _APART for cls in _public_classes(module) if cls.__module__ == module}
+    apart: dict[str, type] = {path: cls for cls in found if issubclass(cls, BASES) for path in paths_to(cls)}
+    return {
+        "apart": {path: describe_class(cls) for path, cls in sorted(apart.items())},
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "versions": {name: _public(metadata.version(name)) for name in sorted({*PACKAGES.values(), "jsonargparse"})},
+        "sections": sections,
+        "top": _top_level(built),
+        "words": {"strategy": StrategyRegistry.available_strategies(), "profiler": list(_PROFILERS)},
+        "bases": {section: [import_path(base) for base in bases] for section, bases in SECTION_BASES.items()},
+        "classes": {path: describe_class(cls) for path, cls in sorted(classes.items())},
+        "names": names,
+        "aliases": aliases(classes),
+        "rooms": {room: sorted(name for name in dir(import_module(room)) if name[0] != "_") for room in _ROOMS},
+    }
+
+
+@cache
+def build_parsers() -> dict[str, LightningArgumentParser]:
+    """Give LightningCLI's parser for each subcommand, as lightkit builds it."""
+    with suppress(_Built):
+        _Parsers(args={})
+    return {stage: _Parsers.found[stage] for stage in STAGES}
+
+
+def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, Any]:
+    """Describe the keys that stand in no section, each with the subcommands that take it where not all do."""
+    top: dict[str, Any] = {}
+    taken = defaultdict(list)
+    for stage, parser in build_parsers.items():
+        for name, argument in describe_arguments(parser, "").items():
+            if "." not in name and name not in (*_SECTIONS, *SECTION_BASES, "config"):
+                top.setdefault(name, argument)
+                taken[name].append(stage)
+    return {
+        name: {**argument, **({} if len(taken[name]) == len(build_parsers) else {"commands": taken[name]})}
+        for name, argument in sorted(top.items())
+    }
+
+
+def _classes() -> set[type]:
+    """List the classes that a config may name by a path that people know, or in short."""
+    found = {cls for room in _ROOMS for cls in _public_classes(room)} | {ReduceLROnPlateau}
+    by_short_name = {import_object(path) for base in BASES for path in get_all_subclass_paths(base)}
+    return {cls for cls in found | by_short_name if cls.__module__.partition(".")[0] in PACKAGES and _is_wanted(cls)}
+
+
+def _is_readable(cls: type) -> bool:
+    try:
+        describe_class(cls)
+    except ValueError:  # SaveConfigCallback takes a parser and its result, which no config can give
+        return False
+    return True
+
+
+def _is_wanted(cls: type) -> bool:
+    return issubclass(cls, BASES) and not cls.__name__.startswith("_") and not cls.__module__.startswith("lightkit.cli")
+
+
+def _public_classes(room: str) -> Iterator[type]:
+    module = import_module(room)
+    for name in getattr(module, "__all__", None) or vars(module):
+        value = getattr(module, name)
+        if isinstance(value, type) and not name.startswith("_"):
+            yield value
+
+
+def _asked_for(sections: dict[str, Any], classes: dict[str, type]) -> list[type]:
+    """List all classes that any argument asks for."""
+    texts = json.dumps([sections, *(describe_class(cls) for cls in classes.values())])
+    paths = {*re.findall(r'"class": "([^"]+)"', texts), *map(import_path, BASES)}
+    return [import_object(path) for path in sorted(paths - {"torch.nn.Module"})]  # as good as any name is one
+
+
+def _public(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def aliases(classes: dict[str, type]) -> dict[str, str]:
+    """Give the other paths that lead to classes, each with the one that they are known by."""
+    return {other: path for path, cls in sorted(classes.items()) for other in sorted(paths_to(cls)) if other != path}
+
+
+def short_names(classes: dict[str, type], bases: list[type]) -> dict[str, dict[str, Any]]:
+    """Give the names that mean one class alone below each that is asked for; where several have one, all paths."""
+    known = {cls: path for path, cls in classes.items()}
+    names: dict[str, dict[str, Any]] = {}
+    for base in bases:
+        found = defaultdict(list)
+        for path in get_all_subclass_paths(base, include_abstract=True):
+            cls = import_object(path)
+            found[cls.__name__].append(known.get(cls, path))
+        names[import_path(base)] = {name: _meant(base, name, paths, known) for name, paths in sorted(found.items())}
+    return names
+
+
+def _meant(base: type, name: str, paths: list[str], known: dict[type, str]) -> str | list[str]:
+    try:
+        path = resolve_class_path_by_name(base, name)
+    except ValueError:  # several classes have the name
+        return sorted(paths)
+    return known.get(import_object(path), path)
 
 
 def main() -> int:

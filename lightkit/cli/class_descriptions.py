@@ -191,7 +191,8 @@ def _takes_anything(cls: type) -> bool:
 def schema_of(typehint: Any) -> dict[str, Any]:
     """Give the JSON Schema of a type; ``{}``, which takes anything, where jsonargparse may take what JSON cannot say.
 
-    A class is ``{"class": path}``, a function that makes one has ``"callable": true`` beside it: keywords of our own.
+    A class is ``{"class": path}``, a function that makes one has ``"callable": true`` beside it, and ``"given": 2``
+    where it is called with two arguments, which need not be set: keywords of our own.
     """
     if typehint in _LEAVES:
         return {"type": _LEAVES[typehint]}
@@ -212,7 +213,12 @@ def schema_of(typehint: Any) -> dict[str, Any]:
         return _tuple_schema(arguments)
     if origin is abc.Callable:
         returned = get_callable_return_type(typehint)  # type: ignore[no-untyped-call]
-        return {"class": import_path(returned), "callable": True} if _is_plain_class(returned) else {}
+        if not _is_plain_class(returned):
+            return {}
+        is_described_without = issubclass(returned, tuple(_FILLED_IN))
+        num_given = 0 if is_described_without or arguments[0] is Ellipsis else len(arguments[0])
+        given = {"given": num_given} if num_given else {}
+        return {"class": import_path(returned), "callable": True, **given}
     if isinstance(typehint, type) and issubclass(typehint, Enum):
         return {"enum": [member.name for member in typehint]}
     return {"class": import_path(typehint)} if _is_plain_class(typehint) else {}

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -184,9 +186,32 @@ class _Validator:
         elif base == "config":
             hint = "; files below this one stand under extends"
         elif not hint:
-            inside = [f"{name}.{base}" for name, section in data["sections"].items() if base in section["arguments"]]
+            inside = self._keys_by_word.get(base)
             hint = f"; did you mean {' or '.join(map(repr, inside))}?" if inside else ""
         self._report_unknown((key,), f"no such key{hint}", node)
+
+    @cached_property
+    def _keys_by_word(self) -> dict[str, list[str]]:
+        """The keys in sections and classes that a word alone may mean: ``lr``, ``epochs``, ``batch_size``."""
+        data, values, classes = self._schema.data, self._resolved.values, self._schema.classes
+        found = [(name, [*section["arguments"]]) for name, section in data["sections"].items()]
+        for name in _CLASS_SECTIONS:
+            value = values.get(name)
+            named = value.get("class_path") if isinstance(value, dict) else value
+            path = self._schema.path_of(str(named), data["bases"][name])
+            described = [] if path is None else [path]
+            if path is None and (name in values or name == "optimizer"):  # any class of its kind
+                described = [each for each in classes if self._schema.section_of(each) == name]
+            keys = dict.fromkeys(key for each in described for key in classes[each]["arguments"])
+            found.append((f"{name}.init_args", [*keys]))
+        whole, parts = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+        for name, arguments in found:
+            for key in arguments:
+                words = key.split("_")
+                whole[key].append(f"{name}.{key}")
+                for word in {*words, "".join(part[:1] for part in words)} - {key}:
+                    parts[word].append(f"{name}.{key}")
+        return {word: [*whole[word], *parts[word]][:3] for word in {*whole, *parts}}
 
     def _check_section(self, key: str, node: Node) -> None:
         is_trainer = key == "trainer"
@@ -335,7 +360,7 @@ class _Validator:
         if found is not None:
             if self._schema.classes[found].get("check_installed"):
                 self.result.unverified.append(path)
-            self._check_arguments(path, entry, found, named)
+            self._check_arguments(path, entry, found, named, num_given=max(base.get("given", 0) for base in bases))
 
     def _check_spec(self, path: KeyPath, entry: MappingNode, name: str) -> None:
         """Check what holds for any class."""
@@ -411,7 +436,9 @@ class _Validator:
             return
         self._report(place, says, named)
 
-    def _check_arguments(self, path: KeyPath, entry: MappingNode, found: str, named: Node) -> None:
+    def _check_arguments(
+        self, path: KeyPath, entry: MappingNode, found: str, named: Node, *, num_given: int = 0
+    ) -> None:
         described = self._schema.classes[found]
         known: Mapping[str, Argument] = described["arguments"]
         given, free = entry.entries.get("init_args"), entry.entries.get("dict_kwargs")
@@ -430,7 +457,7 @@ class _Validator:
         if not self._is_complete or (given is not None and not isinstance(given, MappingNode)):
             return
         said, whole = {**_entries(free), **_entries(given)}, (*path, "init_args")
-        for name, argument in known.items():
+        for name, argument in [*known.items()][num_given:]:  # the first ones are given by who calls a function
             if not argument["required"] or _is_set(name, said) or whole in self._resolved.unresolved:
                 continue
             if self._is_unresolved((*whole, name)) or self._is_removed((*whole, name)):

@@ -59,6 +59,8 @@ SAID = {
     "flag_against_file": Said("check -c flag_against_file.yaml accelerator.gpus=2"),
     "flag_bad_key": Said("check -c small.yaml --trainer..max_epochs=3"),
     "flag_into_a_list": Said("check -c mine.yaml --model.tags=[a] --model.tags.2.name=b"),
+    "flag_of_epochs": Said("check -c small.yaml --epochs 3"),
+    "flag_of_learning_rate": Said("check -c small.yaml --lr 0.1"),
     "flag_misspelt": Said("check -c small.yaml --quite"),
     "flag_of_another_value": Said("check -c small.yaml --output xml"),
     "flag_of_unknown_key": Said("check -c mine.yaml --model.init_args.hiden=3 --frobnicate=3"),
@@ -462,7 +464,7 @@ NEEDS = {
 OWN = """
 from __future__ import annotations
 from dataclasses import dataclass
-from typing import Optional, TypedDict, Union
+from typing import Callable, Optional, TypedDict, Union
 from pytorch_lightning import LightningModule
 
 @dataclass
@@ -486,11 +488,15 @@ class Typed(TypedDict):
 class Part:
     def __init__(self, p: int = 1) -> None: ...
 
+class Adapter:
+    def __init__(self, width: int, height: int, gain: float = 1.0) -> None: ...
+
 class Own(LightningModule):
     def __init__(
         self, required: Required, options: Options = Options(), maybe: Optional[Options] = None,
         typed: Optional[Typed] = None, several: Optional[list[Options]] = None,
         parts: Optional[list[Union[Part, str]]] = None, either: Union[list[int], list[Part], None] = None, h: int = 3,
+        adapter: Callable[[int, int], Adapter] = Adapter,
     ) -> None:
         super().__init__()
 """
@@ -504,7 +510,11 @@ TAKEN = {
     "a list of numbers": {**NEEDED, "either": [1, 2]},
     "a list of the second": {**NEEDED, "either": [{"class_path": "own.Part", "init_args": {"p": 1}}]},
 }
-WRONG_PARTS = [{"class_path": "own.Part", "init_args": {"q": 3}}]
+WRONG = {
+    "parts": [{"class_path": "own.Part", "init_args": {"q": 3}}],
+    "h": "x",
+    "adapter": {"class_path": "own.Adapter", "init_args": {"gain": 2.0}},  # right: it is called with two numbers
+}
 
 
 @pytest.fixture(scope="module")
@@ -516,7 +526,7 @@ def told_of_right(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dic
     hooks = dict.fromkeys(("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night")
     files: dict[str, tuple[str, ...]] = {str(file): ("-c", str(file)) for file in RUNNABLE}
     files |= {str(file): ("-c", str(CONFIGS / "flowers.yaml"), "-c", str(file)) for file in LAYERS}
-    for number, (name, arguments) in enumerate({**TAKEN, "wrong parts": {"parts": WRONG_PARTS, "h": "x"}}.items()):
+    for number, (name, arguments) in enumerate({**TAKEN, "wrong parts": WRONG}.items()):
         config = {"model": {"class_path": "own.Own", "init_args": arguments}}
         (folder / f"{number}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
         files[name] = ("-c", f"{number}.yaml")
