@@ -208,6 +208,7 @@ class BatchRows(Generic[R]):
         seed: int | None = None,
     ) -> None:
         self._groups, self._read, self._seed = groups, read, seed
+        self.is_shuffled = seed is not None
         self.plan = RankPlan(sum(rows for _, rows in groups), batch_size, num_replicas, rank)
         self._order: tuple[int, EpochOrder] | None = None
         self._blocks: dict[int, tuple[tuple[int, ...], list[R]]] = {}

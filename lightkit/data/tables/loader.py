@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -54,6 +55,7 @@ __all__ = [
 ]
 
 Sample = TypeVar("Sample")
+_NUM_TRIED = 4  # batches of which no row can be read, in training
 
 
 class BatchMaker(Protocol):
@@ -189,13 +191,25 @@ class TableBatches(Dataset[Batch]):
         return self.rows.plan.num_batches
 
     def __getitem__(self, key: BatchKey | int) -> Batch:
-        """Make a batch; a bare number is that of one in the first epoch, as Lightning's ``overfit_batches`` asks."""
+        """Make a batch; a bare number is that of one in the first epoch, as Lightning's ``overfit_batches`` asks.
+
+        In training, a batch of which no row can be read is replaced by the next one of its rank.
+        """
         if not isinstance(key, BatchKey):
             if not 0 <= key < len(self):
                 raise IndexError(key)
             key = BatchKey(key, epoch=0, num_lanes=1, buffer_rows=self.buffer_rows)
-        rows, places = self.rows.rows(key), self.rows.places(key)
-        return self.make_batch(rows, [SampleKey(place, key.epoch) for place in places])
+        reader = self.rows
+        for ahead in range(_NUM_TRIED):
+            other = key._replace(number=(key.number + ahead) % len(self))
+            rows, places = reader.rows(other), reader.places(other)
+            try:
+                return self.make_batch(rows, [SampleKey(place, key.epoch) for place in places])
+            except UnreadableImageError:
+                if not self.rows.is_shuffled or ahead == _NUM_TRIED - 1:
+                    raise
+            reader = copy.copy(self.rows)  # with nothing open, so that the batches after this one are read on
+        raise AssertionError
 
 
 class TableRows(Dataset[Any]):

@@ -326,6 +326,14 @@ def test_a_broken_image_is_replaced_and_noted(write_parquet: WriteTable) -> None
     assert defect.name.endswith("part-0.parquet, row 7")
 
 
+def test_a_batch_of_nothing_but_broken_images_is_replaced_by_the_next(write_parquet: WriteTable) -> None:
+    data = table(write_parquet(images(broken=(7,)), rows=5), batch_size=1)
+    data.setup("fit")
+    assert [len(batch[0]) for batch in data.train_dataloader()] == [1] * NUM_TRAIN
+    (defect,) = data.defects.take_noted()
+    assert defect.name.endswith("part-0.parquet, row 7")
+
+
 @pytest.mark.parametrize(
     ("allowed", "epochs"), [(0.04, 1), (0.05, 2)], ids=["too many", "few enough"]
 )  # 1 of 22 is 0.045
