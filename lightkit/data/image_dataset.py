@@ -55,15 +55,24 @@ class ImageSamples(Dataset[tuple[Tensor, int]]):
         Raises:
             UnreadableImageError: If a sample cannot be read and ``defects`` is None, or no sample can be read.
         """
+        images, num_read = torch.empty(0), 0
+
+        def read(key: SampleKey) -> None:
+            nonlocal images, num_read
+            image = self.read(key)
+            if not num_read:  # channels last in memory
+                images = torch.empty(len(keys), *image.movedim(0, -1).shape, dtype=image.dtype).movedim(-1, 1)
+            images[num_read] = image  # at once, while it is in the processor's cache
+            num_read += 1
+
         found = read_samples(
             [key if isinstance(key, SampleKey) else SampleKey(key, epoch=0) for key in keys],
-            self.read,
+            read,
             name=lambda key: self.source.name(key.index),
             defects=self.defects,
             replacements=self._iter_next if self.view.for_training else None,
         )
-        images = stack_images([image for _, image in found])
-        return images, stack_labels([self.source.label(key.index) for key, _ in found])
+        return images[:num_read], stack_labels([self.source.label(key.index) for key, _ in found])
 
     def read(self, key: SampleKey) -> Tensor:
         """Read and transform one image, uint8 ``(3, height, width)``.

@@ -112,12 +112,12 @@ def _replace_libtiff_handler() -> list[int]:
     """Let libtiff count its errors in a list of one number; it would print lines of its own, several for each image."""
     count = [0]
 
-    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
+    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)  # type: ignore[untyped-decorator]
     def handle(module: bytes, form: bytes, values: int) -> None:  # noqa: ARG001 (libtiff's signature)
         count[0] += 1
 
     with suppress(OSError, AttributeError):  # Pillow may be built without it
-        library = ctypes.CDLL(Image.core.__file__)
+        library = ctypes.CDLL(Image.core.__file__)  # type: ignore[attr-defined]
         library.TIFFSetErrorHandler.restype = ctypes.c_void_p
         library.TIFFSetErrorHandler(handle)
         library.TIFFSetWarningHandler(None)
