@@ -36,7 +36,7 @@ _KEY_VALUES = {
     "trainer.devices": ["auto"],
     "launch.engine": [*ENGINES, "null"],
     "launch.controller": ["gloo", "mpi"],
-    "run.resume": ["auto", "never", _FOLDERS],
+    "run.resume": ["auto", "never", "latest", _FOLDERS],
     "run.root": [_FOLDERS],
     "ckpt_path": ["last", "best", _FILES],
 }

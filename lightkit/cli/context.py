@@ -73,6 +73,7 @@ class RunContext:
         data_before: Description of the data that the interrupted run was trained on.
         resumes_automatically: Whether the run was resumed without the user naming it.
         keeps_folder: Set once training has begun: a mistake in the config that shows before leaves no folder.
+        nothing_left: Whether the checkpoint of another run has left nothing to train.
     """
 
     command: str
@@ -104,6 +105,7 @@ class RunContext:
     data_before: dict[str, Any] | None = None
     resumes_automatically: bool = False
     keeps_folder: Event = field(default_factory=Event)
+    nothing_left: bool = False
 
     @property
     def run(self) -> runs.Run:
@@ -274,7 +276,7 @@ def find_job(settings: RunSettings) -> tuple[Path, str]:
         ConfigError: If the name cannot be a folder's, or there is no such run.
     """
     if settings.resume not in ("auto", "never"):
-        named = open_named_run(settings.resume)
+        named = open_named_run(settings.resume, settings.root, settings.name)
         return named.root, named.name
     return Path(settings.root), runs.check_name(str(settings.name))
 

@@ -39,7 +39,7 @@ def check_paths(command: str, resolved: Resolved, option: Any, problems: Problem
     resume = section.get("resume")
     if command == "fit" and isinstance(resume, str) and resume not in ("auto", "never"):
         with problems.noted():
-            _at("run.resume", resolved, lambda: _check_run(resume))
+            _at("run.resume", resolved, lambda: _check_run(resume, str(root), name))
     named = resolved.values.get("ckpt_path") if option is None else option
     if named is not None and not isinstance(named, str):
         problems.add(mistake(f"ckpt_path: expected text or null, got {named!r}", resolved.origin_of("ckpt_path")))
@@ -66,10 +66,10 @@ def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> Config
     return None
 
 
-def _check_run(folder: str) -> None:
-    run = open_named_run(folder)
+def _check_run(reference: str, root: str, name: Any) -> None:
+    run = open_named_run(reference, root, name if isinstance(name, str) else None)
     if not run.config_path.is_file():
-        says = f"expected auto, never or a run's folder; {folder} is not a run: it has no {run.config_path.name}."
+        says = f"expected auto, never, latest or a run's folder; {reference} is not a run: it has no config.yaml."
         raise ConfigError(f"run.resume: {says}")
 
 

@@ -182,8 +182,8 @@ def _finish_run(context: RunContext) -> Iterator[None]:
     finally:
         with watch.deferring():  # a signal now would leave half of the end
             context.recorder.close(_redact_error(raised, context))
-        is_mistake = isinstance(raised, (ConfigError, DataError))
-        if is_mistake and not (context.start.is_old or context.keeps_folder.is_set()):
+        has_no_use = isinstance(raised, (ConfigError, DataError)) or context.nothing_left
+        if has_no_use and not (context.start.is_old or context.keeps_folder.is_set()):
             shutil.rmtree(run.folder, ignore_errors=True)
         elif context.command == "fit":
             add_fit_page(run)

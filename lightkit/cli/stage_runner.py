@@ -180,7 +180,7 @@ def _run_once(context: RunContext) -> int:
     from lightkit.callbacks.checkpoint_io import missing_checkpoint
     from lightkit.cli.lightning_cli import LightkitCLI
     from lightkit.cli.parser_errors import explain_full_disk, explain_lightning_errors
-    from lightkit.cli.trainer_components import print_run_end
+    from lightkit.cli.trainer_components import find_reached_limit, print_run_end
     from lightkit.distributed.process_group import process_group_left
 
     quiet_libraries()
@@ -200,6 +200,10 @@ def _run_once(context: RunContext) -> int:
             raise add_place(error, context.resolved) from error
         trainer = cli.trainer
         has_trained = context.command == "fit" and not getattr(trainer, "fast_dev_run", False)
+        if has_trained and (limit := find_reached_limit(trainer, context)) is not None:
+            context.nothing_left = True
+            logging.getLogger("lightkit").warning(limit)
+            return 0
         if has_trained and trainer.is_global_zero and (fault := missing_checkpoint(trainer)):
             raise CheckpointError(
                 f"Training ended, but {fault}. The same command writes it again, or says why it cannot."

@@ -61,6 +61,7 @@ __all__ = [
     "RunHeader",
     "build_components",
     "build_computation",
+    "find_reached_limit",
     "finish_trainer",
     "list_callbacks",
     "make_watchdog",
@@ -272,6 +273,19 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
     context.notifier.adopt(notifiers, context.resolved)
+
+
+def find_reached_limit(trainer: Trainer, context: RunContext) -> str | None:
+    """Say which limit of the trainer has left nothing to train after the checkpoint of another run; None where none."""
+    checkpoint = context.start.checkpoint
+    if checkpoint is None or context.run.folder in checkpoint.parents or context.keeps_folder.is_set():
+        return None
+    epochs = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
+    limits = (("epochs", epochs, trainer.max_epochs), ("steps", trainer.global_step, trainer.max_steps))
+    for unit, done, limit in limits:
+        if limit is not None and 0 <= limit <= done:
+            return f"{done} of {limit} {unit} are done; raise trainer.max_{unit}"
+    return None
 
 
 _FORCED_END_S = 5.0

@@ -569,6 +569,8 @@ class Retrain:
             result = self._run_process("fit", words, {RUN_FILE: str(run_file)}, on_poll=find_run)
         finally:
             run_file.unlink(missing_ok=True)
+        if self.state.run is not None and not self.state.run.folder.is_dir():  # nothing was left to train
+            self.state.run = None
         if self.state.run is None:  # it had nothing to do, or has ended before there was a run
             return self._exit_code("fit", result)
         return self._finish_stage("fit", result)

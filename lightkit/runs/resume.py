@@ -21,7 +21,8 @@ class RunSettings:
         name: Name of the job. `null`: the name of the first config file.
         root: Folder of all runs.
         resume: `auto`: go on in the newest run of this name if it was interrupted and its config is the same;
-            `never`: always begin a new run; or the path of a run folder to go on in, with this config.
+            `never`: always begin a new run; or a run to go on in with this config: its folder, its id, or `latest`, the
+            newest of this name.
         wait_s: Seconds to wait for another process that runs this job, before it ends with exit code 75.
         stale_s: Seconds without a heartbeat after which a process on another host that holds the job counts as dead.
         heartbeat_url: Address of a dead-man switch: it is asked for with `/start` added when the command begins, as it
@@ -81,7 +82,7 @@ def choose_start(
     """
     assert settings.name is not None
     if settings.resume not in ("auto", "never"):
-        return _resumed(open_named_run(settings.resume), required=True)
+        return _resumed(open_named_run(settings.resume, settings.root, settings.name), required=True)
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
     if found is None:
         return _new(settings, ckpt_path)
@@ -197,16 +198,21 @@ def _resumed(run: runs.Run, *, required: bool) -> RunStart:
     )
 
 
-def open_named_run(folder: str) -> runs.Run:
-    """Open the run that `run.resume` names.
+def open_named_run(reference: str, root: Path | str, name: str | None) -> runs.Run:
+    """Open the run that `run.resume` names, in the words of `--run`.
+
+    Args:
+        reference: The run, as `runs.find` takes it.
+        root: Folder of all runs.
+        name: Name of the job; all jobs if None.
 
     Raises:
         ConfigError: If there is none.
     """
     try:
-        return runs.open_run(folder)
+        return runs.find(reference, root, name)
     except ConfigError as error:
-        raise ConfigError(f"run.resume: expected auto, never or a run's folder; {error}") from error
+        raise ConfigError(f"run.resume: expected auto, never, latest or a run's folder; {error}") from error
 
 
 def check_checkpoint_file(path: str) -> Path:

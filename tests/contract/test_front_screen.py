@@ -16,7 +16,7 @@ import pytest
 from tests.contract.batch import Answer, Command, run_batch
 from tests.contract.conftest import Once
 from tests.contract.examples import MY_PROJECT, SMALL
-from tests.contract.workspace import ForkServer, Result, Workspace, read_events, read_json
+from tests.contract.workspace import ForkServer, Result, Workspace, read_events, read_json, read_metrics
 
 FULL = Path("/dev/full")
 LOST = "error: standard output cannot be written: No space left on device"
@@ -97,6 +97,17 @@ def test_a_pipe_gets_plain_lines_and_one_an_epoch(piped: tuple[Result, Path, str
     assert not {"\r", "\x1b"} & set(result.out + result.err)
     assert re.findall(r"^epoch (\d \(\d of 2\)) ", result.out, re.MULTILINE) == ["0 (1 of 2)", "1 (2 of 2)"]
     assert [line.split()[0] for line in result.out.splitlines()[:4]] == ["run", "data", "model", "on"]
+
+
+def test_the_screen_the_step_summary_and_the_files_number_epochs_alike(piped: tuple[Result, Path, str]) -> None:
+    result, folder, page = piped
+    run = folder / "runs" / "small" / "latest"
+    rows = {row["epoch"]: float(row["val/loss"]) for row in read_metrics(run)}
+    assert list(rows) == ["0", "1"] == re.findall(r"^epoch (\d) ", result.out, re.MULTILINE)
+    best = min(rows, key=rows.__getitem__)
+    assert f"after epoch {best})" in result.out
+    assert f"in epoch {best}" in page
+    assert str(read_json(run / "summary.json")["best"]["epoch"]) == best
 
 
 def test_a_fit_ends_with_the_best_checkpoint_the_run_and_the_next_commands(piped: tuple[Result, Path, str]) -> None:

@@ -134,6 +134,15 @@ def test_a_path_goes_on_in_that_run_with_another_config(killed: Workspace) -> No
     assert "max_epochs: 4" in (run / "config.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("form", ["latest", "job", "ID"])
+def test_run_resume_names_a_run_as_run_does(form: str, killed: Workspace) -> None:
+    run = killed.only_run
+    killed.run("fit", "-c", "small.yaml").ok()  # a newer run, of another job
+    form = form.replace("ID", run.name)
+    killed.run(*WORDS, f"--run.resume={form}", "--trainer.max_epochs=4").ok()
+    assert [row["epoch"] for row in read_metrics(run)] == ["0", "1", "2", "3"]
+
+
 # -- damaged checkpoints ----------------------------------------------------------------------------------------------
 
 
@@ -222,11 +231,12 @@ def test_a_damaged_checkpoint_that_is_named_is_an_error(words: tuple[str, ...], 
     [
         (["--run.resume=runs/small/latest"], r"run\.resume: \S+ has no checkpoint to resume from"),
         (["--run.resume=nowhere"], r"run\.resume: .*nowhere"),
+        (["--run.resume=latest", "--run.name=other"], r"run\.resume: .*no run 'latest' of 'other'"),
         (["--ckpt_path=last"], r"ckpt_path.*last: no run of 'small' in \S*runs has a checkpoint"),
         (["--ckpt_path=nowhere.ckpt"], r"ckpt_path: nowhere\.ckpt is not a file"),
         (["--ckpt_path=runs"], r"ckpt_path: runs is a folder"),
     ],
-    ids=["run_without_checkpoint", "no_run", "last", "no_file", "folder"],
+    ids=["run_without_checkpoint", "no_run", "no_latest", "last", "no_file", "folder"],
 )
 def test_nothing_to_resume_from_is_an_error(words: list[str], says: str, finished: Workspace) -> None:
     shutil.rmtree(finished.only_run / "checkpoints")
@@ -253,6 +263,24 @@ def test_ckpt_path_begins_a_new_run_where_the_old_one_ended(words: list[str], fi
     old, new = finished.runs
     assert [row["epoch"] for row in read_metrics(new)] == ["2"]
     assert read_json(new / "manifest.json")["parent"].endswith(old.name)
+
+
+@pytest.mark.parametrize(
+    ("words", "done"),
+    [
+        (["--ckpt_path=last"], "2 of 2 epochs"),
+        (["--ckpt_path=last", "--trainer.max_epochs=1"], "2 of 1 epochs"),
+        (["--ckpt_path=last", "--trainer.max_epochs=3", "--trainer.max_steps=12"], "12 of 12 steps"),
+    ],
+    ids=["epochs", "fewer epochs", "steps"],
+)
+def test_ckpt_path_with_nothing_left_to_train_says_so_and_leaves_no_run(
+    words: list[str], done: str, finished: Workspace
+) -> None:
+    for _ in range(2):
+        result = finished.run("fit", "-c", "small.yaml", *words).ok()
+        assert result.err == f"warning: {done} are done; raise trainer.max_{done.rsplit(maxsplit=1)[-1]}\n"
+    assert len(finished.runs) == 1
 
 
 def test_a_run_that_began_from_a_checkpoint_is_resumed_by_the_same_command(finished: Workspace) -> None:
