@@ -39,6 +39,7 @@ __all__ = [
     "describe_arguments",
     "describe_class",
     "describe_classes",
+    "describe_inputs",
     "import_path",
     "paths_to",
     "plain_help",
@@ -114,16 +115,21 @@ def describe_class(cls: type) -> dict[str, Any]:
         "arguments": describe_arguments(parser, ""),
         **({"abstract": True} if inspect.isabstract(cls) else {}),
         **({"open": True} if _takes_anything(cls) else {}),
-        **_describe_inputs(cls),
+        **describe_inputs(cls),
     }
 
 
-def _describe_inputs(cls: type) -> dict[str, Any]:
-    """Describe what a data module needs before it can be built: paths that must exist, and whether it checks more."""
-    paths = dict.fromkeys(getattr(cls, "input_folders", ()), "folder")
-    paths |= dict.fromkeys(getattr(cls, "input_paths", ()), "any")
+def describe_inputs(cls: type) -> dict[str, Any]:
+    """Describe what a class needs before it can be built: choices, paths that exist, and whether it checks more."""
+    paths = {
+        name: kind
+        for kind, names in (("folder", "input_folders"), ("file", "input_files"), ("any", "input_paths"))
+        for name in getattr(cls, names, ())
+    }
+    choices = {name: list(each) for name, each in getattr(cls, "input_choices", {}).items()}
     return {
         **({"paths": paths} if paths else {}),
+        **({"choices": choices} if choices else {}),
         **{name: True for name in ("fetch", "check_installed") if callable(getattr(cls, name, None))},
     }
 

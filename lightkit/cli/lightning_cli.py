@@ -52,7 +52,7 @@ from lightkit.cli.trainer_components import (
     set_devices,
     set_threads,
 )
-from lightkit.cli.validation import check_data, validate_signatures
+from lightkit.cli.validation import check_inputs, validate_signatures
 from lightkit.config.accelerator.keys import AcceleratorSettings
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.errors import ConfigError, DataChanged, LightkitError
@@ -206,7 +206,8 @@ class LightkitCLI(LightningCLI):
             print(config.dump_yaml(self._dump(parser, section, context.print_config)), end="")
             raise SystemExit(0)
         if command and not context.inputs and context.print_config is None:  # images need none of the data
-            check_data(section.get("data"), context.resolved)
+            starts = context.only_checks and command == ["fit"] and context.ckpt_path is None
+            check_inputs(section, context.resolved, starts_training=starts)
         if context.only_checks:
             raise Checked
 
@@ -316,6 +317,8 @@ class LightkitCLI(LightningCLI):
         seed = None if section["seed_everything"] is False else section["seed_everything"]
         settings = RunSettings(**section["run"].as_dict())
         start_run(context, settings, seed=seed, is_trial=bool(trainer.get("fast_dev_run")))
+        if self.subcommand == "fit" and context.start.checkpoint is None:
+            check_inputs(section, context.resolved, starts_training=True)
         set_threads(section["launch"]["threads"], context)
         set_devices(trainer, context)
         if "ckpt_path" in section:

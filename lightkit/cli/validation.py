@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,19 @@ from typing import Any
 from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
 from lightkit.cli.parser_errors import list_subclass_names
 from lightkit.cli.path_checks import check_paths
-from lightkit.config import KeyPath, Problems, Resolved
+from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, mistake, near
 from lightkit.config.loader import drop_paths
-from lightkit.config.origins import near_files, shown_path
-from lightkit.config.schema import ConfigSchema, load_schema
+from lightkit.config.origins import near_files, shortened, shown_path
+from lightkit.config.schema import PACKAGES, ConfigSchema, join_alternatives, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, LightkitError
 
-__all__ = ["validate", "validate_signatures"]
+__all__ = ["check_inputs", "check_known_paths", "validate", "validate_signatures"]
+
+_WITH_INPUTS = ("model", "data")
+"""Sections whose classes may say which values and paths their arguments can have."""
+_MOST_CHOICES = 10
+"""That an error lists."""
 
 
 def validate(
@@ -85,6 +91,13 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
 
 def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -> ValidationResult:
     found = validate_values(resolved, catalogue, is_complete=not problems.is_incomplete, is_loaded=_is_loaded)
+    for section in _WITH_INPUTS:
+        path = _path_of(section, resolved, catalogue)
+        # torchvision's names, for one, change with torch's version
+        if path is not None and (path in catalogue.imported or {*PACKAGES} == {*catalogue.trusted}):
+            given = resolved.values[section].get("init_args")
+            if isinstance(given, dict):
+                found.problems += _find_wrong_choices(section, catalogue.classes[path], given, resolved)
     for name, origin in found.outdated.items():
         says = f"{name}: written for Lightning 1.x or the package lightning; `lightkit upgrade {name}` rewrites it"
         problems.add(ConfigError(says, places=[origin]))
@@ -111,77 +124,115 @@ def _class_at(resolved: Resolved, path: KeyPath) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def check_data(data: Any, resolved: Resolved) -> None:
-    """Call a data module's class method ``check_installed`` and check the paths that its class names.
+def check_inputs(config: Any, resolved: Resolved, *, starts_training: bool) -> None:
+    """Check what the classes of model and data say of their arguments, and call a ``check_installed`` of the data's.
 
     Args:
-        data: The config's ``data`` section as jsonargparse parsed it.
-        resolved: The config.
+        config: The config as jsonargparse parsed it.
+        resolved: The config with the places of its values.
+        starts_training: Whether training starts without a checkpoint, so that the model's files are needed.
 
     Raises:
-        ConfigError: As ``check_installed`` does, with the place that names the class.
-        DataError: If a path in ``input_folders`` or ``input_paths`` does not exist, or is a file in place of a folder.
+        ConfigError: If a value is none of the choices, or as ``check_installed`` does, with the place of the class.
+        DataError: If a path does not exist, or is a file in place of a folder.
     """
-    class_path = data.get("class_path") if hasattr(data, "get") else None
-    if not isinstance(class_path, str):
-        return
-    module, _, name = class_path.rpartition(".")
-    cls = getattr(import_module(module), name)
-    if callable(check := getattr(cls, "check_installed", None)):
-        try:
-            check()
-        except ConfigError as error:
-            origin = resolved.origin_of(("data", "class_path"))
-            places = [] if origin is None or origin.kind == "default" else [origin]
-            raise ConfigError("\n".join([str(error), *(place.render() for place in places)]), places=places) from error
-    paths = dict.fromkeys(getattr(cls, "input_folders", ()), "folder")
-    paths |= dict.fromkeys(getattr(cls, "input_paths", ()), "any")
-    _check_paths(paths, data.get("init_args") or {}, resolved, can_fetch=callable(getattr(cls, "fetch", None)))
+    problems = Problems()
+    for section in _WITH_INPUTS:
+        value = config.get(section)
+        class_path = value.get("class_path") if hasattr(value, "get") else None
+        if not isinstance(class_path, str):
+            continue
+        module, _, name = class_path.rpartition(".")
+        cls = getattr(import_module(module), name)
+        if section == "data" and callable(check := getattr(cls, "check_installed", None)):
+            try:
+                check()
+            except ConfigError as error:
+                problems.add(_error_at(resolved.origin_of((section, "class_path")), ConfigError, str(error)))
+                continue
+        from lightkit.cli.class_descriptions import describe_inputs  # here: it loads torch
+
+        described, given = describe_inputs(cls), value.get("init_args") or {}
+        for _, problem in _find_wrong_choices(section, described, given, resolved):
+            problems.add(problem)
+        if section == "data" or starts_training:
+            _check_paths(section, described, given, resolved, problems)
+    problems.raise_any()
 
 
-def check_known_data(resolved: Resolved) -> None:
-    """Check the paths of a data module that the schema describes, without importing it.
+def check_known_paths(resolved: Resolved, *, starts_training: bool) -> None:
+    """Check the paths of a model and a data module that the schema describes, without importing them.
+
+    Args:
+        resolved: The config.
+        starts_training: As for `check_inputs`.
 
     Raises:
         DataError: If one does not exist, or is a file in place of a folder.
     """
-    section = resolved.values.get("data")
-    named = section.get("class_path") if isinstance(section, dict) else section
-    schema = load_schema()
-    path = schema.path_of(str(named), schema.data["bases"]["data"])
-    if not isinstance(section, dict) or path is None:
-        return
-    described = schema.classes[path]
-    defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
-    given = {**defaults, **(section.get("init_args") or {})}
-    _check_paths(described.get("paths", {}), given, resolved, can_fetch=bool(described.get("fetch")))
-
-
-def _check_paths(paths: Mapping[str, str], given: Mapping[str, Any], resolved: Resolved, *, can_fetch: bool) -> None:
-    """Check the arguments that name files; an address, such as ``s3://bucket/table``, is not asked for."""
-    problems = Problems()
-    for name, kind in paths.items():
-        value = given.get(name)
-        if value and (missing := _describe_missing(str(value), may_be_file=kind == "any")):
-            origin = resolved.origin_of(("data", "init_args", name))
-            fetch = "; `lightkit fetch` with the same -c FILE puts the data there" if can_fetch else ""
-            fetch = "" if missing.startswith("expected") else fetch
-            places = [] if origin is None or origin.kind == "default" else [origin]
-            says = f"data.init_args.{name}: {missing}{fetch}"
-            problems.add(DataError("\n".join([says, *(place.render() for place in places)]), places=places))
+    schema, problems = load_schema(), Problems()
+    for section in _WITH_INPUTS if starts_training else ("data",):
+        if (path := _path_of(section, resolved, schema)) is not None:
+            described = schema.classes[path]
+            defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
+            given = {**defaults, **(resolved.values[section].get("init_args") or {})}
+            _check_paths(section, described, given, resolved, problems)
     problems.raise_any()
 
 
-def _describe_missing(value: str, *, may_be_file: bool) -> str | None:
-    """Say what is missing; None where nothing is."""
-    if may_be_file and "://" in value:
+def _path_of(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
+    """Give the path of a section's class where the schema describes it and the config gives it arguments."""
+    value = resolved.values.get(section)
+    named = value.get("class_path") if isinstance(value, dict) else None
+    return schema.path_of(str(named), schema.data["bases"][section])
+
+
+def _find_wrong_choices(
+    section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved
+) -> Iterator[tuple[KeyPath, ConfigError]]:
+    """Find the values that are none of the choices of their argument, nor a file where that may be one, too."""
+    for name, choices in described.get("choices", {}).items():
+        value, path = given.get(name), (section, "init_args", name)
+        if not isinstance(value, str) or name in described.get("paths", {}) or _is_choice(value, choices):
+            continue
+        few = choices if len(choices) <= _MOST_CHOICES else [*choices[:_MOST_CHOICES], "another"]
+        hint = near(value, choices) or f"; expected {join_alternatives(few)}"
+        yield path, mistake(f"{dotted(path)}: there is no {name} {shortened(value)}{hint}", resolved.origin_of(path))
+
+
+def _is_choice(value: str, choices: Iterable[str]) -> bool:
+    return any(fnmatchcase(value, choice) for choice in choices)
+
+
+def _check_paths(
+    section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved, problems: Problems
+) -> None:
+    """Check the arguments that name files; an address, such as ``s3://bucket/table``, is not asked for."""
+    for name, kind in described.get("paths", {}).items():
+        value, choices = given.get(name), described.get("choices", {}).get(name, ())
+        if value and not _is_choice(str(value), choices) and (missing := _describe_missing(str(value), kind)):
+            origin = resolved.origin_of((section, "init_args", name))
+            can_fetch = described.get("fetch") and not missing.startswith("expected")
+            hint = near(str(value), choices)
+            hint += "; `lightkit fetch` with the same -c FILE puts the data there" if can_fetch else ""
+            problems.add(_error_at(origin, DataError, f"{section}.init_args.{name}: {missing}{hint}"))
+
+
+def _error_at(origin: Origin | None, kind: type[LightkitError], says: str) -> LightkitError:
+    places = [] if origin is None or origin.kind == "default" else [origin]
+    return kind("\n".join([says, *(place.render() for place in places)]), places=places)
+
+
+def _describe_missing(value: str, kind: str) -> str | None:
+    """Say what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is."""
+    if kind == "any" and "://" in value:
         return None
     place = Path(value).expanduser()
-    if place.is_dir() or (may_be_file and place.exists()):
+    if (kind != "file" and place.is_dir()) or (kind != "folder" and place.exists() and not place.is_dir()):
         return None
     if place.exists():
-        return f"expected a folder, got the file {place}"
-    kind = "folder or file" if may_be_file else "folder"
+        return f"expected a {kind}, got the {'file' if kind == 'folder' else 'folder'} {place}"
+    kind = "folder or file" if kind == "any" else kind
     while not (place.parent.is_dir() or place.parent == place):
         place, kind = place.parent, "folder"
     hint = near_files(place)

@@ -14,7 +14,7 @@ from lightkit.cli.config_loader import STAGES, options_of
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import import_lightning, make_plan, open_context
-from lightkit.cli.validation import check_known_data
+from lightkit.cli.validation import check_known_paths
 from lightkit.config import Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import Machine, this_machine
@@ -145,5 +145,5 @@ def _check_config(context: RunContext, *, imports: bool, plans: bool) -> None:
             LightkitCLI(context=replace(context, only_checks=True))
     else:
         with problems.noted():
-            check_known_data(context.resolved)
+            check_known_paths(context.resolved, starts_training=context.command == "fit" and context.ckpt_path is None)
     problems.raise_any()

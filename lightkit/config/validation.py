@@ -478,7 +478,7 @@ class _Validator:
                 self._report(place, says, node, named.origin, at_key=True)
                 return
         hint = near(name.removesuffix("+"), described["arguments"])
-        if not hint and described.get("open"):
+        if not hint and described.get("open") and place[0] in _CALLED:
             hint = "; what it passes on to others goes under dict_kwargs"
         self._report_unknown(place, f"{says}{hint}", node)
 

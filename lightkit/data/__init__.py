@@ -13,8 +13,11 @@ A data module of one's own resumes exactly, also in the middle of an epoch, with
 `Transformed` is such a dataset. Whatever else it draws random numbers from, it must not be a state that lives from
 sample to sample. Data modules with loaders of another kind resume at the start of the last epoch.
 
-A data module that names, in ``input_folders = ("root",)``, those of its arguments that must be folders which are there
-already, has them checked before anything is built; ``lightkit check`` tells of a missing one with its line. Likewise a
+A data module or a model may say what its arguments can be, and has that checked before anything is built; ``lightkit
+check`` shows a wrong one with its line. ``input_folders = ("root",)`` names arguments that are folders which exist,
+``input_files`` files, ``input_paths`` either, and ``input_choices = {"kind": ("cube", "ball_*")}`` gives the values of
+an argument (``*`` stands for any text; an argument that ``input_files`` names too may be a file instead). Files of a
+model are needed where training starts without a checkpoint. Likewise a data module's
 class method ``check_installed()``, which raises a `lightkit.errors.ConfigError` where a package that it needs is not
 there or of the wrong version, is called before anything is built.
 """

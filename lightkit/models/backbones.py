@@ -16,6 +16,8 @@ __all__ = ["SMALL_CNN", "build", "check_name", "small_cnn", "subnetworks_of_head
 
 SMALL_CNN = "small_cnn"
 TIMM_PREFIX = "timm/"
+BACKBONES = (SMALL_CNN, *models.list_models(module=models), f"{TIMM_PREFIX}*")
+"""Names of all backbones; ``*`` stands for any."""
 
 # Both build auxiliary classifiers that only serve training from scratch; without them they answer with one tensor.
 _WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})

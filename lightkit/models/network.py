@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 from pytorch_lightning import LightningModule
@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightkit.errors import ConfigError
 from lightkit.models import pretrained
-from lightkit.models.backbones import build, check_name, image_size_of, subnetworks_of_head
+from lightkit.models.backbones import BACKBONES, build, check_name, image_size_of, subnetworks_of_head
 
 __all__ = ["ClassNetwork", "agree", "of_data", "spare_single_pixels", "usable"]
 
@@ -35,6 +35,9 @@ class ClassNetwork(_Module):
         num_classes: Number of classes, where the data does not tell.
         class_names: Names in the order of the labels, where the data does not tell.
     """
+
+    input_choices: ClassVar[Mapping[str, Sequence[str]]] = {"backbone": BACKBONES, "weights": ("default",)}
+    input_files: ClassVar[tuple[str, ...]] = ("weights",)
 
     def __init__(
         self,

@@ -39,6 +39,19 @@ def test_a_mistake_is_2_and_missing_data_is_3_without_a_traceback_or_a_run(
     assert not workspace.runs
 
 
+def test_missing_weights_are_3_before_anything_is_built(workspace: Workspace) -> None:
+    """Also where an argument of the data module, which is built before the weights are read, is wrong."""
+    workspace.write(
+        "mine.py",
+        "from lightkit.data import DrawnFlowers\n\nclass Data(DrawnFlowers):\n"
+        "    def __init__(self):\n        raise ValueError('built')\n",
+    )
+    result = workspace.run("fit", "--model=ImageClassifier", "--model.weights=nope.pth", "--data=mine.Data")
+    assert result.code == 3
+    assert re.search(r"error: model\.init_args\.weights: there is no file nope\.pth", result.err), result.err
+    assert "Traceback" not in result.err
+
+
 def test_an_error_in_the_users_code_shows_its_frames_where_it_was_and_how_to_resume(workspace: Workspace) -> None:
     words = ("fit", "-c", "small.yaml", "--model=my_project.FailsInStep", "--model.step=8")
     result = workspace.run(*words)

@@ -510,6 +510,12 @@ TAKEN = {
     "a list of numbers": {**NEEDED, "either": [1, 2]},
     "a list of the second": {**NEEDED, "either": [{"class_path": "own.Part", "init_args": {"p": 1}}]},
 }
+CHOSEN: tuple[dict[str, str | None], ...] = (
+    {"backbone": "small_cnn", "weights": "net.pth"},
+    {"backbone": "timm/resnet18", "weights": None},
+    {"backbone": "resnet18", "weights": "default"},
+)
+"""Choices and a file of `ImageClassifier`."""
 WRONG = {
     "parts": [{"class_path": "own.Part", "init_args": {"q": 3}}],
     "h": "x",
@@ -530,7 +536,13 @@ def told_of_right(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dic
         config = {"model": {"class_path": "own.Own", "init_args": arguments}}
         (folder / f"{number}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
         files[name] = ("-c", f"{number}.yaml")
+    (folder / "net.pth").touch()
+    for number, arguments in enumerate(CHOSEN):
+        chosen = {"model": {"class_path": "ImageClassifier", "init_args": arguments}, "data": "DrawnFlowers"}
+        (folder / f"chosen{number}.yaml").write_text(yaml.safe_dump(chosen), encoding="utf-8")
+        files[f"chosen {number}"] = ("-c", f"chosen{number}.yaml")
     commands = {name: Command(("check", *words), folder, hooks) for name, words in files.items()}
+    commands["test"] = Command(("check", "test", *files["chosen 0"], "--model.weights=nope.pth"), folder)
     full = {
         f"full {file}": replace(commands[str(file)], words=(*commands[str(file)].words, "--full")) for file in KNOWN
     }
@@ -570,6 +582,11 @@ def test_no_shipped_layer_has_a_mistake(file: Path, told_of_right: dict[str, Tol
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_nothing_is_told_of_arguments_that_jsonargparse_takes(name: str, told_of_right: dict[str, Told]) -> None:
+    assert (told_of_right[name].code, told_of_right[name].err) == (0, "")
+
+
+@pytest.mark.parametrize("name", [*(f"chosen {number}" for number in range(len(CHOSEN))), "test"])
+def test_choices_and_files_that_a_class_names_are_right(name: str, told_of_right: dict[str, Told]) -> None:
     assert (told_of_right[name].code, told_of_right[name].err) == (0, "")
 
 
