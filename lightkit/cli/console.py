@@ -168,15 +168,16 @@ _TRACEBACKS = _Tracebacks()
 def format_traceback(error: BaseException) -> str:
     """Format the traceback of an error, without the secrets of the config that has been read by now.
 
-    Where the user's own code is in it, only that is shown, unless the command has ``--traceback``.
+    Where the user's own code is in it, only that is shown, unless the command has ``--traceback``. Notes come first, so
+    that the last line is the error, which messages and launchers read there.
     """
     found = traceback.TracebackException.from_exception(error)
     is_own = os.environ.get(FULL_TRACEBACK) is None and _keep_own_frames(found)
-    text = "".join(found.format())
-    if sys.version_info < (3, 11):
-        text += "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
-    hint = "The frames are those of your code; --traceback shows those of the libraries too.\n" if is_own else ""
-    return _TRACEBACKS.mask(text + hint)
+    notes = [*getattr(error, "__notes__", ())]
+    if is_own:
+        notes.append("The frames are those of your code; --traceback shows those of the libraries too.")
+    vars(found)["__notes__"] = None  # Python 3.10 formats none
+    return _TRACEBACKS.mask("".join([*(f"{note}\n" for note in notes), *found.format()]))
 
 
 def _keep_own_frames(error: traceback.TracebackException) -> bool:
