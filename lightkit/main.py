@@ -91,7 +91,7 @@ commands:
   --quiet            print warnings and errors only
   --output json      print the run's events, one JSON object a line
   --print_config     print the resolved config and stop
-  --traceback        after an error in your code, show the frames of the libraries too
+  --traceback        after an error in your code, show the libraries' frames too
   --version          print the version and stop
   --help             print this, or after a command the keys that it takes
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightkit.cli.config_loader import NAMED_CLASSES
 from lightkit.config import KeyPath, near
+from lightkit.config.display import RedactedConfig, format_inline, format_origin, origin_fields
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import Leaf, MappingNode, Node
 from lightkit.errors import ConfigError
-
-__all__ = ["HARDWARE_KEYS", "Argument", "describe_import", "find_argument", "list_class_names", "list_keys"]
 
 HARDWARE_KEYS = {
     "kind": "auto, cpu, gpu, mps or tpu; default: auto, the best that the machine has",
@@ -169,3 +168,44 @@ def list_class_names(section: str) -> Iterator[tuple[str, str]]:
             short = path.rpartition(".")[2]
             is_unique = schema.path_of(short, bases) == path and not schema.namesakes(short, bases)
             yield short if is_unique else path, description["says"]
+
+
+@dataclass(frozen=True)
+class PlacedValue:
+    """A printable value without secrets, and the place that set it.
+
+    Args:
+        value: The value.
+        place: The place for people, on one line; empty where nothing sets the value.
+        set_by: The place for programs.
+    """
+
+    value: Any
+    place: str = ""
+    set_by: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of_node(cls, config: RedactedConfig, node: Node, path: KeyPath | None = None) -> PlacedValue:
+        """Return the value at a path of a config; without a path one that was replaced, as it was written."""
+        value = config.replaced(node) if path is None else config.value(node, path)
+        fields = origin_fields(node.origin).items()
+        set_by = {name: config.masked(field) if isinstance(field, str) else field for name, field in fields}
+        return cls(value, config.masked(format_origin(node.origin)), set_by)
+
+    @classmethod
+    def of_default(cls, argument: Argument) -> PlacedValue | None:
+        """Return the default of an argument; None where it has none."""
+        if "default" not in argument.description:
+            return None
+        return cls(argument.default, f"default of {argument.owner}", {"kind": "signature", "name": argument.owner})
+
+    def fields(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"value": self.value, **({} if self.set_by is None else {"set_by": self.set_by})}
+
+    @staticmethod
+    def format_column(values: Sequence[PlacedValue], *, longest: int) -> list[str]:
+        """Write values on a line each, with their places in a column."""
+        texts = [format_inline(each.value, longest=longest) for each in values]
+        width = max((len(text) for text in texts if len(text) <= longest // 2), default=0)
+        return [f"{text:<{width}}  {each.place}".rstrip() for text, each in zip(texts, values, strict=True)]

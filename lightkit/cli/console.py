@@ -11,23 +11,14 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import Any, Literal, TextIO
 
-from lightkit.config.display import RedactedConfig, format_inline, format_origin, origin_fields
-from lightkit.config.origins import KeyPath
-from lightkit.config.tree import Node
 from lightkit.errors import ConfigError, OutputLost
-
-if TYPE_CHECKING:
-    from lightkit.cli.argument_lookup import Argument
-
 
 __all__ = [
     "OutputMode",
-    "PlacedValue",
     "choose_output_mode",
     "configure_console",
     "discard_output",
@@ -256,47 +247,6 @@ def _output_errors() -> Iterator[None]:
         raise
     except OSError as error:
         raise OutputLost(f"standard output cannot be written: {error.strerror}") from error
-
-
-@dataclass(frozen=True)
-class PlacedValue:
-    """A printable value without secrets, and the place that set it.
-
-    Args:
-        value: The value.
-        place: The place for people, on one line; empty where nothing sets the value.
-        set_by: The place for programs.
-    """
-
-    value: Any
-    place: str = ""
-    set_by: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of_node(cls, config: RedactedConfig, node: Node, path: KeyPath | None = None) -> PlacedValue:
-        """Return the value at a path of a config; without a path one that was replaced, as it was written."""
-        value = config.replaced(node) if path is None else config.value(node, path)
-        fields = origin_fields(node.origin).items()
-        set_by = {name: config.masked(field) if isinstance(field, str) else field for name, field in fields}
-        return cls(value, config.masked(format_origin(node.origin)), set_by)
-
-    @classmethod
-    def of_default(cls, argument: Argument) -> PlacedValue | None:
-        """Return the default of an argument; None where it has none."""
-        if "default" not in argument.description:
-            return None
-        return cls(argument.default, f"default of {argument.owner}", {"kind": "signature", "name": argument.owner})
-
-    def fields(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"value": self.value, **({} if self.set_by is None else {"set_by": self.set_by})}
-
-    @staticmethod
-    def format_column(values: Sequence[PlacedValue], *, longest: int) -> list[str]:
-        """Write values on a line each, with their places in a column."""
-        texts = [format_inline(each.value, longest=longest) for each in values]
-        width = max((len(text) for text in texts if len(text) <= longest // 2), default=0)
-        return [f"{text:<{width}}  {each.place}".rstrip() for text, each in zip(texts, values, strict=True)]
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> str:

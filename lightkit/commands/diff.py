@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.argument_lookup import find_argument
+from lightkit.cli.argument_lookup import PlacedValue, find_argument
 from lightkit.cli.command_line import parse_options
 from lightkit.cli.config_loader import load_config
-from lightkit.cli.console import PlacedValue
 from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, resolve_hardware
 from lightkit.config.display import RedactedConfig, iterate_leaves
 from lightkit.config.loader import collect_errors

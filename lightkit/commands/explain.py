@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from lightkit.cli.argument_lookup import Argument, find_argument, list_keys
+from lightkit.cli.argument_lookup import Argument, PlacedValue, find_argument, list_keys
 from lightkit.cli.config_loader import STAGES, LoadedConfig, limit_to_this_machine, load_config
-from lightkit.cli.console import PlacedValue
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, near, resolve_hardware, split_arguments
 from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS
 from lightkit.config.display import RedactedConfig, format_annotated, format_inline

@@ -131,14 +131,14 @@ def test_a_bar_never_wraps_and_leaves_the_screen_to_the_closing_block(room: Work
     assert "━" not in seen
     assert "it/s" not in seen
     assert re.search(rf"\nnext  lightkit test --run runs/w{width}/\S+\Z", seen)
-    assert re.findall(r"^ +(\d/2) ", seen, re.MULTILINE) == ["1/2", "2/2"]
+    assert re.findall(r"^ +(\d \(\d of 2\)) ", seen, re.MULTILINE) == ["0 (1 of 2)", "1 (2 of 2)"]
 
 
 def test_the_bar_shows_the_time_left_for_all_epochs(room: Workspace) -> None:
     written, _ = look(room, 110, "fit", "-c", "small.yaml", "--run.name=left", "--trainer.max_epochs=3")
-    left = re.findall(r"epoch (\d)/3 .* (\d+):(\d\d):(\d\d) left", written)
+    left = re.findall(r"epoch (\d) \(\d of 3\) .* (\d+):(\d\d):(\d\d) left", written)
     assert left
-    assert left[-1] == ("3", "0", "00", "00")
+    assert left[-1] == ("2", "0", "00", "00")
 
 
 @pytest.mark.parametrize("stage", ["test", "validate"])
