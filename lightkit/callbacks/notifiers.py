@@ -137,7 +137,9 @@ def last_lines(error: BaseException, mask: Callable[[str], str] = str) -> str:
     """
     if isinstance(error, LightkitError):
         return "\n".join(mask(str(error)).rstrip().splitlines()[:_MAX_LINES])[:_MAX_CHARACTERS]
-    lines = mask("".join(traceback.format_exception(error))).rstrip().splitlines()
+    found = traceback.TracebackException.from_exception(error)
+    vars(found)["__notes__"] = None  # where it was and how to resume, which a message has apart
+    lines = mask("".join(found.format())).rstrip().splitlines()
     return "\n".join(lines[-_MAX_LINES:])[-_MAX_CHARACTERS:]
 
 

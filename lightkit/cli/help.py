@@ -63,7 +63,7 @@ _KEYS = {
     "optimizer, lr_scheduler": "a class: --optimizer=SGD --optimizer.lr=0.1",
     "run.name=null": "name of the job; null: the first file's name",
     "run.root=runs": "folder of all runs",
-    "run.resume=auto": "auto, never, latest, or a run's folder to go on in",
+    "run.resume=auto": "auto, never, latest, or the folder of a run",
     "seed_everything=true": "seed of all random numbers; true: any",
     "ckpt_path=null": "checkpoint to start from: path, last or best",
 }

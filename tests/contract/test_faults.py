@@ -135,7 +135,7 @@ def test_a_promised_checkpoint_that_is_not_there_at_the_end_fails_the_fit(own: b
     workspace.write("lost.yaml", {**layer, "run": {"name": "small"}})
     result = workspace.run("fit", "-c", "small.yaml", "-c", "lost.yaml")
     assert_failed(result)
-    assert re.search(r"elsewhere/\S+\.ckpt" if own else r"last\.ckpt", result.err)
+    assert re.search(r"elsewhere/\S+\.ckpt" if own else r"resume\.ckpt", result.err)
 
 
 def test_a_callback_finds_the_checkpoint_the_row_and_the_event_of_the_epoch_before(workspace: Workspace) -> None:

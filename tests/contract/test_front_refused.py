@@ -28,7 +28,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["--trainer.accelerator=gpu"],
         r"trainer\.accelerator: .*no GPU.*\n  --> --trainer\.accelerator=gpu",
     ),
-    "a package that is not installed": (["--trainer.logger=NeptuneLogger"], r".*neptune"),
+    "a package that is not installed": (["--trainer.precision=transformer-engine"], r".*transformer_engine"),
 }
 
 
