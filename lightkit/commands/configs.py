@@ -10,17 +10,17 @@ from lightkit.cli.console import format_table
 from lightkit.config.packaged import PREFIX, find_config, packaged_configs
 from lightkit.errors import ConfigError
 
-_HELP = """\
+HELP = """\
 usage: lightkit configs
        lightkit configs show NAME
-       lightkit configs copy NAME [-o FILE] [--force]
+       lightkit configs copy NAME [--output FILE] [--force]
 
 List the configs that come with lightkit, print one, or copy one to change it. A config names them in `extends`, a
 command after `-c`.
 
-  NAME      such as accelerator/ddp
-  -o FILE   where the copy goes; default: the name in this folder, such as ddp.yaml
-  --force   replace a file that exists
+  NAME           such as accelerator/ddp
+  --output FILE  where the copy goes; default: the name in this folder, such as ddp.yaml
+  --force        replace a file that exists
 
 lightkit fit -c lightkit:flowers -c lightkit:accelerator/ddp
 """
@@ -32,28 +32,25 @@ def configs(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: If the arguments are wrong, or the copy's file exists.
     """
-    if {"-h", "--help"} & {*arguments}:
-        print(_HELP, end="")
-        return 0
-    line = parse_command_line("configs", arguments, usage=_HELP, own={"-o": "value", "--force": "switch"})
+    line = parse_command_line("configs", arguments, usage=HELP, own={"--output": "value", "--force": "switch"})
     if not line.positionals:
         rows = [(f"{PREFIX}{name}", _first_comment(file)) for name, file in packaged_configs().items()]
         print(format_table(("config", "content"), rows))
         return 0
     action, *names = line.positionals
     if action not in ("show", "copy") or len(names) != 1:
-        raise ConfigError(f"configs: expected `show NAME` or `copy NAME`, got {' '.join(line.positionals)!r}\n{_HELP}")
+        raise ConfigError(f"configs: expected `show NAME` or `copy NAME`, got {' '.join(line.positionals)!r}\n{HELP}")
     source = find_config(f"{PREFIX}{names[0].removeprefix(PREFIX)}")
     text = source.read_text(encoding="utf-8")
     if action == "show":
         print(text, end="")
         return 0
-    target = Path(line.options.get("-o", source.name))
+    target = Path(line.options.get("--output", source.name))
     try:
         with target.open("w" if "--force" in line.options else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ConfigError(f"{target} exists; -o FILE names another file, --force replaces it") from None
+        raise ConfigError(f"{target} exists; --output FILE names another file, --force replaces it") from None
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}") from None
     print(f"wrote {target}")

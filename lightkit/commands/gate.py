@@ -19,7 +19,7 @@ from lightkit.runs.files import finite
 __all__ = ["gate"]
 
 _USAGE = "usage: lightkit gate RUN [--baseline MODEL] [-c FILE]... [--gate.KEY=value]..."
-_HELP = f"""\
+HELP = f"""\
 {_USAGE}
 
 Judge a run's best checkpoint by the config's `gate` block: its thresholds, those of single classes, the model that it
@@ -74,9 +74,6 @@ def gate(words: list[str]) -> int:
         GateFailed: If the run is not good enough.
         ServerAway: If MLflow does not answer.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
     line = parse_command_line("gate", words, usage=_USAGE, own=_OWN, config=RUN_OPTIONS)
     run, options = get_run_argument("gate", line, _USAGE), line.options
     baseline = [f"--gate.baseline={options['--baseline']}"] if "--baseline" in options else []

@@ -14,7 +14,7 @@ from lightkit.registry.store import address_of_root, check_model, open_registry
 __all__ = ["history"]
 
 _USAGE = "usage: lightkit history NAME [--json]"
-_HELP = f"""\
+HELP = f"""\
 {_USAGE}
 
 Print the promotion log of a registered model, oldest first: when, what, from which version to which, by whom, with
@@ -42,9 +42,6 @@ def history(words: list[str]) -> int:
         ConfigError: If the arguments are wrong, or there is no such model.
         ServerAway: If MLflow does not answer.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
     line = parse_command_line("history", words, usage=_USAGE, own=_OPTIONS)
     name = line.get_positional("history", "the name of a registered model", _USAGE)
     address = address_of_root(line.options.get("--tracking-uri"), Path(line.options.get("--root", "runs")))

@@ -20,7 +20,7 @@ from lightkit.config.origins import near_files, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.reading import IMAGE_SUFFIXES
 
-_HELP = """\
+HELP = """\
 usage: lightkit init [--template NAME]
        lightkit init --data FOLDER
 
@@ -72,13 +72,10 @@ def init(arguments: Sequence[str]) -> int:
         ConfigError: If the arguments are wrong, or a file exists.
         DataError: If the folder holds no images in classes.
     """
-    if {"-h", "--help"} & {*arguments}:
-        print(_HELP, end="")
-        return 0
-    line = parse_command_line("init", arguments, usage=_HELP, own={"--template": "value", "--data": "value"})
+    line = parse_command_line("init", arguments, usage=HELP, own={"--template": "value", "--data": "value"})
     if line.positionals or {*line.options} == {"--template", "--data"}:
         wrong = " ".join(line.positionals) or "--template with --data"
-        raise ConfigError(f"init: unexpected {wrong!r}\n{_HELP}")
+        raise ConfigError(f"init: unexpected {wrong!r}\n{HELP}")
     if "--data" in line.options:
         folder = Path(line.options["--data"])
         name = f"{folder.absolute().name}.yaml"

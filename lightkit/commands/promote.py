@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 _USAGE = "usage: lightkit promote RUN [--name NAME] [--alias champion] [--reason TEXT] [--force]"
-_HELP = f"""\
+HELP = f"""\
 {_USAGE}
 
 Let an alias of MLflow's registry, the champion, point to a run's model. The run must have passed its gate with this
@@ -99,9 +99,6 @@ def promote(words: list[str]) -> int:
         RunLocked: If another process promotes.
         ServerAway: If MLflow does not answer.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
     line = parse_command_line("promote", words, usage=_USAGE, own=_OWN, config=RUN_OPTIONS)
     junit = Path(line.options["--junit"]) if line.options.get("--junit") else None
     began = time.monotonic()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _USAGE = "usage: lightkit register --run RUN|latest --name NAME [--alias ALIAS]... [--key=value]..."
-_HELP = f"""\
+HELP = f"""\
 {_USAGE}
 
 Put a run's model into MLflow's registry as a new version, with its exports, and with tags that lead back to the run:
@@ -64,7 +64,7 @@ def register(words: list[str]) -> int:
         ServerAway: If MLflow does not answer.
     """
     if {"-h", "--help"} & {*words}:
-        print(_HELP + _NEXT, end="")
+        print(HELP + _NEXT, end="")
         return 0
     line = parse_command_line(
         "register", words, usage=_USAGE, own=_OWN, config={**RUN_OPTIONS, "--input-shape": "value"}

@@ -55,7 +55,7 @@ from lightkit.runs.signals import SignalWatch, kill_children
 __all__ = ["CommandRunner", "Retrain", "RetrainOptions", "StageResult", "retrain"]
 
 _USAGE = "usage: lightkit retrain -c FILE... [--deadline WHEN] [--skip STAGE]... [--key=value]... [key=value]..."
-_HELP = f"""\
+HELP = f"""\
 {_USAGE}
 
 Fit, test, export, gate and promote, as a schedule does at night. -c and keys are those of lightkit fit. Each stage is a
@@ -147,9 +147,6 @@ def retrain(words: list[str]) -> int:
         OutOfTime: If the deadline leaves no time for the next stage.
         RunLocked: If another process runs the job.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
     options, fit_words = _parse(words)
     notifier = CommandNotifier("fit", fit_words)
     with junit_on_failure(options.junit, "lightkit retrain", "retrain"):

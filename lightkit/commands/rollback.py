@@ -24,7 +24,7 @@ from lightkit.registry.store import address_of_root, check_alias, check_model, l
 __all__ = ["rollback"]
 
 _USAGE = "usage: lightkit rollback NAME [--to VERSION] [--reason TEXT] [--alias champion]"
-_HELP = f"""\
+HELP = f"""\
 {_USAGE}
 
 Let the champion be the version before, by the promotion log. Twice goes back two: a version that was rolled back from
@@ -63,9 +63,6 @@ def rollback(words: list[str]) -> int:
         RunLocked: If another process promotes.
         ServerAway: If MLflow does not answer.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
     line = parse_command_line("rollback", words, usage=_USAGE, own=_OWN)
     name = line.get_positional("rollback", "the name of a registered model", _USAGE)
     options = line.options

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 _USAGE = "usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget S] [--json]"
-_HELP = f"""\
+HELP = f"""\
 {_USAGE} [--key=value]...
 
 Measure how the config's model trains fastest on this machine, in short fits of the real model on real batches, and
@@ -96,9 +96,6 @@ def tune(words: list[str]) -> int:
     Raises:
         LightkitError: If the arguments, the config or the data are wrong.
     """
-    if {"-h", "--help"} & {*words}:
-        print(_HELP, end="")
-        return 0
     for option in (word.partition("=")[0] for word in words):
         if option in _OF_OTHERS:
             raise ConfigError(f"tune: {option} is no option of it; {_OF_OTHERS[option]}\n{_USAGE}")

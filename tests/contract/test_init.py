@@ -49,6 +49,8 @@ def test_configs_are_listed_each_with_what_it_is(workspace: Workspace) -> None:
 def test_a_config_is_shown_and_copied_but_replaces_no_file(workspace: Workspace) -> None:
     text = (ROOT / "configs" / "accelerator" / "ddp.yaml").read_text(encoding="utf-8")
     assert workspace.run("configs", "show", "accelerator/ddp").ok().out == text
+    workspace.run("configs", "copy", "accelerator/ddp", "-o", "mine.yaml").ok()
+    assert (workspace.folder / "mine.yaml").read_text(encoding="utf-8") == text
     workspace.run("configs", "copy", "accelerator/ddp").ok()
     assert (workspace.folder / "ddp.yaml").read_text(encoding="utf-8") == text
     refused = workspace.run("configs", "copy", "accelerator/ddp")

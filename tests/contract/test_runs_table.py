@@ -271,3 +271,25 @@ def test_a_run_that_was_promoted_in_a_registry_that_is_not_asked_is_kept(promote
         shutil.rmtree(path) if path.is_dir() else path.rename(tmp_path / path.name)
     promoted.run("gc", "--keep-last=0")
     assert left(promoted)[:1] == [1]
+
+
+@pytest.mark.parametrize("option", ["--root", "--run.root"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["runs"],
+        ["gc", "--keep-last", "1"],
+        ["history", "n"],
+        ["rollback", "n"],
+        ["gate", "latest"],
+        ["promote", "latest"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_folder_of_the_runs_has_the_same_options_in_each_command(
+    words: list[str], option: str, workspace: Workspace
+) -> None:
+    failed = workspace.run(*words, option, "elsewhere")
+    assert failed.code == 2
+    assert "elsewhere" in failed.err
+    assert "unexpected" not in failed.err
