@@ -7,6 +7,7 @@ MY_EXPORTS = '''\
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -161,7 +162,7 @@ class WaitingShades(Shades):
 
     def predict_step(self, batch, batch_idx):
         if batch_idx == 1:
-            Path("held").touch()
+            threading.Timer(0.2, Path("held").touch).start()  # in the middle of the sleep
             time.sleep(3600)
         return self(batch).softmax(1)
 

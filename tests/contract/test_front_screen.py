@@ -201,7 +201,7 @@ def test_a_defect_is_code_1_with_a_traceback_and_on_record(
     assert answer.code == 1
     assert "Traceback (most recent call last):" in answer.err
     assert re.search(
-        rf"my_project\.py\", line \d+(.|\n)*{re.escape(error)}\n(This was .*\n)?(The .*\n){{1,2}}\Z", answer.err
+        rf"(The .*\n){{1,2}}Traceback(.|\n)*my_project\.py\", line \d+(.|\n)*{re.escape(error)}\n\Z", answer.err
     )
     assert "site-packages" not in answer.err
     run = run_of(room, name.replace(" ", "_"))

@@ -147,7 +147,7 @@ def test_a_rank_that_raises_ends_all_with_its_traceback_first(name: str, workspa
     assert result.code == 1, result.err
     before, traceback, _ = result.err.partition("Traceback")
     assert traceback
-    assert re.search(r"rank 1 \(process \d+.*\n+$", before)
+    assert re.search(r"rank 1 \(process \d+.*:\n(This was .*\n)?(The .*\n)*$", before)
     assert result.err.count("Traceback") == 1
     assert "ValueError: this rank is out of stock" in result.err
     assert read_json(workspace.only_run / "summary.json")["status"] == "failed"
