@@ -186,7 +186,8 @@ def _spell_options(words: list[str], help_text: str) -> list[str]:
     names = {"-o": "--output", **({"--run.root": "--root"} if "  --root " in help_text else {"--root": "--run.root"})}
     parts = [word.partition("=") for word in words]
     words = [f"{names.get(option, option)}{equals}{value}" for option, equals, value in parts]
-    if "  --json " in help_text and ("--output=json" in words or "--output" in words):  # the form of other commands
+    takes_json = "  --json " in help_text and "  --output " not in help_text
+    if takes_json and ("--output=json" in words or "--output" in words):  # the form of other commands
         words = ["--json" if word in ("--output=json", "--output") else word for word in words if word != "json"]
     return words
 
