@@ -30,13 +30,13 @@ command does the same before it begins. Where lightkit's schema describes every 
 imported and the answer comes at once. Other classes, such as your own, are imported, and torch with them: seconds.
 
   STAGE          the stage that the config is for: fit (the default), validate, test, predict; with --run RUN too
-  --full         import all classes and let jsonargparse parse the config, whatever the schema describes
+  --full         import all classes and let jsonargparse parse the config too
   --deep         also build everything on one CPU and run the first batch of training, validation and test (of the
                  stage, where it is another) from the config's data; find metrics that are monitored, or judged by the
                  gate, and never logged; and compare what checkpoints and the batch take with the disk and the memory
                  that are free
   --no-hardware  do not ask whether this machine has the devices of the config
-  --for gpu=N    check for a machine with N GPUs, whatever this one has
+  --for gpu=N    check for a machine with N GPUs in place of this one
   --trust        let checkpoints and weights run code as they load
   --output json  print what a deep check has seen as one JSON object
   --junit FILE   write each mistake as a test case of JUnit, which CI systems read

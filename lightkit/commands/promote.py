@@ -59,7 +59,7 @@ once it is done. If the command is killed in between, the same command writes wh
   --name NAME         of the registered model; default: gate.name, else the run's name
   --alias ALIAS       the alias that moves; default: champion
   --reason TEXT       for the log
-  --force             promote what has not passed or was rolled back, which the log tells
+  --force             promote a run that has not passed or was rolled back; the log records it
   --tracking-uri URI  where MLflow is; default: where the training was tracked, else mlflow.db in the run root
   --ckpt_path CKPT    best, last or a file; default: best
   --json              print what was done as one JSON object
@@ -70,7 +70,7 @@ once it is done. If the command is killed in between, the same command writes wh
 
 `lightkit history NAME` prints the log, and `lightkit rollback NAME` goes back.
 Exit code 0: it is the champion; 2: wrong arguments, or MLflow refuses; 4: not good enough; 5: the model cannot be
-written so that it answers as before; 75: MLflow does not answer, or somebody else promotes, try again later.
+written so that it answers as before; 75: MLflow does not answer, or another process promotes; try again later.
 
 lightkit promote latest --name flowers --reason "retrained on the photos of November"
 """

@@ -39,8 +39,8 @@ is not come back to, and is promoted again by --force alone. One that was delete
   --json              print what was done as one JSON object
   --quiet             print warnings and errors only
 
-Exit code 0: done; 2: wrong arguments, or there is no version to go back to; 75: MLflow does not answer, or somebody
-else promotes, try again later.
+Exit code 0: done; 2: wrong arguments, or there is no version to go back to; 75: MLflow does not answer, or another
+process promotes; try again later.
 
 lightkit rollback flowers --reason "roses are taken for tulips"
 """

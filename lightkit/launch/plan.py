@@ -50,10 +50,10 @@ class LaunchSettings:
             wrong one.
         timeout_s: Seconds in which all processes must have arrived.
         stall_timeout_s: With several processes the most that `watchdog` lets one of them wait without a finished
-            batch, in seconds, whatever the steps take; 0 waits for ever.
+            batch, in seconds, however long its steps are; 0 waits for ever.
         all_ranks: Show what the other processes write too, each line after its rank.
         threads: Threads of each process. `null`: the cores of a machine shared out among its processes; one on a
-            cluster of Spark or Ray, where nobody knows how many share a machine.
+            cluster of Spark or Ray, where the number of ranks on a machine is unknown.
         slurm: Options of `sbatch`, such as `{partition: gpu, time: "2:00:00"}`.
     """
 
