@@ -1,0 +1,1 @@
+"""Reports of runs, made from the files of their folders alone. No torch."""

@@ -1,0 +1,200 @@
+"""Predictions for the samples of a split: a Parquet file in the run folder, and the counts that are made of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightkit.errors import DataError
+from lightkit.runs.files import aside_of
+
+Split = Literal["test", "validation"]
+_METADATA = b"lightkit"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of a classifier, or of a regressor with one output, in the order of the samples in the split.
+
+    Args:
+        split: Split of the samples.
+        index: int64 ``(samples,)``, position in the split; each occurs once.
+        paths: ``(samples,)`` names of files or table rows; None where the data has no name for a sample.
+        target: ``(samples,)``: int64 positions of the labels in ``class_names``; float32 of a regressor.
+        prediction: Likewise, of what was predicted.
+        probability: float32 ``(samples,)`` of the predicted class; empty for a regressor.
+        label_probability: Likewise, of the label.
+        class_names: In the order of the labels; empty for a regressor.
+        fingerprint: Of the data, as in the run's manifest.
+        sha256: Of the checkpoint; None for weights that are in no file.
+        epoch: Of the weights, from 0; None where it is unknown.
+    """
+
+    split: Split
+    index: NDArray[np.int64]
+    paths: list[str | None]
+    target: NDArray[Any]
+    prediction: NDArray[Any]
+    probability: NDArray[np.float32]
+    label_probability: NDArray[np.float32]
+    class_names: tuple[str, ...] = ()
+    fingerprint: str | None = None
+    sha256: str | None = None
+    epoch: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether targets are positions in ``class_names``."""
+        return bool(self.class_names)
+
+    @property
+    def is_correct(self) -> NDArray[np.bool_]:
+        """Bool ``(samples,)``: whether the label was predicted."""
+        correct: NDArray[np.bool_] = self.prediction == self.target
+        return correct
+
+
+def predictions_path(folder: Path, split: Split) -> Path:
+    """Return the file of a split's predictions in a run folder."""
+    return folder / f"{split}_predictions.parquet"
+
+
+def thumbnail_path(folder: Path, split: Split, index: int) -> Path:
+    """Return the file of a sample's thumbnail in a run folder."""
+    return folder / "thumbnails" / f"{split}-{index}.jpg"
+
+
+def write_predictions(path: Path, predictions: Predictions) -> None:
+    """Replace a file of predictions as a whole."""
+    import pyarrow as pa  # 0.1 s, which a fit needs at its end alone
+    from pyarrow import parquet
+
+    columns: dict[str, Any] = {
+        "index": pa.array(predictions.index, pa.int64()),
+        "path": pa.array(predictions.paths, pa.string()),
+    }
+    if predictions.is_classifier:
+        for name, labels in (("label", predictions.target), ("predicted", predictions.prediction)):
+            names = pa.array(predictions.class_names, pa.string())
+            columns[name] = pa.DictionaryArray.from_arrays(pa.array(labels, pa.int32()), names).cast(pa.string())
+        columns["probability"] = pa.array(predictions.probability, pa.float32())
+        columns["label_probability"] = pa.array(predictions.label_probability, pa.float32())
+    else:
+        columns["target"] = pa.array(predictions.target, pa.float32())
+        columns["prediction"] = pa.array(predictions.prediction, pa.float32())
+    about = {
+        "schema": _SCHEMA,
+        "split": predictions.split,
+        "class_names": list(predictions.class_names),
+        "fingerprint": predictions.fingerprint,
+        "sha256": predictions.sha256,
+        "epoch": predictions.epoch,
+    }
+    table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about)})
+    aside = aside_of(path)
+    try:
+        parquet.write_table(table, aside)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def read_predictions(path: Path) -> Predictions:
+    """Read a file of predictions.
+
+    Raises:
+        DataError: If it is missing, torn, or of another schema.
+    """
+    import pyarrow as pa  # 0.1 s
+    import pyarrow.compute as pc
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(path, partitioning=None)
+        about = json.loads((table.schema.metadata or {})[_METADATA])
+        if about["schema"] != _SCHEMA:
+            raise DataError(f"{path}: it is of schema {about['schema']}; this version reads schema {_SCHEMA}.")
+        names = about["class_names"]
+        known = pa.array(names, pa.string())
+        targets, predicted, probability, label_probability = (
+            (table[name] if name in table.column_names else pa.chunked_array([], pa.float32()))
+            for name in (
+                "label" if names else "target",
+                "predicted" if names else "prediction",
+                "probability",
+                "label_probability",
+            )
+        )
+        if names:
+            targets, predicted = (pc.index_in(each, value_set=known).cast(pa.int64()) for each in (targets, predicted))
+        if len(targets) != len(table) or targets.null_count or predicted.null_count:
+            raise DataError(f"{path}: it has samples without a label or a prediction that its class_names list.")
+        return Predictions(
+            split=about["split"],
+            index=table["index"].to_numpy(),
+            paths=table["path"].to_pylist(),
+            target=targets.to_numpy(),
+            prediction=predicted.to_numpy(),
+            probability=probability.to_numpy(),
+            label_probability=label_probability.to_numpy(),
+            class_names=tuple(names),
+            fingerprint=about["fingerprint"],
+            sha256=about["sha256"],
+            epoch=about["epoch"],
+        )
+    except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{path}: no predictions can be read: {type(error).__name__}: {error}") from error
+
+
+def confusion_counts(predictions: Predictions) -> NDArray[np.int64]:
+    """Count how often each class (row) was predicted as each class (column): int64 ``(classes, classes)``."""
+    num = len(predictions.class_names)
+    cells = predictions.target * num + predictions.prediction
+    return np.bincount(cells, minlength=num * num).reshape(num, num)
+
+
+class ClassScores(NamedTuple):
+    """Scores of each class, arrays ``(classes,)``: 0 where the denominator is 0, as scikit-learn and torchmetrics."""
+
+    precision: NDArray[np.float64]
+    recall: NDArray[np.float64]
+    f1: NDArray[np.float64]
+    support: NDArray[np.int64]
+
+
+def class_scores(counts: NDArray[np.int64]) -> ClassScores:
+    """Compute precision, recall, F1 and the number of samples of each class from `confusion_counts`."""
+    hits, support, predicted = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
+    return ClassScores(
+        precision=hits / np.maximum(predicted, 1),
+        recall=hits / np.maximum(support, 1),
+        f1=2 * hits / np.maximum(predicted + support, 1),
+        support=support,
+    )
+
+
+def worst_mistakes(predictions: Predictions, num: int) -> NDArray[np.int64]:
+    """Choose the wrong predictions of least ``label_probability``, or a regressor's largest errors, the worst first.
+
+    Returns:
+        At most ``num`` positions in the arrays of ``predictions``.
+    """
+    if not predictions.is_classifier:
+        errors = np.nan_to_num(np.abs(predictions.prediction - predictions.target), nan=np.inf)
+        return np.argsort(-errors, kind="stable")[:num]
+    wrong = np.flatnonzero(~predictions.is_correct)
+    return wrong[np.argsort(predictions.label_probability[wrong], kind="stable")[:num]]
+
+
+def least_certain(predictions: Predictions, num: int) -> NDArray[np.int64]:
+    """Choose a classifier's samples of least ``probability``: at most ``num`` positions in the arrays."""
+    return np.argsort(predictions.probability, kind="stable")[:num]

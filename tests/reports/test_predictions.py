@@ -1,0 +1,97 @@
+"""Predictions of a split: the file comes back as it was written, and the counts are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from lightkit.errors import DataError
+from lightkit.reports.predictions import (
+    Predictions,
+    class_scores,
+    confusion_counts,
+    least_certain,
+    read_predictions,
+    worst_mistakes,
+    write_predictions,
+)
+
+
+def of_classifier() -> Predictions:
+    return Predictions(
+        split="test",
+        index=np.arange(5),
+        paths=["a.jpg", None, "c.jpg", "ü.jpg", "e.jpg"],
+        target=np.array([0, 0, 1, 1, 3]),
+        prediction=np.array([0, 1, 1, 0, 3]),
+        probability=np.array([0.9, 0.6, 0.4, 0.99, 0.5], np.float32),
+        label_probability=np.array([0.9, 0.3, 0.4, 0.01, 0.5], np.float32),
+        class_names=("<b>", "never seen", "nor this", "d"),
+        fingerprint="f",
+        sha256="s",
+        epoch=3,
+    )
+
+
+def of_regressor() -> Predictions:
+    none = np.empty(0, np.float32)
+    target, prediction = np.array([1.5, -2], np.float32), np.array([1.25, np.nan], np.float32)
+    return Predictions("validation", np.array([0, 4]), [None, None], target, prediction, none, none)
+
+
+@pytest.mark.parametrize("make", [of_classifier, of_regressor], ids=["classifier", "regressor"])
+def test_a_file_is_read_as_it_was_written(make: object, tmp_path: Path) -> None:
+    assert callable(make)
+    written: Predictions = make()
+    write_predictions(tmp_path / "p.parquet", written)
+    read = read_predictions(tmp_path / "p.parquet")
+    for name, value in vars(written).items():
+        assert_array_equal(getattr(read, name), value, err_msg=name)
+        if isinstance(value, np.ndarray):
+            assert getattr(read, name).dtype == value.dtype
+    assert [each.name for each in tmp_path.iterdir()] == ["p.parquet"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 torn"], ids=["missing", "empty", "torn"])
+def test_a_file_that_cannot_be_read_is_an_error_with_its_name(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "p.parquet").write_bytes(content)
+    with pytest.raises(DataError, match=r"p\.parquet: no predictions can be read"):
+        read_predictions(tmp_path / "p.parquet")
+
+
+def test_another_table_is_an_error(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"index": [1]}), tmp_path / "p.parquet")
+    with pytest.raises(DataError, match="no predictions can be read"):
+        read_predictions(tmp_path / "p.parquet")
+
+
+def test_counts_have_labels_in_rows_and_predictions_in_columns() -> None:
+    counts = confusion_counts(of_classifier())
+    assert_array_equal(counts, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]])
+
+
+def test_scores_of_each_class_are_those_of_scikit_learn() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    made = np.random.default_rng(7)
+    target, prediction = made.integers(0, 9, 500), made.integers(0, 9, 500)
+    none = np.zeros(500, np.float32)
+    names = tuple("abcdefghij")  # the last has no sample
+    scores = class_scores(
+        confusion_counts(Predictions("test", np.arange(500), [None] * 500, target, prediction, none, none, names))
+    )
+    expected = sklearn.precision_recall_fscore_support(target, prediction, labels=range(10), zero_division=0)
+    for mine, theirs in zip(scores, expected, strict=True):
+        assert_allclose(mine, theirs, rtol=1e-12)
+
+
+def test_the_worst_mistakes_and_the_least_certain_come_first() -> None:
+    assert_array_equal(worst_mistakes(of_classifier(), 5), [3, 1])
+    assert_array_equal(worst_mistakes(of_regressor(), 5), [1, 0])
+    assert_array_equal(least_certain(of_classifier(), 2), [2, 4])
