@@ -232,7 +232,7 @@ class LightkitCLI(LightningCLI):
         self.context = context = load_context(
             command,
             [*files, *_join_values(words, known)],
-            SignalWatch(),
+            SignalWatch(owns_process=False),
             class_sections=[section for section in config.CLASS_SECTIONS if section not in fixed],
             subcommands=[*LightningCLI.subcommands(), *parsers],
             default_entries=(),
@@ -317,6 +317,7 @@ class LightkitCLI(LightningCLI):
         seed = None if section["seed_everything"] is False else section["seed_everything"]
         settings = RunSettings(**section["run"].as_dict())
         start_run(context, settings, seed=seed, is_trial=bool(trainer.get("fast_dev_run")))
+        context.notifier.run = context.run
         if self.subcommand == "fit" and context.start.checkpoint is None:
             check_inputs(section, context.resolved, starts_training=True)
         set_threads(section["launch"]["threads"], context)

@@ -14,6 +14,7 @@ from lightkit.cli.config_loader import WITH_MODEL, first_file_name, load_config,
 from lightkit.config import Problems, Resolved, mistake, read_scalar, split_arguments
 from lightkit.errors import PIPE_CLOSED, ConfigError, DataChanged, Interrupted, LightkitError, told_interruption
 from lightkit.launch import INHERITED, LAUNCH, this_rank
+from lightkit.runs import Run
 from lightkit.runs.webhook import CLOSE_TIMEOUT_S, HELD, DeadMansSwitch, sign_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class CommandNotifier:
         """Those of the trainer, once there is one."""
         self.words = ""
         """Error output of an end that is no exception here."""
+        self.run: Run | None = None
+        """The run of the command, once it has begun."""
         self.is_told = False
         """Whether the notifiers have sent the end, or other processes have."""
 

@@ -61,15 +61,16 @@ __all__ = [
 ]
 
 
-def run_stage(command: str, words: list[str], watch: SignalWatch) -> int:
+def run_stage(command: str, words: list[str], watch: SignalWatch, notifier: CommandNotifier | None = None) -> int:
     """Run `fit`, `validate`, `test` or `predict`, and return the exit code.
 
     Args:
         command: The stage.
         words: The command line after it.
         watch: Handler of the signals.
+        notifier: Gets the run and the words of an error in another process, for a caller that goes on.
     """
-    notifier = CommandNotifier(command, words)
+    notifier = notifier or CommandNotifier(command, words)
     return notifier.around(partial(_run_stage, command, words, watch, notifier))
 
 
@@ -287,7 +288,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
         announced = supervisor.newest_run()
         run = None
         if announced is not None and Path(announced["folder"]).is_dir():
-            run = runs.open_run(announced["folder"])
+            context.notifier.run = run = runs.open_run(announced["folder"])
         signum = supervisor.signum
         if signum is not None and (result.code not in (0, 75) or (signum == signal.SIGHUP and result.code == 75)):
             checkpoint = None if run is None else runs.last_good(run.checkpoints, report=lambda _: None)

@@ -327,7 +327,7 @@ class _StallReport:
             self._is_reported = True
             for child in multiprocessing.active_children():
                 child.kill()  # else the interpreter would wait for it
-            if self._context.has_own_parser:  # a script, or a notebook, may go on
+            if not self._context.watch.owns_process:  # a script, or a notebook, may go on
                 self.watchdog.stop()
             raise Stalled(self._format(hung.stall, partial(runs.last_good, report=lambda _: None))) from None
         except BaseException:

@@ -52,9 +52,11 @@ class SignalWatch:
     Args:
         to_the_end: Go on after the block until the process has ended, if a signal has come; so for a whole program.
         patience_s: Seconds from the first signal to the end.
+        owns_process: Whether the process may be ended by force; False in a script or a notebook, which goes on.
     """
 
-    def __init__(self, *, to_the_end: bool = False, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, *, to_the_end: bool = False, patience_s: float = PATIENCE_S, owns_process: bool = True) -> None:
+        self.owns_process = owns_process
         self.received: int | None = None
         self.deferred = False
         self.has_raised = False
@@ -146,7 +148,7 @@ class SignalWatch:
         threading.Thread(target=self._read_signals, args=(reads,), name="lightkit-signals", daemon=True).start()
 
     def cut(self, code: int, words: str | None = None) -> None:
-        """End this process and those that it has started, at once.
+        """End this process and those that it has started, at once; interrupt a process that is not owned.
 
         Args:
             code: Exit code.
@@ -155,6 +157,9 @@ class SignalWatch:
         if words is not None:
             with suppress(OSError):
                 os.write(2, f"{words}\n".encode(errors="replace"))
+        if not self.owns_process:
+            _thread.interrupt_main()
+            return
         kill_children()
         os._exit(code)
 
@@ -175,6 +180,8 @@ class SignalWatch:
 
     def _come(self, signum: int) -> None:
         """Start the clock with the first signal, and end the process with the second."""
+        if not self.owns_process:
+            return
         if self._first is None:
             self._first = signum, time.monotonic()
             # Not a `Thread`: the signal may have come while this very thread held the lock that starting one takes.

@@ -37,6 +37,7 @@ def installed(wheel: Path, tmp_path: Path) -> dict[str, str]:
     """Environment variables with which Python imports lightkit from the wheel, and nothing of the checkout."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
+    assert (tmp_path / "site" / "lightkit" / "py.typed").is_file()
     return {"PYTHONPATH": str(tmp_path / "site"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 

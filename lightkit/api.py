@@ -1,0 +1,251 @@
+"""The commands as functions, for notebooks and scripts: `lightkit.fit`, `load_run`, `list_runs` and `load_config`.
+
+They take what the command line takes and do what it does. Where a command prints an error and ends with an exit code,
+they raise `lightkit.errors.LightkitError` with the same text. No function ends the process, and what a command changes
+in its process (signal handlers, hooks for uncaught exceptions, filters of warnings) is put back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lightkit import errors, runs
+from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.stage_runner import open_context, open_run_context, run_stage
+from lightkit.config import read_file
+from lightkit.config.display import RedactedConfig
+from lightkit.config.tree import plain
+from lightkit.runs.index import index_runs
+from lightkit.runs.signals import SignalWatch
+
+if TYPE_CHECKING:
+    from pytorch_lightning import LightningModule
+
+__all__ = ["TrainingRun", "fit", "list_runs", "load_config", "load_run"]
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+Files: TypeAlias = "PathLike | Sequence[PathLike]"
+_ERRORS = {
+    error.exit_code: error
+    for error in (errors.LightkitError, errors.ConfigError, errors.DataError, errors.Stalled, errors.RunLocked)
+}
+"""For the exit code of a launch of several processes."""
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A run folder, as `fit` and `load_run` return it. Each attribute reads its file anew.
+
+    Args:
+        folder: Absolute path, `runs/NAME/ID`.
+
+    Example:
+        ```python
+        run = lightkit.load_run("latest")
+        print(run.summary["status"], run.metrics[-1]["val/loss"])
+        ```
+    """
+
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """`summary.json`: status, best and last metrics, paths, durations; empty before it is written."""
+        return runs.read_json(self.folder / "summary.json") or {}
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """`metrics.csv`: one record for each epoch, oldest first, such as `{"epoch": 0, "val/loss": 1.2}`."""
+        return runs.MetricsTable(self.folder / "metrics.csv").rows
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """`config.yaml`: the resolved config, with references such as `${oc.env:TOKEN}` in the place of secrets."""
+        values: dict[str, Any] = plain(read_file(self.folder / "config.yaml"))
+        return values
+
+    def model(self, checkpoint: PathLike = "best") -> LightningModule:
+        """Build the model with its weights, on the CPU, in eval mode. The data is not read.
+
+        Args:
+            checkpoint: `best`, `last` or a file, as with `--ckpt_path`.
+
+        Raises:
+            LightkitError: If there is no such checkpoint, or it cannot be read or does not fit.
+        """
+        with _command():
+            context = open_run_context([f"--run={self.folder}", f"--ckpt_path={os.fspath(checkpoint)}"], is_quiet=True)
+            # Late: they load torch and Lightning.
+            from lightkit.cli.model_builder import build_model, translate_model_errors
+            from lightkit.cli.model_loading import load_model
+
+            assert context.ckpt_path is not None  # a run without checkpoints is an error before
+            with translate_model_errors(context):
+                module = load_model(build_model(context)[0], None, Path(context.ckpt_path)).module
+            module.trainer = None
+            return module
+
+    def predict(self, images: Files, *, top_k: int | None = None) -> list[dict[str, Any]]:
+        """Predict image files with the best checkpoint, as `lightkit predict --run RUN IMAGES` does.
+
+        Args:
+            images: Files, folders, globs, or tables with a column of paths.
+            top_k: Number of classes in a record; 3 if None.
+
+        Returns:
+            One record for each image, such as `{"path": "a.jpg", "label": "roses", "probability": 0.93, "label_2": ...,
+            "error": None}`. An image that cannot be read has the reason in `error`.
+
+        Raises:
+            ConfigError: If the model or its data cannot predict images.
+            DataError: If an image or folder is missing, or no image can be read.
+        """
+        with TemporaryDirectory(prefix="lightkit-") as folder:
+            table = Path(folder, "predictions.jsonl")
+            words = [f"--run={self.folder}", f"--output={table}", "--quiet"]
+            words += [] if top_k is None else [f"--top-k={top_k}"]
+            _run("predict", [*words, "--", *_list_files(images)])
+            return [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
+
+
+def fit(config: Files, overrides: Mapping[str, Any] | None = None, *, quiet: bool = False) -> TrainingRun:
+    """Train a model, or resume the run that was interrupted, as `lightkit fit` does.
+
+    Args:
+        config: Config file, or several; later ones override earlier ones. `lightkit:NAME` is a packaged config.
+        overrides: Values by dotted key, which override the files. A string is read as on the command line.
+        quiet: Print warnings only.
+
+    Returns:
+        The run, which has ended well.
+
+    Raises:
+        LightkitError: Where the command would print an error: a `ConfigError` for the config, a `DataError` for the
+            data, `RunLocked` if another process runs the job, and so on.
+        KeyboardInterrupt: After Ctrl-C, once a checkpoint is written; the same call resumes.
+
+    Example:
+        ```python
+        run = lightkit.fit("configs/flowers.yaml", {"trainer.max_epochs": 3, "data.batch_size": 64})
+        run.summary["best"]
+        ```
+    """
+    return _run("fit", [*_config_words(config, overrides), *(["--quiet"] if quiet else [])])
+
+
+def load_run(reference: PathLike = "latest", *, root: PathLike = "runs") -> TrainingRun:
+    """Find a run.
+
+    Args:
+        reference: `latest`, `NAME`, `NAME/latest`, `NAME/ID`, `ID`, or the folder of a run or a job.
+        root: Folder of all runs.
+
+    Raises:
+        ConfigError: If there is no such run.
+
+    Example:
+        ```python
+        lightkit.load_run("flowers").predict("new_photos/")
+        ```
+    """
+    return TrainingRun(runs.find(os.fspath(reference), Path(root)).folder)
+
+
+def list_runs(name: str | None = None, *, root: PathLike = "runs", metric: str | None = None) -> list[dict[str, Any]]:
+    """List the runs, the newest first, as `lightkit runs --json` does.
+
+    Args:
+        name: Runs of this job only.
+        root: Folder of all runs.
+        metric: Metric in `value`, such as `test/accuracy`; the one that chose the best checkpoint if None.
+
+    Returns:
+        One record for each run: `name`, `id`, `folder`, `status`, `metric`, `value`, `size_bytes`, `created`, ...
+
+    Example:
+        ```python
+        best = max(lightkit.list_runs("flowers", metric="val/accuracy"), key=lambda record: record["value"])
+        pandas.DataFrame(lightkit.list_runs())  # where pandas is installed
+        ```
+    """
+    return [entry.fields(now=time.time()) for entry in index_runs(Path(root), name, metric=metric)]
+
+
+def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Load and check a config without training: all layers merged and interpolated, hardware keys resolved.
+
+    Torch is loaded only where a class of your own must be imported to check its arguments.
+
+    Args:
+        config: As for `fit`.
+        overrides: As for `fit`.
+
+    Returns:
+        The config, with references in the place of secrets, as in the `config.yaml` of a run. Arguments that no layer
+        sets are left to their defaults and are not in it.
+
+    Raises:
+        ConfigError: If anything in it is wrong: every error, with its place.
+        DataError: If only the data is missing.
+
+    Example:
+        ```python
+        lightkit.load_config(["configs/flowers.yaml", "lightkit:logger/csv"])["trainer"]
+        ```
+    """
+    with _command() as watch:
+        resolved = open_context("fit", _config_words(config, overrides), watch).resolved
+        values: dict[str, Any] = RedactedConfig(resolved).value(resolved.tree, ())
+        return values
+
+
+def _list_files(files: Files) -> list[str]:
+    return [os.fspath(file) for file in ([files] if isinstance(files, (str, os.PathLike)) else files)]
+
+
+def _config_words(config: Files, overrides: Mapping[str, Any] | None) -> list[str]:
+    words = [word for file in _list_files(config) for word in ("-c", file)]
+    for key, value in (overrides or {}).items():
+        words.append(f"{key}={os.fspath(value) if isinstance(value, (str, os.PathLike)) else json.dumps(value)}")
+    return words
+
+
+def _run(stage: str, words: list[str]) -> TrainingRun:
+    """Run a stage and return its run."""
+    notifier = CommandNotifier(stage, words)
+    with _command() as watch:
+        code = run_stage(stage, words, watch, notifier)
+        if watch.received is not None:
+            raise errors.Interrupted(watch.received)
+    if code or notifier.run is None:  # other processes, or the ranks of a launcher, have printed why
+        text = notifier.words.strip().removeprefix("error: ") or f"{stage} ended with exit code {code}; see above"
+        raise _ERRORS.get(code, errors.LightkitError)(text)
+    return TrainingRun(notifier.run.folder)
+
+
+@contextmanager
+def _command() -> Iterator[SignalWatch]:
+    """Put back what a command changes in its process; a signal takes its usual effect once the run is recorded."""
+    path, hooks = list(sys.path), (sys.excepthook, threading.excepthook)
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 (a class_path of the user's own module is found here)
+    try:
+        with warnings.catch_warnings(), SignalWatch(owns_process=False) as watch:
+            yield watch
+    except errors.Interrupted as interruption:
+        signal.raise_signal(interruption.signum)
+        raise
+    finally:
+        sys.path[:] = path
+        sys.excepthook, threading.excepthook = hooks
