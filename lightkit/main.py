@@ -59,6 +59,7 @@ COMMANDS = {
     "rollback": Command("let the champion be the one before", _OWN + "rollback:rollback"),
     "history": Command("print who promoted what, when and why", _OWN + "history:history"),
     "runs": Command("print a table of the runs", _OWN + "runs:show_runs"),
+    "report": Command("write a run's report, one HTML file", _OWN + "report:report"),
     "gc": Command("delete runs that nobody needs", _OWN + "gc:collect"),
     "reproduce": Command("train a run again and compare the two", _OWN + "reproduce:reproduce"),
     "notify-test": Command("send one message of each kind", _OWN + "notify_test:notify_test"),

@@ -17,8 +17,10 @@ from lightkit.callbacks import RunRecorder
 from lightkit.cli.context import RunContext, create_job_lock
 from lightkit.cli.redaction import RedactedEventStream, redact_words
 from lightkit.cli.up_to_date import record_inputs
+from lightkit.config.display import format_origin, iterate_leaves
 from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, told_interruption
 from lightkit.launch import INHERITED
+from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
 from lightkit.runs.resume import RunSettings, RunStart, choose_start, restart_run
 from lightkit.runs.retrain_state import RUN_FILE
@@ -127,6 +129,11 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
     manifest["ckpt_path"] = context.ckpt_path
     manifest["environment"] = context.environment_digest(run.id)
     manifest["fast_dev_run"] = is_trial
+    manifest["origins"] = {
+        setting_key(path): context.resolved.masked(format_origin(node.origin))
+        for path, node in iterate_leaves(context.resolved.tree, ())
+        if node.origin.kind != "default"
+    }
     if context.command == "fit" and not is_trial:
         manifest["inputs"] = record_inputs(context, run, previous)
     runs.write_json(run.manifest_path, manifest)

@@ -105,6 +105,11 @@ def index_runs(root: Path | str, name: str | None = None, *, metric: str | None 
     return [_index_run(run, holders[run.name], metric) for run in found]
 
 
+def index_run(run: Run) -> IndexedRun:
+    """Read the records of one run."""
+    return _index_run(run, lock_holder(run.root, run.name), None)
+
+
 def promoted_aliases(run: Run) -> tuple[str, ...]:
     """List the aliases of the registry that point to a run's model since the last move by lightkit on this machine."""
     aliases = (read_json(run.folder / PROMOTED) or {}).get("aliases")

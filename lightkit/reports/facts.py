@@ -1,0 +1,253 @@
+"""All that a report shows of a run, read from its folder: of finished, running, failed and killed runs. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import yaml
+
+from lightkit.config.secrets import HIDDEN, is_secret_value, mask_credentials
+from lightkit.config.yaml_reader import YamlLoader
+from lightkit.errors import LightkitError
+from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
+from lightkit.reports.statistics import bootstrap_interval, compute_chance_level, wilson_interval
+from lightkit.runs.bad_images import BadImage, BadImageList
+from lightkit.runs.events import read_events
+from lightkit.runs.files import read_json
+from lightkit.runs.folder import Run
+from lightkit.runs.index import index_run
+from lightkit.runs.metrics import MetricsTable
+
+SPLITS: Mapping[Split, str] = {"test": "test", "validation": "val"}
+"""Splits with predictions, in the order of preference, each with the prefix of its metrics."""
+_T = TypeVar("_T")
+
+
+class Setting(NamedTuple):
+    """A value of the config.
+
+    Args:
+        key: As users write it, without ``init_args`` and ``class_path``.
+        value: Plain value without secrets.
+        place: File and line, variable or flag that set it; None for a default.
+    """
+
+    key: str
+    value: Any
+    place: str | None
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the folder of a run holds, without secrets. A file that is missing or cannot be read gives an empty value.
+
+    Args:
+        run: The run.
+        status: As in summary.json, or ``killed``.
+        manifest: As in manifest.json.
+        summary: As in summary.json.
+        rows: Those of metrics.csv, one an epoch.
+        events: Those of events.jsonl, in order.
+        config: The resolved config.
+        settings: Its values, those that a file, variable or flag has set first.
+        predictions: By their split.
+        bad_images: Rows of bad_images.csv.
+        gate: As in gate.json.
+        exports: Entries of export.json.
+        problems: Files that could not be read, each with the reason.
+    """
+
+    run: Run
+    status: str
+    manifest: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    rows: list[dict[str, float]]
+    events: list[dict[str, Any]]
+    config: Mapping[str, Any]
+    settings: list[Setting]
+    predictions: Mapping[Split, Predictions]
+    bad_images: list[BadImage]
+    gate: Mapping[str, Any]
+    exports: list[Mapping[str, Any]]
+    problems: list[str]
+
+    @property
+    def name(self) -> str:
+        """``NAME/ID``."""
+        return f"{self.run.name}/{self.run.id}"
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """What the data module says of itself."""
+        return self.manifest.get("data") or {}
+
+
+def read_facts(run: Run) -> RunFacts:
+    """Read a run's folder."""
+    problems: list[str] = []
+
+    def attempt(name: str, read: Callable[[], _T], default: _T) -> _T:
+        try:
+            return read()
+        except (OSError, ValueError, KeyError, TypeError, LightkitError, yaml.YAMLError) as error:
+            problems.append(f"{name} cannot be read: {' '.join(str(error).split())[:200]}")
+            return default
+
+    def read_object(name: str) -> Mapping[str, Any]:
+        path = run.folder / name
+        value = read_json(path)
+        if value is None and path.exists():
+            problems.append(f"{name} cannot be read: it holds no JSON object")
+        masked: Mapping[str, Any] = mask_secrets(value or {})
+        return masked
+
+    def read_config() -> Any:
+        config = yaml.load(run.config_path.read_text(encoding="utf-8"), Loader=YamlLoader)  # noqa: S506 - a safe loader
+        return mask_secrets(config) if isinstance(config, dict) else {}
+
+    config: dict[str, Any] = attempt("config.yaml", read_config, {}) if run.config_path.exists() else {}
+    manifest = read_object("manifest.json")
+    origins = manifest.get("origins") or {}
+    settings = [Setting(key, value, origins.get(key)) for key, value in _flatten(config, ())]
+    artefacts = read_object("export/export.json").get("artefacts") or {}
+    predictions = {
+        split: read
+        for split in SPLITS
+        if (path := predictions_path(run.folder, split)).exists()
+        and (read := attempt(path.name, lambda path=path: read_predictions(path), None)) is not None  # type: ignore[misc]
+    }
+    return RunFacts(
+        run=run,
+        status=index_run(run).status,
+        manifest=manifest,
+        summary=read_object("summary.json"),
+        rows=attempt("metrics.csv", lambda: MetricsTable(run.metrics_path).rows, []),
+        events=attempt("events.jsonl", lambda: mask_secrets(list(read_events(run.events_path))), []),
+        config=config,
+        settings=sorted(settings, key=lambda each: each.place is None),
+        predictions=predictions,
+        bad_images=attempt("bad_images.csv", BadImageList(run.folder / "bad_images.csv").rows, []),
+        gate=read_object("gate.json"),
+        exports=[each for each in artefacts.values() if isinstance(each, dict)],
+        problems=problems,
+    )
+
+
+def mask_secrets(value: Any, key: object = "") -> Any:
+    """Replace secrets by ``***``: values under the key of a secret, and passwords and tokens in addresses."""
+    if isinstance(value, Mapping):
+        return {name: mask_secrets(child, name) for name, child in value.items()}
+    if isinstance(value, list):
+        return [mask_secrets(child, key) for child in value]
+    if is_secret_value(key, value):
+        return HIDDEN
+    return mask_credentials(value) if isinstance(value, str) else value
+
+
+def setting_key(path: tuple[Any, ...]) -> str:
+    """Write the path of a value as `Setting` has it: ``model.backbone`` for ``model.init_args.backbone``."""
+    return ".".join(str(part) for part in path if part not in ("init_args", "class_path"))
+
+
+def _flatten(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, child in value.items():
+            yield from _flatten(child, (*path, key))
+    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+        for index, child in enumerate(value):
+            yield from _flatten(child, (*path, index))
+    else:
+        yield setting_key(path), value
+
+
+class Score(NamedTuple):
+    """A metric of the best checkpoint.
+
+    Args:
+        metric: Its name, such as ``test/accuracy``.
+        value: Its value.
+        low: Lower bound of its 95 % interval; None where the samples do not give one.
+        high: Upper bound.
+        num_samples: Samples that it is computed on; None where unknown.
+        chance: Value of a model that does not look at its input; None where unknown.
+        is_loss: Whether small values are good.
+    """
+
+    metric: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    num_samples: int | None = None
+    chance: float | None = None
+    is_loss: bool = False
+
+
+def find_score(facts: RunFacts) -> Score | None:
+    """Choose the metric that a run is judged by.
+
+    It is the accuracy of a classifier's predictions or the mean absolute error of a regressor's, on the test split if
+    it was tested, with an interval from the samples and the level of chance. Without predictions it is an accuracy
+    that was logged, else the metric that chose the best checkpoint. None if there is no metric.
+    """
+    for split, prefix in SPLITS.items():
+        if (found := facts.predictions.get(split)) is not None and len(found):
+            if found.is_classifier:
+                num, right = len(found), int(found.is_correct.sum())
+                low, high = wilson_interval(right, num)
+                chance = compute_chance_level(np.bincount(found.target).tolist())
+                return Score(f"{prefix}/accuracy", right / num, low, high, num, chance)
+            errors = np.abs(found.prediction - found.target)
+            chance = float(np.abs(found.target - np.median(found.target)).mean())
+            return Score(
+                f"{prefix}/mae", float(errors.mean()), *bootstrap_interval(errors), len(found), chance, is_loss=True
+            )
+    metrics = facts.summary.get("metrics") or {}
+    logged = {**(metrics.get("best") or {}), **((facts.summary.get("stages") or {}).get("test") or {})}
+    counts = facts.data.get("counts") or {}
+    num_classes = len(facts.data.get("class_names") or ())
+    for prefix in SPLITS.values():
+        value = logged.get(f"{prefix}/accuracy")
+        if isinstance(value, (int, float)) and 0 <= value <= 1:
+            total = counts.get(prefix)
+            bounds = wilson_interval(round(value * total), total) if total else (None, None)
+            chance = 1 / num_classes if num_classes else None
+            return Score(f"{prefix}/accuracy", float(value), *bounds, num_samples=total, chance=chance)
+    best = facts.summary.get("best") or {}
+    if isinstance(best.get("value"), (int, float)):
+        return Score(str(best.get("monitor")), float(best["value"]), is_loss=best.get("mode") == "min")
+    return None
+
+
+def describe_verdict(facts: RunFacts) -> str:
+    """Write in one sentence how good the model is, against chance and the champion, or why nobody knows."""
+    score = find_score(facts)
+    state = {
+        "running": "The run is still training",
+        "failed": "The run failed",
+        "killed": "The run's process was killed",
+        "interrupted": "The run was interrupted and left nothing to resume from",
+        "preempted": "The run was interrupted and resumes where it stopped",
+    }.get(facts.status)
+    if score is None:
+        return f"{state or 'The run is done'}; it has logged no metric to judge it by."
+    text = f"{score.metric} is {score.value:.4g}"
+    if score.low is not None and score.high is not None:
+        text += f" (95 % interval {score.low:.3g} to {score.high:.3g}, {score.num_samples} samples)"
+    if score.chance is not None:
+        is_better = (
+            score.high is not None
+            and score.low is not None
+            and (score.high < score.chance if score.is_loss else score.low > score.chance)
+        )
+        text += f", {'better than' if is_better else 'not distinguishable from'} chance ({score.chance:.3g})"
+    baseline = (facts.gate.get("scores") or {}).get("baseline") or {}
+    metric = facts.gate.get("metric")
+    if isinstance(value := baseline.get(metric), (int, float)):
+        mine = ((facts.gate.get("scores") or {}).get("challenger") or {}).get(metric)
+        text += f"; {facts.gate.get('baseline')} has {metric} {value:.4g}" + (
+            f", this model {mine:.4g}" if isinstance(mine, (int, float)) and metric != score.metric else ""
+        )
+    return f"{state}: so far {text}." if state else f"{text}."

@@ -1,0 +1,324 @@
+"""Figures for reports and loggers: one function each, which returns a Matplotlib figure. No pyplot, no torch."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SERIES = ("c0", "c1", "c2", "c3", "c4", "c5")
+"""Roles of the colours of lines and bars, in their order."""
+# after M. Okabe and K. Ito, "Color Universal Design" (2008), with at least 4.5 of contrast on white
+_COLORS = {"ink": "#1f2328", "dim": "#59636e", "line": "#d1d9e0", "paper": "#ffffff", "heat": "#57a5dd"} | dict(
+    zip(SERIES, ("#0868ac", "#a84300", "#00735a", "#a0307a", "#6b5900", "#444b54"), strict=True)
+)
+_ROLES = {color: role for role, color in _COLORS.items()}
+_STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": _COLORS["line"],
+    "axes.labelcolor": _COLORS["dim"],
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": _COLORS["ink"],
+    "font.size": 10,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "legend.frameon": False,
+    "legend.labelcolor": _COLORS["ink"],
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "grid.color": _COLORS["line"],
+    "text.parse_math": False,  # a class may be called $x
+    "text.color": _COLORS["ink"],
+    "xtick.color": _COLORS["dim"],
+    "ytick.color": _COLORS["dim"],
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "lightkit",
+    "path.simplify_threshold": 0.5,
+}
+_MAX_LABELLED_CLASSES = 30  # beyond, names and numbers overlap
+_MAX_CELLS = 200  # a side of the image of a matrix of more classes
+_MAX_POINTS = 400  # of a line; more cannot be seen
+
+
+@contextmanager
+def _figure(width: float, height: float) -> Iterator[Figure]:
+    """Give a figure of that size in inches, in the style of the reports."""
+    import matplotlib as mpl  # 0.4 s, which the start of a command need not wait for
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def draw_curves(
+    rows: Sequence[Mapping[str, float]],
+    names: Sequence[str],
+    *,
+    best_epoch: int | None = None,
+    resumed_at: Sequence[int] = (),
+    skipped_at: Sequence[int] = (),
+    with_learning_rate: bool = False,
+) -> Figure:
+    """Draw metrics over the epochs, each as a line.
+
+    Args:
+        rows: Those of metrics.csv.
+        names: Metrics of one unit, such as ``train/loss`` and ``val/loss``.
+        best_epoch: Marked by a vertical line.
+        resumed_at: Epochs in which the training was resumed, marked at the bottom.
+        skipped_at: Epochs in which a batch was left out, marked at the bottom.
+        with_learning_rate: Whether the learning rates are drawn below.
+    """
+    rates = sorted({name for row in rows for name in row if name == "lr" or name.startswith("lr/")})[: len(SERIES)]
+    with _figure(4.6, 3.4 if with_learning_rate and rates else 2.6) as figure:
+        if with_learning_rate and rates:
+            axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+            _draw_lines(below, rows, rates, labels=False)
+            below.set_ylabel("learning rate")
+            below.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+            below.set_ylim(bottom=0)
+        else:
+            axes = below = figure.add_subplot()
+        _draw_lines(axes, rows, names, labels=True)
+        below.set_xlabel("epoch")
+        below.xaxis.get_major_locator().set_params(integer=True)
+        if best_epoch is not None:
+            axes.axvline(best_epoch, color=_COLORS["dim"], linewidth=1, linestyle=(0, (2, 2)))
+            axes.annotate(
+                "best",
+                (best_epoch, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(-3, -9),
+                ha="right",
+                textcoords="offset points",
+                color=_COLORS["dim"],
+                fontsize=9,
+            )
+        for epochs, marker, role, label in (
+            (resumed_at, "^", "c2", "resumed"),
+            (skipped_at, "x", "c3", "skipped batch"),
+        ):
+            if epochs:
+                axes.plot(
+                    epochs,
+                    [0.02] * len(epochs),
+                    marker,
+                    color=_COLORS[role],
+                    markersize=5,
+                    label=label,
+                    transform=axes.get_xaxis_transform(),
+                    clip_on=False,
+                )
+        figure.legend(
+            *axes.get_legend_handles_labels(),
+            loc="outside upper left",
+            ncols=3,
+            fontsize=10,
+            handlelength=1.4,
+            columnspacing=1.2,
+        )
+    return figure
+
+
+def _draw_lines(axes: Axes, rows: Sequence[Mapping[str, float]], names: Sequence[str], *, labels: bool) -> None:
+    axes.grid(axis="y", linewidth=0.8)
+    stride = max(1, math.ceil(len(rows) / _MAX_POINTS))
+    chosen = [*rows[::stride], *(rows[-1:] if (len(rows) - 1) % stride else [])]
+    for name, role in zip(names, SERIES, strict=False):
+        points = [(row["epoch"], row[name]) for row in chosen if math.isfinite(row.get(name, math.nan))]
+        marker = "o" if len(points) < 30 else None
+        axes.plot(
+            *zip(*points, strict=True),
+            color=_COLORS[role],
+            label=name if labels else None,
+            linewidth=1.6,
+            marker=marker,
+            markersize=3,
+        ) if points else None
+
+
+def draw_confusion_matrix(counts: NDArray[np.integer], class_names: Sequence[str]) -> Figure:
+    """Draw how often each class was taken for which, as a heat map whose rows add up to one.
+
+    Args:
+        counts: ``(num_classes, num_classes)``, rows are labels and columns predictions.
+        class_names: In the order of the labels.
+    """
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    num = len(counts)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    is_labelled = num <= _MAX_LABELLED_CLASSES
+    side = min(11.0, 2.4 + 0.42 * num) if is_labelled else 6.0
+    with _figure(side, side) as figure:
+        axes = figure.add_subplot(aspect="equal")
+        axes.set(xlim=(0, num), ylim=(num, 0), xlabel="predicted", ylabel="label")
+        axes.spines[:].set_visible(False)
+        if not is_labelled:
+            step = math.ceil(num / _MAX_CELLS)
+            padded = np.zeros((math.ceil(num / step) * step,) * 2)
+            padded[:num, :num] = share
+            cells = padded.reshape(len(padded) // step, step, -1, step).max(axis=(1, 3))
+            image = np.zeros((*cells.shape, 4))
+            image[..., :3], image[..., 3] = to_rgb(_COLORS["c0"]), np.sqrt(cells)
+            axes.imshow(image, extent=(0, len(padded), len(padded), 0), interpolation="nearest")
+            axes.add_patch(Rectangle((0, 0), num, num, fill=False, edgecolor=_COLORS["line"]))
+            return figure
+        names = [name if len(name) <= 24 else f"{name[:23]}…" for name in map(str, class_names)]
+        axes.set_xticks(np.arange(num) + 0.5, names, rotation=90 if num > 4 or max(map(len, names)) > 9 else 0)
+        axes.set_yticks(np.arange(num) + 0.5, names)
+        size = 10 if num <= 15 else 7
+        for row, column in np.ndindex(num, num):
+            alpha = float(share[row, column])
+            axes.add_patch(
+                Rectangle((column + 0.03, row + 0.03), 0.94, 0.94, linewidth=0, facecolor=_COLORS["line"], alpha=0.35)
+            )
+            if counts[row, column]:
+                axes.add_patch(
+                    Rectangle(
+                        (column + 0.03, row + 0.03),
+                        0.94,
+                        0.94,
+                        linewidth=0,
+                        facecolor=_COLORS["heat"],
+                        alpha=round(0.1 + 0.9 * alpha, 2),
+                    )
+                )
+                axes.text(column + 0.5, row + 0.5, f"{counts[row, column]}", ha="center", va="center", fontsize=size)
+    return figure
+
+
+def draw_reliability(
+    edges: NDArray[Any], counts: NDArray[Any], confidence: NDArray[Any], accuracy: NDArray[Any]
+) -> Figure:
+    """Draw a reliability diagram: accuracy over confidence, with the number of samples below.
+
+    Args:
+        edges: As in `lightkit.reports.statistics.CalibrationBins`, like the others.
+        counts: Samples of each bin.
+        confidence: Mean confidence of each bin.
+        accuracy: Share of correct samples of each bin.
+    """
+    with _figure(4.2, 3.8) as figure:
+        axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+        widths = np.diff(edges) * 0.9
+        centers = (edges[1:] + edges[:-1]) / 2
+        axes.plot([0, 1], [0, 1], color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1, label="calibrated")
+        axes.bar(centers, np.nan_to_num(accuracy), widths, color=_COLORS["c0"], alpha=0.35)
+        axes.plot(confidence, accuracy, "o-", color=_COLORS["c0"], markersize=4, label="this model")
+        axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+        axes.grid(axis="y", linewidth=0.8)
+        axes.legend(loc="upper left", fontsize=10)
+        below.bar(centers, counts, widths, color=_COLORS["dim"], alpha=0.5)
+        below.set(xlabel="confidence", ylabel="samples")
+    return figure
+
+
+def draw_durations(seconds: Mapping[str, float]) -> Figure:
+    """Draw where the time went, as one bar for each part.
+
+    Args:
+        seconds: By the name of the part.
+    """
+    with _figure(4.6, 0.5 + 0.34 * len(seconds)) as figure:
+        axes = figure.add_subplot()
+        total = sum(seconds.values()) or 1.0
+        for position, (role, value) in enumerate(zip(SERIES * len(seconds), seconds.values(), strict=False)):
+            axes.barh(position, value, 0.62, color=_COLORS[role])
+            axes.text(value, position, f"  {value / total:.0%}", va="center", color=_COLORS["ink"])
+        axes.set_yticks(range(len(seconds)), list(seconds))
+        axes.tick_params(axis="y", labelcolor=_COLORS["ink"])
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds")
+        axes.spines["left"].set_visible(False)
+        axes.margins(x=0.15)
+    return figure
+
+
+# -- what becomes of a figure ------------------------------------------------------------------------------------------
+
+_COMMENTS = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", re.DOTALL)
+_ATTRIBUTE_STYLE = re.compile(r' style="([^"]*)"')
+_ID = re.compile(r' id="([^"]*)"')
+_LINK = re.compile(r'(?:xlink:)?href="#([^"]*)"|url\(#([^)]*)\)')
+_ATTRIBUTE = re.compile(r'="[^"<>]*"')
+_NUMBER = re.compile(r"-?\d+\.\d\d+")
+_EMPTY = re.compile(r"<g/>|\s*\n\s*")
+_SIZE = re.compile(r"font: (?:[a-z0-9]+ )*([\d.]+)px.*")
+
+
+def to_svg(figure: Figure, *, name: str, label: str) -> str:
+    """Render a figure as an ``<svg>`` element for a page with a strict Content-Security-Policy.
+
+    Text stays text, and colours are the classes ``s-ROLE`` (stroke) and ``f-ROLE`` (fill) of the page's style sheet.
+
+    Args:
+        figure: A figure of this module.
+        name: Prefix of the ids in it, unique in the page.
+        label: Description for those who do not see it.
+    """
+    import matplotlib as mpl
+    from markupsafe import escape
+
+    file = io.StringIO()
+    with mpl.rc_context(_STYLE):
+        figure.savefig(file, format="svg", transparent=True)
+    text = _COMMENTS.sub("", file.getvalue()[file.getvalue().index("<svg") :])
+    linked = {one or other for one, other in _LINK.findall(text)}
+    text = _ID.sub(lambda match: f' id="{name}-{match[1]}"' if match[1] in linked else "", text)
+    text = _LINK.sub(lambda match: f'href="#{name}-{match[1]}"' if match[1] else f"url(#{name}-{match[2]})", text)
+    text = _EMPTY.sub("", text)
+    text = _ATTRIBUTE_STYLE.sub(_replace_style, text)
+    text = _ATTRIBUTE.sub(lambda match: _NUMBER.sub(lambda number: f"{float(number[0]):.4g}", match[0]), text)
+    view = re.search(r'viewBox="([^"]*)"', text)
+    assert view is not None
+    width = float(view[1].split()[2])
+    body = text[text.index(">") + 1 :]
+    return (
+        f'<svg viewBox="{view[1]}" width="{width * 4 / 3:.0f}" role="img" aria-label="{escape(label)}">{body.strip()}'
+    )
+
+
+def _replace_style(match: re.Match[str]) -> str:
+    """Write declarations as presentation attributes, which the policy allows, and colours as classes."""
+    classes, attributes = [], []
+    for declaration in match[1].split(";"):
+        key, _, value = (part.strip() for part in declaration.partition(":"))
+        if key in ("fill", "stroke") and value in _ROLES:
+            classes.append(f"{key[0]}-{_ROLES[value]}")
+        elif key == "font":
+            size = _SIZE.match(declaration.strip())
+            attributes.append(f'font-size="{size[1] if size else 10}"')
+        elif key and key != "font-family":
+            attributes.append(f'{key}="{value}"')
+    return "".join(f" {each}" for each in ([f'class="{" ".join(classes)}"'] if classes else []) + attributes)
+
+
+def to_png(figure: Figure, *, dpi: int = 144) -> bytes:
+    """Render a figure as PNG on white."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=dpi, facecolor=_COLORS["paper"])
+    return file.getvalue()
+
+
+def to_pixels(figure: Figure) -> NDArray[np.uint8]:
+    """Render a figure as uint8 ``(height, width, 3)`` on white."""
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(to_png(figure, dpi=100))).convert("RGB"))
