@@ -56,6 +56,7 @@ _OPTION_VALUES = {
     "--kind": ["start", "epoch", "end", "failure", "gate"],
     "--skip": ["export", "promote", "test"],
     "--on-bad-image": ["error", "skip"],
+    "runs --output": ["csv", "json"],
     "convert --format": ["delta", "parquet"],
     "export --format": [*FORMATS, "all"],
     "register --format": ["torch_export", "torchscript"],

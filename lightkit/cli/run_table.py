@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lightkit.cli.command_line import CommandLine
 from lightkit.cli.console import format_table
@@ -12,9 +14,10 @@ from lightkit.errors import visible
 from lightkit.runs.fingerprints import shown_size
 from lightkit.runs.index import IndexedRun, list_metrics
 
-__all__ = ["check_metric", "format_run", "format_runs", "get_root_and_job"]
+__all__ = ["check_names", "format_run", "format_runs", "get_root_and_job", "list_known_metrics"]
 
-_COLUMNS = ("name", "id", "status", "metric", "size", "age", "")
+_MAX_LISTED = 40
+_MAX_WIDTH = 40
 _AGES = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
@@ -33,29 +36,48 @@ def get_root_and_job(line: CommandLine) -> tuple[Path, str | None]:
     return root, name
 
 
-def check_metric(line: CommandLine, entries: Sequence[IndexedRun]) -> None:
-    """Check that one of the runs has the metric that the command line names.
+def check_names(line: CommandLine, option: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Check that the runs have each metric or key that an option names; if ``known`` is empty, nothing is checked.
 
     Raises:
-        ConfigError: If none has it; it names the near ones, or all that there are.
+        ConfigError: If none has it; it names the near ones, or all where there are few.
     """
-    metric = line.options.get("--metric")
-    if metric is None or any(each.value is not None for each in entries):
-        return
-    known = {name for each in entries for name in list_metrics(each.run)}
-    if known:
-        listing = near(metric, known) or f"; there are: {', '.join(sorted(known))}"
-        raise line.error(f"--metric: no run has {metric!r}{listing}")
+    for name in names:
+        if known and name not in known:
+            listing = f"; there are: {', '.join(sorted(known))}" if len(known) <= _MAX_LISTED else ""
+            hints = (each for each in known if ".init_args." not in each)  # which may be left out
+            raise line.error(f"{option}: no run has {name!r}{near(name, hints) or listing}")
 
 
-def format_runs(entries: Sequence[IndexedRun], *, now: float) -> str:
+def list_known_metrics(entries: Iterable[IndexedRun]) -> set[str]:
+    """List the metrics of which at least one run has a value."""
+    return {name for each in entries for name in list_metrics(each.summary)}
+
+
+def format_runs(
+    entries: Sequence[IndexedRun], extra: Mapping[str, Mapping[str, Any]], *, has_metrics: bool, now: float
+) -> str:
     """Write one line a run below the names of the columns.
 
     Args:
         entries: The runs.
+        extra: Values of more columns, by column and `IndexedRun.key`.
+        has_metrics: Whether the metrics are among these columns.
         now: Seconds since 1970.
     """
-    return format_table(_COLUMNS, [_cells(each, now) for each in entries], right=("size", "age"))
+    head = ["name", "id", "status", *([] if has_metrics else ["metric"]), *extra, "size", "age", ""]
+    rows = []
+    for each in entries:
+        name, run_id, status, metric, *rest = _cells(each, now)
+        values = [_format_value(column.get(each.key)) for column in extra.values()]
+        rows.append([name, run_id, status, *([] if has_metrics else [metric]), *values, *rest])
+    return format_table(head, rows, right={"size", "age", *extra})
+
+
+def _format_value(value: Any) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    text = "" if value is None else visible(text, in_line=True)
+    return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 3]}..."
 
 
 def format_run(entry: IndexedRun, *, now: float) -> str:

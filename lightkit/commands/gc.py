@@ -15,7 +15,7 @@ from typing import Any
 from lightkit import runs
 from lightkit.cli.command_line import CommandLine, parse_options
 from lightkit.cli.console import configure_console
-from lightkit.cli.run_table import check_metric, format_run, get_root_and_job
+from lightkit.cli.run_table import check_names, format_run, get_root_and_job, list_known_metrics
 from lightkit.errors import ConfigError
 from lightkit.loggers.mlflow_address import Address, mask_password
 from lightkit.registry.promotion import needed_runs
@@ -73,7 +73,8 @@ def collect(words: list[str]) -> int:
     configure_console("quiet" if is_quiet or is_json else "plain")
     now = time.time()
     entries = index_runs(root, metric=rules.metric)
-    check_metric(line, entries)
+    if rules.metric is not None:
+        check_names(line, "--metric", [rules.metric], list_known_metrics(entries))
     plan = plan_deletions(entries, rules, name=name, now=now)
     if plan.deleted:  # each that the registry keeps may let another go, for --max-size
         of_jobs = [each for each in entries if name in (None, each.run.name)]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from lightkit.config.yaml_reader import YamlLoader
 from lightkit.runs.files import read_json
 from lightkit.runs.folder import Run, list_runs
 from lightkit.runs.lock import lock_holder
@@ -46,7 +49,7 @@ class IndexedRun:
         aliases: Aliases of the registry that point to its model since the last move by lightkit on this machine.
         needs: Paths of the checkpoint that it started from, and of its parent.
         in_retrain: Whether a `lightkit retrain` in it is unfinished.
-        mode: Whether the smallest (``min``) or largest (``max``) value of the metric is best; None if not recorded.
+        summary: What its summary.json holds.
         stamp: Times and sizes of the files that any process that works in its folder changes, see `stamp_activity`.
     """
 
@@ -62,7 +65,7 @@ class IndexedRun:
     aliases: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     in_retrain: bool = False
-    mode: str | None = None
+    summary: Mapping[str, Any] = field(default_factory=dict)
     stamp: tuple[object, ...] = ()
 
     @property
@@ -123,7 +126,8 @@ def infer_mode(metric: str, entries: Iterable[IndexedRun] = ()) -> str | None:
         metric: Its name, which decides where it is a usual one and no run does.
         entries: Runs of one job, the newest first: the first that chose its best checkpoint by the metric decides.
     """
-    recorded = next((each.mode for each in entries if each.metric == metric and each.mode), None)
+    chosen = (each.summary.get("best") or {} for each in entries)
+    recorded = next((best["mode"] for best in chosen if best.get("monitor") == metric and best.get("mode")), None)
     words = {*metric.lower().replace("/", "_").replace("-", "_").split("_")}
     small, large = bool(words & _SMALL_IS_GOOD), bool(words & _LARGE_IS_GOOD)
     is_unknown = small == large or words & _INVERTED
@@ -163,8 +167,7 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
     is_locked = folder is not None and Path(folder).name == run.id
     # A holder without a folder has not chosen its run yet, and a stage of a run takes no lock: either may work on any.
     is_dead = status == "running" and not is_locked and (holder is None or folder is not None)
-    best = summary.get("best") or {}
-    metric = metric or best.get("monitor")
+    metric = metric or (summary.get("best") or {}).get("monitor")
     try:
         created = datetime.strptime(run.id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=timezone.utc).timestamp()
     except ValueError:  # digits that are no date
@@ -178,7 +181,7 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
         # without a manifest, its process was killed before it wrote one
         is_training=is_training if manifest else any(run.checkpoints.glob("*.ckpt")),
         metric=metric,
-        value=None if metric is None else _find_value(metric, summary),
+        value=None if metric is None else find_metric(metric, summary),
         size_bytes=_size_bytes(run.folder),
         created=created,
         is_locked=is_locked,
@@ -186,14 +189,15 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
         aliases=promoted_aliases(run),
         needs=tuple(str(began_in / str(manifest[key])) for key in ("ckpt_path", "parent") if manifest.get(key)),
         in_retrain=retrain is not None and retrain.get("ended") is None,
-        mode=best.get("mode") if best.get("monitor") == metric else None,
+        summary=summary,
         stamp=stamp,
     )
 
 
-def list_metrics(run: Run) -> set[str]:
+def list_metrics(summary: Mapping[str, Any]) -> set[str]:
     """List the names of a run's metrics, in its best and last epochs and in later stages."""
-    names = {name for table in _list_tables(read_json(run.summary_path) or {}) for name in table}
+    monitor = (summary.get("best") or {}).get("monitor")
+    names = {name for table in [*_list_tables(summary), {monitor: None} if monitor else {}] for name in table}
     return names - {"epoch", "step", "epoch_seconds", "samples_per_s"}
 
 
@@ -203,7 +207,36 @@ def _list_tables(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [table for table in tables if isinstance(table, Mapping)]
 
 
-def _find_value(metric: str, summary: Mapping[str, Any]) -> float | None:
+def read_config_values(run: Run) -> dict[str, Any]:
+    """Read a run's config as values by dotted key, in which ``init_args`` may be left out.
+
+    The key of a class, such as ``optimizer``, has its name. ``manifest.KEY`` and ``summary.KEY`` are the run's records.
+    Empty where there is no config, or it cannot be read.
+    """
+    try:
+        text = run.config_path.read_text(encoding="utf-8")
+        config = yaml.load(text, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
+    except (OSError, ValueError, yaml.YAMLError):
+        config = None
+    records = {"manifest": read_json(run.manifest_path), "summary": read_json(run.summary_path)}
+    return dict(_list_values({**(config if isinstance(config, dict) else {}), **records}, ""))
+
+
+def _list_values(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    is_list = isinstance(value, list) and any(isinstance(each, Mapping) for each in value)
+    if not (isinstance(value, Mapping) or is_list):
+        yield key, value
+        return
+    for part, child in enumerate(value) if is_list else value.items():
+        below = f"{key}.{part}" if key else str(part)
+        yield from _list_values(child, below)
+        if part == "init_args":
+            yield from _list_values(child, key)
+        elif part == "class_path" and isinstance(child, str):
+            yield key, child.rpartition(".")[2]
+
+
+def find_metric(metric: str, summary: Mapping[str, Any]) -> float | None:
     """Find a metric in the best epoch, else in a later stage, else in the last epoch."""
     best = summary.get("best") or {}
     found = [best.get("value")] if best.get("monitor") == metric else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -59,10 +61,13 @@ def table(
 ) -> Iterator[Workspace]:
     """Runs of two jobs, which tests must not change: the newest failed, the second is the largest."""
     workspace = Workspace(tmp_path_factory.mktemp("table") / "work", fork_server)
-    plant(finished_original, workspace, "roses", 1, value=0.75, stages={"test": {"test/loss": 0.125}})
-    plant(finished_original, workspace, "roses", 3, value=0.9, status="failed")
-    tulips = plant(finished_original, workspace, "tulips", 2, value=0.25)
+    plant(finished_original, workspace, "roses", 1, value=0.75, stages={"test": {"test/loss": 0.125, "val/mae": 0.4}})
+    plant(finished_original, workspace, "roses", 3, value=0.9, status="failed", stages={"test": {"val/mae": 0.3}})
+    tulips = plant(finished_original, workspace, "tulips", 2, value=0.25, stages={"test": {"val/mae": 0.2}})
     (tulips / "notes.bin").write_bytes(bytes(50_000))
+    for day, run in enumerate(sorted(workspace.runs, key=lambda path: path.name), 1):
+        config = run / "config.yaml"
+        config.write_text(config.read_text().replace("hidden: 8", f"hidden: {8 * day}"))
     yield workspace
     workspace.close()
 
@@ -77,9 +82,23 @@ LISTED: dict[str, tuple[tuple[str, ...], list[int]]] = {
     "two": (("--filter=status=done", "--filter", "name=roses"), [1]),
     "locked": (("--filter=locked=true",), []),
     "the root of fit": (("--run.root=runs", "tulips"), [2]),
+    "a metric": (("--sort", "val/accuracy"), [3, 1, 2]),
+    "a metric, worst first": (("--sort", "-val/accuracy"), [2, 1, 3]),
+    "a metric that one lacks": (("--sort=-test/loss",), [1, 3, 2]),
+    "a small one is best": (("--sort", "val/mae"), [2, 3, 1]),
+    "a key of the config": (("--sort", "model.hidden"), [1, 2, 3]),
+    "a key, the largest first": (("--sort=-model.init_args.hidden",), [3, 2, 1]),
+    "the oldest first": (("--sort=-age",), [1, 2, 3]),
 }
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "sort": (("runs", "--sort=loss"), r"--sort: .*age, name, status, metric, size.*'loss'"),
+    "sort by what is near": (("runs", "--sort=-val/los"), r"--sort: .*'val/los'; did you mean 'val/loss'"),
+    "a metric of two": (("runs", "--metric=val/loss,val/accurcy"), r"--metric: .*'val/accurcy'; did you mean 'val/acc"),
+    "a column": (
+        ("runs", "--columns=model.hiden"),
+        r"--columns: .*'model.hiden'; did you mean 'model.hidden'",
+    ),
+    "output": (("runs", "--output=cvs"), r"--output: expected csv, json, got 'cvs'; did you mean 'csv'"),
     "filter": (("runs", "--filter=stats=done"), r"--filter: .*did you mean 'status'"),
     "a filter's value": (("runs", "--filter=status=don"), r"--filter status: .*'don'; did you mean 'done'"),
     "a metric": (("runs", "--metric=val/los"), r"--metric: no run has 'val/los'; did you mean 'val/loss'"),
@@ -125,14 +144,38 @@ def test_a_wrong_word_is_told_and_deletes_nothing(name: str, said: dict[str, Ans
     assert re.search(WRONG[name][1], answer.err)
 
 
-def test_another_metric_can_be_shown(table: Workspace) -> None:
-    lines = table.run("runs", "--metric", "test/loss").ok().out.splitlines()
-    assert [line.split()[1] for line in lines if "test/loss 0.125" in line] == [run_id(1)]
+def test_metrics_and_keys_of_the_config_can_be_shown(table: Workspace) -> None:
+    words = ("--metric=test/loss,val/accuracy", "--columns", "model.init_args.hidden,model,manifest.seed")
+    head, *lines = table.run("runs", *words).ok().out.splitlines()
+    keys = ["model.init_args.hidden", "model", "manifest.seed"]
+    assert head.split() == ["name", "id", "status", "test/loss", "val/accuracy", *keys, "size", "age"]
+    assert [line.split()[3:-4] for line in lines] == [
+        ["0.9", "24", "Net", "7"],
+        ["0.25", "16", "Net", "7"],
+        ["0.125", "0.75", "8", "Net", "7"],
+    ]
+
+
+def test_programs_get_the_table_as_csv(table: Workspace) -> None:
+    words = ("--output", "csv", "--metric", "test/loss", "--columns", "model.hidden", "--sort", "age")
+    rows = list(csv.DictReader(io.StringIO(table.run("runs", *words).ok().out)))
+    (record, *_) = json.loads(table.run("runs", "--metric", "test/loss", "--json").ok().out)
+    assert [*rows[0]] == [*(key for key in record if key != "metrics"), "test/loss", "model.hidden"]
+    assert [(row["id"], row["test/loss"], row["model.hidden"]) for row in rows] == [
+        (run_id(3), "", "24"),
+        (run_id(2), "", "16"),
+        (run_id(1), "0.125", "8"),
+    ]
+    assert {row["locked"] for row in rows} == {"false"}
 
 
 def test_programs_get_the_table_as_json(table: Workspace) -> None:
     first = json.loads(table.run("runs", "--json").ok().out)[0]
     assert json.loads(table.run("runs", "--output", "json").ok().out)[0].keys() == first.keys()
+    words = ("--metric=val/accuracy,test/loss", "--columns=model.hidden")
+    more = json.loads(table.run("runs", "--json", *words).ok().out)[0]
+    assert more.keys() - first.keys() == {"metrics", "columns"}
+    assert (more["metrics"], more["columns"]) == ({"val/accuracy": 0.9, "test/loss": None}, {"model.hidden": 24})
     expected = {
         "name": "roses",
         "id": run_id(3),
