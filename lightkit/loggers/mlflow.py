@@ -24,7 +24,7 @@ from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from lightning_fabric.loggers.logger import rank_zero_experiment
@@ -40,9 +40,6 @@ from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, Interrupted, LightkitError, ServerAway
 from lightkit.loggers.mlflow_address import as_key, find_address, manifest_tags, mask_password
-
-if TYPE_CHECKING:
-    from mlflow.tracking import MlflowClient
 
 _log = logging.getLogger("lightkit.loggers")
 
@@ -103,7 +100,7 @@ class MLflow(Logger):
         self._log_model, self._log_checkpoint = log_model, log_checkpoint
         self._flush_timeout_s = flush_timeout_s
         self._sender = _Sender(f"MLflow at {self._address.shown}")
-        self._client: MlflowClient | None = None
+        self._client: Any = None  # MlflowClient, whose type-only import jsonargparse would run: 1 s
         self._run_id = self._experiment_id = ""
         self._model_id: str | None = None
         self._params: dict[str, str] = {}  # that the MLflow run has
@@ -292,7 +289,7 @@ class MLflow(Logger):
 
     # -- the MLflow run
 
-    def _open(self) -> MlflowClient:
+    def _open(self) -> Any:
         """Continue the MLflow run of this run's folder, or start one."""
         if self._client is not None:
             return self._client
@@ -323,7 +320,7 @@ class MLflow(Logger):
                 self._sender.put(self._send_missing_epochs, rows)
         return client
 
-    def _continue_run(self, client: MlflowClient) -> bool:
+    def _continue_run(self, client: Any) -> bool:
         kept = runs.read_json(self._run.folder / "mlflow.json") if self._run else None
         if not kept:
             return False
@@ -340,7 +337,7 @@ class MLflow(Logger):
         self._model_id, self._params = kept.get("model_id"), dict(run.data.params)
         return True
 
-    def _start_run(self, client: MlflowClient) -> None:
+    def _start_run(self, client: Any) -> None:
         from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
         from mlflow.tracking.context.registry import resolve_tags
 

@@ -92,8 +92,13 @@ def test_sizes_below_one_are_refused() -> None:
         Regressor(hidden=0)
 
 
-def test_importing_the_models_loads_no_tracker_and_no_extra() -> None:
-    heavy = ("mlflow", "comet_ml", "timm", "tensorboard")
-    code = f"import sys, lightkit.models; print([name for name in {heavy} if name in sys.modules])"
+def test_importing_the_models_and_reading_arguments_loads_no_tracker_and_no_extra() -> None:
+    heavy = ("mlflow", "comet_ml", "timm", "tensorboard", "pandas")
+    code = (
+        "import sys, lightkit.data, lightkit.loggers, lightkit.models\n"
+        "from jsonargparse import ArgumentParser\n"
+        "ArgumentParser().add_class_arguments(lightkit.loggers.MLflow, 'logger')\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -113,6 +112,8 @@ class DataFile:
 
     def matching_groups(self, where: pc.Expression) -> frozenset[int]:
         """List the row groups that may have rows of a filter, by the file's partition and statistics."""
+        import pyarrow.dataset as ds  # with pandas, 0.2 s
+
         equal = [
             pc.field(name).is_null()
             if value is None
