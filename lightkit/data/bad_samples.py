@@ -25,8 +25,6 @@ from pytorch_lightning import Trainer
 from lightkit.errors import DataError
 from lightkit.images.reading import UnreadableImageError
 
-__all__ = ["Defect", "Defects", "check_bad_samples", "read_samples"]
-
 K = TypeVar("K")
 R = TypeVar("R")
 

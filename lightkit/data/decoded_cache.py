@@ -41,8 +41,6 @@ from lightkit.hardware.processor import available_memory_bytes, num_cores
 from lightkit.images.preprocessing import Preprocessing, compute_resized_size, resize_shorter_side
 from lightkit.images.reading import pillow_warnings, try_read_rgb
 
-__all__ = ["DecodedImages", "ResizedPhotos", "make_room", "open_sources", "planned_reads"]
-
 log = logging.getLogger("lightkit.data")
 
 Cache = Literal["auto", "none", "memory", "disk"]

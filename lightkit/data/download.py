@@ -23,8 +23,6 @@ from urllib3.exceptions import HTTPError
 
 from lightkit.errors import ConfigError, DataError
 
-__all__ = ["RemoteFile", "download", "unpack"]
-
 log = logging.getLogger("lightkit.data")
 
 _CHUNK_BYTES = 1 << 16

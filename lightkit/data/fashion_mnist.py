@@ -21,8 +21,6 @@ from lightkit.data.loader import LabelledSource
 from lightkit.data.splits import Split, check_fractions, split_of
 from lightkit.errors import ConfigError, DataError
 
-__all__ = ["FashionMNIST"]
-
 log = logging.getLogger("lightkit.data")
 
 

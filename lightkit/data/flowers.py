@@ -20,8 +20,6 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.cache_folder import cache_folder, preferred_cache_folder
 from lightkit.images.flower_photos import CLASSES, DEFAULT_ROOT, FOLDER, flower_photos, has_classes
 
-__all__ = ["DrawnFlowers", "Flowers", "draw_flower"]
-
 log = logging.getLogger("lightkit.data")
 
 _URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"

@@ -35,8 +35,6 @@ from lightkit.images.preprocessing import Preprocessing
 from lightkit.images.reading import UnreadableImageError
 from lightkit.runs.files import in_bytes
 
-__all__ = ["ComputesFeatures", "FeatureSamples", "compute_features", "find_frozen_backbone"]
-
 log = logging.getLogger("lightkit.data")
 
 _BLOCK = 32

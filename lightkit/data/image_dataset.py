@@ -13,8 +13,6 @@ from lightkit.data.image_sources import PixelSource
 from lightkit.data.sampler import SampleKey, epoch_order
 from lightkit.data.transforms import View
 
-__all__ = ["Batch", "ImageSamples", "stack_images", "stack_labels"]
-
 Batch = tuple[Tensor, ...]
 """Images and labels; tables may have weights after them."""
 

@@ -17,8 +17,6 @@ from lightkit.data.loader import LabelledSource, ResumableLoader
 from lightkit.data.splits import Split, check_fractions
 from lightkit.errors import ConfigError, DataError
 
-__all__ = ["ImageFolder"]
-
 
 class ImageFolder(ImageModule):
     """Images in one folder a class, or in train/, val/ and test/ with one folder a class each.

@@ -24,21 +24,6 @@ from lightkit.images.reading import IMAGE_SUFFIXES, read_rgb
 from lightkit.images.verdicts import Verdict, judge_images
 from lightkit.runs.bad_images import BadImage, BadImageList, most_frequent
 
-__all__ = [
-    "ClassFiles",
-    "ImageIndex",
-    "OnBadImage",
-    "Photo",
-    "PhotoFiles",
-    "check_bad_fraction",
-    "class_files",
-    "defects_among",
-    "given_splits",
-    "index_images",
-    "refuse_other_classes",
-    "tell_passed_over",
-]
-
 log = logging.getLogger("lightkit.data")
 
 _NUM_SHOWN = 5

@@ -28,8 +28,6 @@ from lightkit.data.transforms import EvalView, TrainView, View, after_transfer, 
 from lightkit.errors import ConfigError
 from lightkit.images.preprocessing import Preprocessing
 
-__all__ = ["ImageModule", "check_arguments", "loading_of", "seed_of", "training_view_of", "warn_idle"]
-
 log = logging.getLogger("lightkit.data")
 
 

@@ -17,18 +17,6 @@ from torch.nn.functional import interpolate
 from lightkit.data.image_index import Photo
 from lightkit.images.reading import UnreadableImageError, decode_rgb, pillow_warnings, read_orientation
 
-__all__ = [
-    "Box",
-    "Decoded",
-    "Encoded",
-    "Jpeg",
-    "PhotoPixels",
-    "PixelSource",
-    "Pixels",
-    "jpeg_of",
-    "resized",
-]
-
 _START = b"\xff\xd8\xff"
 _PLAIN_FRAMES = frozenset({0xC0, 0xC1, 0xC2})  # baseline, extended and progressive, all Huffman-coded
 _SIZELESS = frozenset({0x01, *range(0xD0, 0xDA)})
@@ -165,10 +153,16 @@ def _head_of(data: bytes) -> _Head | None:
 
 
 def _orientation_of(data: bytes) -> int:
-    """Tell the orientation; 1 where the rest of the head is broken, for then the one rule is asked anyway."""
+    """Read the orientation; 1 where the rest of the head is broken, which decoding then reports.
+
+    Raises:
+        MemoryError: If this machine has too little memory.
+    """
     try:
         with pillow_warnings(), Image.open(io.BytesIO(data)) as image:
             return read_orientation(image)
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 (decoders raise what they like on damaged files)
         return 1
 
@@ -283,7 +277,7 @@ class Encoded:
         if self._jpeg is not None:
             try:
                 return self._jpeg.cropped(box, size)
-            except Exception:  # noqa: BLE001 (the one rule for images of all kinds decides, and finds the words)
+            except Exception:  # noqa: BLE001 (`whole`, for images of all kinds, decides and words the error)
                 self._jpeg = None
         return Decoded(np.asarray(self.whole())).cropped(box, size)
 
@@ -300,7 +294,10 @@ class Encoded:
     def _look(self) -> None:
         """Read the head, once."""
         if self._jpeg is None and self._rgb is None:
-            self._jpeg = jpeg_of(self._bytes())
+            try:
+                self._jpeg = jpeg_of(self._bytes())
+            except MemoryError as error:
+                raise UnreadableImageError.of(self._name, error) from error
 
     def _bytes(self) -> bytes:
         if isinstance(self._content, Path):

@@ -25,8 +25,6 @@ from lightkit.images.inputs import find_images
 from lightkit.images.reading import PreparedImage, prepare_images
 from lightkit.prediction.table import Prediction
 
-__all__ = ["ListedImages"]
-
 Prepare = Callable[[Image.Image], Any]
 _PREFIX = ".predictions-"
 _OLD_S = 86_400.0  # what a predict that was killed has left; one that still runs writes more often

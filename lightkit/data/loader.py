@@ -35,23 +35,6 @@ from lightkit.errors import ConfigError
 from lightkit.hardware.cores import workers_by_rule
 from lightkit.hardware.processor import num_cores
 
-__all__ = [
-    "Ahead",
-    "LabelledSource",
-    "Pinning",
-    "ResumableLoader",
-    "Transformed",
-    "ahead_that_fits",
-    "choose_num_workers",
-    "count_in_fractions",
-    "eval_loader",
-    "local_ranks",
-    "pins",
-    "predict_loader",
-    "train_loader",
-    "worker_options",
-]
-
 log = logging.getLogger("lightkit.data")
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux has it; torch's workers hand their batches over in it)

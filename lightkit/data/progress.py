@@ -11,8 +11,6 @@ from pytorch_lightning.utilities import rank_zero_only
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["is_first_rank", "show_progress"]
-
 log = logging.getLogger("lightkit.data")
 
 T = TypeVar("T")

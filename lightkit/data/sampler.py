@@ -20,20 +20,6 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.loops.progress import _ProcessedTracker
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
-__all__ = [
-    "EvenBatchSampler",
-    "EvenDistributedSampler",
-    "Position",
-    "ResumableSampler",
-    "SampleKey",
-    "epoch_order",
-    "global_seed",
-    "position_of",
-    "sample_randomness",
-    "stable_seed",
-    "tell_of_changes",
-]
-
 log = logging.getLogger("lightkit.data")
 
 

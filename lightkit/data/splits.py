@@ -8,8 +8,6 @@ from typing import Literal
 
 from lightkit.errors import ConfigError
 
-__all__ = ["Split", "check_fractions", "content_digest", "split_of"]
-
 Split = Literal["train", "val", "test"]
 
 _CHUNK_BYTES = 1 << 20

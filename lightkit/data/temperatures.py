@@ -16,8 +16,6 @@ from lightkit.data.sampler import SampleKey, stable_seed
 from lightkit.data.splits import Split
 from lightkit.errors import ConfigError
 
-__all__ = ["TemperatureDataset", "Temperatures"]
-
 LOWEST_F, HIGHEST_F = -100.0, 300.0
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 

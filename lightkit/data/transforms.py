@@ -18,17 +18,6 @@ from lightkit.data.image_sources import Box, Pixels
 from lightkit.data.sampler import SampleKey, sample_randomness, stable_seed
 from lightkit.images.preprocessing import Preprocessing
 
-__all__ = [
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "EvalView",
-    "TrainView",
-    "View",
-    "after_transfer",
-    "normalised",
-    "preprocessing_of",
-]
-
 # Per channel, of the ImageNet training set: what torchvision's and timm's weights were trained with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -150,21 +139,15 @@ def _central_box(height: int, width: int) -> Box:
 
 
 _NUM_AXES = 4
-_NUM_WITHOUT_WEIGHTS = 2
 
 
 def after_transfer(data: LightningDataModule, batch: Any, dataloader_idx: int, preprocessing: Preprocessing) -> Any:
     """Give what a data module's ``on_after_batch_transfer`` gives: the batch normalised, then what the model's does.
 
     Lightning calls one of the two hooks alone, the data module's, and warns that the model's is left out; it is not.
-
-    A model gets the weights that only tell which samples stand in for others, where its class says ``takes_weights =
-    True``; others get images and labels alone, as in any other batch.
     """
     batch = normalised(batch, preprocessing, data.trainer)
     module = None if data.trainer is None else data.trainer.lightning_module
-    if module is not None and not getattr(module, "takes_weights", False) and not getattr(data, "has_weights", False):
-        batch = _without_weights(batch)
     if module is not None and is_overridden("on_after_batch_transfer", module, parent=LightningModule):
         return module.on_after_batch_transfer(batch, dataloader_idx)
     return batch
@@ -185,11 +168,6 @@ def normalised(batch: Any, preprocessing: Preprocessing, trainer: Trainer | None
     if type(batch) in (tuple, list) and batch and _are_images(batch[0]):
         return type(batch)([_floats(batch[0], preprocessing, trainer), *batch[1:]])
     return batch
-
-
-def _without_weights(batch: Any) -> Any:
-    is_weighted = type(batch) in (tuple, list) and len(batch) > _NUM_WITHOUT_WEIGHTS
-    return batch[:_NUM_WITHOUT_WEIGHTS] if is_weighted else batch
 
 
 def _are_images(value: Any) -> bool:

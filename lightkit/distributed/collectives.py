@@ -22,13 +22,14 @@ from lightkit.config import mistake
 from lightkit.errors import LightkitError
 from lightkit.launch import waiting
 
+hvd: Any = None
 try:
-    import horovod.torch as hvd
+    import horovod.torch
+
+    hvd = horovod.torch
 except (ImportError, OSError) as error:  # not installed, or built for another torch
-    hvd: Any = None  # type: ignore[no-redef]
     _MISSING = str(error)
 
-__all__ = ["Collectives", "begin_syncing", "end_syncing", "hvd", "plain", "require_horovod"]
 
 _OPS = {"none": "Average", "mean": "Average", "avg": "Average", "sum": "Sum", "max": "Max", "min": "Min"}
 _OPS["product"] = "Product"
@@ -234,8 +235,6 @@ def _bytes(tensor: Tensor) -> Tensor:
     """Give what Horovod can send of any dtype: the bytes, in the tensor's own memory where that is one piece."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
-
-__all__ = ["begin_syncing", "end_syncing"]
 
 _sync = Metric.sync
 _living: list[Collectives] = []

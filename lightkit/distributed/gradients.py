@@ -17,8 +17,6 @@ from lightkit.distributed.lr_scaling import before_update
 from lightkit.errors import LightkitError
 from lightkit.launch import waiting
 
-__all__ = ["AveragedGradients"]
-
 
 class AveragedGradients:
     """Average gradients over the ranks, each as soon as this rank has it.

@@ -29,8 +29,6 @@ from lightkit.errors import LightkitError
 from lightkit.hardware import this_machine
 from lightkit.launch import this_rank, waiting
 
-__all__ = ["HorovodEnvironment", "HorovodStrategy"]
-
 _ENDED: list[bool] = []  # after an error: Horovod does not start again in the same process
 
 

@@ -13,8 +13,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightkit.config import mistake
 
-__all__ = ["ScaledLearningRate"]
-
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")  # what torch's schedulers keep in an optimizer's groups
 _BASES = ("base_lrs", "max_lrs", "_last_lr")  # and in themselves; a floor such as eta_min stays as it was set
 
@@ -227,9 +225,6 @@ def _scale_scheduler(scheduler: Any, factor: float, numbers: Mapping[Optimizer, 
 
 def _is_rate(value: Any) -> TypeGuard[float | Tensor]:
     return isinstance(value, int | float | Tensor)
-
-
-__all__ = ["before_update"]
 
 
 def before_update(act: Callable[[Optimizer], None]) -> Callable[..., Any]:

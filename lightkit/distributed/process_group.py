@@ -9,8 +9,6 @@ from torch import distributed
 
 from lightkit.errors import Interrupted
 
-__all__ = ["process_group_left"]
-
 
 @contextmanager
 def process_group_left() -> Iterator[None]:

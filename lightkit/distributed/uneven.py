@@ -11,8 +11,6 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from lightkit.distributed.collectives import Collectives
 from lightkit.errors import DataError
 
-__all__ = ["AgreedLoader", "even_training", "is_uneven"]
-
 _KNOWN = ("torch.", "pytorch_lightning.", "lightning_fabric.", "lightkit.")
 _END = object()
 

@@ -15,8 +15,6 @@ from pytorch_lightning.accelerators import XLAAccelerator
 from pytorch_lightning.strategies.single_xla import SingleDeviceXLAStrategy
 from pytorch_lightning.strategies.xla import XLAStrategy
 
-__all__ = ["HushXLA", "trains_on_xla"]
-
 
 def trains_on_xla(accelerator: Any, strategy: Any) -> bool:
     """Tell whether a trainer with these arguments will train on XLA devices.

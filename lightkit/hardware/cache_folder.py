@@ -6,8 +6,6 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["cache_folder", "preferred_cache_folder"]
-
 
 def cache_folder() -> Path | None:
     """Give a folder that this user can write to, made where it is missing: the preferred one, else a temporary one.

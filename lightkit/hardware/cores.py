@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["find_user_threads", "workers_by_rule"]
-
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _LAUNCHERS = "_LIGHTKIT_THREADS"
 """Holds the number that a launcher of lightkit has put into `OMP_NUM_THREADS` by itself: nobody asked for it."""

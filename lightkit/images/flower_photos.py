@@ -8,8 +8,6 @@ from pathlib import Path
 
 from lightkit.errors import DataError
 
-__all__ = ["CLASSES", "DEFAULT_ROOT", "FOLDER", "flower_photos", "has_classes"]
-
 CLASSES = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
 DEFAULT_ROOT = Path("data/flower_photos")
 FOLDER = "flower_photos"

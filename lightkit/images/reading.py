@@ -218,6 +218,8 @@ def read_orientation(image: Image.Image) -> int:
     """Read the orientation of a decoded image, 1 to 8 as EXIF counts; 1, as stored, if there is no valid one."""
     try:
         number = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except MemoryError:  # not the file's fault: a turned photo would be read as stored
+        raise
     except Exception:  # noqa: BLE001 (broken EXIF: as viewers do, take the image as stored)
         return 1
     return number if number in _ROTATIONS else 1

@@ -26,8 +26,6 @@ from lightkit.errors import LightkitError
 from lightkit.launch.plan import LaunchSettings, Plan
 from lightkit.launch.ranks import LAUNCH, SUPERVISOR
 
-__all__ = ["Job", "LaunchError", "ProcessTree", "first_line", "launcher_command", "redirect_output", "run_driver"]
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.1

@@ -11,17 +11,6 @@ from typing import Any
 
 from lightkit.config import KeyPath, Origin, Resolved, mistake, near, read_scalar
 
-__all__ = [
-    "CHOSEN_THREADS",
-    "ENGINES",
-    "THREADS",
-    "LaunchSettings",
-    "Plan",
-    "check_engine",
-    "plan_launch",
-    "read_settings",
-]
-
 ENGINES = ("local", "horovod", "torchrun", "spark", "ray", "slurm")
 THREADS = "OMP_NUM_THREADS"
 CHOSEN_THREADS = "_LIGHTKIT_THREADS"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ATTEMPT", "ENGINE", "LAUNCH", "PREEMPTED", "SUPERVISOR", "Rank", "this_rank"]
-
 LAUNCH = "_LIGHTKIT_LAUNCH"
 """Variable that holds the folder in which the processes of a launch write their status."""
 SUPERVISOR = "_LIGHTKIT_SUPERVISOR"

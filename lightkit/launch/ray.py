@@ -21,8 +21,6 @@ from lightkit.errors import ConfigError
 from lightkit.launch.local import Job, LaunchError, first_line, redirect_output, run_driver
 from lightkit.launch.ranks import ATTEMPT, ENGINE
 
-__all__ = ["check_installed", "drive", "lightning_parts", "main", "run_rank"]
-
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_V2_ENABLED": "1",

@@ -12,8 +12,6 @@ from typing import Any
 
 from lightkit.errors import ConfigError, LightkitError
 
-__all__ = ["batch_script", "submit"]
-
 _DECIDED = {
     "nodes": "launch.nodes",
     "ntasks": "launch.processes, the processes of each node",

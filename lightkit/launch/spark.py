@@ -23,8 +23,6 @@ from typing import Any
 from lightkit.errors import ConfigError
 from lightkit.launch.local import Job, LaunchError, first_line, redirect_output, run_driver
 
-__all__ = ["check_installed", "count_slots", "drive", "driver_ranks_command", "main"]
-
 _GROUP = "lightkit"
 _RANK_GRACE_S = 5.0  # less than the driver's own
 

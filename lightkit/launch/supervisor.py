@@ -24,8 +24,6 @@ from lightkit.launch.ranks import LAUNCH, SUPERVISOR
 from lightkit.launch.worker import RankStatus, StatusStore
 from lightkit.runs.lock import is_gone
 
-__all__ = ["LaunchResult", "Supervisor", "Timeouts", "collect_result", "make_writer"]
-
 _POLL_S = 0.05
 _STATUS_POLL_S = 0.25  # the folder may be on a slow disk of many machines
 _PEERS_S = 10.0  # for the other ranks to end after a failure

@@ -32,8 +32,6 @@ from typing import IO, Any, Literal, NamedTuple
 
 from lightkit.config import Resolved, mistake, read_scalar
 
-__all__ = ["STALLED", "Heartbeat", "Hung", "Stall", "Watchdog", "WatchdogSettings", "heartbeat", "read_watchdog"]
-
 STALLED = 70
 """Exit code of a process that its watchdog has ended."""
 

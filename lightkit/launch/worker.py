@@ -29,8 +29,6 @@ from lightkit.runs.files import read_json, write_json
 from lightkit.runs.lock import describe_process, is_gone
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["DATA_CHANGED", "INHERITED", "LeftAlone", "RankContext", "RankStatus", "StatusStore", "join_launch"]
-
 DATA_CHANGED = "DataChanged"
 """Name of the exception after which all ranks have to begin again, in a new run."""
 INHERITED = "_LIGHTKIT_RUN"

@@ -57,8 +57,6 @@ class ImageClassifier(ClassNetwork, LightningModule):
 
     output_kind: ClassVar[OutputKind] = "logits"
     """What ``forward`` gives."""
-    takes_weights: ClassVar[bool] = True
-    """A third element of a batch, weights, is understood. Data modules leave it out for models that do not say so."""
 
     def __init__(
         self,

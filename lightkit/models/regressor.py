@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from pytorch_lightning import LightningModule
@@ -36,8 +35,6 @@ class Regressor(LightningModule):
         weight_decay: Of that optimizer, for all but biases.
     """
 
-    takes_weights: ClassVar[bool] = True
-    """A third element of a batch, weights, is understood. Data modules leave it out for models that do not say so."""
     input_mean: Tensor
     input_std: Tensor
     output_mean: Tensor

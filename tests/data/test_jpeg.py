@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lightkit.data.image_sources import Box, jpeg_of, resized
-from lightkit.images.reading import decode_rgb
+from lightkit.data.image_sources import Box, Encoded, jpeg_of, resized
+from lightkit.images.reading import MachineLimitError, decode_rgb
 
 Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
@@ -161,3 +161,16 @@ def test_resized_pixels_are_those_of_pillow_within_one() -> None:
     found = resized(torch.from_numpy(pixels.copy()), (20, 24)).permute(1, 2, 0).numpy().astype(int)
     expected = np.asarray(picture(37, 53).resize((24, 20), Image.Resampling.BILINEAR))
     assert np.abs(found - expected).max() <= 1
+
+
+def test_too_little_memory_for_the_orientation_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Image.Image) -> None:
+        raise MemoryError
+
+    photo = turned(picture(48, 64), 6)
+    assert Encoded(photo).size == (64, 48)
+    monkeypatch.setattr(Image.Image, "getexif", fail)
+    with pytest.raises(MachineLimitError, match=r"IMG_1\.jpg: .*may not be its fault.*ulimit -v"):
+        Encoded(photo, name="IMG_1.jpg").size  # noqa: B018 (it reads the head)
+    with pytest.raises(MachineLimitError, match=r"IMG_1\.jpg"):
+        Encoded(photo, name="IMG_1.jpg").whole()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -163,26 +162,3 @@ def test_a_models_own_hook_gets_the_normalised_batch(make_images: Any) -> None:
     trainer().fit(module, datamodule=folder(make_images(*NAMES)))
     assert module.batches["hook"][0].dtype == torch.float32
     assert module.batches["train"][0].unique().tolist() == [5]
-
-
-class Weighted(Seen):
-    """A model that takes weights."""
-
-    takes_weights = True
-
-
-@pytest.mark.parametrize(
-    ("model", "has_weights", "length"),
-    [(Seen, False, 2), (Hooked, False, 2), (Weighted, False, 3), (Seen, True, 3)],
-    ids=["plain", "own hook", "takes weights", "weights of the data"],
-)
-def test_weights_of_stand_ins_are_left_out_for_a_model_that_does_not_say_that_it_takes_them(
-    make_images: Any, model: type[Seen], has_weights: bool, length: int
-) -> None:
-    data = folder(make_images(*NAMES))
-    data.has_weights = has_weights  # type: ignore[attr-defined]
-    data.trainer = SimpleNamespace(  # type: ignore[assignment]
-        lightning_module=model(), precision_plugin=SimpleNamespace(convert_input=lambda images: images)
-    )
-    batch = data.on_after_batch_transfer((torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.ones(1), torch.ones(1)), 0)
-    assert len(batch) == length

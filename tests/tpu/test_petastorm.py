@@ -112,14 +112,15 @@ def test_ranks_share_all_rows_without_overlap_in_equally_many_batches(
     data.setup("fit")
     batches = ranks_of(data, num_ranks, monkeypatch)
     assert len({len(of_rank) for of_rank in batches}) == 1
-    rows = [number for of_rank in batches for number in numbers_in(of_rank)]
-    assert sorted(number for number in rows if number) == list(range(1, 25))
+    of_ranks = [numbers_in(of_rank) for of_rank in batches]
+    assert len({len(rows) for rows in of_ranks}) == 1
+    assert sorted(row for rows in of_ranks for row in {*rows}) == list(range(25))  # those with fewer begin again
 
 
 def test_more_ranks_than_row_groups_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = petastorm_table(write_images(tmp_path / "train", num_rows=4, num_files=1))
     data.setup("fit")
-    with pytest.raises(DataError, match=r"shares out whole row groups, and here are 2 for 3 processes"):
+    with pytest.raises(DataError, match=r"divides whole row groups, and here are 2 for 3 processes"):
         ranks_of(data, 3, monkeypatch)
 
 
@@ -165,8 +166,8 @@ def test_a_column_that_petastorm_cannot_read_is_told(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "train" / "0.parquet")
     data = petastorm_table(str(tmp_path / "train"), weight=None)
     data.setup("fit")
-    with pytest.raises(DataError, match=r"petastorm cannot read column 'label': it holds large_string\. .*Table"):
-        data.train_dataloader()
+    with pytest.raises(DataError, match=r"train: petastorm cannot read on .*label.*Table"):
+        next(iter(data.train_dataloader()))
 
 
 def test_numbers_are_batches_of_features_and_values(tmp_path: Path) -> None:
@@ -179,6 +180,7 @@ def test_numbers_are_batches_of_features_and_values(tmp_path: Path) -> None:
     assert inputs.dtype == values.dtype == torch.float32
     assert sorted(inputs.tolist()) == [[x, 0.0, 1.0] for x in (1.0, 2.0, 3.0, 4.0)]
     assert torch.equal(values, inputs[:, :1] - 0.5)
+    data.teardown("fit")
 
 
 @pytest.mark.slow
@@ -194,18 +196,6 @@ def test_a_classifier_trains_from_it(tmp_path: Path, pool: str) -> None:
     trainer.fit(model, data)
     assert trainer.global_step == 10
     assert float(trainer.callback_metrics["val/loss"]) > 0
-
-
-def test_a_reader_that_ends_too_early_for_good_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightkit.data.tables import petastorm
-
-    monkeypatch.setattr(petastorm._WholeReader, "patience_s", 0.05)
-    data = petastorm_table(write_images(tmp_path / "train"))
-    data.setup("fit")
-    loader = data.train_dataloader()
-    loader._num_groups += 2
-    with pytest.raises(DataError, match=r"train: petastorm has ended without 2 row groups that it had to read\. Start"):
-        list(loader)
 
 
 @pytest.mark.parametrize("pool", ["thread", "dummy"])

@@ -15,8 +15,6 @@ import numpy as np
 from lightkit.data.sampler import stable_seed
 from lightkit.errors import DataError
 
-__all__ = ["BatchKey", "BatchRows", "EpochOrder", "Part", "RankPlan", "block_of", "shuffled"]
-
 R = TypeVar("R")
 
 _ROTATION, _GROUPS, _BLOCK = range(3)  # keep the seeds of the three apart
@@ -110,12 +108,16 @@ class RankPlan:
     @property
     def start(self) -> int:
         """The place of this rank's first row."""
-        return self.rank * self.num_rows // self.num_replicas
+        return min(self.rank * self.num_rows // self.num_replicas, self.num_rows - self.num_own)
 
     @property
     def num_own(self) -> int:
-        """Rows of this rank: one more or less than another's at most."""
-        return (self.rank + 1) * self.num_rows // self.num_replicas - self.start
+        """Rows of this rank: one more or less than another's at most, and one for each batch.
+
+        Only with a batch size of 1, or fewer rows than ranks, some rows are there twice where they do not share evenly.
+        """
+        ends = (rank * self.num_rows // self.num_replicas for rank in (self.rank, self.rank + 1))
+        return max(-next(ends) + next(ends), self.num_batches)
 
     @property
     def num_batches(self) -> int:
@@ -124,7 +126,7 @@ class RankPlan:
         return -(-largest // self.batch_size)
 
     def size(self, number: int) -> int:
-        """Rows of a batch; none where a rank has fewer rows than there are batches.
+        """Rows of a batch.
 
         Alone, all batches are full but the last. Among several ranks they are as equal as can be: whatever is taken as
         a mean over a batch, and then over ranks, so counts each row about alike.

@@ -19,24 +19,6 @@ from pyarrow import types
 
 from lightkit.errors import ConfigError, DataError
 
-__all__ = [
-    "Columns",
-    "Numbers",
-    "RowFilter",
-    "Shape",
-    "column_shape",
-    "feature_matrix",
-    "find_columns",
-    "format_class",
-    "image_bytes",
-    "join_shapes",
-    "label_column",
-    "parse_filter",
-    "plain_column",
-    "plain_type",
-    "weight_values",
-]
-
 Numbers = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
 Target = Literal["auto", "class", "value"]

@@ -54,8 +54,6 @@ from lightkit.data.tables.source import DataFile, RowGroup, Snapshot
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.cache_folder import cache_folder
 
-__all__ = ["MAX_CLASSES", "SPLITS", "Index", "Row", "index_table"]
-
 log = logging.getLogger("lightkit.data")
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")

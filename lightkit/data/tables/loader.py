@@ -36,24 +36,6 @@ from lightkit.data.tables.index import Index, Row
 from lightkit.data.transforms import View
 from lightkit.images.reading import UnreadableImageError
 
-__all__ = [
-    "BatchMaker",
-    "BatchOrder",
-    "FeatureBatches",
-    "ImageBatches",
-    "RowNames",
-    "SplitReader",
-    "TableBatches",
-    "TableImages",
-    "TableLoader",
-    "TableRows",
-    "eval_table_loader",
-    "predict_table_loader",
-    "stored_rows",
-    "table_loader",
-    "train_table_loader",
-]
-
 Sample = TypeVar("Sample")
 _NUM_TRIED = 4  # batches of which no row can be read, in training
 
@@ -66,7 +48,7 @@ class BatchMaker(Protocol):
         """Size of a row in a batch."""
 
     def __call__(self, rows: Sequence[Row], keys: Sequence[SampleKey], /) -> Batch:
-        """Make the batch; a blank row of weight 0 if there are no rows.
+        """Make the batch of at least one row.
 
         Raises:
             DataError: If no row can be used, or a row cannot and none may be left out.
@@ -97,15 +79,12 @@ class ImageBatches:
 
         A third element, weights float32 ``(batch,)``, is there if rows have some.
         """
-        if not rows:
-            blank = torch.zeros(1, 3, *self.view.size, dtype=torch.uint8)
-            return blank, _stack_labels([0], are_values=self.are_values), torch.zeros(1)
 
         def read(row: Row, key: SampleKey) -> Tensor:
             return self.view(Encoded(row.image or b"", name=row.name), self.seed, key)
 
         found = _read_rows(rows, keys, read, self.defects, replaces=self.view.for_training)
-        labels = _stack_labels_and_weights([row for row, _ in found], are_values=self.are_values)
+        labels = _stack_targets([row for row, _ in found], are_values=self.are_values)
         return stack_images([image for _, image in found]), *labels
 
 
@@ -131,15 +110,13 @@ class FeatureBatches:
 
         A third element, weights float32 ``(batch,)``, is there if rows have some.
         """
-        if not rows:
-            return torch.zeros(1, *self.shape), _stack_labels([0], are_values=self.are_values), torch.zeros(1)
 
         def read(row: Row, key: SampleKey) -> np.ndarray[Any, Any]:  # noqa: ARG001
             return np.asarray(row.features, dtype=np.float32)
 
         found = _read_rows(rows, keys, read, self.defects, replaces=False)
         features = torch.from_numpy(np.stack([row_features for _, row_features in found]))
-        return features, *_stack_labels_and_weights([row for row, _ in found], are_values=self.are_values)
+        return features, *_stack_targets([row for row, _ in found], are_values=self.are_values)
 
 
 def _read_rows(
@@ -162,17 +139,12 @@ def _read_rows(
     return [(rows[place], sample) for place, sample in found]
 
 
-def _stack_labels_and_weights(rows: Sequence[Row], *, are_values: bool) -> tuple[Tensor, ...]:
-    labels = _stack_labels([row.label or 0 for row in rows], are_values=are_values)
+def _stack_targets(rows: Sequence[Row], *, are_values: bool) -> tuple[Tensor, ...]:
+    given = [row.label or 0 for row in rows]
+    labels = torch.tensor(given, dtype=torch.float32).unsqueeze(1) if are_values else torch.tensor(given)
     if all(row.weight is None for row in rows):
         return (labels,)
     return labels, torch.tensor([1.0 if row.weight is None else row.weight for row in rows], dtype=torch.float32)
-
-
-def _stack_labels(labels: Sequence[float], *, are_values: bool) -> Tensor:
-    if are_values:
-        return torch.tensor(labels, dtype=torch.float32).unsqueeze(1)
-    return torch.tensor(labels, dtype=torch.int64)
 
 
 class TableBatches(Dataset[Batch]):

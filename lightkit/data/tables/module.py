@@ -40,8 +40,6 @@ from lightkit.hardware.processor import num_cores
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.images.reading import UnreadableImageError, pillow_warnings
 
-__all__ = ["Table"]
-
 log = logging.getLogger("lightkit.data")
 
 Made = TypeVar("Made")
@@ -54,14 +52,14 @@ class Table(LightningDataModule):
     """Images or numbers from a Delta table or a folder of Parquet, read as a stream, never whole in memory.
 
     The table is read by row group; in training the row groups come in another order in each epoch, and
-    ``shuffle_buffer`` rows are kept in memory and mixed. Each row is in one batch of one process. A resumed training
-    goes on at the right row, also with another number of workers; with another number of processes or another
-    ``batch_size`` it says that the rest of the epoch differs.
+    ``shuffle_buffer`` rows are kept in memory and mixed. Each row is in one batch of one process; only with a batch
+    size of 1, or fewer rows than processes, some are in two. A resumed training goes on at the right row, also with
+    another number of workers; with another number of processes or another ``batch_size`` it says that the rest of the
+    epoch differs.
 
     A batch is uint8 images ``(batch, 3, image_size, image_size)``, normalised on the device, or float32 features
     ``(batch, numbers)``, or of the shape that a single tensor column has; then int64 labels ``(batch,)``, or float32
-    values ``(batch, 1)``; then, where there is a column of weights or nothing could be read, float32 weights
-    ``(batch,)``.
+    values ``(batch, 1)``; then, where there is a column of weights, float32 weights ``(batch,)``.
 
     Args:
         path: Folder of a Delta table, a folder or file of Parquet, or an address such as s3://bucket/table.

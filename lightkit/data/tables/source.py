@@ -24,7 +24,6 @@ from lightkit.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["DataFile", "Format", "RowGroup", "Snapshot", "is_remote", "local_path", "open_table"]
 
 Format = Literal["auto", "delta", "parquet"]
 

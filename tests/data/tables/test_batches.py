@@ -6,7 +6,6 @@ import io
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from lightkit.data.bad_samples import Defects
@@ -44,16 +43,6 @@ def test_what_cannot_be_decoded_is_left_out_with_its_label_and_weight() -> None:
     assert [defect.name for defect in defects.take_noted()] == ["row 2"]
     with pytest.raises(UnreadableImageError, match="row 2"):
         assembling(None)(rows, KEYS)
-
-
-@pytest.mark.parametrize("are_values", [False, True], ids=["classes", "values"])
-def test_a_batch_of_no_row_is_one_blank_row_of_weight_0(are_values: bool) -> None:
-    rows: list[Row] = []
-    images, labels, weights = assembling(Defects(), are_values=are_values)(rows, KEYS[: len(rows)])
-    assert images.shape == (1, 3, 7, 7)
-    assert not images.any()
-    assert (labels.shape, labels.dtype) == (((1, 1), torch.float32) if are_values else ((1,), torch.int64))
-    assert weights.tolist() == [0]
 
 
 def test_in_training_the_next_good_row_of_the_batch_is_in_the_place_of_a_bad_one() -> None:

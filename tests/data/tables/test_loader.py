@@ -72,14 +72,9 @@ def test_more_ranks_than_row_groups_or_rows_get_equally_many_batches(
     ranks = [epochs_of(loader_of(rank=r, world_size=world_size, seed=seed, groups=groups)) for r in range(world_size)]
     wanted = sorted(STARTS[name] + number for name, count in groups.items() for number in range(count))
     for epoch in range(2):
-        assert sorted(row for rank in ranks for batch in rank[epoch] for row in batch) == wanted
+        assert sorted({row for rank in ranks for batch in rank[epoch] for row in batch}) == wanted
         assert len({len(rank[epoch]) for rank in ranks}) == 1
-
-
-def test_a_rank_without_a_row_gets_a_blank_one_of_weight_0() -> None:
-    batches = list(loader_of(rank=0, world_size=5, groups={1: 1, 3: 3}))
-    assert [tuple(part.shape for part in batch) for batch in batches] == [((1, 1), (1, 1), (1,))]
-    assert batches[0][2].item() == 0
+        assert all(batch for rank in ranks for batch in rank[epoch])
 
 
 def test_evaluation_keeps_the_stored_order() -> None:
