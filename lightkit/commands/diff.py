@@ -21,6 +21,7 @@ from lightkit.config.loader import collect_errors
 from lightkit.config.origins import NESTED_FILES, shown_path
 from lightkit.config.tree import Node
 from lightkit.errors import ConfigError
+from lightkit.runs.index import flatten, list_differences
 
 __all__ = ["diff"]
 
@@ -110,7 +111,8 @@ def _read_input(name: str, root: str) -> DiffInput:
     recorded: dict[str, Any] = {}
     for subject, path in (("manifest", run.manifest_path), ("summary", run.summary_path)):
         values = runs.read_json(path) or {}
-        recorded |= _flatten(subject, {key: values.get(key) for key in _RECORDED[subject]})
+        found = flatten({key: values.get(key) for key in _RECORDED[subject]}, (subject,))
+        recorded |= {dotted(path): value for path, value in found if value not in (None, {})}
     return DiffInput(folder, _load_alone("validate", ["--run", str(run.folder)]), is_run=True, recorded=recorded)
 
 
@@ -124,12 +126,6 @@ def _load_alone(stage: str, words: Sequence[str]) -> Resolved:
         problems.raise_any()
     hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)
     return resolved if hardware is None else hardware.resolved
-
-
-def _flatten(key: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return {name: leaf for part, child in value.items() for name, leaf in _flatten(f"{key}.{part}", child).items()}
-    return {} if value is None else {key: value}
 
 
 def _list_changes(inputs: Sequence[DiffInput]) -> list[_Change]:
@@ -157,9 +153,9 @@ def _list_changes(inputs: Sequence[DiffInput]) -> list[_Change]:
         if values != [None, None] and not is_same:  # `repr`, for 1, 1.0 and true are not the same
             changes.append((dotted(path), values))
     if all(each.is_run for each in inputs):
-        for key in dict.fromkeys(key for each in inputs for key in each.recorded):
-            values = [PlacedValue(each.recorded[key]) if key in each.recorded else None for each in inputs]
-            if values[0] != values[1] and not key.endswith(_SPEED):
+        for key in list_differences([each.recorded for each in inputs]):
+            if not key.endswith(_SPEED):
+                values = [PlacedValue(each.recorded[key]) if key in each.recorded else None for each in inputs]
                 changes.append((key, values))
     return changes
 

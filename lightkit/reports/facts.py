@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ from lightkit.runs.bad_images import BadImage, BadImageList
 from lightkit.runs.events import read_events
 from lightkit.runs.files import read_json
 from lightkit.runs.folder import Run
-from lightkit.runs.index import index_run
+from lightkit.runs.index import flatten, index_run, infer_mode
 from lightkit.runs.metrics import MetricsTable
 
 SPLITS: Mapping[Split, str] = {"test": "test", "validation": "val"}
@@ -111,7 +111,8 @@ def read_facts(run: Run) -> RunFacts:
     config: dict[str, Any] = attempt("config.yaml", read_config, {}) if run.config_path.exists() else {}
     manifest = read_object("manifest.json")
     origins = manifest.get("origins") or {}
-    settings = [Setting(key, value, origins.get(key)) for key, value in _flatten(config, ())]
+    values = {setting_key(path): value for path, value in flatten(config)}
+    settings = [Setting(key, value, origins.get(key)) for key, value in values.items()]
     artefacts = read_object("export/export.json").get("artefacts") or {}
     predictions = {
         split: read
@@ -152,17 +153,6 @@ def setting_key(path: tuple[Any, ...]) -> str:
     return ".".join(str(part) for part in path if part not in ("init_args", "class_path"))
 
 
-def _flatten(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, child in value.items():
-            yield from _flatten(child, (*path, key))
-    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-        for index, child in enumerate(value):
-            yield from _flatten(child, (*path, index))
-    else:
-        yield setting_key(path), value
-
-
 class Score(NamedTuple):
     """A metric of the best checkpoint.
 
@@ -188,37 +178,53 @@ class Score(NamedTuple):
 def find_score(facts: RunFacts) -> Score | None:
     """Choose the metric that a run is judged by.
 
-    It is the accuracy of a classifier's predictions or the mean absolute error of a regressor's, on the test split if
-    it was tested, with an interval from the samples and the level of chance. Without predictions it is an accuracy
-    that was logged, else the metric that chose the best checkpoint. None if there is no metric.
+    It is that of `score_predictions`, on the test split if it was tested. Without predictions it is an accuracy that
+    was logged, else the metric that chose the best checkpoint. None if there is no metric.
     """
     for split, prefix in SPLITS.items():
         if (found := facts.predictions.get(split)) is not None and len(found):
-            if found.is_classifier:
-                num, right = len(found), int(found.is_correct.sum())
-                low, high = wilson_interval(right, num)
-                chance = compute_chance_level(np.bincount(found.target).tolist())
-                return Score(f"{prefix}/accuracy", right / num, low, high, num, chance)
-            errors = np.abs(found.prediction - found.target)
-            chance = float(np.abs(found.target - np.median(found.target)).mean())
-            return Score(
-                f"{prefix}/mae", float(errors.mean()), *bootstrap_interval(errors), len(found), chance, is_loss=True
-            )
-    metrics = facts.summary.get("metrics") or {}
-    logged = {**(metrics.get("best") or {}), **((facts.summary.get("stages") or {}).get("test") or {})}
-    counts = facts.data.get("counts") or {}
-    num_classes = len(facts.data.get("class_names") or ())
+            return score_predictions(prefix, found)
+    logged = list_logged_metrics(facts)
     for prefix in SPLITS.values():
-        value = logged.get(f"{prefix}/accuracy")
-        if isinstance(value, (int, float)) and 0 <= value <= 1:
-            total = counts.get(prefix)
-            bounds = wilson_interval(round(value * total), total) if total else (None, None)
-            chance = 1 / num_classes if num_classes else None
-            return Score(f"{prefix}/accuracy", float(value), *bounds, num_samples=total, chance=chance)
+        if isinstance(value := logged.get(f"{prefix}/accuracy"), (int, float)) and 0 <= value <= 1:
+            return score_logged(facts, f"{prefix}/accuracy", float(value))
     best = facts.summary.get("best") or {}
     if isinstance(best.get("value"), (int, float)):
         return Score(str(best.get("monitor")), float(best["value"]), is_loss=best.get("mode") == "min")
     return None
+
+
+def score_predictions(prefix: str, found: Predictions) -> Score:
+    """Compute the accuracy of a classifier, or the mean absolute error of a regressor, against chance.
+
+    Args:
+        prefix: Of the metric's name: ``test`` or ``val``.
+        found: At least one prediction.
+    """
+    if found.is_classifier:
+        num, right = len(found), int(found.is_correct.sum())
+        chance = compute_chance_level(np.bincount(found.target).tolist())
+        return Score(f"{prefix}/accuracy", right / num, *wilson_interval(right, num), num, chance)
+    errors = np.abs(found.prediction - found.target)
+    chance = float(np.abs(found.target - np.median(found.target)).mean())
+    return Score(f"{prefix}/mae", float(errors.mean()), *bootstrap_interval(errors), len(found), chance, is_loss=True)
+
+
+def list_logged_metrics(facts: RunFacts) -> dict[str, Any]:
+    """List the metrics of the best epoch and of the test, by name."""
+    metrics = facts.summary.get("metrics") or {}
+    return {**(metrics.get("best") or {}), **((facts.summary.get("stages") or {}).get("test") or {})}
+
+
+def score_logged(facts: RunFacts, metric: str, value: float) -> Score:
+    """Give a logged metric; an accuracy has an interval if the size of its split is known."""
+    prefix, _, name = metric.partition("/")
+    if name != "accuracy" or not 0 <= value <= 1:
+        return Score(metric, value, is_loss=infer_mode(metric) == "min")
+    total = (facts.data.get("counts") or {}).get(prefix)
+    num_classes = len(facts.data.get("class_names") or ())
+    low, high = wilson_interval(round(value * total), total) if total else (None, None)
+    return Score(metric, value, low, high, total, 1 / num_classes if num_classes else None)
 
 
 def describe_verdict(facts: RunFacts) -> str:

@@ -139,12 +139,14 @@ def _draw_lines(axes: Axes, rows: Sequence[Mapping[str, float]], names: Sequence
     axes.grid(axis="y", linewidth=0.8)
     stride = max(1, math.ceil(len(rows) / _MAX_POINTS))
     chosen = [*rows[::stride], *(rows[-1:] if (len(rows) - 1) % stride else [])]
-    for name, role in zip(names, SERIES, strict=False):
+    for position, name in enumerate(names):
+        dashes, color = divmod(position, len(SERIES))
         points = [(row["epoch"], row[name]) for row in chosen if math.isfinite(row.get(name, math.nan))]
         marker = "o" if len(points) < 30 else None
         axes.plot(
             *zip(*points, strict=True),
-            color=_COLORS[role],
+            color=_COLORS[SERIES[color]],
+            linestyle=("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))[dashes % 4],
             label=name if labels else None,
             linewidth=1.6,
             marker=marker,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -218,22 +218,34 @@ def read_config_values(run: Run) -> dict[str, Any]:
         config = yaml.load(text, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
     except (OSError, ValueError, yaml.YAMLError):
         config = None
+    config = config if isinstance(config, dict) else {}
     records = {"manifest": read_json(run.manifest_path), "summary": read_json(run.summary_path)}
-    return dict(_list_values({**(config if isinstance(config, dict) else {}), **records}, ""))
+    values: dict[str, Any] = {}
+    for path, value in flatten({**config, **records}):
+        *above, last = path
+        values[".".join(map(str, path))] = value
+        short = ".".join(str(part) for part in above if part != "init_args")
+        is_class = last == "class_path" and isinstance(value, str)
+        values |= {short: value.rpartition(".")[2]} if is_class else {f"{short}.{last}" if short else str(last): value}
+    return values
 
 
-def _list_values(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    is_list = isinstance(value, list) and any(isinstance(each, Mapping) for each in value)
-    if not (isinstance(value, Mapping) or is_list):
-        yield key, value
-        return
-    for part, child in enumerate(value) if is_list else value.items():
-        below = f"{key}.{part}" if key else str(part)
-        yield from _list_values(child, below)
-        if part == "init_args":
-            yield from _list_values(child, key)
-        elif part == "class_path" and isinstance(child, str):
-            yield key, child.rpartition(".")[2]
+def flatten(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """List the values below a mapping with their paths; a list of mappings is descended into, another is a value."""
+    if isinstance(value, Mapping) and value:
+        for key, child in value.items():
+            yield from flatten(child, (*path, key))
+    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+        for index, child in enumerate(value):
+            yield from flatten(child, (*path, index))
+    else:
+        yield path, value
+
+
+def list_differences(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the keys that have not the same value in all records; 1, 1.0 and true differ, and so does a missing key."""
+    keys = dict.fromkeys(key for each in records for key in each)
+    return [key for key in keys if len({repr(each[key]) if key in each else None for each in records}) > 1]
 
 
 def find_metric(metric: str, summary: Mapping[str, Any]) -> float | None:
