@@ -8,6 +8,7 @@ from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.last_block import last_block
 from lightkit.callbacks.nonfinite import FiniteLoss
 from lightkit.callbacks.notifiers import AppriseNotifier, SlackNotifier, WebhookNotifier
+from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.callbacks.predictions import PredictionTable
 from lightkit.callbacks.progress import progress_for
 from lightkit.callbacks.recorder import RunRecorder
@@ -21,6 +22,7 @@ __all__ = [
     "Computation",
     "DiskSpaceMonitor",
     "FiniteLoss",
+    "PredictionRecorder",
     "PredictionTable",
     "ResumeState",
     "RunRecorder",

@@ -192,6 +192,12 @@ class Pixels(Protocol):
     def whole(self) -> Image.Image:
         """Give all of it, as `lightkit.images.reading.read_rgb` does."""
 
+    def shrunk(self, long_side: int) -> Tensor:
+        """Give all of it, uint8 ``(3, height, width)``, of which the larger is ``long_side`` at most."""
+        height, width = self.size
+        scale = min(1.0, long_side / max(height, width))
+        return self.cropped(Box(0, 0, height, width), (max(1, round(height * scale)), max(1, round(width * scale))))
+
 
 class PixelSource(Protocol):
     """A split's images and labels."""
@@ -215,7 +221,7 @@ class PixelSource(Protocol):
         """Compute a digest of all images in their order."""
 
 
-class Decoded:
+class Decoded(Pixels):
     """An image whose pixels are in memory, or mapped to it.
 
     Args:
@@ -240,7 +246,7 @@ class Decoded:
         return Image.fromarray(self._pixels)
 
 
-class Encoded:
+class Encoded(Pixels):
     """An image file, or its bytes, that is read and decoded when it is asked for.
 
     Args:

@@ -189,8 +189,16 @@ class EvenDistributedSampler(DistributedSampler[int]):
         self.num_batches = -(-self.num_samples // batch_size)  # of the largest share, and therefore of each
 
     def __iter__(self) -> Iterator[int]:
-        num = len(self.dataset)  # type: ignore[arg-type]
-        return ((self.rank + turn * self.num_replicas) % num for turn in range(len(self)))
+        return map(self._index_of, range(len(self)))
+
+    def _index_of(self, turn: int) -> int:
+        return (self.rank + turn * self.num_replicas) % len(self.dataset)  # type: ignore[arg-type]
+
+    def indices_of(self, *, epoch: int, batch: int) -> list[int]:  # the same in each epoch
+        """Give the indices of the samples in a batch of `EvenBatchSampler`."""
+        size, larger = divmod(len(self), self.num_batches)
+        start = batch * size + min(batch, larger)
+        return [self._index_of(turn) for turn in range(start, start + size + (batch < larger))]
 
     def __len__(self) -> int:
         own = len(range(self.rank, len(self.dataset), self.num_replicas))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pytorch_lightning import LightningModule
-from pytorch_lightning.utilities.types import OptimizerLRScheduler
+from pytorch_lightning.utilities.types import STEP_OUTPUT, OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import functional
 from torchmetrics.classification import MulticlassConfusionMatrix
@@ -156,15 +156,15 @@ class ImageClassifier(ClassNetwork, LightningModule):
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
         """Give the loss of a batch."""
-        return self._step("train", batch, label_smoothing=self.label_smoothing)
+        return self._step("train", batch, label_smoothing=self.label_smoothing)["loss"]
 
-    def validation_step(self, batch: Sequence[Tensor]) -> None:
-        """Count a batch."""
-        self._step("val", batch)
+    def validation_step(self, batch: Sequence[Tensor]) -> STEP_OUTPUT:
+        """Count a batch, and give its logits ``(batch, num_classes)``, targets and weights, for reports."""
+        return self._step("val", batch)
 
-    def test_step(self, batch: Sequence[Tensor]) -> None:
-        """Count a batch."""
-        self._step("test", batch)
+    def test_step(self, batch: Sequence[Tensor]) -> STEP_OUTPUT:
+        """Count a batch, and give its logits ``(batch, num_classes)``, targets and weights, for reports."""
+        return self._step("test", batch)
 
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
         """Give the probabilities ``(batch, num_classes)`` of a batch of images, with or without labels."""
@@ -172,7 +172,7 @@ class ImageClassifier(ClassNetwork, LightningModule):
         probabilities: Tensor = self(images).softmax(dim=1)
         return probabilities
 
-    def _step(self, stage: Stage, batch: Sequence[Tensor], *, label_smoothing: float = 0.0) -> Tensor:
+    def _step(self, stage: Stage, batch: Sequence[Tensor], *, label_smoothing: float = 0.0) -> dict[str, Tensor]:
         inputs, targets, weights = split_batch(batch)
         if are_images(inputs) or not self._has_offered:
             with spare_single_pixels(self._network, len(inputs)):
@@ -188,7 +188,8 @@ class ImageClassifier(ClassNetwork, LightningModule):
         if stage == "val" and self._draws_confusion():
             counted = slice(None) if weights is None else weights > 0
             self.confusion.update(logits.detach()[counted], targets[counted])
-        return loss
+        given = {} if weights is None else {"weights": weights}
+        return {"loss": loss, "logits": logits.detach(), "target": targets, **given}
 
     def _draws_confusion(self) -> bool:
         return not self.trainer.sanity_checking and bool(pictures.takers(self.trainer))

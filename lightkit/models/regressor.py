@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.strategies import Strategy
-from pytorch_lightning.utilities.types import OptimizerLRScheduler
+from pytorch_lightning.utilities.types import STEP_OUTPUT, OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -88,22 +88,22 @@ class Regressor(LightningModule):
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
         """Give the loss of a batch."""
-        return self._step("train", batch)
+        return self._step("train", batch)["loss"]
 
-    def validation_step(self, batch: Sequence[Tensor]) -> None:
-        """Count a batch."""
-        self._step("val", batch)
+    def validation_step(self, batch: Sequence[Tensor]) -> STEP_OUTPUT:
+        """Count a batch, and give its predictions, targets and weights, for reports."""
+        return self._step("val", batch)
 
-    def test_step(self, batch: Sequence[Tensor]) -> None:
-        """Count a batch."""
-        self._step("test", batch)
+    def test_step(self, batch: Sequence[Tensor]) -> STEP_OUTPUT:
+        """Count a batch, and give its predictions, targets and weights, for reports."""
+        return self._step("test", batch)
 
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
         """Give the outputs for a batch of inputs, with or without targets."""
         outputs: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
         return outputs
 
-    def _step(self, stage: Stage, batch: Sequence[Tensor]) -> Tensor:
+    def _step(self, stage: Stage, batch: Sequence[Tensor]) -> dict[str, Tensor]:
         inputs, targets, weights = split_batch(batch)
         outputs = self(inputs)
         if outputs.shape != targets.shape:
@@ -117,7 +117,8 @@ class Regressor(LightningModule):
         else:
             loss = weighted_mean(functional.mse_loss(scaled, wanted, reduction="none").mean(dim=1), weights)
         self.scores.update(stage, preds=outputs, target=targets, loss=loss, weights=weights)
-        return loss
+        given = {} if weights is None else {"weights": weights}
+        return {"loss": loss, "prediction": outputs.detach(), "target": targets, **given}
 
     def on_train_epoch_end(self) -> None:
         """Log the training metrics."""

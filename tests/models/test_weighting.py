@@ -92,7 +92,7 @@ def test_a_sample_of_weight_0_changes_neither_loss_nor_gradients(
     for given in (batch(4), with_blank(batch(4))):
         torch.manual_seed(0)
         module = model().eval()  # in training mode a batch's statistics are of all its samples
-        loss = module._step("train", given)
+        loss = module._step("train", given)["loss"]
         loss.backward()
         gradients.append([loss.detach(), *(parameter.grad for parameter in module.parameters())])
     torch.testing.assert_close(gradients[0], gradients[1])
@@ -165,7 +165,7 @@ def test_a_batch_of_one_image_trains_where_its_features_are_a_single_pixel() -> 
     assert network is not None
     norms = [norm for norm in network.modules() if isinstance(norm, torch.nn.BatchNorm2d)]
     before = [norm.running_mean.clone() for norm in norms if norm.running_mean is not None]
-    torch.autograd.backward(module._step("train", (tiny, label)))
+    torch.autograd.backward(module._step("train", (tiny, label))["loss"])
     after = [norm.running_mean for norm in norms if norm.running_mean is not None]
     learnt = [not torch.equal(*pair) for pair in zip(before, after, strict=True)]
     assert learnt[0]

@@ -154,10 +154,13 @@ class TableBatches(Dataset[Batch]):
         rows: Reads the rows of a batch.
         make_batch: Makes a batch of them.
         buffer_rows: Rows that are kept to shuffle among, for a batch that is asked for by its bare number.
+        source: Names and images of the split's rows.
     """
 
-    def __init__(self, rows: BatchRows[Row], make_batch: BatchMaker, *, buffer_rows: int) -> None:
-        self.rows, self.make_batch, self.buffer_rows = rows, make_batch, buffer_rows
+    def __init__(
+        self, rows: BatchRows[Row], make_batch: BatchMaker, *, buffer_rows: int, source: TableImages | None = None
+    ) -> None:
+        self.rows, self.make_batch, self.buffer_rows, self.source = rows, make_batch, buffer_rows, source
 
     def __len__(self) -> int:
         return self.rows.plan.num_batches
@@ -190,10 +193,11 @@ class TableRows(Dataset[Any]):
     Args:
         rows: Reads rows in stored order.
         make_batch: Makes a batch of them.
+        source: Names and images of the rows.
     """
 
-    def __init__(self, rows: BatchRows[Row], make_batch: BatchMaker) -> None:
-        self.rows, self.make_batch, self.sample_bytes = rows, make_batch, make_batch.row_bytes
+    def __init__(self, rows: BatchRows[Row], make_batch: BatchMaker, *, source: TableImages | None = None) -> None:
+        self.rows, self.make_batch, self.sample_bytes, self.source = rows, make_batch, make_batch.row_bytes, source
 
     def __len__(self) -> int:
         return self.rows.plan.num_rows
@@ -237,6 +241,19 @@ class TableImages:
         row = self._rows.at(index)
         return Encoded(row.image or b"", name=row.name).whole(), int(row.label or 0)
 
+    def name(self, index: int) -> str:
+        """Return the file and the number of a row."""
+        return self._names[index]
+
+    def pixels(self, index: int) -> Encoded:
+        """Return an image, which is not decoded yet; that of a row without one cannot be read."""
+        row = self._rows.at(index)
+        return Encoded(row.image or b"", name=row.name)
+
+    @cached_property
+    def _names(self) -> RowNames:
+        return RowNames(self._index, self._split)
+
     @cached_property
     def labels(self) -> list[int]:
         """Classes of all rows, read from the label column alone."""
@@ -258,7 +275,7 @@ class RowNames(Sequence[str]):
         self._index, self._split = index, split
         self._groups = index.rows(split)
         self._stops = np.fromiter(accumulate(num for _, num in self._groups), np.int64, len(self._groups))
-        self._last = (-1, np.empty(0, np.int64))
+        self._last: tuple[int, list[str]] = (-1, [])
 
     def __len__(self) -> int:
         return int(self._stops[-1]) if len(self._stops) else 0
@@ -278,9 +295,8 @@ class RowNames(Sequence[str]):
         at = int(np.searchsorted(self._stops, place, side="right"))
         group, num_rows = self._groups[at]
         if self._last[0] != at:
-            self._last = (at, self._index.row_numbers(group, self._split))
-        row = self._last[1][place - int(self._stops[at]) + num_rows]
-        return self._index.groups[group].row_names(np.array([row]))[0]
+            self._last = at, self._index.groups[group].row_names(self._index.row_numbers(group, self._split))
+        return self._last[1][place - int(self._stops[at]) + num_rows]
 
 
 class BatchOrder(DistributedSampler[BatchKey]):
@@ -299,6 +315,7 @@ class BatchOrder(DistributedSampler[BatchKey]):
         plan = source.rows.plan
         super().__init__(source, num_replicas=plan.num_replicas, rank=plan.rank, shuffle=False, seed=seed)
         self.plan, self.num_lanes, self.buffer_rows = plan, num_lanes, buffer_rows
+        self._rows = source.rows
         self.start = Position(epoch=0, batches=0)
         self.before_epoch: Callable[[], None] | None = None
         self.resumed_cut = (num_lanes, buffer_rows)
@@ -320,6 +337,10 @@ class BatchOrder(DistributedSampler[BatchKey]):
     def cut(self) -> tuple[int, int]:
         """Lanes and buffer of the current epoch."""
         return self.resumed_cut if self.start.batches else (self.num_lanes, self.buffer_rows)
+
+    def indices_of(self, *, epoch: int, batch: int) -> list[int]:
+        """Give the places in stored order of the rows of a batch of an evaluation."""
+        return list(self._rows.places(BatchKey(batch, epoch, self.num_lanes, self.buffer_rows)))
 
     def __iter__(self) -> Iterator[BatchKey]:
         epoch, batches = self.start if self.start.epoch == self.epoch else Position(self.epoch, 0)
@@ -441,7 +462,8 @@ def eval_table_loader(index: Index, split: Split, make_batch: BatchMaker, **load
     if trainer is not None and trainer.world_size > 1:
         return _rank_loader(index, split, make_batch, loading["batch_size"], for_training=False, **loading)
     start_method = loading.pop("start_method")
-    rows = TableRows(stored_rows(index, split, batch_size=loading["batch_size"]), make_batch)
+    source = TableImages(index, split, stored_rows(index, split, batch_size=loading["batch_size"]))
+    rows = TableRows(stored_rows(index, split, batch_size=loading["batch_size"]), make_batch, source=source)
     return _set_start_method(eval_loader(rows, **loading), start_method)
 
 
@@ -472,7 +494,8 @@ def _rank_loader(
         rank=rank,
         seed=loading["seed"] if for_training else None,
     )
-    batches = TableBatches(rows, make_batch, buffer_rows=buffer_rows)
+    source = TableImages(index, split, stored_rows(index, split, batch_size=batch_size))
+    batches = TableBatches(rows, make_batch, buffer_rows=buffer_rows, source=source)
     return table_loader(batches, shuffle_buffer=buffer_rows, for_training=for_training, **loading)
 
 

@@ -1,0 +1,323 @@
+"""Records what a model predicted for each sample of a test, and of the best epoch's validation, with thumbnails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import Tensor
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+
+from lightkit import runs
+from lightkit.callbacks.checkpoint_io import read_checkpoint
+from lightkit.callbacks.resume import gather
+from lightkit.errors import DataError
+from lightkit.reports.predictions import (
+    Predictions,
+    Split,
+    least_certain,
+    predictions_path,
+    thumbnail_path,
+    worst_mistakes,
+    write_predictions,
+)
+
+log = logging.getLogger(__name__)
+_NUM_WORST, _NUM_THUMBNAILS = 40, 60
+_LONG_SIDE, _JPEG_QUALITY = 160, 80  # about 5 kB a thumbnail
+
+
+class Outcomes(NamedTuple):
+    """What a step returned, reduced to a few numbers a sample.
+
+    Args:
+        rows: float32 ``(5, batch)``: target, prediction, probability of the prediction, probability of the target, and
+            whether the sample counts.
+        num_classes: Of a classifier; 0 of a regressor.
+    """
+
+    rows: Tensor
+    num_classes: int
+
+
+def reduce_outputs(outputs: Any) -> Outcomes | None:
+    """Reduce the outputs of a `test_step` or `validation_step`, without waiting for the device.
+
+    Args:
+        outputs: A mapping with ``target`` ``(batch,)`` and ``logits`` or ``probabilities`` ``(batch, classes)``, or
+            with ``target`` and ``prediction``, both ``(batch,)`` or ``(batch, 1)``. ``weights`` ``(batch,)`` may be
+            there as well: samples of weight 0 do not count.
+
+    Returns:
+        The outcomes; None if the outputs are anything else.
+    """
+    items = outputs.items() if isinstance(outputs, Mapping) else ()
+    tensors = {key: each.detach() for key, each in items if isinstance(each, Tensor)}
+    target = tensors.get("target")
+    if target is None or target.ndim == 0:
+        return None
+    counts = tensors["weights"] > 0 if "weights" in tensors else torch.ones_like(target, dtype=torch.bool)
+    if (prediction := tensors.get("prediction")) is not None:
+        if target.numel() != len(target) or prediction.numel() != len(target):  # several outputs
+            return None
+        none = torch.zeros(len(target), device=target.device)
+        columns, num_classes = (target.flatten(), prediction.flatten(), none, none, counts.flatten()), 0
+    else:
+        logits, probabilities = tensors.get("logits"), tensors.get("probabilities")
+        scores = logits if probabilities is None else probabilities
+        is_whole = not target.is_floating_point() and target.ndim == 1
+        if scores is None or scores.ndim != 2 or len(scores) != len(target) or scores.shape[1] < 2 or not is_whole:
+            return None
+        num_classes = scores.shape[1]
+        scores = scores.float() if probabilities is not None else scores.float().softmax(dim=1)
+        probability, predicted = scores.max(dim=1)
+        counts = counts & (target >= 0) & (target < num_classes)  # an ignored label counts for nothing
+        of_label = scores.gather(1, target.clamp(0, num_classes - 1)[:, None]).squeeze(1)
+        columns = target, predicted, probability, of_label, counts
+    return Outcomes(torch.stack([column.float() for column in columns]), num_classes)
+
+
+class _Pass:
+    """The outcomes of one evaluation on this rank.
+
+    Args:
+        trainer: The trainer.
+        loader: The loader of the split.
+        epoch: Of the training.
+    """
+
+    def __init__(self, trainer: Trainer, loader: Any, *, epoch: int) -> None:
+        self.epoch, self.num_classes = epoch, 0
+        source: Any = getattr(getattr(loader, "dataset", None), "source", None)
+        self.source = source if callable(getattr(source, "name", None)) else None  # as lightkit.data's PixelSource
+        self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
+        self._rows: list[Tensor] = []
+        self._indices: list[int] | None = []  # None: the loader does not say which samples are in a batch
+        sampler: Any = getattr(loader, "sampler", None)
+        self._sampler = sampler
+        self._batch_size = 0
+        if not hasattr(self._sampler, "indices_of"):
+            batches = getattr(loader, "batch_sampler", None)
+            is_in_order = isinstance(sampler, SequentialSampler) or (
+                isinstance(sampler, DistributedSampler) and not sampler.shuffle
+            )
+            if type(batches) is BatchSampler and is_in_order:
+                self._order, self._batch_size = list(sampler), batches.batch_size
+            else:
+                self._indices = None
+
+    def add(self, outcomes: Outcomes, batch_idx: int) -> None:
+        """Add a batch."""
+        num = outcomes.rows.shape[1]
+        self._rows.append(outcomes.rows)
+        self.num_classes = outcomes.num_classes
+        if self._indices is None:
+            return
+        if self._batch_size:
+            indices = self._order[batch_idx * self._batch_size : (batch_idx + 1) * self._batch_size]
+        else:
+            indices = list(self._sampler.indices_of(epoch=0, batch=batch_idx))
+        if len(indices) != num and self.source is not None and self._defects is not None:
+            bad = self._defects.collect()  # those that cannot be read are left out of the batch
+            indices = [index for index in indices if self.source.name(index) not in bad] or [-1]
+        if len(indices) == num:
+            self._indices += indices
+        else:
+            self._indices = None
+
+    def share(self) -> tuple[NDArray[np.int64] | None, NDArray[np.float32], int]:
+        """Return indices or None, and float32 ``(4, samples)``, of the samples that count, and the epoch."""
+        rows = torch.cat(self._rows, dim=1).cpu().numpy() if self._rows else np.empty((5, 0), np.float32)
+        counts = rows[4] > 0
+        indices = None if self._indices is None else np.array(self._indices, np.int64)[counts]
+        return indices, rows[:4, counts], self.epoch
+
+
+class PredictionRecorder(Callback):
+    """Write the predictions of a test, and in a fit those of the validation of the best checkpoint, to the run folder.
+
+    The files are `test_predictions.parquet` and `validation_predictions.parquet`; up to 60 images, the worst mistakes
+    and then the least certain, are copied to `thumbnails`. They are of what `test_step` and `validation_step` return,
+    see `reduce_outputs`; where that is something else, or there are several loaders, nothing is written.
+
+    In a fit an epoch costs a softmax a batch; the files are written at the end.
+
+    Args:
+        folder: The run folder; None to keep the predictions in memory only.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.predictions: Predictions | None = None
+        """Those of the last test, on rank 0."""
+        self._pass: _Pass | None = None
+        self._best: _Pass | None = None
+        self._best_score: float | None = None
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin."""
+        self.predictions = None
+        self._begin(trainer, trainer.test_dataloaders)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
+        """Take the outcomes of a batch."""
+        self._add(outputs, batch_idx)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the predictions."""
+        self.predictions = self._finish(trainer, self._pass, "test", trainer.ckpt_path)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the best score so far, of a run that is resumed."""
+        self._pass = self._best = None
+        self._best_score = _best_score(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin, within a fit."""
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            self._keep_best(trainer)
+            self._begin(trainer, trainer.val_dataloaders)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
+        """Take the outcomes of a batch."""
+        self._add(outputs, batch_idx)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the predictions of the best epoch's validation."""
+        self._finish_fit(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Write those of the best epoch so far, where that takes no other rank; quickly, without thumbnails."""
+        if trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1:
+            self._finish_fit(trainer, has_thumbnails=False)
+
+    def _finish_fit(self, trainer: Trainer, *, has_thumbnails: bool = True) -> None:
+        self._keep_best(trainer)
+        path = getattr(trainer.checkpoint_callback, "best_model_path", None)
+        self._finish(trainer, self._best, "validation", path, has_thumbnails=has_thumbnails)
+
+    def _begin(self, trainer: Trainer, loader: Any) -> None:
+        loader = loader[0] if isinstance(loader, list) and len(loader) == 1 else loader
+        is_off = getattr(trainer, "fast_dev_run", False) or isinstance(loader, Sequence | Mapping)
+        self._pass = None if is_off else _Pass(trainer, loader, epoch=trainer.current_epoch)
+
+    def _add(self, outputs: Any, batch_idx: int) -> None:
+        if self._pass is None:
+            return
+        if (outcomes := reduce_outputs(outputs)) is None:
+            self._pass = None
+        else:
+            self._pass.add(outcomes, batch_idx)
+
+    def _keep_best(self, trainer: Trainer) -> None:
+        """Keep the last validation where its checkpoint has become the best; without scores the newest is."""
+        score = _best_score(trainer)
+        if self._pass is not None and (score is None or score != self._best_score):
+            self._best, self._best_score = self._pass, score
+        self._pass = None
+
+    def _finish(
+        self,
+        trainer: Trainer,
+        of_rank: _Pass | None,
+        split: Split,
+        checkpoint: str | Path | None,
+        *,
+        has_thumbnails: bool = True,
+    ) -> Predictions | None:
+        """Join the ranks' shares and write them on rank 0; a failure is one warning."""
+        self._pass = self._best = None
+        shares = gather(trainer, None if of_rank is None else of_rank.share())
+        if of_rank is None or not trainer.is_global_zero or len(shares) != trainer.world_size:
+            return None
+        found = [share for share in shares if share is not None and share[2] == of_rank.epoch]
+        if trainer.world_size > 1 and (len(found) < len(shares) or any(indices is None for indices, *_ in found)):
+            return None
+        rows = np.concatenate([share[1] for share in found], axis=1)
+        is_named = all(indices is not None for indices, *_ in found)
+        index = np.concatenate([indices for indices, *_ in found]) if is_named else np.arange(rows.shape[1])
+        index, first = np.unique(index, return_index=True)  # a share may have been filled up
+        try:
+            predictions = _describe(trainer, of_rank, rows[:, first], index, split, checkpoint, is_named=is_named)
+            if self.folder is not None and len(predictions):
+                write_predictions(predictions_path(self.folder, split), predictions)
+                if has_thumbnails and is_named and hasattr(of_rank.source, "pixels"):
+                    _write_thumbnails(self.folder, predictions, of_rank.source)
+        except Exception as error:  # noqa: BLE001  # names and images are of the user's data; a report is no reason to fail
+            log.warning("predictions of the %s split cannot be recorded: %s: %s", split, type(error).__name__, error)
+            return None
+        return predictions
+
+
+def _best_score(trainer: Trainer) -> float | None:
+    score = getattr(trainer.checkpoint_callback, "best_model_score", None)
+    return None if score is None else float(score)
+
+
+def _describe(
+    trainer: Trainer,
+    found: _Pass,
+    rows: NDArray[np.float32],
+    index: NDArray[np.int64],
+    split: Split,
+    checkpoint: str | Path | None,
+    *,
+    is_named: bool,
+) -> Predictions:
+    data: Any = getattr(trainer, "datamodule", None)
+    names = getattr(trainer.lightning_module, "class_names", None) or getattr(data, "class_names", None) or ()
+    if len(names) != found.num_classes:
+        names = range(found.num_classes)
+    source = found.source if is_named else None
+    describe = getattr(data, "describe", None)
+    epoch: int | None = found.epoch
+    if split == "test":
+        epoch = read_checkpoint(checkpoint, mmap=True).get("epoch") if checkpoint else None
+    target, prediction = rows[:2].astype(np.int64) if found.num_classes else rows[:2]
+    none = rows[0, :0]
+    return Predictions(
+        split=split,
+        index=index,
+        paths=[None if source is None else source.name(each) for each in index.tolist()],
+        target=target,
+        prediction=prediction,
+        probability=rows[2] if found.num_classes else none,
+        label_probability=rows[3] if found.num_classes else none,
+        class_names=tuple(map(str, names)),
+        # without it nobody takes the samples of two runs for the same, whose order may differ
+        fingerprint=describe().get("fingerprint") if callable(describe) and is_named else None,
+        sha256=runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None,
+        epoch=epoch,
+    )
+
+
+def _write_thumbnails(folder: Path, predictions: Predictions, source: Any) -> None:
+    """Replace the thumbnails of a split, from a source as `lightkit.data`'s ``PixelSource``."""
+    chosen = [*worst_mistakes(predictions, _NUM_WORST), *least_certain(predictions, _NUM_THUMBNAILS)]
+    positions = list(dict.fromkeys(map(int, chosen)))[:_NUM_THUMBNAILS]
+    written = set()
+    for index in sorted(predictions.index[positions].tolist()):  # in stored order, in which tables are read on
+        path = thumbnail_path(folder, predictions.split, index)
+        try:
+            thumbnail = Image.fromarray(source.pixels(index).shrunk(_LONG_SIDE).movedim(0, -1).contiguous().numpy())
+        except DataError:  # it could be read a moment ago, or is no image
+            continue
+        path.parent.mkdir(exist_ok=True)
+        thumbnail.save(path, "JPEG", quality=_JPEG_QUALITY)
+        written.add(path)
+    for old in set(folder.glob(f"thumbnails/{predictions.split}-*.jpg")) - written:
+        old.unlink()
