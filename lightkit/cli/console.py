@@ -272,6 +272,7 @@ def print_table(
     *,
     is_terminal: bool,
     style: Callable[[Sequence[str]], str | None] = lambda _: None,
+    right: Collection[str] = (),
 ) -> None:
     """Print a table to standard output.
 
@@ -280,15 +281,18 @@ def print_table(
         rows: Cells of each row.
         is_terminal: Whether it has lines and colours.
         style: Gives the style of a row on a terminal, such as ``red``.
+        right: Columns of numbers, which are aligned at the right.
     """
     if not is_terminal:
-        print(format_table(head, rows))
+        print(format_table(head, rows, right=right), flush=True)
         return
     from rich.console import Console  # here: a pipe needs none of it
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*head)
+    table = Table()
+    for name in head:
+        table.add_column(Text(name), justify="right" if name in right else "left")
     for row in rows:
         table.add_row(*map(Text, row), style=style(row))  # without markup: the cells are data
     Console(file=sys.stdout).print(table)

@@ -43,6 +43,7 @@ from lightkit.callbacks.checkpoint_io import CheckpointReader, check_content, re
 from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.nonfinite import nan_weights
 from lightkit.callbacks.notifiers import Notifier
+from lightkit.cli.class_tables import print_class_tables
 from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.predict_images import build_prediction_callback
@@ -481,6 +482,9 @@ def print_run_end(trainer: Trainer, run: runs.Run, context: RunContext) -> None:
         if in_retrain:
             block = "\n".join(line for line in block.splitlines() if line.startswith(("best", "note")))
     else:
+        recorders = [each for each in trainer.callbacks if isinstance(each, PredictionRecorder)]  # type: ignore[attr-defined]
+        if recorders and recorders[0].predictions is not None and not in_retrain:
+            print_class_tables(recorders[0].predictions, context.mode)
         tables = [callback.path for callback in trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
         block = f"table {shown_path(tables[0])}" if tables else "" if in_retrain else f"run   {shown_path(run.folder)}"
     if block:

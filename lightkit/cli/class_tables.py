@@ -1,0 +1,53 @@
+"""Scores of each class and the confusion matrix of a test, printed; of many classes the worst ones."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+
+from lightkit.cli.console import OutputMode, format_table, print_line, print_table
+from lightkit.errors import visible
+from lightkit.reports.predictions import Predictions, class_scores, confusion_counts
+
+_MAX_CLASSES, _MAX_PAIRS = 20, 10
+
+
+def print_class_tables(predictions: Predictions, mode: OutputMode) -> None:
+    """Print precision, recall, F1 and samples of each class, and the confusion matrix if it fits the screen.
+
+    Of more than 20 classes those of the lowest F1 are printed, and in place of a matrix that does not fit, the most
+    frequent mistakes. Nothing is printed of a regressor.
+    """
+    if mode not in ("terminal", "plain") or not predictions.is_classifier or not len(predictions):
+        return
+    names = [visible(name, in_line=True) for name in predictions.class_names]
+    counts = confusion_counts(predictions)
+    scores = class_scores(counts)
+    seen = np.flatnonzero(scores.support)
+    if are_many := len(names) > _MAX_CLASSES:
+        seen = seen[np.argsort(scores.f1[seen], kind="stable")][:_MAX_CLASSES]
+    chosen = seen.tolist() if are_many else range(len(names))
+    head: tuple[str, ...] = ("class", "precision", "recall", "f1", "samples")
+    rows = [[names[k], *(f"{column[k]:.3f}" for column in scores[:3]), str(scores.support[k])] for k in chosen]
+    is_terminal = mode == "terminal"
+    if are_many:
+        print_line(f"the {len(rows)} classes of the lowest f1, of {len(names)}", mode)
+    print_table(head, rows, is_terminal=is_terminal, right=head[1:])
+    if not are_many:
+        # numbers head the columns: names may be long, and equal once they are cut
+        head = ("label", *map(str, range(len(names))))
+        rows = [[f"{k} {name}", *map(str, row)] for k, (name, row) in enumerate(zip(names, counts, strict=True))]
+        width = len(format_table(head, rows, right=head[1:]).partition("\n")[0]) + is_terminal * (len(head) + 3)
+        if width <= shutil.get_terminal_size((120, 24)).columns:
+            print_line("confusion matrix: labels in rows, predictions in columns", mode)
+            print_table(head, rows, is_terminal=is_terminal, right=head[1:])
+            return
+    wrong = counts * (1 - np.eye(len(names), dtype=np.int64))
+    cells = np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS].tolist()
+    pairs = [divmod(cell, len(names)) for cell in cells if wrong.flat[cell]]
+    if pairs:
+        print_line("the most frequent mistakes", mode)
+        head = ("label", "predicted", "samples", "of the label")
+        rows = [[names[a], names[b], str(wrong[a, b]), f"{wrong[a, b] / scores.support[a]:.0%}"] for a, b in pairs]
+        print_table(head, rows, is_terminal=is_terminal, right=head[2:])
