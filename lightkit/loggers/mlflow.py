@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import math
 import os
+import queue
 import shutil
 import socket
 import sys
@@ -17,12 +19,11 @@ import tempfile
 import threading
 import time
 from argparse import Namespace
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,7 +54,7 @@ _UPLOAD_TIMEOUT_S = "600"  # the server answers only when it has stored the whol
 _UNREACHABLE_TIMEOUT_S = 10.0  # the longest wait at the end for a server that does not answer
 _TERMINATED_TIMEOUT_S = 5.0  # a signal leaves little time
 _TEMPORARY = {401, 403, 407, 408, 425, 429}  # 4xx that can pass: credentials are renewed, limits end
-_MAX_METRICS, _MAX_PARAMS = 1000, 100  # a batch: mlflow.utils.validation of MLflow 3.17
+_MAX_BATCH = {"metrics": 1000, "params": 100, "tags": 100}  # mlflow.utils.validation of MLflow 3.17
 _MAX_PARAM, _MAX_TAG = 6000, 8000  # characters: the same module
 _SHARDED = ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy")
 # Named, since MLflow infers requirements by loading the model in a second Python, which takes about 8 s.
@@ -99,15 +100,16 @@ class MLflow(Logger):
         self._tags = {**(tags or {}), "host": socket.gethostname()}
         self._log_model, self._log_checkpoint = log_model, log_checkpoint
         self._flush_timeout_s = flush_timeout_s
-        self._sender = _Sender(f"MLflow at {self._address.shown}")
+        self._sender: _Sender | None = None
         self._client: Any = None  # MlflowClient, whose type-only import jsonargparse would run: 1 s
         self._run_id = self._experiment_id = ""
         self._model_id: str | None = None
         self._params: dict[str, str] = {}  # that the MLflow run has
         self._trainer: Trainer | None = None
-        self._best: dict[str, tuple[str, dict[str, float]]] = {}  # path and metrics, by ModelCheckpoint
+        self._best: dict[str, tuple[tuple[str, float | None], dict[str, float]]] = {}  # by ModelCheckpoint
         self._newest: dict[str, float] = {}  # of each metric that Lightning has logged
         self._epoch_metrics: tuple[dict[str, float], int] = {}, 0
+        self._points: list[tuple[str, float, int, int]] = []  # name, value, milliseconds, step; not sent yet
         self._sent_config = ""
         self._has_manifest = False
         for name, value in _CLIENT_SETTINGS.items():
@@ -133,7 +135,7 @@ class MLflow(Logger):
     @property
     def unsent(self) -> int:
         """Number of records that have not reached the server."""
-        return self._sender.num_unsent
+        return 0 if self._sender is None else self._sender.num_unsent
 
     @property
     def view_command(self) -> list[str] | None:
@@ -169,32 +171,37 @@ class MLflow(Logger):
     @rank_zero_only
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
         """Note the metrics with which a best checkpoint was saved; it is uploaded at the end."""
-        path, best_score = checkpoint_callback.best_model_path, checkpoint_callback.best_model_score
-        if not self._log_checkpoint or not path:
-            return
-        score = {} if best_score is None else {str(checkpoint_callback.monitor): float(best_score)}
+        path, score = checkpoint_callback.best_model_path, checkpoint_callback.best_model_score
+        best = path, None if score is None else float(score)
         key = str(checkpoint_callback.state_key)
-        known_path, known_metrics = self._best.get(key, ("", {}))
-        if known_path == path and score and score.items() <= known_metrics.items():
-            return  # another checkpoint was saved
-        progress: dict[str, float] = {}
+        if not self._log_checkpoint or not path or (score is not None and self._best.get(key, (None,))[0] == best):
+            return
+        metrics = dict(self._newest) if score is None else {**self._newest, str(checkpoint_callback.monitor): best[1]}
         if self._trainer is not None:
-            progress = {"epoch": self._trainer.current_epoch, "global_step": self._trainer.global_step}
-        self._best[key] = path, {**self._newest, **score, **progress}
+            metrics |= {"epoch": self._trainer.current_epoch, "global_step": self._trainer.global_step}
+        self._best[key] = best, metrics
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Send the rest, end the MLflow run, and warn of what could not be sent."""
-        if self._client is None:
+        if self._client is None or self._sender is None:
             return
         self._put_config()
         self._put_manifest()
-        self._put_best_checkpoints()
-        run_status = _run_status(status)
-        self._sender.put(self._send_status, (run_status, int(time.time() * 1000)))
-        timeout_s = self._flush_timeout_s
-        if run_status == "KILLED":
-            timeout_s = min(timeout_s, _TERMINATED_TIMEOUT_S)
+        for (path, _), metrics in self._best.values():
+            if Path(path).is_file():
+                facts = self._stage("latest_checkpoint_metrics.json")
+                facts.write_text(json.dumps(metrics, indent=2))
+                for file in (Path(path), facts):
+                    self._put_file(file, "checkpoints")
+                # mlflow.pytorch.load_checkpoint() finds the file by this tag
+                self._put_tags({"mlflow.latest_checkpoint_artifact": f"checkpoints/{Path(path).name}"})
+        self._best = {}
+        run_status = "FINISHED" if status in ("success", "finished") else "FAILED"
+        if run_status == "FAILED" and isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit, Interrupted)):
+            run_status = "KILLED"  # Lightning says "failed" of a run that was stopped, while it handles the exception
+        self._put(self._client.set_terminated, self._run_id, run_status, int(time.time() * 1000))
+        timeout_s = min(self._flush_timeout_s, _TERMINATED_TIMEOUT_S if run_status == "KILLED" else math.inf)
         if num_lost := self._sender.drain(timeout_s):
             journal = f"; the next resume sends the epochs of {self._run.metrics_path}" if self._run else ""
             _log.warning("MLflow at %s did not take %d records%s", self._address.shown, num_lost, journal)
@@ -233,7 +240,7 @@ class MLflow(Logger):
         if self._log_model == "pickle":
             _log.warning("log_model: pickle records the whole module, with all its attributes and any secrets in them")
         if self._logs_model(trainer):
-            self._put(self._send_model_entry, None)
+            self._put(self._send_model_entry)
 
     def record_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record the metrics that Lightning keeps from loggers; belongs in ``on_train_epoch_end`` of every rank."""
@@ -275,17 +282,14 @@ class MLflow(Logger):
         """Record the metrics of a test that Lightning keeps from loggers; belongs in ``on_test_end`` of every rank."""
         self.record_epoch_end(trainer, module)
         self._put_unlogged_metrics()
-        self._put_test_mode()
+        if rank_zero_only.rank == 0:
+            self._put_tags({"Mode": "testing"})
 
     @rank_zero_only
     def _put_unlogged_metrics(self) -> None:
         metrics, step = self._epoch_metrics
         self._epoch_metrics = {}, 0
         self._put_metrics({name: value for name, value in metrics.items() if name not in self._newest}, step)
-
-    @rank_zero_only
-    def _put_test_mode(self) -> None:
-        self._put_tags({"Mode": "testing"})
 
     # -- the MLflow run
 
@@ -311,13 +315,13 @@ class MLflow(Logger):
                 f"{self._address.origin}. Start the server, or correct the address, or remove the logger MLflow; "
                 f"nothing has been trained yet."
             ) from error
-        self._client = client
+        self._client, self._sender = client, _Sender(f"MLflow at {self._address.shown}")
         self._staging = Path(tempfile.mkdtemp(prefix="lightkit-mlflow-"))
         if is_continued:
-            self._sender.put(self._send_status, ("RUNNING", None))
+            self._put(client.update_run, self._run_id, "RUNNING")
             self._put_tags(self._tags)
             if self._run is not None and (rows := runs.MetricsTable(self._run.metrics_path).rows):
-                self._sender.put(self._send_missing_epochs, rows)
+                self._put(self._send_missing_epochs, rows)
         return client
 
     def _continue_run(self, client: Any) -> bool:
@@ -368,14 +372,22 @@ class MLflow(Logger):
 
     # -- what is put into the queue
 
-    def _put(self, send: Callable[[Any], None], argument: Any) -> None:
+    def _put(self, send: Callable[..., Any], *arguments: Any) -> None:
         self._open()
-        self._sender.put(send, argument)
+        assert self._sender is not None
+        self._sender.put(send, *arguments)
 
     def _put_metrics(self, metrics: Mapping[str, float], step: int | None) -> None:
+        """Send points; of an evaluation, at the last step of the run, those that its training has no curve of."""
+        if self._run is not None and self._run.stage != "fit":
+            rows = runs.MetricsTable(self._run.metrics_path).rows
+            metrics = {name: value for name, value in metrics.items() if not any(name in row for row in rows)}
+            step = int(rows[-1]["step"]) if rows else step
         time_ms = int(time.time() * 1000)
-        if items := [(as_key(name), value, time_ms, step or 0) for name, value in metrics.items()]:
-            self._put(self._send_metrics, items)
+        points = [(as_key(name), value, time_ms, step or 0) for name, value in metrics.items()]
+        self._points += points
+        if points and len(self._points) == len(points):  # else a call is in the queue that sends them too
+            self._put(self._send_points)
 
     def _put_params(self, params: Mapping[str, Any]) -> None:
         """Send new parameters, and changed ones as tags, since MLflow keeps the first value of a parameter."""
@@ -392,16 +404,24 @@ class MLflow(Logger):
             elif self._params[key] != text:
                 changed[f"changed.{key}"] = text
         if new:
-            self._put(self._send_params, new)
+            from mlflow.entities import Param  # mlflow takes 2 s to import
+
+            self._put_batches("params", [Param(key, text) for key, text in new.items()])
         if changed:
             _log.warning("MLflow keeps the first value of a parameter; the new ones are tags: %s", ", ".join(changed))
             self._put_tags(changed)
 
     def _put_tags(self, tags: Mapping[str, str]) -> None:
-        self._put(self._send_tags, {as_key(name): value[:_MAX_TAG] for name, value in tags.items()})
+        from mlflow.entities import RunTag  # mlflow takes 2 s to import
+
+        self._put_batches("tags", [RunTag(as_key(name), value[:_MAX_TAG]) for name, value in tags.items()])
+
+    def _put_batches(self, kind: str, items: list[Any]) -> None:
+        for start in range(0, len(items), _MAX_BATCH[kind]):
+            self._put(self._send_batch, kind, items[start : start + _MAX_BATCH[kind]])
 
     def _put_file(self, path: Path, folder: str | None) -> None:
-        self._put(self._send_file, (path, folder))
+        self._put(self._upload, self._open().log_artifact, self._run_id, str(path), folder)
 
     def _put_config(self) -> None:
         if self._run is None or not self._run.config_path.is_file():
@@ -414,20 +434,8 @@ class MLflow(Logger):
         if not self._has_manifest and self._run is not None and (manifest := runs.read_json(self._run.manifest_path)):
             self.log_manifest(manifest)
 
-    def _put_best_checkpoints(self) -> None:
-        for path, metrics in self._best.values():
-            if not Path(path).is_file():
-                continue
-            facts = self._stage("latest_checkpoint_metrics.json")
-            facts.write_text(json.dumps(metrics, indent=2))
-            for file in (Path(path), facts):
-                self._put_file(file, "checkpoints")
-            # mlflow.pytorch.load_checkpoint() finds the file by this tag
-            self._put_tags({"mlflow.latest_checkpoint_artifact": f"checkpoints/{Path(path).name}"})
-        self._best = {}
-
     def _stage(self, name: str) -> Path:
-        """Give the path of a temporary file that is kept until it is sent."""
+        """Return the path of a temporary file that is kept until it is sent."""
         self._open()
         path = self._staging / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -435,84 +443,58 @@ class MLflow(Logger):
 
     # -- what the thread sends
 
-    def _send_metrics(self, items: Iterable[tuple[str, float, int, int]]) -> None:
+    def _send_points(self) -> None:
         from mlflow.entities import Metric  # mlflow takes 2 s to import
 
-        metrics = [Metric(key, value, time_ms, step, model_id=self._model_id) for key, value, time_ms, step in items]
-        self._log_batch("metrics", metrics)
+        while points := self._points[: _MAX_BATCH["metrics"]]:
+            self._send_batch("metrics", [Metric(*point, model_id=self._model_id) for point in points])
+            del self._points[: len(points)]
 
-    def _send_params(self, params: Mapping[str, str]) -> None:
-        from mlflow.entities import Param  # mlflow takes 2 s to import
-
-        for some in _chunks(params):
-            self._log_batch("params", [Param(key, value) for key, value in some])
-
-    def _send_tags(self, tags: Mapping[str, str]) -> None:
-        from mlflow.entities import RunTag  # mlflow takes 2 s to import
-
-        for some in _chunks(tags):
-            self._log_batch("tags", [RunTag(key, value) for key, value in some])
-
-    def _log_batch(self, kind: str, items: list[Any]) -> None:
+    def _send_batch(self, kind: str, items: list[Any], *, is_retry: bool = False) -> None:
         """Send entities; if the server refuses them together, one by one, so that it takes all others."""
         entities: dict[str, Any] = {kind: items}
         try:
             self._open().log_batch(self._run_id, **entities)
         except Exception as error:
-            if len(items) == 1 or _is_temporary(error):
+            if is_retry or _is_temporary(error):
                 raise
-            refusal: Exception | None = None
             for item in items:
-                try:
-                    self._log_batch(kind, [item])
-                except Exception as error_of_one:  # noqa: PERF203 (each one may be refused)
-                    if _is_temporary(error_of_one):
-                        raise
-                    refusal = error_of_one
-            if refusal is not None:
-                raise refusal from None
+                self._put(partial(self._send_batch, is_retry=True), kind, [item])
 
-    def _send_file(self, file: tuple[Path, str | None]) -> None:
-        with self._upload_timeout():
-            self._open().log_artifact(self._run_id, str(file[0]), file[1])
-
-    def _send_status(self, status: tuple[str, int | None]) -> None:
-        if status[0] == "RUNNING":
-            self._open().update_run(self._run_id, status="RUNNING")
-        else:
-            self._open().set_terminated(self._run_id, status[0], end_time=status[1])
+    def _upload(self, method: Callable[..., Any], *arguments: Any) -> None:
+        """Call a method that sends files, which may take longer than others unless the user has set a limit."""
+        name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+        before = os.environ[name]
+        os.environ[name] = _UPLOAD_TIMEOUT_S if self._may_wait_for_uploads else before
+        try:
+            method(*arguments)
+        finally:
+            os.environ[name] = before
 
     def _send_missing_epochs(self, rows: list[dict[str, float]]) -> None:
-        """Send what the server lacks of the epochs in ``metrics.csv``.
+        """Send the epochs of ``metrics.csv`` that the server lacks: the last ones, because records arrive in order."""
+        from mlflow.entities import Metric  # mlflow takes 2 s to import
 
-        A metric of an epoch is missing where the server has fewer values of it than there are epochs, and none with a
-        step of that epoch. So sending again adds nothing, also where several optimizers make ``step`` larger than the
-        steps that Lightning logs.
-        """
-        time_ms, after = int(time.time() * 1000), -1
-        names = sorted({name for row in rows for name in row} - {"epoch", "step"})
-        history = {name: self._open().get_metric_history(self._run_id, as_key(name)) for name in names}
-        names = [name for name in names if len(history[name]) < sum(name in row for row in rows)]
-        items: list[tuple[str, float, int, int]] = []
-        for row in rows:
-            step = int(row["step"])
-            missing = [
-                name for name in names if name in row and not any(after < each.step <= step for each in history[name])
-            ]
-            items.extend((as_key(name), row[name], time_ms, step) for name in missing)
-            after = step
-        for start in range(0, len(items), _MAX_METRICS):
-            self._send_metrics(items[start : start + _MAX_METRICS])
+        time_ms, points = int(time.time() * 1000), []
+        for name in sorted({name for row in rows for name in row} - {"epoch", "step"}):
+            history = self._open().get_metric_history(self._run_id, as_key(name))
+            missing = [row for row in rows if name in row][len({each.step for each in history}) :]
+            points += [Metric(as_key(name), row[name], time_ms, int(row["step"])) for row in missing]
+        for start in range(0, len(points), _MAX_BATCH["metrics"]):
+            self._send_batch("metrics", points[start : start + _MAX_BATCH["metrics"]])
 
-    def _send_model_entry(self, _: None) -> None:
+    def _send_model_entry(self) -> None:
         """Announce the model, so that the metrics that follow belong to it; its files come at the end."""
         from mlflow.tracking.context.registry import resolve_tags  # mlflow takes 2 s to import
 
         client = self._open()
         if self._model_id is not None:
-            with _suppress_permanent_errors():  # somebody may have deleted it
+            try:
                 if str(client.get_logged_model(self._model_id).status) == "PENDING":
                     return
+            except Exception as error:
+                if _is_temporary(error):  # else it was deleted
+                    raise
         model = client.create_logged_model(self._experiment_id, "model", self._run_id, tags=resolve_tags({}))
         self._model_id = model.model_id
         self._save_ids()
@@ -527,22 +509,9 @@ class MLflow(Logger):
         described.run_id, described.model_id, described.model_uuid = self._run_id, model.model_id, model.model_id
         described.artifact_path = model.artifact_location
         described.save(str(folder / "MLmodel"))
-        with self._upload_timeout():
-            client.log_model_artifacts(model.model_id, str(folder))
+        self._upload(client.log_model_artifacts, model.model_id, str(folder))
         client.log_outputs(self._run_id, [LoggedModelOutput(model.model_id, step=0)])
         client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
-
-    @contextmanager
-    def _upload_timeout(self) -> Iterator[None]:
-        if not self._may_wait_for_uploads:  # the user has set a limit
-            yield
-            return
-        name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-        before, os.environ[name] = os.environ[name], _UPLOAD_TIMEOUT_S
-        try:
-            yield
-        finally:
-            os.environ[name] = before
 
 
 class _Sender:
@@ -554,33 +523,23 @@ class _Sender:
 
     def __init__(self, server: str) -> None:
         self._server = server
-        self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._changed = threading.Condition()
+        self._calls: queue.Queue[tuple[Callable[..., Any], tuple[Any, ...]]] = queue.Queue()
         self._thread: threading.Thread | None = None
-        self._num_failures = self._num_given_up = 0
-        self._is_closing = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process has a thread and a queue of its own."""
-        return _Sender, (self._server,)
+        self._num_failures = 0
+        self._is_closing, self._is_over = threading.Event(), False
 
     @property
     def num_unsent(self) -> int:
         """Number of calls that have not succeeded, or were given up."""
-        return len(self._queue) + self._num_given_up
+        return self._calls.unfinished_tasks
 
-    def put(self, send: Callable[[Any], None], argument: Any) -> None:
-        """Queue ``send(argument)``; lists for the function that is last in the queue are joined to one call."""
-        with self._changed:
-            last = self._queue[-1] if len(self._queue) > 1 else None  # the first may be under way
-            if last and last[0] == send and isinstance(argument, list) and len(last[1]) + len(argument) <= _MAX_METRICS:
-                last[1].extend(argument)
-            else:
-                self._queue.append((send, argument))
-            if self._thread is None or not self._thread.is_alive():  # as in a process that was forked
-                self._thread = threading.Thread(target=self._work, name=f"sender to {self._server}", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+    def put(self, send: Callable[..., Any], *arguments: Any) -> None:
+        """Queue ``send(*arguments)``."""
+        self._calls.put((send, arguments))
+        if self._thread is None or not self._thread.is_alive():  # as in a process that was forked
+            self._is_over = False
+            self._thread = threading.Thread(target=self._work, name=f"sender to {self._server}", daemon=True)
+            self._thread.start()
 
     def drain(self, timeout_s: float) -> int:
         """Wait until the queue is empty; return the number of calls that are given up.
@@ -589,45 +548,42 @@ class _Sender:
             timeout_s: Longest wait, in seconds; 10 at most while the server does not answer.
         """
         began_s = time.monotonic()
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
-            while self._queue:
+        self._is_closing.set()
+        with self._calls.all_tasks_done:
+            while self._calls.unfinished_tasks:
                 limit_s = min(timeout_s, _UNREACHABLE_TIMEOUT_S) if self._num_failures else timeout_s
                 if (left_s := began_s + limit_s - time.monotonic()) <= 0:
                     break
-                self._changed.wait(min(left_s, 0.5))
-            num_lost = len(self._queue)
-            self._num_given_up += num_lost
-            self._queue.clear()
-            self._is_closing = False
-        return num_lost
+                self._calls.all_tasks_done.wait(min(left_s, 0.5))
+            self._is_over = self._calls.unfinished_tasks > 0
+        self._is_closing.clear()
+        return self.num_unsent
 
     def _work(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue)
-                call = self._queue[0]
-            try:
-                call[0](call[1])
-            except Exception as error:  # noqa: BLE001 - a defect must not end the thread, and with it all further records
-                if _is_temporary(error):
-                    self._num_failures += 1
-                    if self._num_failures == 1:
-                        _log.warning("%s does not answer (%s); records wait for it", self._server, _describe(error))
-                    with self._changed:
-                        pause_s = min(0.5 * 2 ** min(self._num_failures, 5), 15.0)
-                        self._changed.wait_for(lambda: self._is_closing, pause_s)
-                        self._changed.wait(0.2 if self._is_closing else 0)
-                    continue
-                _log.warning("%s refused a record, which is dropped: %s", self._server, _describe(error))
-            if self._num_failures:
-                _log.info("%s is back; %d records follow", self._server, len(self._queue) - 1)
-            self._num_failures = 0
-            with self._changed:
-                if self._queue and self._queue[0] is call:
-                    self._queue.popleft()
-                self._changed.notify_all()
+            send, arguments = self._calls.get()
+            while not self._try(send, arguments):
+                if self._is_over:
+                    return
+            self._calls.task_done()
+
+    def _try(self, send: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+        """Call once; return False, after a pause, if the call is to be repeated."""
+        try:
+            send(*arguments)
+        except Exception as error:  # noqa: BLE001 - a defect must not end the thread, and with it all further records
+            if _is_temporary(error):
+                self._num_failures += 1
+                if self._num_failures == 1:
+                    _log.warning("%s does not answer (%s); records wait for it", self._server, _describe(error))
+                if self._is_closing.wait(min(0.5 * 2 ** min(self._num_failures, 5), 15.0)):
+                    time.sleep(0.2)
+                return False
+            _log.warning("%s refused a record, which is dropped: %s", self._server, _describe(error))
+        if self._num_failures:
+            _log.info("%s is back; %d records follow", self._server, self.num_unsent - 1)
+        self._num_failures = 0
+        return True
 
 
 def _is_temporary(error: Exception) -> bool:
@@ -644,35 +600,8 @@ def _is_temporary(error: Exception) -> bool:
     return status >= 500 or status in _TEMPORARY
 
 
-@contextmanager
-def _suppress_permanent_errors() -> Iterator[None]:
-    """Suppress an error that sending again would not repair."""
-    try:
-        yield
-    except Exception as error:
-        if _is_temporary(error):
-            raise
-
-
 def _describe(error: Exception) -> str:
     return mask_password(" ".join(str(error).split()))[:300] or type(error).__name__
-
-
-def _chunks(items: Mapping[str, str]) -> Iterator[list[tuple[str, str]]]:
-    rest = iter(items.items())
-    while some := list(islice(rest, _MAX_PARAMS)):
-        yield some
-
-
-def _run_status(status: str) -> str:
-    """Translate Lightning's ``success`` or ``failed`` to MLflow's status.
-
-    Lightning says ``failed`` for a run that was stopped, too, but while it handles the exception.
-    """
-    if status in ("success", "finished"):
-        return "FINISHED"
-    stopped = isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit, Interrupted))
-    return "KILLED" if stopped else "FAILED"
 
 
 def _flatten(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -714,10 +643,9 @@ def _fit_params(trainer: Trainer) -> dict[str, Any]:
     if trainer.optimizers:
         optimizer = trainer.optimizers[0]
         inner = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
-        params.update(optimizer_name=type(inner).__name__, **getattr(inner, "defaults", {}))
+        params |= {"optimizer_name": type(inner).__name__, **getattr(inner, "defaults", {})}
     if (stopping := _early_stopping(trainer)) is not None:
-        names = ("monitor", "mode", "patience", "min_delta", "stopped_epoch")
-        params.update({name: getattr(stopping, name) for name in names})
+        params |= {n: getattr(stopping, n) for n in ("monitor", "mode", "patience", "min_delta", "stopped_epoch")}
     return params
 
 
@@ -726,12 +654,9 @@ def _stopping_metrics(trainer: Trainer) -> dict[str, float]:
     stopping = _early_stopping(trainer)
     if stopping is None or stopping.stopped_epoch == 0:
         return {}
-    return {
-        "stopped_epoch": float(stopping.stopped_epoch),
-        "restored_epoch": float(stopping.stopped_epoch - max(1, stopping.patience)),
-        "best_score": float(stopping.best_score),
-        "wait_count": float(stopping.wait_count),
-    }
+    restored = stopping.stopped_epoch - max(1, stopping.patience)
+    found = {name: float(getattr(stopping, name)) for name in ("stopped_epoch", "best_score", "wait_count")}
+    return {**found, "restored_epoch": float(restored)}
 
 
 def _summarize(trainer: Trainer, module: LightningModule) -> str:

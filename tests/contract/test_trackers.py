@@ -98,7 +98,9 @@ def test_csv_has_the_metrics_of_each_epoch(tracked_run: Path) -> None:
 
 def test_an_evaluation_of_a_run_adds_no_point_to_its_curves(workspace: Workspace) -> None:
     trainer = {key: value for key, value in SMALL["trainer"].items() if key != "logger"}
-    workspace.write("curves.yaml", {**SMALL, "trainer": trainer, "logger": {"tensorboard": {}, "csv": {}}})
+    mlflow = {"init_args": {"log_model": False, "log_checkpoint": False}}
+    loggers = {"tensorboard": {}, "csv": {}, "mlflow": mlflow}
+    workspace.write("curves.yaml", {**SMALL, "trainer": trainer, "logger": loggers})
     workspace.run("fit", "-c", "curves.yaml").ok()
     run = workspace.only_run
     before = (run / "csv" / "metrics.csv").read_bytes()
@@ -108,6 +110,12 @@ def test_an_evaluation_of_a_run_adds_no_point_to_its_curves(workspace: Workspace
         assert (run / "csv" / stage / "metrics.csv").is_file()
     test_tensorboard_has_the_metrics_of_each_epoch(run)
     assert (run / "csv" / "metrics.csv").read_bytes() == before
+    client = client_of(f"sqlite:///{workspace.folder}/runs/mlflow.db")
+    mlflow_run = only_mlflow_run(client, run.parent.name)
+    assert history_of(client, mlflow_run, "val/loss") == list(zip(EPOCH_STEPS, losses_of(run), strict=True))
+    of_test = [name for name in mlflow_run.data.metrics if name.startswith("test/")]
+    assert of_test
+    assert {step for name in of_test for step, _ in history_of(client, mlflow_run, name)} == {12}
 
 
 def test_the_closing_block_says_how_to_open_the_trackers(tracked_folder: Path) -> None:
