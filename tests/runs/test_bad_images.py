@@ -6,11 +6,9 @@ import csv
 import multiprocessing
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lightkit.runs import bad_images as module
 from lightkit.runs.bad_images import BadImage, BadImageList, most_frequent
 
 SCANNED = BadImage("a/b.jpg", "Truncated File Read", "scan")
@@ -58,76 +56,6 @@ def test_without_a_bad_image_there_is_no_list(listed: BadImageList) -> None:
     listed.add([SCANNED])
     listed.replace_scan([])
     assert not listed.path.exists()
-
-
-TORN = [
-    pytest.param("torn.jpg,No su", id="plain"),
-    pytest.param('/b,"Truncated, fi', id="inside quotes"),
-    pytest.param('"a ""b""\n.jpg","one, two","epo', id="last field"),
-    pytest.param('"a "', id="inside a doubled quote"),
-    pytest.param("c.jpg,gone,epoch 1", id="without its end"),
-    pytest.param("\n\n,,", id="empty rows"),
-]
-
-
-@pytest.mark.parametrize("torn", TORN)
-def test_a_row_that_a_kill_tore_is_removed(listed: BadImageList, torn: str) -> None:
-    listed.add([SCANNED])
-    content = listed.path.read_text()
-    with listed.path.open("a") as file:
-        file.write(torn)
-    assert listed.rows() == [SCANNED]
-    listed.add([LATER])
-    listed.add([LATER, LATER._replace(path="d.jpg")])
-    assert listed.rows() == [SCANNED, LATER, LATER._replace(path="d.jpg")]
-    assert listed.path.read_text().replace("\n\n", "") == content.replace("\n\n", "") + "".join(
-        f"{name},No such file or directory,epoch 2\n" for name in ("c.jpg", "d.jpg")
-    )
-
-
-@pytest.mark.parametrize("torn", TORN)
-def test_without_locks_a_torn_row_is_closed_and_takes_no_other_with_it(
-    listed: BadImageList, monkeypatch: pytest.MonkeyPatch, torn: str
-) -> None:
-    def refused(file: object, operation: int) -> None:
-        raise OSError("no locks")
-
-    monkeypatch.setattr("lightkit.runs.bad_images.fcntl.flock", refused)
-    listed.add([SCANNED])
-    with listed.path.open("a") as file:
-        file.write(torn)
-    listed.add([LATER._replace(path="e.jpg")])
-    listed.add([LATER._replace(path="e.jpg"), LATER._replace(path="d.jpg")])
-    rows = [row.path for row in listed.rows()]
-    assert [path for path in rows if path in (SCANNED.path, "e.jpg", "d.jpg")] == [SCANNED.path, "e.jpg", "d.jpg"]
-
-
-def test_a_list_of_which_only_a_part_of_its_head_is_there_begins_anew(listed: BadImageList) -> None:
-    listed.path.write_text("path,rea")
-    listed.add([SCANNED])
-    assert listed.path.read_text() == "path,reason,found\na/b.jpg,Truncated File Read,scan\n"
-
-
-def test_each_row_is_written_at_once(listed: BadImageList, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[bytes] = []
-    append = module._append
-
-    def counted(file: Any, row: bytes) -> None:
-        written.append(row)
-        append(file, row)
-
-    monkeypatch.setattr(module, "_append", counted)
-    listed.add([SCANNED, LATER])
-    assert written == [line.encode() for line in listed.path.read_text().splitlines(keepends=True)]
-
-
-def test_a_full_disk_is_an_error(listed: BadImageList) -> None:
-    class Full:
-        def write(self, content: bytes) -> int:
-            return len(content) - 1
-
-    with pytest.raises(OSError, match="No space left"):
-        module._append(Full(), b"row")  # type: ignore[arg-type]
 
 
 def _add(path: Path, start: int) -> None:
