@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -30,7 +30,7 @@ from lightkit.cli.path_checks import explain_unwritable
 from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError
 from lightkit.export.compare import Tolerance
-from lightkit.export.exporter import Artefact, ExportReport, ExportsFailed, check_options, check_unlocked, export
+from lightkit.export.exporter import Artefact, ExportsFailed, check_options, check_unlocked, export
 from lightkit.export.samples import (
     EvaluationSamples,
     check_preprocessing,
@@ -43,7 +43,6 @@ from lightkit.export.samples import (
 )
 from lightkit.export.target import (
     ExportTarget,
-    InputShape,
     WriteOptions,
     describe_value,
     example_from_module,
@@ -121,9 +120,8 @@ def export_logged_model(options: ExportOptions, arguments: Arguments) -> int:
     folder, uri = options.output or Path("export"), str(options.logged)
     _check_before_build(options, folder)
     root = next((flag.value for flag in reversed(arguments.flags) if flag.key == "run.root"), "runs")
-    logged = load_logged_model(uri, trust=bool(given.get("trust")), root=root, num_samples=options.num_samples)
-    target = ExportTarget(logged.model, logged.example, logged.metadata, plain=logged.model)
-    samples = replace(logged.samples, source="input example that is logged with it, and inputs like it")
+    trust = bool(given.get("trust"))
+    target, samples = load_logged_model(uri, trust=trust, root=root, num_samples=options.num_samples)
     check_self_consistency(target, samples)
     _export_target(target, samples, uri, folder, options, _write_options(options), mode)
     return 0
@@ -186,8 +184,7 @@ def _find_example(loaded: LoadedModel, options: ExportOptions) -> tuple[tuple[Te
     module, data = loaded.module, loaded.data
     example, origin = example_from_module(module), "example_input_array"
     if options.input_shapes:
-        shapes = [InputShape(sizes, name=name, dtype=dtype) for name, sizes, dtype in options.input_shapes]
-        example, origin = example_from_shapes(module, shapes), "--input-shape"
+        example, origin = example_from_shapes(module, options.input_shapes), "--input-shape"
     found, samples = find_loader(module, data), None
     if found is None:
         if example is None:
@@ -272,7 +269,7 @@ def _export_target(
     tolerance = None if options.rtol is None and options.atol is None else Tolerance(options.rtol, options.atol)
     try:
         with print_steps(mode) as on_step:
-            report = export(
+            artefacts = export(
                 target,
                 options.formats,
                 folder,
@@ -282,10 +279,10 @@ def _export_target(
                 on_step=on_step,
             )
     except ExportsFailed as error:
-        if error.report.artefacts:
-            _print_report(error.report, mode)
+        if error.artefacts:
+            _print_report(error.artefacts, folder, mode)
         raise ExportError(str(error)) from error
-    _print_report(report, mode)
+    _print_report(artefacts, folder, mode)
 
 
 @contextmanager
@@ -311,29 +308,29 @@ def _describe_model(module: nn.Module) -> str:
     return f"{type(module).__name__}{f' on {backbone}' if isinstance(backbone, str) else ''}: {total:,} parameters"
 
 
-def _print_report(report: ExportReport, mode: OutputMode) -> None:
+def _print_report(artefacts: Sequence[Artefact], folder: Path, mode: OutputMode) -> None:
     """Print the proof's table, and the command that labels images with the file that needs least."""
     if mode == "json":
-        _print_event("export", folder=str(report.folder), artefacts=[each.as_dict() for each in report.artefacts])
+        _print_event("export", folder=str(folder), artefacts=[each.as_dict() for each in artefacts])
     if mode not in ("terminal", "plain"):
         return
-    print_table(report, sys.stdout)
-    print_line(f"files {shown_path(report.folder)}", mode)
-    for_images = [artefact for artefact in report.artefacts if artefact.metadata.preprocessing is not None]
+    print_table(artefacts, sys.stdout)
+    print_line(f"files {shown_path(folder)}", mode)
+    for_images = [artefact for artefact in artefacts if artefact.metadata.preprocessing is not None]
     if for_images and RUN_FILE not in os.environ:
         first = min(for_images, key=lambda artefact: _PREDICT_ORDER.index(artefact.metadata.format))
         print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', shown_path(first.path)])} IMAGES", mode)
 
 
-def print_table(report: ExportReport, file: TextIO, *, width: int | None = None) -> None:
+def print_table(artefacts: Sequence[Artefact], file: TextIO, *, width: int | None = None) -> None:
     """Print each file beside the eager model, and below it what the table cannot hold.
 
     Args:
-        report: Result of the export.
+        artefacts: The files.
         file: Standard output. If it is no terminal, the text has neither colours nor control codes.
         width: In columns; the terminal's if None, or 110 in a pipe.
     """
-    is_terminal, artefacts = file.isatty(), report.artefacts
+    is_terminal = file.isatty()
     names = [name for artefact in artefacts for name in artefact.proof.score.eager]
     metric = next((name for name in names if "acc" in name), names[0] if names else None)
     table = Table(box=box.SIMPLE_HEAD if is_terminal else box.ASCII2, pad_edge=False)

@@ -107,7 +107,7 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
 
 def find_last_good(context: RunContext) -> Path | None:
     """Find the newest checkpoint of the run that can be read."""
-    return runs.last_good(context.run.checkpoints, report=lambda _: None)
+    return runs.last_good(context.run.checkpoints)
 
 
 def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> dict[str, Any]:

@@ -291,7 +291,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
             context.notifier.run = run = runs.open_run(announced["folder"])
         signum = supervisor.signum
         if signum is not None and (result.code not in (0, 75) or (signum == signal.SIGHUP and result.code == 75)):
-            checkpoint = None if run is None else runs.last_good(run.checkpoints, report=lambda _: None)
+            checkpoint = None if run is None else runs.last_good(run.checkpoints)
             interruption = Interrupted(signum, checkpoint=checkpoint)
             result = LaunchResult(interruption.exit_code, told_interruption(interruption), f"signal {signum}")
         mask = context.resolved.masked

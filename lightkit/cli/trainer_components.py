@@ -332,7 +332,7 @@ class _StallReport:
                 child.kill()  # else the interpreter would wait for it
             if not self._context.watch.owns_process:  # a script, or a notebook, may go on
                 self.watchdog.stop()
-            raise Stalled(self._format(hung.stall, partial(runs.last_good, report=lambda _: None))) from None
+            raise Stalled(self._format(hung.stall, runs.last_good)) from None
         except BaseException:
             self.watchdog.stop()
             raise

@@ -40,7 +40,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import cache
 from importlib import import_module
@@ -117,30 +117,17 @@ class Artefact:
         }
 
 
-@dataclass
-class ExportReport:
-    """Result of an export.
-
-    Args:
-        folder: Folder of the files, with export.json.
-        artefacts: The files, in the order of the request.
-    """
-
-    folder: Path
-    artefacts: list[Artefact] = field(default_factory=list)
-
-
 class ExportsFailed(ExportError):
     """Some of the files could not be made, or differ from their model.
 
     Args:
         message: Reasons, a line each.
-        report: The other files, which were published.
+        artefacts: The other files, which were published.
     """
 
-    def __init__(self, message: str, *, report: ExportReport) -> None:
+    def __init__(self, message: str, *, artefacts: Sequence[Artefact]) -> None:
         super().__init__(message)
-        self.report = report
+        self.artefacts = artefacts
 
 
 def check_options(kinds: Sequence[str], options: WriteOptions) -> None:
@@ -220,7 +207,7 @@ def export(
     options: WriteOptions | None = None,
     tolerance: Tolerance | None = None,
     on_step: Callable[[str], None] = lambda _: None,
-) -> ExportReport:
+) -> list[Artefact]:
     """Export a model to one or several formats, each of which is proved before it gets its name.
 
     A file of an earlier export stays until the new one is proved. If the new one differs from the model, the earlier
@@ -236,8 +223,11 @@ def export(
         tolerance: Of the comparison; that of each file's precision if None.
         on_step: Called with a line at each step.
 
+    Returns:
+        The files, in the order of the request.
+
     Raises:
-        ExportsFailed: If a file could not be made or differs from the model; with the report of the others.
+        ExportsFailed: If a file could not be made or differs from the model; with the others.
         ConfigError: If the folder cannot be written, or there is no sample to calibrate int8 on.
         DataError: If the first sample to calibrate on cannot be read.
         RunLocked: If another export holds the folder.
@@ -252,7 +242,8 @@ def export(
         if kind == "onnx":
             variants += [(kind, replace(plain, half=True))] * options.half
             variants += [(kind, replace(plain, int8=True))] * options.int8
-    report, failures = ExportReport(folder), []
+    artefacts: list[Artefact] = []
+    failures = []
     with lock_folder(folder), _temporary_folder(folder, "samples") as inputs:
 
         @cache
@@ -264,13 +255,13 @@ def export(
         for kind, variant in variants:
             path = folder / _describe_file(target, kind, variant).file_name
             try:
-                report.artefacts.append(_export_file(kind, target, path, variant, find_reference, tolerance, on_step))
+                artefacts.append(_export_file(kind, target, path, variant, find_reference, tolerance, on_step))
             except LightkitError as error:  # of the data too, which the calibration reads
                 on_step(f"{path.name}: failed")
                 failures.append(str(error))
     if failures:
-        raise ExportsFailed("\nerror: ".join(failures), report=report)
-    return report
+        raise ExportsFailed("\nerror: ".join(failures), artefacts=artefacts)
+    return artefacts
 
 
 def _export_file(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lightkit.export.bare_trainer import build_bare_trainer
-from lightkit.export.compare import Array
+from lightkit.export.compare import Array, ReferenceBatch
 from lightkit.export.export_errors import silence_exporters
 from lightkit.export.samples import EvaluationSamples
 
@@ -76,30 +76,33 @@ class MetricScorer:
     Args:
         module: The plain model.
         samples: Their batches are validated, their inputs recognised.
-        expected: The eager model's flattened outputs, for each batch.
-        batch_size: Number of samples in each batch.
+        batches: By batch size, with the eager model's flattened outputs.
+        batch_size: Number of samples in each batch that is scored.
         template: Output of ``forward``.
         num_samples: Number of samples; outputs beyond them fill up the last batch.
         is_softened: Whether the outputs are probabilities of a model of logits. The module gets their logarithm, of
             which the softmax is the probabilities.
-        has_rows: For each output, whether it has a row for each sample; a parameter that is returned beside has none.
     """
 
     def __init__(
         self,
         module: nn.Module,
         samples: EvaluationSamples,
-        expected: Sequence[Sequence[Array]],
+        batches: Mapping[int, Sequence[ReferenceBatch]],
         *,
         batch_size: int,
         template: Any,
         num_samples: int,
         is_softened: bool,
-        has_rows: Sequence[bool],
     ) -> None:
         self.batch_size = batch_size
         self._module, self._samples, self._template = module, samples, template
-        self._num_samples, self._is_softened, self._has_rows = num_samples, is_softened, has_rows
+        self._num_samples, self._is_softened = num_samples, is_softened
+        # a parameter that is returned beside the outputs has no row for each sample
+        self._has_rows = [
+            all(batch.expected[at].shape[:1] == (len(batch.rows),) for of in batches.values() for batch in of)
+            for at in range(len(batches[batch_size][0].expected))
+        ]
         self._eager: dict[str, float] = {}
         self._reason: str | None = None
         name, exact = type(module).__name__, METRIC_TOLERANCES["float32"][0]
@@ -112,7 +115,7 @@ class MetricScorer:
         else:
             try:
                 eager = self._validate(None)
-                again = self._validate(expected) if eager else {}
+                again = self._validate([batch.expected for batch in batches[batch_size]]) if eager else {}
             except _NotScored as error:
                 self._reason = str(error)
                 return

@@ -39,6 +39,8 @@ ALLOWED_PACKAGES: Mapping[str, tuple[str, ...]] = {
 _MAX_SIDE = 640
 """In pixels, of images that are resized to one size for a batch: 32 photos of a phone would take a gigabyte."""
 _TIMEOUT_S = 1800.0
+Outputs = Mapping[int, Sequence[Sequence[Array]]]
+Latency = Mapping[int, Mapping[str, float]]
 _TOLERANCE_HINT = "If such a gap is expected, allow for it with --rtol and --atol."
 _EXACT_HINT = (
     "--rtol and --atol do not count here: whole numbers, booleans, shapes, NaN and infinity are compared exactly."
@@ -140,15 +142,11 @@ class Reference:
         return MetricScorer(
             self.target.plain,
             self.samples,
-            [batch.expected for batch in self.batches[size]],
+            self.batches,
             batch_size=size,
             template=self.template,
             num_samples=self.num_samples,
             is_softened=self.is_softened,
-            has_rows=[
-                all(batch.expected[at].shape[:1] == (len(batch.rows),) for of in self.batches.values() for batch in of)
-                for at in range(len(self.batches[size][0].expected))
-            ],
         )
 
     @cached_property
@@ -225,9 +223,10 @@ def prove(
         ExportError: If the file cannot be run.
     """
     allowed = (tolerance or Tolerance()).over(TOLERANCES.get(metadata.precision, TOLERANCES["float32"]))
-    result, names = run_in_worker(file, metadata, reference, folder=folder), reference.samples.names
+    outputs, latency, loaded = run_in_worker(file, metadata, reference, folder=folder)
+    names = reference.samples.names
     comparisons = {
-        size: compare(batches, result.outputs[size], metadata=metadata, names=names, tolerance=allowed)
+        size: compare(batches, outputs[size], metadata=metadata, names=names, tolerance=allowed)
         for size, batches in reference.batches.items()
     }
     if outside := [found for found in comparisons.values() if found.first is not None]:
@@ -239,7 +238,7 @@ def prove(
             f"{first.first}.",
             hint=_EXACT_HINT if any(found.num_exact for found in outside) else _TOLERANCE_HINT,
         )
-    score = reference.scorer.score(result.outputs[reference.scorer.batch_size], precision=metadata.precision)
+    score = reference.scorer.score(outputs[reference.scorer.batch_size], precision=metadata.precision)
     if score.outside:
         metrics = ", ".join(
             f"{metric} is {score.exported[metric]:.4g}, eager {score.eager[metric]:.4g}" for metric in score.outside
@@ -257,27 +256,12 @@ def prove(
             hint="Prove it on more samples with --num-samples, or say with --atol how far its outputs may be off.",
         )
     num, threads = reference.num_samples, reference.threads
-    return Proof(comparisons, score, result.latency, reference.eager_latency, result.loaded, allowed, num, threads)
-
-
-@dataclass(frozen=True)
-class WorkerResult:
-    """Result of a fresh process.
-
-    Args:
-        outputs: By batch size, for each batch the flattened outputs.
-        latency: By batch size: ``median_s``, ``p95_s``, ``repetitions``.
-        loaded: Tracked packages that it had loaded.
-    """
-
-    outputs: Mapping[int, Sequence[Sequence[Array]]]
-    latency: Mapping[int, Mapping[str, float]]
-    loaded: Sequence[str]
+    return Proof(comparisons, score, latency, reference.eager_latency, loaded, allowed, num, threads)
 
 
 def run_in_worker(
     file: Path, metadata: Metadata, reference: Reference, *, folder: Path, timeout_s: float = _TIMEOUT_S
-) -> WorkerResult:
+) -> tuple[Outputs, Latency, list[str]]:
     """Run a file in a fresh process.
 
     Args:
@@ -286,6 +270,10 @@ def run_in_worker(
         reference: With the inputs; its plain model's code runs a file of weights alone.
         folder: Private, and empty.
         timeout_s: After it the process counts as hanging.
+
+    Returns:
+        By batch size, for each batch the flattened outputs; by batch size ``median_s``, ``p95_s`` and ``repetitions``;
+        and the tracked packages that it had loaded.
 
     Raises:
         ExportError: If the file cannot be run, or only with packages that it should not need.
@@ -341,7 +329,7 @@ def run_in_worker(
         size: [worker.load_arrays(folder / "out" / str(size) / f"{index}.npz") for index in range(len(batches))]
         for size, batches in reference.batches.items()
     }
-    return WorkerResult(outputs, {int(size): each for size, each in result["latency"].items()}, result["loaded"])
+    return outputs, {int(size): each for size, each in result["latency"].items()}, result["loaded"]
 
 
 def pickle_without_weights(module: nn.Module, file: Path) -> None:

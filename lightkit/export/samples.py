@@ -143,23 +143,44 @@ def draw_samples(
 
 
 def make_random_samples(example: Sequence[Tensor], num_samples: int, *, source: str) -> EvaluationSamples:
-    """Make samples without data: normal noise for floats, the example again for whole numbers.
+    """Make samples without data.
 
     Args:
-        example: Inputs of the model.
-        num_samples: How many.
+        example: Inputs of the model; they come first.
+        num_samples: Number of samples.
         source: Origin of the example.
     """
+    names = [f"{'example' if at < len(example[0]) else 'made-up sample'} {at}" for at in range(num_samples)]
+    inputs = tuple(extend_example(tensor, num_samples) for tensor in example)
+    return EvaluationSamples(inputs, names, source=f"random inputs shaped like {source}")
+
+
+def extend_example(example: Tensor, num: int) -> Tensor:
+    """Return the samples of an example, and more of the same kind after them, the same ones each time.
+
+    Args:
+        example: ``(batch, ...)``; an empty batch gives dtype and shape alone.
+        num: Number of samples.
+
+    Returns:
+        ``(num, ...)`` of the same dtype: floats are normal with the example's mean and deviation, bytes are uniform,
+        other whole numbers and booleans are drawn from the example's own.
+    """
+    missing = num - len(example)
+    if missing <= 0:
+        return example[:num]
     generator = torch.Generator().manual_seed(_SEED)
-    inputs = []
-    for tensor in example:
-        repeated = torch.cat([tensor] * -(-num_samples // len(tensor)))[:num_samples].clone()
-        if repeated.is_floating_point():  # the example comes first: the model may make sense of nothing else
-            noise = torch.randn(repeated.shape, generator=generator, dtype=torch.float32).to(repeated.dtype)
-            repeated = torch.cat([tensor, noise])[:num_samples]
-        inputs.append(repeated)
-    names = [f"made-up sample {number}" for number in range(num_samples)]
-    return EvaluationSamples(tuple(inputs), names, source=f"random inputs shaped like {source}")
+    shape = (missing, *example.shape[1:])
+    if example.dtype.is_floating_point:
+        mean, deviation = (example.mean(), example.std(correction=0)) if example.numel() else (0.0, 1.0)
+        more = (torch.randn(shape, generator=generator) * (deviation or 1.0) + mean).to(example.dtype)
+    elif example.dtype == torch.uint8:
+        more = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+    elif not example.numel():
+        more = torch.zeros(shape, dtype=example.dtype)
+    else:
+        more = example.flatten()[torch.randint(example.numel(), shape, generator=generator)]
+    return torch.cat([example, more])
 
 
 def with_random_images(samples: EvaluationSamples, preprocessing: Preprocessing, num_samples: int) -> EvaluationSamples:

@@ -64,21 +64,6 @@ class WriteOptions:
 
 
 @dataclass(frozen=True)
-class InputShape:
-    """An input of ``forward`` as `--input-shape` names it.
-
-    Args:
-        sizes: Its dimensions; the batch comes first.
-        name: Argument of ``forward``; by position if None.
-        dtype: As torch names it.
-    """
-
-    sizes: tuple[int, ...]
-    name: str | None = None
-    dtype: str = "float32"
-
-
-@dataclass(frozen=True)
 class ForwardSignature:
     """Positional arguments of ``forward``.
 
@@ -162,7 +147,9 @@ def example_from_module(module: nn.Module) -> tuple[Tensor, ...] | None:
     return None if example is None else _select_inputs(module, example, "example_input_array is", is_exact=True)
 
 
-def example_from_shapes(module: nn.Module, shapes: Sequence[InputShape]) -> tuple[Tensor, ...]:
+def example_from_shapes(
+    module: nn.Module, shapes: Sequence[tuple[str | None, tuple[int, ...], str]]
+) -> tuple[Tensor, ...]:
     """Make inputs of these shapes and dtypes, with a fixed seed.
 
     Floats are from a normal distribution, bytes are uniform, and other whole numbers are 0 or 1, which embedding tables
@@ -170,13 +157,14 @@ def example_from_shapes(module: nn.Module, shapes: Sequence[InputShape]) -> tupl
 
     Args:
         module: Has ``forward``.
-        shapes: All with a name or none; a batch of one becomes two.
+        shapes: Name of the argument (all or none have one), sizes with the batch first, and dtype as torch names it; a
+            batch of one becomes two.
 
     Raises:
         ConfigError: If ``forward`` takes another number of inputs, or has no argument of a name.
     """
     signature = read_signature(module)
-    by_name = {shape.name: shape for shape in shapes if shape.name is not None}
+    by_name = {shape[0]: shape for shape in shapes if shape[0] is not None}
     if unknown := [name for name in by_name if name not in signature.names]:
         raise ConfigError(f"--input-shape: {signature} of {type(module).__name__} has no argument {unknown[0]!r}.")
     in_order = tuple(shapes) if signature.accepts(len(shapes)) else None
@@ -185,12 +173,12 @@ def example_from_shapes(module: nn.Module, shapes: Sequence[InputShape]) -> tupl
         counted = f"{len(shapes)} shape{'s' if len(shapes) > 1 else ''}"
         raise ConfigError(
             f"--input-shape: {signature} of {type(module).__name__} does not take {counted} "
-            f"({'; '.join('x'.join(map(str, shape.sizes)) for shape in shapes)}). One for each input, parted by `;`."
+            f"({'; '.join('x'.join(map(str, sizes)) for _, sizes, _ in shapes)}). One for each input, parted by `;`."
         )
     generator = torch.Generator().manual_seed(0)
     example = []
-    for shape in found:
-        size, dtype = (max(_MIN_BATCH, shape.sizes[0]), *shape.sizes[1:]), getattr(torch, shape.dtype)
+    for _, sizes, name in found:
+        size, dtype = (max(_MIN_BATCH, sizes[0]), *sizes[1:]), getattr(torch, name)
         if dtype.is_floating_point:
             values = torch.randn(size, generator=generator)
         else:

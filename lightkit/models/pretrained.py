@@ -14,7 +14,7 @@ import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file as load_safetensors
 from torch import Tensor, nn
 from torchvision import models
 
@@ -22,6 +22,7 @@ from lightkit import runs
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.metadata import check_digest, find_digest_fault, read_metadata
 from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, timm_pretrained
+from lightkit.safe_loading import explain_unreadable, load_file
 
 __all__ = ["differences", "load_exported", "load_into", "read", "read_safetensors"]
 
@@ -31,6 +32,7 @@ _AUXILIARY = re.compile(r"^(aux1|aux2|AuxLogits)\.")
 # torchvision's DenseNet files keep names with dots that modules may no longer have: densenet._load_state_dict
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.)")
 _MOST_SHOWN = 10
+_PREFIX = "network."
 
 
 def read(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
@@ -76,7 +78,7 @@ def _of_torchvision(weights: models.WeightsEnum) -> Mapping[str, Tensor]:
     try:
         content = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ConfigError(_unreadable(cached, error)) from error
+        raise ConfigError(f"{_KEY}: {explain_unreadable(cached, error, kind='state dict')}") from error
     return _checked(content, cached)
 
 
@@ -87,31 +89,22 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
         hint = f"; did you mean {', '.join(near)} beside it?" if near else "."
         raise ConfigError(f"{_KEY}: there is no file {path}{hint} Expected null, default, or a path to a state dict.")
     if path.suffix.lower() == ".safetensors":
-        return _of_network(read_safetensors(path, key=_KEY))
-    try:
-        content = _loaded(path)
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(_unreadable(path, error)) from error
-    return _checked(content, path)
-
-
-def _unreadable(path: Path, error: Exception) -> str:
-    reason = re.search(r"WeightsUnpickler error:\s*(\S.*)", str(error))  # in the midst of advice on weights_only
-    advice = " --trust on the command line reads it: say that where you know who made it." if reason else ""
-    said = reason[1] if reason else (str(error) or type(error).__name__).splitlines()[0]
-    if reason is None and isinstance(error, pickle.UnpicklingError):
-        said = "a pickle that torch.save has not written"
-    return (
-        f"{_KEY}: {path} cannot be read as a state dict (cut short, or more than tensors): {said.rstrip('.')}.{advice}"
-    )
+        state = read_safetensors(path, key=_KEY)
+        is_exported = all(name.startswith(_PREFIX) for name in state)  # of an ImageClassifier
+        return {name.removeprefix(_PREFIX): tensor for name, tensor in state.items()} if is_exported else state
+    return _checked(load_file(path, kind="state dict", key=f"{_KEY}: ", map_location="cpu"), path)
 
 
 def _checked(content: object, path: Path) -> Mapping[str, Tensor]:
-    """Give a file's state dict, where it is one."""
-    state = _of_checkpoint(content)
+    """Return a file's state dict: that of the network, if it is a Lightning checkpoint of an ImageClassifier."""
+    state = content
+    if isinstance(content, dict) and "pytorch-lightning_version" in content:
+        tensors = content.get("state_dict", {})
+        state = {name.removeprefix(_PREFIX): each for name, each in tensors.items() if name.startswith(_PREFIX)}
     if not isinstance(state, Mapping) or not state or not all(isinstance(v, Tensor) for v in state.values()):
+        keys = f" of {_join(sorted(map(str, content)))}" if isinstance(content, Mapping) and content else ""
         raise ConfigError(
-            f"{_KEY}: {path} holds a {type(content).__name__}{_keys_of(content)}, not a state dict. "
+            f"{_KEY}: {path} holds a {type(content).__name__}{keys}, not a state dict. "
             f"Expected a mapping from names to tensors, as torch.save(network.state_dict(), path) writes it."
         )
     return state
@@ -128,7 +121,7 @@ def read_safetensors(path: Path, *, key: str = "--model") -> dict[str, Tensor]:
         ConfigError: If it cannot be read, is cut short, is something else, or is no longer what was exported.
     """
     try:
-        state = load_file(path)
+        state = load_safetensors(path)
         fault = find_digest_fault(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(
@@ -140,41 +133,6 @@ def read_safetensors(path: Path, *, key: str = "--model") -> dict[str, Tensor]:
     if not state:
         raise ConfigError(f"{key}: {path} holds no tensors.")
     return state
-
-
-def _of_network(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Take the network out of an exported ImageClassifier; a network's own state dict is returned as it is."""
-    prefix = "network."
-    if not all(name.startswith(prefix) for name in state):
-        return state
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items()}
-
-
-def _loaded(path: Path) -> object:
-    """Read a file as tensors and plain values, or as whatever it holds where ``--trust`` allows that."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if not (names := runs.classes_named(str(error))):
-            raise
-        if not runs.is_trusting():
-            raise ConfigError(f"{_KEY}: {runs.refusal(path, names)}") from error
-    if runs.is_first_trusted(path):
-        _log.warning(runs.allowance(path, names))
-    return torch.load(path, map_location="cpu", weights_only=False)
-
-
-def _of_checkpoint(content: object) -> object:
-    """Take the network out of a Lightning checkpoint; anything else is returned as it is."""
-    if not isinstance(content, dict) or "pytorch-lightning_version" not in content:
-        return content
-    prefix = "network."
-    state = content.get("state_dict", {})
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-
-
-def _keys_of(content: object) -> str:
-    return f" of {_listed(sorted(map(str, content)))}" if isinstance(content, Mapping) and content else ""
 
 
 def load_into(network: nn.Module, state: Mapping[str, Tensor], *, heads: Collection[str], source: str) -> bool:
@@ -197,26 +155,20 @@ def load_into(network: nn.Module, state: Mapping[str, Tensor], *, heads: Collect
     given = {name: tensor for name, tensor in given.items() if name in own or not _AUXILIARY.match(name)}
     of_head = {name for name in own if name.rpartition(".")[0] in heads}
     same_head = all(name in given and given[name].shape == own[name].shape for name in of_head)
-    if not same_head:
-        own_rest, given_rest = (_without(tensors, of_head) for tensors in (own, given))
-    else:
-        own_rest, given_rest = dict(own), given
-    if found := differences(own_rest, given_rest):
+    left_out = set() if same_head else of_head
+    given = {name: tensor for name, tensor in given.items() if name not in left_out}
+    if found := differences({name: tensor for name, tensor in own.items() if name not in left_out}, given):
         raise ConfigError(f"{_KEY}: {source} does not fit the backbone. {found}")
     merged = network.state_dict()
-    merged.update(given_rest)
+    merged.update(given)
     # versions of layers, which MNASNet and BatchNorm ask for when they load
     merged._metadata = getattr(state, "_metadata", own._metadata)  # type: ignore[attr-defined]
     network.load_state_dict(merged)
     return same_head
 
 
-def _without(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if name not in names}
-
-
 def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
-    """Tell in words how two sets of tensors differ in names and shapes; empty where they do not.
+    """Describe how two sets of tensors differ in names and shapes; empty where they do not.
 
     BatchNorm's batch counters may be missing, as they are in files older than they.
     """
@@ -228,10 +180,10 @@ def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
         if name in given and given[name].shape != tensor.shape
     ]
     parts = {"Missing": missing, "Unexpected": unexpected, "Of another shape": shapes}
-    return " ".join(f"{title}: {_listed(names)}." for title, names in parts.items() if names)
+    return " ".join(f"{title}: {_join(names)}." for title, names in parts.items() if names)
 
 
-def _listed(names: list[str]) -> str:
+def _join(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
     return ", ".join(names[:_MOST_SHOWN]) + more
 

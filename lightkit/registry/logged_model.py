@@ -7,7 +7,7 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,38 +18,23 @@ from torch.fx.graph import CodeGen
 
 from lightkit.errors import CheckpointError, ConfigError
 from lightkit.export.metadata import Metadata, TensorSpec, is_recorded
-from lightkit.export.samples import EvaluationSamples
-from lightkit.export.target import read_signature, run_model
+from lightkit.export.samples import EvaluationSamples, extend_example, make_random_samples
+from lightkit.export.target import ExportTarget, read_signature, run_model
 from lightkit.registry.package import hide_advice
 from lightkit.registry.store import address_of_root, open_registry, set_environment
 
 if TYPE_CHECKING:
     from mlflow.models import Model
 
-__all__ = ["LoggedModel", "draw_samples", "load_logged_model", "load_module", "scriptable_graph"]
+__all__ = ["load_logged_model", "load_module", "scriptable_graph"]
 
 _ADDRESS = re.compile(r"models:/[^/@]+([@/][^/@]+)?|runs:/[^/]+/.*[^/]")
 _EXPECTED = "models:/NAME@ALIAS, models:/NAME/VERSION, models:/m-ID or runs:/ID/model"
 
 
-@dataclass(frozen=True)
-class LoggedModel:
-    """A model from MLflow.
-
-    Args:
-        model: On the CPU, in eval mode.
-        example: Inputs of a batch of at least two.
-        metadata: Its metadata, as far as they are known.
-        samples: Its input example, and generated samples like it.
-    """
-
-    model: nn.Module
-    example: tuple[Tensor, ...]
-    metadata: Metadata
-    samples: EvaluationSamples
-
-
-def load_logged_model(uri: str, *, trust: bool, root: Path | str = "runs", num_samples: int = 32) -> LoggedModel:
+def load_logged_model(
+    uri: str, *, trust: bool, root: Path | str = "runs", num_samples: int = 32
+) -> tuple[ExportTarget, EvaluationSamples]:
     """Download a model that was logged with MLflow's PyTorch flavour.
 
     Args:
@@ -57,6 +42,9 @@ def load_logged_model(uri: str, *, trust: bool, root: Path | str = "runs", num_s
         trust: Whether code that comes with it may run: loading a pickled module runs code from its file.
         root: The run root. MLflow is at ``MLFLOW_TRACKING_URI``, else its database is there, in ``mlflow.db``.
         num_samples: Number of samples.
+
+    Returns:
+        The model, with a batch of at least two as its example; and its input example with generated samples like it.
 
     Raises:
         ConfigError: If there is none, it is no model of PyTorch, needs trust, or its inputs are unknown.
@@ -86,11 +74,11 @@ def load_logged_model(uri: str, *, trust: bool, root: Path | str = "runs", num_s
         module = load_module(uri, folder, description.flavors, trust=trust)
         example = _find_example(uri, module, description, folder)
     metadata = _describe(uri, module, example, description)
-    inputs = tuple(draw_samples(tensor, num_samples) for tensor in example)
-    names = [f"{'example' if index < len(example[0]) else 'drawn'} {index}" for index in range(num_samples)]
-    images = [image.numpy() for image in inputs[0]] if metadata.in_graph else None
-    at_least_two = tuple(draw_samples(tensor, max(2, len(tensor))) for tensor in example)
-    return LoggedModel(module, at_least_two, metadata, EvaluationSamples(inputs, names, images=images))
+    samples = make_random_samples(example, num_samples, source=uri)
+    images = [image.numpy() for image in samples.inputs[0]] if metadata.in_graph else None
+    samples = replace(samples, images=images, source="input example that is logged with it, and inputs like it")
+    at_least_two = tuple(extend_example(tensor, max(2, len(tensor))) for tensor in example)
+    return ExportTarget(module, at_least_two, metadata, plain=module), samples
 
 
 def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bool) -> nn.Module:
@@ -185,7 +173,9 @@ def _find_example(uri: str, module: nn.Module, description: Model, folder: Path)
         )
     shapes = [[0, *(1 if size == -1 else size for size in spec.shape[1:])] for spec in signature.inputs.inputs]
     dtypes = [torch.from_numpy(np.zeros(1, spec.type)).dtype for spec in signature.inputs.inputs]
-    return tuple(draw_samples(torch.zeros(shape, dtype=dtype), 2) for shape, dtype in zip(shapes, dtypes, strict=True))
+    return tuple(
+        extend_example(torch.zeros(shape, dtype=dtype), 2) for shape, dtype in zip(shapes, dtypes, strict=True)
+    )
 
 
 def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], description: Model) -> Metadata:
@@ -211,34 +201,6 @@ def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], descriptio
     inputs = tuple(map(spec, names, example, signed))
     outputs_given = tuple(spec(name, tensor) for name, tensor in outputs.items())
     return Metadata("torch_export", type(module).__name__, inputs, outputs_given, source=source)
-
-
-def draw_samples(example: Tensor, num: int) -> Tensor:
-    """Return the samples of an example, and more of the same kind after them, the same ones each time.
-
-    Args:
-        example: ``(batch, ...)``; an empty batch gives dtype and shape alone.
-        num: Number of samples.
-
-    Returns:
-        ``(num, ...)`` of the same dtype: floats are normal with the example's mean and deviation, bytes are uniform,
-        other whole numbers and booleans are drawn from the example's own.
-    """
-    missing = num - len(example)
-    if missing <= 0:
-        return example[:num]
-    generator = torch.Generator().manual_seed(0)
-    shape = (missing, *example.shape[1:])
-    if example.dtype.is_floating_point:
-        mean, deviation = (example.mean(), example.std(correction=0)) if example.numel() else (0.0, 1.0)
-        more = (torch.randn(shape, generator=generator) * deviation + mean).to(example.dtype)
-    elif example.dtype == torch.uint8:
-        more = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
-    elif not example.numel():
-        more = torch.zeros(shape, dtype=example.dtype)
-    else:
-        more = example.flatten()[torch.randint(example.numel(), shape, generator=generator)]
-    return torch.cat([example, more])
 
 
 def smaller(one: int, other: int) -> int:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from lightkit.runs.files import aside_of, flush, write_text
 
-_log = logging.getLogger(__name__)
-_PREFERRED = ("last.ckpt", "best.ckpt")
+_log = logging.getLogger("lightkit")
 
 
 class PassedOver(NamedTuple):
@@ -52,7 +51,7 @@ def verify(path: Path | str) -> bool:
 
 
 def write_aside(
-    path: Path | str, writer: Callable[[Path], object], *, check: Callable[[Path], object] | None = None
+    path: Path | str, writer: Callable[[Path], object], *, before_replace: Callable[[], object] = lambda: None
 ) -> str:
     """Replace a file and its digest as one, so that a kill at any moment leaves the old or the new file, verified.
 
@@ -60,22 +59,26 @@ def write_aside(
 
     Args:
         path: The file to write or replace; its folder is made.
-        writer: Gets a path in the same folder, and writes the content there.
-        check: Gets that path once the content is on disk, and raises if it cannot be read back. Nothing is
-            replaced then.
+        writer: Gets a path in the same folder, and writes the content there. It may return the sha256 of what it has
+            written, with which the file is compared once it is on disk.
+        before_replace: Called when the new content is on disk and compared.
 
     Returns:
         The digest of the new content.
+
+    Raises:
+        OSError: If the file cannot be written, or does not read back as it was written; nothing is replaced.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = aside_of(path)
     try:
-        writer(aside)
+        written = writer(aside)
         flush(aside)
-        if check is not None:
-            check(aside)
         new = digest(aside)
+        if isinstance(written, str) and written != new:
+            raise OSError("it does not read back as it was written")
+        before_replace()
         _promise(path, [*_held(path), new])
         aside.replace(path)
         flush(path.parent)
@@ -85,22 +88,17 @@ def write_aside(
     return new
 
 
-def keep(path: Path, previous: Path, *, is_known: bool = False) -> None:
-    """Let a file be there under another name too, with its digest, before it is replaced; it takes no more space.
+def keep(path: Path, previous: Path) -> None:
+    """Keep a file under another name too, with its digest, before it is replaced; it takes no more space.
 
-    At any moment one of the two is whole. Nothing happens where there is no file, or not what its digest promises:
-    what was kept before is worth more then.
+    At any moment one of the two is whole. Nothing happens where there is no file, or its content differs from its
+    digest: the file that was kept before is worth more then.
 
     Args:
         path: The file.
-        previous: Its other name, in the same folder; what is there is replaced.
-        is_known: It has been read since it was written, and need not be now.
+        previous: Its other name, in the same folder; a file of that name is replaced.
     """
-    if not path.is_file():
-        return
-    promised = _promised(path)
-    value = promised[0] if is_known and len(promised) == 1 else digest(path)
-    if value not in promised:
+    if not path.is_file() or (value := digest(path)) not in _promised(path):
         return
     aside = aside_of(previous)
     try:
@@ -126,26 +124,15 @@ def forget_cached(path: Path) -> None:
         os.close(descriptor)
 
 
-def last_good(checkpoints: Path | str, *, report: Callable[[str], object] = _log.warning) -> Path | None:
-    """Find the newest checkpoint that can be trusted, see `choose_good`.
-
-    Args:
-        checkpoints: Folder to look in.
-        report: Gets one sentence for each checkpoint that was passed over, with the reason.
-    """
-    path, passed_over = choose_good(checkpoints)
-    for other, fault in passed_over:
-        report(f"{other} is not used: {fault}.")
-    return path
+def last_good(checkpoints: Path | str) -> Path | None:
+    """Find the newest checkpoint that can be trusted, see `choose_good`."""
+    return choose_good(checkpoints)[0]
 
 
 def newest_written(checkpoints: Path | str) -> Path | None:
-    """Find the newest checkpoint that has a digest, without reading it: for who has no time, and may not wait.
+    """Find the newest checkpoint that has a digest, without reading it; for callers without time to wait.
 
-    What is moved, removed or replaced at this very moment is passed over.
-
-    Args:
-        checkpoints: Folder to look in.
+    Files that are moved, removed or replaced meanwhile are passed over.
     """
     ages: dict[Path, float] = {}
     for path in Path(checkpoints).glob("*.ckpt"):
@@ -161,7 +148,8 @@ def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[PassedOver]]
     ``last.ckpt`` comes first, then the others from the newest to the oldest. One without a digest beside it was not
     written here, or has lost it: it counts where none with a digest does, if its archive reads back whole.
     """
-    paths = _by_age(Path(checkpoints))
+    paths = [path for path in Path(checkpoints).glob("*.ckpt") if path.is_file()]
+    paths.sort(key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name))
     passed_over: list[PassedOver] = []
     bare: list[Path] = []
     for path in paths:
@@ -206,16 +194,8 @@ def _held(path: Path) -> list[str]:
     return promised if len(promised) == 1 else [value for value in promised if value == digest(path)]
 
 
-def _by_age(folder: Path) -> list[Path]:
-    def rank(path: Path) -> tuple[bool, float, int, str]:
-        named = _PREFERRED.index(path.name) if path.name in _PREFERRED else len(_PREFERRED)
-        return path.name != "last.ckpt", -path.stat().st_mtime, named, path.name
-
-    return sorted((path for path in folder.glob("*.ckpt") if path.is_file()), key=rank)
-
-
 def fault_of(path: Path, *, is_archive: bool = True) -> str | None:
-    """Say how a checkpoint is not what was written: by its digest, or by the checksums in its archive.
+    """Describe how a checkpoint differs from what was written: by its digest, or by the checksums in its archive.
 
     Args:
         path: The file.
@@ -226,11 +206,8 @@ def fault_of(path: Path, *, is_archive: bool = True) -> str | None:
         return None if digest(path) in promised else f"its content is not what {sidecar(path).name} promises"
     if sidecar(path).exists():
         return f"{sidecar(path).name} cannot be read"
-    return _archive_fault(path) if is_archive else None
-
-
-def _archive_fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint as the zip archive that torch writes, which has a checksum for every member."""
+    if not is_archive:
+        return None
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -276,32 +253,37 @@ def _other_archive(path: Path) -> str | None:
     return None if "data.pkl" in inside else "a zip archive that torch.save has not written"
 
 
-_told: list[set[str]] = []
+_trusted: list[set[str]] = []  # files of which a warning was given, by block
 _NAMED = re.compile(r"(?:GLOBAL|global:?|class|function|REDUCE|NEWOBJ|BUILD for)\s+`?([A-Za-z_][\w.]*\.[\w.]*\w)")
-_MOST_SHOWN = 5
+_MAX_NAMES = 5
 
 
 @contextmanager
 def trusting() -> Iterator[None]:
-    """Let files bring code along for as long as the block lasts."""
-    _told.append(set())
+    """Let files bring code along within the block."""
+    _trusted.append(set())
     try:
         yield
     finally:
-        _told.pop()
+        _trusted.pop()
 
 
 def is_trusting() -> bool:
-    """Tell whether files may bring code along."""
-    return bool(_told)
+    """Check whether files may bring code along."""
+    return bool(_trusted)
 
 
-def is_first_trusted(path: Path | str) -> bool:
-    """Tell whether a file is allowed more than tensors for the first time, so that it is told once."""
-    if not _told or str(path) in _told[-1]:
-        return False
-    _told[-1].add(str(path))
-    return True
+def warn_of_trust(path: Path | str, names: Collection[str]) -> None:
+    """Warn once that ``--trust`` lets a file bring code along.
+
+    Args:
+        path: The file.
+        names: Classes and functions that loading it calls, as far as they are known.
+    """
+    if str(path) not in _trusted[-1]:
+        _trusted[-1].add(str(path))
+        says = "--trust: %s holds %s beside tensors and plain values; loading it may run code"
+        _log.warning(says, path, _join_names(names))
 
 
 def classes_named(message: str) -> list[str]:
@@ -310,24 +292,13 @@ def classes_named(message: str) -> list[str]:
 
 
 def refusal(path: Path | str, names: Collection[str]) -> str:
-    """Say that a file is not loaded, and why.
-
-    Args:
-        path: The file.
-        names: Classes and functions that loading it would call; none where they are not known.
-    """
+    """Format the error for a file that is not loaded. The arguments are those of `warn_of_trust`."""
     return (
-        f"{path} holds {_listed(names)} beside tensors and plain values. Loading that can run code, so nothing of it "
-        f"was loaded. If you know who made the file, --trust on the command line allows it."
+        f"{path} holds {_join_names(names)} beside tensors and plain values. Loading that can run code, so nothing of "
+        f"it was loaded. If you know who made the file, --trust on the command line allows it."
     )
 
 
-def allowance(path: Path | str, names: Collection[str]) -> str:
-    """Say what ``--trust`` has allowed, for a warning."""
-    return f"--trust: {path} holds {_listed(names)} beside tensors and plain values; loading it may run code"
-
-
-def _listed(names: Collection[str]) -> str:
-    shown = sorted(names)[:_MOST_SHOWN]
-    more = len(names) - len(shown)
-    return (", ".join(shown) + (f" and {more} more" if more else "")) or "objects"
+def _join_names(names: Collection[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return (", ".join(sorted(names)[:_MAX_NAMES]) + more) or "objects"

@@ -125,7 +125,7 @@ def trained(
     keeper = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_every)
     stop = StopAtDeadline(
         datetime.fromtimestamp(deadline_s, timezone.utc),
-        last_good=lambda: runs.last_good(folder, report=lambda _: None) or next(folder.glob("last.ckpt"), None),
+        last_good=lambda: runs.last_good(folder) or next(folder.glob("last.ckpt"), None),
         stopped=stopped.append,
         clock=hands,
     )

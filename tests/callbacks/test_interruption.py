@@ -38,7 +38,7 @@ def fit(
     with SignalWatch() as watch:
         if noted is not None:
             watch.note(noted)
-        stop = StopOnSignal(watch, last_good=lambda: runs.last_good(folder, report=lambda _: None))
+        stop = StopOnSignal(watch, last_good=lambda: runs.last_good(folder))
         keeper = Checkpoint(None, dirpath=str(folder))
         trainer = pl.Trainer(
             max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,

@@ -99,9 +99,7 @@ class Training:
     def fit(self, **more: Any) -> Training:
         events = runs.EventStream(self.folder / "events.jsonl")
         checkpoints = self.folder / "checkpoints"
-        watch = FiniteLoss(
-            self.action, events=events, last_good=lambda: runs.last_good(checkpoints, report=lambda _: None)
-        )
+        watch = FiniteLoss(self.action, events=events, last_good=lambda: runs.last_good(checkpoints))
         keep = Checkpoint(monitor=None, dirpath=str(checkpoints))
         self.trainer = Trainer(
             accelerator="cpu",

@@ -43,7 +43,7 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
     planted()
     target, steps = subject_of(), list[str]()
 
-    report = export(target, ["onnx"], tmp_path / "export", samples_of(target.plain), on_step=steps.append)
+    artefacts = export(target, ["onnx"], tmp_path / "export", samples_of(target.plain), on_step=steps.append)
 
     entry = json.loads((tmp_path / "export" / "export.json").read_text())["artefacts"]["model.onnx"]
     assert entry["parity"]["7"]["outputs"] == 3 * 7 * 3
@@ -51,7 +51,7 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
     assert entry["metrics"]["exported"] == pytest.approx(entry["metrics"]["eager"], abs=1e-5)
     assert entry["loaded"] == ["onnxruntime"]
     assert 0 < entry["latency"]["exported"]["1"]["median_s"] <= entry["latency"]["exported"]["1"]["p95_s"]
-    assert [artefact.path.name for artefact in report.artefacts] == ["model.onnx"]
+    assert [artefact.path.name for artefact in artefacts] == ["model.onnx"]
     assert (steps[0], steps[-1]) == ("model.onnx: writing", "model.onnx: proved")
     documented = {word for line in str(exporter.__doc__).splitlines() for word in re.findall(r"\w+", line[:17])}
     assert entry.keys() <= documented
@@ -135,7 +135,7 @@ def test_what_failed_does_not_stop_the_others(
     with pytest.raises(ExportsFailed, match=message) as caught:
         export(target, ["onnx"], tmp_path, samples_of(target.plain), options=options)
 
-    assert [item.path.name for item in caught.value.report.artefacts] == ["model.onnx", "model.int8.onnx"]
+    assert [item.path.name for item in caught.value.artefacts] == ["model.onnx", "model.int8.onnx"]
     assert sorted(file.name for file in tmp_path.glob("*.onnx")) == ["model.int8.onnx", "model.onnx"]
 
 

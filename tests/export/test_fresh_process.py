@@ -15,7 +15,7 @@ import torch
 
 from lightkit.errors import ExportError
 from lightkit.export import worker
-from lightkit.export.proof import Reference, WorkerResult, run_in_worker
+from lightkit.export.proof import Reference, run_in_worker
 from tests.export.planted import LineOfThree, onnx_bytes, samples_of, subject_of
 
 pytestmark = pytest.mark.slow  # each starts a process
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow  # each starts a process
 
 def asked(
     tmp_path: Path, *, kind: str = "onnx", model: torch.nn.Module | None = None, timeout_s: float = 120.0
-) -> WorkerResult:
+) -> tuple[Any, Any, Any]:
     """The answer of a fresh process on a file of the model."""
     target = subject_of(model)
     reference = Reference(target, samples_of(LineOfThree()), in_graph=False, folder=tmp_path / "inputs")
@@ -49,9 +49,9 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
 def test_onnx_is_run_without_torch_and_lightkit(tmp_path: Path) -> None:
     answer = asked(tmp_path)
 
-    assert list(answer.loaded) == ["onnxruntime"]
-    assert {size: len(outputs) for size, outputs in answer.outputs.items()} == {1: 20, 7: 3, 32: 1}
-    assert set(answer.latency) == {1, 32}
+    assert list(answer[2]) == ["onnxruntime"]
+    assert {size: len(outputs) for size, outputs in answer[0].items()} == {1: 20, 7: 3, 32: 1}
+    assert set(answer[1]) == {1, 32}
 
 
 def test_a_process_that_has_torch_by_other_means_proves_nothing(
@@ -116,10 +116,10 @@ def test_weights_are_loaded_into_a_module_that_had_none_as_they_lie_in_memory(tm
 
     answer = asked(tmp_path, kind="safetensors", model=model)
 
-    assert list(answer.loaded) == ["torch"]
+    assert list(answer[2]) == ["torch"]
     expected = model(samples_of(LineOfThree()).inputs[0]).detach().numpy()
     assert expected.mean() > 50
-    assert np.concatenate([outputs[0] for outputs in answer.outputs[1]]) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert np.concatenate([outputs[0] for outputs in answer[0][1]]) == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert (tmp_path / "process" / "module.pickle").read_bytes().find(model.layer.weight.data.numpy().tobytes()) == -1
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from lightkit.export import proof
 from lightkit.export.compare import Tolerance
 from lightkit.export.metadata import TensorSpec
-from lightkit.export.proof import Mismatch, Proof, Reference, WorkerResult, prove
+from lightkit.export.proof import Mismatch, Proof, Reference, prove
 from lightkit.export.samples import EvaluationSamples
 from tests.export.planted import LineOfThree, samples_of, subject_of
 
@@ -58,7 +58,7 @@ def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pro
             size: [change([output.copy() for output in batch.expected]) for batch in batches]
             for size, batches in reference.batches.items()
         }
-        monkeypatch.setattr(proof, "run_in_worker", lambda *_, **__: WorkerResult(outputs, {}, ["onnxruntime"]))
+        monkeypatch.setattr(proof, "run_in_worker", lambda *_, **__: (outputs, {}, ["onnxruntime"]))
         return prove(tmp_path / "model.onnx", metadata, reference, folder=tmp_path, tolerance=tolerance)
 
     return run

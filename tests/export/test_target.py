@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from lightkit.errors import ConfigError
 from lightkit.export.target import (
-    InputShape,
     describe_value,
     example_from_module,
     example_from_shapes,
@@ -154,14 +153,12 @@ def test_an_example_that_forward_does_not_take_is_a_mistake() -> None:
 @pytest.mark.parametrize(
     ("shapes", "expected"),
     [
-        ([InputShape((1, 3)), InputShape((1, 5))], [(2, 3), (2, 5)]),
-        ([InputShape((4, 5), name="right"), InputShape((4, 3), name="left")], [(4, 3), (4, 5)]),
+        ([(None, (1, 3), "float32"), (None, (1, 5), "float32")], [(2, 3), (2, 5)]),
+        ([("right", (4, 5), "float32"), ("left", (4, 3), "float32")], [(4, 3), (4, 5)]),
     ],
     ids=["in_order", "by_name"],
 )
-def test_shapes_make_the_same_float32_inputs_each_time(
-    shapes: list[InputShape], expected: list[tuple[int, ...]]
-) -> None:
+def test_shapes_make_the_same_float32_inputs_each_time(shapes: list[Any], expected: list[tuple[int, ...]]) -> None:
     made, again = example_from_shapes(TakesTwo(), shapes), example_from_shapes(TakesTwo(), shapes)
     assert [tuple(tensor.shape) for tensor in made] == expected
     assert {tensor.dtype for tensor in made} == {torch.float32}
@@ -171,14 +168,14 @@ def test_shapes_make_the_same_float32_inputs_each_time(
 @pytest.mark.parametrize(
     ("shapes", "says"),
     [
-        ([InputShape((1, 3))], r"forward\(left, right\) of TakesTwo does not take 1 shape \(1x3\)"),
-        ([InputShape((1, 3))] * 3, r"does not take 3 shapes \(1x3; 1x3; 1x3\)"),
-        ([InputShape((1, 3), name="middle")], r"has no argument 'middle'"),
-        ([InputShape((1, 3), name="left")], r"does not take 1 shape"),
+        ([(None, (1, 3), "float32")], r"forward\(left, right\) of TakesTwo does not take 1 shape \(1x3\)"),
+        ([(None, (1, 3), "float32")] * 3, r"does not take 3 shapes \(1x3; 1x3; 1x3\)"),
+        ([("middle", (1, 3), "float32")], r"has no argument 'middle'"),
+        ([("left", (1, 3), "float32")], r"does not take 1 shape"),
     ],
     ids=["too_few", "too_many", "unknown_name", "name_missing"],
 )
-def test_shapes_that_forward_does_not_take_are_a_mistake(shapes: list[InputShape], says: str) -> None:
+def test_shapes_that_forward_does_not_take_are_a_mistake(shapes: list[Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         example_from_shapes(TakesTwo(), shapes)
 
@@ -211,11 +208,11 @@ class Embeds(nn.Module):
 
 
 def test_inputs_have_the_dtype_that_is_said() -> None:
-    (tokens,) = example_from_shapes(Embeds(), [InputShape((1, 50), dtype="int64")])
+    (tokens,) = example_from_shapes(Embeds(), [(None, (1, 50), "int64")])
     assert (tokens.dtype, tokens.shape) == (torch.int64, (2, 50))
     assert Embeds()(tokens).shape == (2, 50, 3)
-    (pixels,) = example_from_shapes(Embeds(), [InputShape((4, 50), dtype="uint8")])
+    (pixels,) = example_from_shapes(Embeds(), [(None, (4, 50), "uint8")])
     assert pixels.dtype == torch.uint8
     assert int(pixels.max()) > 200
-    (flags,) = example_from_shapes(Embeds(), [InputShape((4, 50), dtype="bool")])
+    (flags,) = example_from_shapes(Embeds(), [(None, (4, 50), "bool")])
     assert set(flags.flatten().tolist()) == {False, True}

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from lightkit.errors import CheckpointError, ConfigError
-from lightkit.registry.logged_model import draw_samples, load_logged_model, load_module, scriptable_graph
+from lightkit.export.samples import extend_example
+from lightkit.registry.logged_model import load_logged_model, load_module, scriptable_graph
 from lightkit.runs.checkpoints import digest
 
 pytestmark = [
@@ -58,10 +59,10 @@ def test_an_address_that_mlflow_cannot_have_is_told_before_it_is_asked(
 @pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_a_loaded_graph_can_be_scripted_for_every_batch_size(resnet: Callable[[int], nn.Module]) -> None:
-    logged = load_logged_model(log(resnet(1), pictures(1), serialization_format="pt2"), trust=True)
+    target, _ = load_logged_model(log(resnet(1), pictures(1), serialization_format="pt2"), trust=True)
     with warnings.catch_warnings():  # 2026-11: torch 2.15 on its own modules, and on TorchScript itself
         warnings.simplefilter("ignore")
-        scripted = torch.jit.script(logged.model)
+        scripted = torch.jit.script(target.model)
     for size in (1, 7, 32):
         batch = torch.rand(size, 1, 28, 28)
         torch.testing.assert_close(scripted(batch), resnet(1)(batch))
@@ -72,7 +73,7 @@ def test_a_loaded_graph_can_be_scripted_for_every_batch_size(resnet: Callable[[i
 def test_a_signature_alone_gives_an_example(resnet: Callable[[int], nn.Module]) -> None:
     signature = mlflow.models.infer_signature(pictures(1), resnet(1)(torch.from_numpy(pictures(1))).detach().numpy())
     uri = log(resnet(1), signature=signature, serialization_format="pickle")
-    assert load_logged_model(uri, trust=True).example[0].shape == (2, 1, 28, 28)
+    assert load_logged_model(uri, trust=True)[0].example[0].shape == (2, 1, 28, 28)
 
 
 @pytest.mark.slow
@@ -180,20 +181,20 @@ def test_a_program_that_was_cut_is_told(graph: Path) -> None:
     ids=["floats", "bytes", "whole numbers", "booleans", "none"],
 )  # fmt: skip
 def test_the_example_comes_first_and_more_of_its_kind_after_it(example: torch.Tensor) -> None:
-    samples = draw_samples(example, 20)
+    samples = extend_example(example, 20)
     assert samples.shape == (20, *example.shape[1:])
     assert samples.dtype == example.dtype
     assert torch.equal(samples[: len(example)], example)
-    assert torch.equal(samples, draw_samples(example, 20))
+    assert torch.equal(samples, extend_example(example, 20))
     assert len(set(samples.flatten().tolist())) > 1
 
 
 def test_whole_numbers_are_those_of_the_example() -> None:  # others may be beyond a table of embeddings
-    assert set(draw_samples(torch.tensor([[3, 9]]), 30).flatten().tolist()) == {3, 9}
+    assert set(extend_example(torch.tensor([[3, 9]]), 30).flatten().tolist()) == {3, 9}
 
 
 def test_fewer_samples_than_the_example_has_are_its_first() -> None:
-    assert torch.equal(draw_samples(torch.arange(5.0), 2), torch.tensor([0.0, 1.0]))
+    assert torch.equal(extend_example(torch.arange(5.0), 2), torch.tensor([0.0, 1.0]))
 
 
 class Squares(nn.Module):

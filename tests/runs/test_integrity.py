@@ -62,12 +62,12 @@ def test_half_of_a_pair_does_not_verify(missing: str, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_back_replaces_nothing(tmp_path: Path) -> None:
     path = _save(tmp_path / "last.ckpt", b"old")
 
-    def refuse(aside: Path) -> None:
-        assert aside.read_bytes() == b"new"
-        raise ValueError("unreadable")
+    def write(aside: Path) -> str:
+        aside.write_bytes(b"new")
+        return hashlib.sha256(b"now").hexdigest()
 
-    with pytest.raises(ValueError, match="unreadable"):
-        runs.write_aside(path, lambda aside: aside.write_bytes(b"new"), check=refuse)
+    with pytest.raises(OSError, match="does not read back as it was written"):
+        runs.write_aside(path, write)
     assert path.read_bytes() == b"old"
     assert runs.verify(path)
     assert len(list(tmp_path.iterdir())) == 2
@@ -141,10 +141,10 @@ def test_last_comes_first_and_then_the_newest(tmp_path: Path) -> None:
     for when, name in enumerate(["last", "epoch=0", "best"]):
         _dated(_save(tmp_path / f"{name}.ckpt", name.encode()), 1_000_000 + when)
     for expected in ("last", "best", "epoch=0"):
-        good = runs.last_good(tmp_path, report=lambda _: None)
+        good = runs.last_good(tmp_path)
         assert good == tmp_path / f"{expected}.ckpt"
         good.write_bytes(b"broken")
-    assert runs.last_good(tmp_path, report=lambda _: None) is None
+    assert runs.last_good(tmp_path) is None
 
 
 def test_who_cannot_wait_finds_the_newest_with_a_digest_that_is_still_there(tmp_path: Path) -> None:
@@ -179,13 +179,12 @@ def test_what_is_passed_over_is_reported_with_the_reason(tmp_path: Path) -> None
     (tmp_path / "epoch=1.ckpt").write_bytes(b"no archive")
     (tmp_path / "best.ckpt").write_bytes(b"weights")
     runs.sidecar(tmp_path / "best.ckpt").write_text("")
-    told: list[str] = []
-    assert runs.last_good(tmp_path, report=told.append) is None
-    assert sorted(told) == [
-        f"{tmp_path}/best.ckpt is not used: best.ckpt.sha256 cannot be read.",
-        f"{tmp_path}/epoch=1.ckpt is not used: it has no epoch=1.ckpt.sha256, and its archive cannot be read "
-        "(File is not a zip file).",
-        f"{tmp_path}/last.ckpt is not used: its content is not what last.ckpt.sha256 promises.",
+    chosen, passed_over = runs.choose_good(tmp_path)
+    assert chosen is None
+    assert sorted((path.name, fault) for path, fault in passed_over) == [
+        ("best.ckpt", "best.ckpt.sha256 cannot be read"),
+        ("epoch=1.ckpt", "it has no epoch=1.ckpt.sha256, and its archive cannot be read (File is not a zip file)"),
+        ("last.ckpt", "its content is not what last.ckpt.sha256 promises"),
     ]
 
 
@@ -195,9 +194,9 @@ def test_a_checkpoint_of_another_program_counts_if_its_archive_is_whole(tmp_path
         archive.writestr("data.pkl", b"weights" * 100)
     assert runs.last_good(tmp_path) == path
     path.write_bytes(path.read_bytes().replace(b"weights", b"weightz", 1))
-    told: list[str] = []
-    assert runs.last_good(tmp_path, report=told.append) is None
-    assert "data.pkl in its archive is damaged" in told[0]
+    chosen, passed_over = runs.choose_good(tmp_path)
+    assert chosen is None
+    assert "data.pkl in its archive is damaged" in passed_over[0].fault
 
 
 def test_one_that_has_lost_its_digest_is_passed_over_for_one_that_has_it(tmp_path: Path) -> None:
@@ -235,7 +234,7 @@ def test_what_is_kept_is_the_same_file_under_two_names(tmp_path: Path) -> None:
     assert runs.verify(previous)
     _save(path, b"two")
     assert (path.read_bytes(), previous.read_bytes()) == (b"two", b"one")
-    runs.keep(path, previous, is_known=True)
+    runs.keep(path, previous)
     assert runs.verify(previous)
     assert previous.read_bytes() == b"two"
     assert len(list(tmp_path.iterdir())) == 4

@@ -12,10 +12,14 @@ def test_trust_lasts_as_long_as_its_block() -> None:
     assert not runs.is_trusting()
 
 
-def test_what_is_trusted_is_told_once_a_file_and_never_without_trust() -> None:
-    assert not runs.is_first_trusted("a.ckpt")
+def test_a_trusted_file_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     with runs.trusting():
-        assert [runs.is_first_trusted(name) for name in ("a.ckpt", "a.ckpt", "b.ckpt")] == [True, False, True]
+        for name in ("a.ckpt", "a.ckpt", "b.ckpt"):
+            runs.warn_of_trust(name, ["os.system"])
+    rest = "holds os.system beside tensors and plain values; loading it may run code"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"--trust: {name} {rest}" for name in ("a.ckpt", "b.ckpt")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""Load files of ``torch.save`` without running the code that they may hold."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import decimal
+import pathlib
+import pickle
+import re
+import struct
+import uuid
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import torch
+from lightning_utilities.core.rank_zero import rank_zero_only
+from torch import serialization
+
+from lightkit import runs
+from lightkit.errors import ConfigError
+
+_REASON = re.compile(r"WeightsUnpickler error:\s*(\S.*)")  # torch 2.15 puts it two lines further down
+
+_HARMLESS = (
+    *(pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
+    *(dt.timedelta, dt.datetime, dt.date, dt.time, dt.timezone),
+    *(decimal.Decimal, uuid.UUID),
+    *(argparse.Namespace, jsonargparse.Namespace, list, dict, tuple, frozenset, str, int, float, bool, range, slice),
+)
+"""Classes that people's callbacks keep values in, beside those that torch allows: to build one runs nothing but its own
+constructor. numpy's are not among them: to unpickle an array can reach into memory."""
+_NOT_READ = (
+    *(RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
+    *(ImportError, OverflowError, MemoryError, struct.error, zipfile.BadZipFile),
+)
+"""What torch 2.15 raises for files that are cut short, damaged or something else."""
+
+
+def load_file(path: str | Path, *, kind: str = "checkpoint", key: str = "", **settings: Any) -> Any:
+    """Load a file of ``torch.save`` without code; with it if ``--trust`` allows that, after one warning.
+
+    Args:
+        path: The file.
+        kind: Expected content, for the error.
+        key: Beginning of the error, such as the setting that names the file.
+        settings: Of ``torch.load``.
+
+    Raises:
+        ConfigError: If it cannot be read, or needs code and nothing allows that.
+    """
+    for weights_only in (True, False):
+        try:
+            with warnings.catch_warnings(), harmless_allowed():
+                warnings.filterwarnings("ignore", "Detected pickle protocol")  # the error below says what comes of it
+                return torch.load(path, weights_only=weights_only, **settings)
+        except (*_NOT_READ, pickle.UnpicklingError) as error:
+            names: list[str] = []
+            if weights_only and isinstance(error, pickle.UnpicklingError):
+                with suppress(*_NOT_READ, pickle.UnpicklingError):  # all of them, where the file's format has a list
+                    names = classes_beside_tensors(path)
+                names = names or runs.classes_named(str(error))
+            if not (weights_only and isinstance(error, pickle.UnpicklingError) and runs.is_trusting()):
+                says = runs.refusal(path, names) if names else explain_unreadable(path, error, kind=kind)
+                raise ConfigError(f"{key}{says}") from error
+        rank_zero_only(runs.warn_of_trust)(path, names)
+    raise AssertionError  # the second attempt returns or raises
+
+
+def explain_unreadable(path: str | Path, error: Exception, *, kind: str) -> str:
+    """Format the error for a file that torch cannot load as a ``kind``."""
+    reason = _REASON.search(str(error))  # in the midst of advice on weights_only, which is not for a command line
+    says = reason[1] if reason else (str(error) or type(error).__name__).splitlines()[0]
+    if reason is None and isinstance(error, pickle.UnpicklingError):
+        says = "a pickle that torch.save has not written"
+    message = f"{path} cannot be read as a {kind}: it is damaged, cut short, or something else ({says})."
+    if reason is None:
+        return message
+    return (
+        f"{message} If it only has another pickle protocol than torch.save's own, or names something beside tensors, "
+        f"--trust on the command line reads it: say that where you know who made it."
+    )
+
+
+def classes_beside_tensors(path: str | Path) -> list[str]:
+    """List the classes and functions that loading a file would call beside harmless ones, without loading it.
+
+    Any thread may ask: nothing is allowed meanwhile.
+    """
+    harmless = {f"{kind.__module__}.{kind.__qualname__}" for kind in _HARMLESS}
+    return sorted({*serialization.get_unsafe_globals_in_checkpoint(str(path))} - harmless)
+
+
+@contextmanager
+def harmless_allowed() -> Iterator[None]:
+    """Let ``weights_only=True`` take classes of the standard library that only hold values."""
+    before = serialization.get_safe_globals()
+    with serialization.safe_globals([kind for kind in _HARMLESS if kind not in before]):
+        yield
