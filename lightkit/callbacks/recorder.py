@@ -60,6 +60,8 @@ class EpochMeter:
     def __init__(self) -> None:
         self.batches = 0
         self.rates: dict[str, float] = {}
+        self.phases: dict[str, float] = {}
+        self._lap_s = time.monotonic()
         self._samples = self._all_samples = 0
         self._began_s = time.monotonic()
         self._paused_s = self._all_training_s = 0.0
@@ -82,6 +84,12 @@ class EpochMeter:
         self.rates = dict(rates or learning_rates(trainer))
         self.batches = self._samples = 0
         self._began_s, self._paused_s, self._pause_began_s = time.monotonic(), 0.0, None
+
+    def lap(self, phase: str) -> None:
+        """Count the time since the last call as that of a phase of training."""
+        now_s = time.monotonic()
+        self.phases[phase] = self.phases.get(phase, 0.0) + now_s - self._lap_s
+        self._lap_s = now_s
 
     def count(self, batch: Any) -> None:
         """Count the samples of a batch."""
@@ -158,6 +166,7 @@ class EpochCallback(Callback):
         """Hand over the epoch before, now that all of it is logged, and start the clock."""
         self.flush_epoch(trainer)
         self._meter.start_epoch(trainer)
+        self._meter.lap("other")
         super().on_train_epoch_start(trainer, pl_module)
 
     def on_train_batch_end(
@@ -166,6 +175,7 @@ class EpochCallback(Callback):
         """Count the samples."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         self._meter.count(batch)
+        self._meter.lap("step")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take what the epoch measured; without batches Lightning only resumes at its end."""
@@ -181,11 +191,13 @@ class EpochCallback(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the clock: validation does not count in the throughput of training."""
         super().on_validation_start(trainer, pl_module)
+        self._meter.lap("other")
         self._meter.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hand over the metrics of ``lightkit validate``; those within a fit are in its epochs."""
         super().on_validation_end(trainer, pl_module)
+        self._meter.lap("validation")
         self._meter.go_on()
         if trainer.state.fn == TrainerFn.VALIDATING:
             self._hand_over_result(trainer, "validate")
@@ -333,6 +345,7 @@ class RunRecorder(EpochCallback):
             step: Number of optimizer steps that it holds.
             kind: ``best``, ``last`` or another word for why it was written.
         """
+        self._meter.lap("checkpoint")
         if self._writes:
             relative = runs.relative(path, self.run.folder)
             free = what_is_free(self.run.folder)
@@ -359,6 +372,7 @@ class RunRecorder(EpochCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hand the manifest to the loggers that keep more than metrics."""
+        self._meter.lap("start")
         manifest = self.manifest or runs.read_json(self.run.manifest_path)
         if manifest is not None:
             _call_loggers(trainer, "log_manifest", manifest)
@@ -380,6 +394,7 @@ class RunRecorder(EpochCallback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Drop the rows of epochs that a resume trains again, once it does."""
+        self._meter.lap("load")
         if self._drops_later_rows and self._writes:
             self._table.truncate(after_epoch=trainer.current_epoch - 1)
         self._drops_later_rows = False
@@ -403,6 +418,7 @@ class RunRecorder(EpochCallback):
                 "The same command begins a new run."
             )
         self.flush_epoch(trainer)
+        self._meter.lap("other")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell the loggers; the end itself is recorded when the process has ended well."""
@@ -467,7 +483,11 @@ class RunRecorder(EpochCallback):
 
     def _write_summary(self, trainer: Trainer, durations: Mapping[str, float] | None = None) -> None:
         self._summary_writer.write(
-            trainer, self._table.rows, samples_per_s=self._meter.samples_per_s, durations=durations or {}
+            trainer,
+            self._table.rows,
+            samples_per_s=self._meter.samples_per_s,
+            phases=self._meter.phases,
+            durations=durations or {},
         )
 
     def _record_warning(self, message: str, source: str) -> None:
@@ -550,6 +570,7 @@ class SummaryWriter:
         rows: list[dict[str, float]],
         *,
         samples_per_s: float | None,
+        phases: Mapping[str, float],
         durations: Mapping[str, float],
     ) -> None:
         """Write the present state.
@@ -558,6 +579,7 @@ class SummaryWriter:
             trainer: Its steps and checkpoints are written.
             rows: Those of metrics.csv.
             samples_per_s: Throughput of the training.
+            phases: Seconds of each phase of the training.
             durations: Seconds of stages that have ended.
         """
         if not self._owns_status and not durations:
@@ -576,6 +598,7 @@ class SummaryWriter:
             summary.epochs = int(rows[-1]["epoch"]) + 1 if rows else 0
             summary.steps = trainer.global_step
             summary.throughput = {"samples_per_s": samples_per_s}
+            summary.phases = {name: round(seconds, 3) for name, seconds in phases.items()}
             summary.metrics = {"best": best or {}, "last": rows[-1] if rows else {}}
             summary.best = None
             if monitor is not None and best is not None:

@@ -18,7 +18,7 @@ from lightkit.cli.context import RunContext, create_job_lock
 from lightkit.cli.redaction import RedactedEventStream, redact_words
 from lightkit.cli.up_to_date import record_inputs
 from lightkit.config.display import format_origin, iterate_leaves
-from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, told_interruption
+from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, OutOfTime, told_interruption
 from lightkit.launch import INHERITED
 from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
@@ -101,7 +101,8 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
             used=None if used is None else runs.relative(used, folder),
             reason=fault,
         )
-    context.stack.enter_context(_finish_run(context))
+    is_reported = settings.report and not is_trial and context.command in ("fit", "test") and RUN_FILE not in os.environ
+    context.stack.enter_context(_finish_run(context, is_reported=is_reported))
     _announce(context, earlier)
 
 
@@ -172,8 +173,8 @@ def _announce(context: RunContext, earlier: Mapping[str, Any] | None) -> None:
 
 
 @contextmanager
-def _finish_run(context: RunContext) -> Iterator[None]:
-    """Record how the run ends; a mistake before training has begun leaves no folder of a new run."""
+def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
+    """Record how the run ends, and report it; a mistake before training has begun leaves no folder of a new run."""
     run, watch = context.run, context.watch
     raised: BaseException | None = None
     context.recorder.__enter__()
@@ -194,6 +195,12 @@ def _finish_run(context: RunContext) -> Iterator[None]:
             shutil.rmtree(run.folder, ignore_errors=True)
         elif context.command == "fit":
             add_fit_page(run)
+        is_over = raised is None or (isinstance(raised, Exception) and not isinstance(raised, OutOfTime))
+        if is_reported and is_over and run.manifest_path.exists():
+            from lightkit.reports.pages import try_run_report  # here: it loads Jinja2 and Matplotlib
+
+            with watch.deferring():
+                try_run_report(run)
 
 
 def _add_checkpoint(error: BaseException, context: RunContext) -> BaseException:

@@ -497,6 +497,11 @@ class Retrain:
             self._context.tell(f"ended {format_duration(late_s)} after the deadline; --reserve sets how much to leave")
         signum = self._runner.received
         self._report(code, None if signum is None else f"Interrupted by {signal.Signals(signum).name}.")
+        is_wanted = (self._context.resolved.values.get("run") or {}).get("report", True)
+        if is_wanted and signum is None and self.state.run is not None and code not in _INTERRUPTIONS:
+            from lightkit.reports.pages import try_run_report  # here: it loads Jinja2 and Matplotlib
+
+            try_run_report(self.state.run)
         return code
 
     def _continue(self) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lightkit.reports.statistics import CalibrationBins
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -102,10 +104,10 @@ def draw_curves(
             axes.annotate(
                 "best",
                 (best_epoch, 1),
-                xycoords=("data", "axes fraction"),
-                xytext=(-3, -9),
-                ha="right",
+                xycoords=axes.get_xaxis_transform(),
+                xytext=(0, 2),
                 textcoords="offset points",
+                ha="center",
                 color=_COLORS["dim"],
                 fontsize=9,
             )
@@ -206,29 +208,34 @@ def draw_confusion_matrix(counts: NDArray[np.integer], class_names: Sequence[str
     return figure
 
 
-def draw_reliability(
-    edges: NDArray[Any], counts: NDArray[Any], confidence: NDArray[Any], accuracy: NDArray[Any]
-) -> Figure:
-    """Draw a reliability diagram: accuracy over confidence, with the number of samples below.
-
-    Args:
-        edges: As in `lightkit.reports.statistics.CalibrationBins`, like the others.
-        counts: Samples of each bin.
-        confidence: Mean confidence of each bin.
-        accuracy: Share of correct samples of each bin.
-    """
+def draw_reliability(bins: CalibrationBins) -> Figure:
+    """Draw a reliability diagram: accuracy over confidence, with the number of samples below."""
+    edges, counts, confidence, accuracy = bins
     with _figure(4.2, 3.8) as figure:
         axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
         widths = np.diff(edges) * 0.9
         centers = (edges[1:] + edges[:-1]) / 2
         axes.plot([0, 1], [0, 1], color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1, label="calibrated")
-        axes.bar(centers, np.nan_to_num(accuracy), widths, color=_COLORS["c0"], alpha=0.35)
-        axes.plot(confidence, accuracy, "o-", color=_COLORS["c0"], markersize=4, label="this model")
+        axes.bar(centers, np.nan_to_num(accuracy), widths, color=_COLORS["c0"], alpha=0.3)
+        axes.plot(confidence, accuracy, "o-", color=_COLORS["c0"], markersize=4, label="this model", clip_on=False)
         axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
         axes.grid(axis="y", linewidth=0.8)
-        axes.legend(loc="upper left", fontsize=10)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=10)
         below.bar(centers, counts, widths, color=_COLORS["dim"], alpha=0.5)
         below.set(xlabel="confidence", ylabel="samples")
+    return figure
+
+
+def draw_scatter(target: NDArray[Any], prediction: NDArray[Any]) -> Figure:
+    """Draw the predictions of a regressor over its targets, both ``(samples,)``."""
+    with _figure(4.2, 3.8) as figure:
+        axes = figure.add_subplot()
+        stride = math.ceil(len(target) / 1000) or 1
+        axes.plot(target[::stride], prediction[::stride], "o", color=_COLORS["c0"], markersize=3, alpha=0.5)
+        ends = [np.nanmin(target), np.nanmax(target)] if len(target) else [0, 1]
+        axes.plot(ends, ends, color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1)
+        axes.set(xlabel="target", ylabel="prediction")
+        axes.grid(linewidth=0.8)
     return figure
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import math
 import re
+import shlex
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,10 +17,20 @@ from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from markupsafe import Markup
 
 from lightkit.reports import figures
-from lightkit.reports.facts import RunFacts, describe_verdict, find_score, read_facts
+from lightkit.reports.facts import RunFacts, describe_verdict, read_facts
+from lightkit.reports.predictions import (
+    Predictions,
+    class_scores,
+    confusion_counts,
+    least_certain,
+    thumbnail_path,
+    worst_mistakes,
+)
+from lightkit.reports.statistics import CalibrationBins, expected_calibration_error, reliability_bins
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import in_bytes, write_text
 from lightkit.runs.folder import Run
@@ -30,6 +43,12 @@ _TEMPLATES = Path(__file__).with_name("templates")
 _SECTION = re.compile(r'<section id="([^"]+)"[^>]*>\s*<h2>(.*?)</h2>', re.DOTALL)
 _LONGEST_TEXT = 300
 _MAX_EVENTS = 200
+_MAX_CLASSES = 1000
+_MAX_CURVES = 16
+_NUM_SAMPLES = 20
+_MAX_THUMBNAILS_BYTES = 1_700_000  # a third more in the page, which is to stay below 3 MB
+_NO_CURVES = ("epoch", "step", "epoch_seconds", "samples_per_s", "lr")
+_SPLIT_PREFIX = re.compile(r"^(?:train|training|val|valid|validation|test)[/_]")
 
 
 @dataclass(frozen=True)
@@ -155,34 +174,194 @@ def write_run_report(run: Run, path: Path | None = None) -> Path:
     return path
 
 
+def try_run_report(run: Run) -> None:
+    """Write the report of a run; where that fails, warn: no training fails by its report."""
+    try:
+        write_run_report(run)
+    except Exception as error:  # noqa: BLE001
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        logging.getLogger("lightkit").warning("report.html was not written: %s. `lightkit report` tries again.", text)
+
+
 def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
     """Render the page of a run."""
+    predictions = next(iter(facts.predictions.values()), None)
+    folder = facts.run.folder
+    began_in = str(facts.manifest.get("working_directory") or "")
+    where = str(folder).removeprefix(f"{began_in}/") if began_in else str(folder)
+    warnings = Counter(str(each.get("message")) for each in facts.events if each["event"] == "warning")
+    shown = [each for each in facts.events if each["event"] not in ("epoch", "checkpoint", "warning")]
     return render_page(
         "run.html",
         title=f"{facts.name}: report",
         facts=facts,
-        score=find_score(facts),
         verdict=describe_verdict(facts),
         figures=drawn,
+        predictions=predictions,
+        metrics=_list_metrics(facts),
+        classes=None if predictions is None or not predictions.is_classifier else _list_classes(predictions),
+        confusions=None if predictions is None or not predictions.is_classifier else _list_confusions(predictions),
+        ece=None if "reliability" not in drawn else _calibrate(predictions)[1],
+        samples=[] if predictions is None else _list_samples(facts, predictions),
+        bad_reasons=Counter(each.reason for each in facts.bad_images).most_common(20),
+        warnings=warnings.most_common(_MAX_EVENTS),
+        events=[_describe_event(each) for each in shown[-_MAX_EVENTS:]],
+        num_events=len(shown),
+        commands=_list_commands(facts, where),
+        where=where,
     )
+
+
+def _list_metrics(facts: RunFacts) -> list[tuple[str, ...]]:
+    """List name and value on each split of the metrics of the best checkpoint."""
+    stages, metrics = facts.summary.get("stages") or {}, facts.summary.get("metrics") or {}
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in {**(metrics.get("best") or {}), **(stages.get("test") or {})}.items():
+        if name not in _NO_CURVES and not name.startswith("lr/"):
+            prefix = _SPLIT_PREFIX.match(name)
+            split = prefix[0][:-1] if prefix else "train"
+            split = {"training": "train", "valid": "val", "validation": "val"}.get(split, split)
+            found.setdefault(_SPLIT_PREFIX.sub("", name) or name, {})[split] = value
+    return [
+        (
+            name,
+            *(format_number(found[name][split]) if split in found[name] else "" for split in ("train", "val", "test")),
+        )
+        for name in sorted(found)[:_MAX_EVENTS]
+    ]
+
+
+def _list_classes(predictions: Predictions) -> list[tuple[Any, ...]]:
+    """List name, samples, precision, recall, F1 and the most frequent wrong prediction; of many, those of least F1."""
+    counts = confusion_counts(predictions)
+    scores = class_scores(counts)
+    wrong = counts - np.diag(counts.diagonal())
+    rows = []
+    for index in sorted(np.argsort(scores.f1, kind="stable")[:_MAX_CLASSES].tolist()):
+        other = int(wrong[index].argmax())
+        mistaken = (
+            f"{shorten(predictions.class_names[other], 60)} ({wrong[index, other]})" if wrong[index, other] else ""
+        )
+        numbers = (f"{each[index]:.3f}" for each in (scores.precision, scores.recall, scores.f1))
+        rows.append((shorten(predictions.class_names[index], 60), int(scores.support[index]), *numbers, mistaken))
+    return rows
+
+
+def _list_confusions(predictions: Predictions) -> list[tuple[str, str, int]]:
+    """List the most frequent mistakes: label, prediction, count."""
+    counts = confusion_counts(predictions)
+    np.fill_diagonal(counts, 0)
+    order = np.argsort(-counts, axis=None, kind="stable")[:10]
+    cells = [np.unravel_index(index, counts.shape) for index in order if counts.flat[index]]
+    names = [shorten(name, 60) for name in predictions.class_names]
+    return [(names[row], names[column], int(counts[row, column])) for row, column in cells]
+
+
+def _calibrate(predictions: Predictions | None) -> tuple[CalibrationBins, float]:
+    assert predictions is not None
+    bins = reliability_bins(np.clip(predictions.probability, 0, 1), predictions.is_correct)
+    return bins, expected_calibration_error(bins)
+
+
+def _list_samples(facts: RunFacts, predictions: Predictions) -> list[dict[str, Any]]:
+    """List the samples that are worth a look, in two groups, each sample with its thumbnail if there is one."""
+    groups = {"worst": ("The worst mistakes", worst_mistakes(predictions, _NUM_SAMPLES))}
+    if predictions.is_classifier:
+        groups["uncertain"] = ("The least certain", least_certain(predictions, _NUM_SAMPLES))
+    left_bytes = _MAX_THUMBNAILS_BYTES
+    found = []
+    for name, (title, positions) in groups.items():
+        samples = []
+        for at in positions.tolist():
+            path = thumbnail_path(facts.run.folder, predictions.split, int(predictions.index[at]))
+            image = path.read_bytes() if path.is_file() and path.stat().st_size <= left_bytes else b""
+            left_bytes -= len(image)
+            values = [predictions.target[at], predictions.prediction[at]]
+            texts = [
+                predictions.class_names[int(each)] if predictions.is_classifier else f"{each:.4g}" for each in values
+            ]
+            sample = {
+                "path": shorten(predictions.paths[at] or f"sample {predictions.index[at]}", 120),
+                "label": shorten(texts[0], 60),
+                "predicted": shorten(texts[1], 60),
+                "is_wrong": bool(values[0] != values[1]),
+                "image": base64.b64encode(image).decode(),
+            }
+            if predictions.is_classifier:
+                sample["probability"] = f"{predictions.probability[at]:.2f}"
+                sample["label_probability"] = f"{predictions.label_probability[at]:.2f}"
+            samples.append(sample)
+        found.append({"id": name, "title": title, "samples": samples})
+    return found
+
+
+def _describe_event(event: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Write the time, the kind and the other fields of an event."""
+    fields = {key: value for key, value in event.items() if key not in ("time", "event") and not key.endswith("_bytes")}
+    text = ", ".join(f"{key} {format_value(value)}" for key, value in fields.items() if value is not None)
+    return format_moment(event.get("time", "")), str(event["event"]), shorten(text)
+
+
+def _list_commands(facts: RunFacts, where: str) -> list[tuple[str, str]]:
+    """List what to do with a run and its commands, to be typed in the folder that it was started in."""
+    run, first = shlex.quote(where), shlex.join(map(str, facts.manifest.get("command") or ()))
+    commands = []
+    if first:
+        is_open = facts.status in ("preempted", "killed", "failed", "interrupted")
+        commands.append(("Resume it" if is_open else "Train with the same config", first))
+    if facts.status == "done" and facts.manifest.get("subcommand") == "fit":
+        commands.append(("Repeat it and compare", f"lightkit reproduce {run}"))
+    commands += [
+        ("Test it", f"lightkit test --run {run}"),
+        ("Label images", f"lightkit predict --run {run} IMAGES"),
+        ("Export it", f"lightkit export --run {run} --format onnx"),
+        ("Write this page again", f"lightkit report {run}"),
+    ]
+    return commands
 
 
 def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
     """Draw every figure of a run for which there is data, by its name."""
+    drawn: list[PageFigure] = []
     stems: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for row in facts.rows for name in row):
-        if "/" in name and not name.startswith("lr/"):
-            stems.setdefault(name.partition("/")[2], []).append(name)
+        if name not in _NO_CURVES and not name.startswith("lr/"):
+            stems.setdefault(_SPLIT_PREFIX.sub("", name) or name, []).append(name)
     best = (facts.summary.get("best") or {}).get("epoch")
     marks = {
-        "resumed_at": [each["epoch"] for each in facts.events if each["event"] == "resume"],
-        "skipped_at": [each["epoch"] for each in facts.events if each["event"] == "nonfinite"],
+        kind: sorted({int(each["epoch"]) for each in facts.events if each["event"] == event and "epoch" in each})
+        for kind, event in (("resumed_at", "resume"), ("skipped_at", "nonfinite"))
     }
-    drawn = []
-    for stem in sorted(stems, key=lambda stem: (stem != "loss", stem != "accuracy")):
+    order = sorted(stems, key=lambda stem: (stem != "loss", stem != "accuracy"))
+    for index, stem in enumerate(order[:_MAX_CURVES]):
         drawing = figures.draw_curves(
-            facts.rows, sorted(stems[stem]), best_epoch=best, **marks, with_learning_rate=stem == "loss"
+            facts.rows, sorted(stems[stem]), best_epoch=best, **marks, with_learning_rate=index == 0
         )
-        label = f"{stem} over {len(facts.rows)} epochs"
-        drawn.append(PageFigure(f"curve-{re.sub('[^a-z0-9]+', '-', stem.lower())}", drawing, stem, label))
+        last = ", ".join(
+            f"{name} {format_number(value)}"
+            for name in sorted(stems[stem])
+            if (value := next((row[name] for row in reversed(facts.rows) if name in row), None)) is not None
+        )
+        file = re.sub("[^a-z0-9]+", "-", stem.lower()).strip("-")[:40] or str(index)
+        name = f"curve-{file}" if f"curve-{file}" not in {each.name for each in drawn} else f"curve-{file}-{index}"
+        label = f"{stem} over {len(facts.rows)} epochs; at the end: {last}"
+        drawn.append(PageFigure(name, drawing, stem, label))
+    for found in [*facts.predictions.values()][:1]:
+        about = f"{len(found)} samples of the {found.split} split"
+        if not found.is_classifier:
+            drawing = figures.draw_scatter(found.target, found.prediction)
+            drawn.append(PageFigure("scatter", drawing, "prediction over target", f"Predictions for {about}"))
+            continue
+        counts = confusion_counts(found)
+        label = f"Confusion matrix of {len(counts)} classes, {about}, of which {found.is_correct.sum()} are right"
+        drawing = figures.draw_confusion_matrix(counts, found.class_names)
+        drawn.append(PageFigure("confusion-matrix", drawing, "labels in rows, predictions in columns", label))
+        if np.isfinite(found.probability).all():
+            bins, error = _calibrate(found)
+            label = f"Reliability diagram of {about}; expected calibration error {error:.3f}"
+            drawn.append(PageFigure("reliability", figures.draw_reliability(bins), "reliability", label))
+    phases = {name: float(value) for name, value in (facts.summary.get("phases") or {}).items() if value}
+    if phases:
+        label = ", ".join(f"{name} {format_duration(value)}" for name, value in phases.items())
+        drawn.append(PageFigure("time", figures.draw_durations(phases), "where the time of training went", label))
     return {each.name: each for each in drawn}

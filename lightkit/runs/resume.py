@@ -27,6 +27,7 @@ class RunSettings:
         stale_s: Seconds without a heartbeat after which a process on another host that holds the job counts as dead.
         heartbeat_url: Address of a dead-man switch: it is asked for with `/start` added when the command begins, as it
             is when it ends well, and with `/fail` when it fails.
+        report: Whether `fit`, `test` and `retrain` write `report.html` into the run folder at their end.
     """
 
     name: str | None = None
@@ -35,6 +36,7 @@ class RunSettings:
     wait_s: float = 0.0
     stale_s: float = 300.0
     heartbeat_url: str | None = None
+    report: bool = True
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def _is_beside(key: str) -> bool:
     """Whether a key says when, or whether, to begin, to give up or to promote, and nothing of the training itself."""
     section, _, name = key.partition(".")
     if section == "run":
-        return name in ("resume", "wait_s", "stale_s", "heartbeat_url")
+        return name in ("resume", "wait_s", "stale_s", "heartbeat_url", "report")
     return section == "gate" or (section == "watchdog" and name != "on_nonfinite")
 
 

@@ -12,6 +12,8 @@ durations          seconds: ``total`` of this process, ``fit``, and each other s
 epochs             number of epochs that are complete
 steps              number of optimizer steps
 throughput         ``samples_per_s`` in training, over this process's complete epochs; null if none
+phases             seconds of this process's fit: ``start``, ``load`` (waiting for batches), ``step``, ``validation``,
+                   ``checkpoint``, ``other``
 metrics            ``best`` and ``last``: column -> value, the rows of metrics.csv for these epochs
 best               ``monitor``, its ``mode`` (min, max), ``value``, ``epoch`` of the best checkpoint; null if none
 paths              relative to the run's folder: ``best_checkpoint``, ``last_checkpoint``, ``config``, ...
@@ -48,6 +50,7 @@ class Summary:
     epochs: int = 0
     steps: int = 0
     throughput: dict[str, float | None] = field(default_factory=lambda: {"samples_per_s": None})
+    phases: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=lambda: {"best": {}, "last": {}})
     best: dict[str, Any] | None = None
     paths: dict[str, str] = field(default_factory=dict)

@@ -219,6 +219,7 @@ SMALL: dict[str, Any] = {
     "model": {"class_path": "my_project.Net"},
     "data": {"class_path": "my_project.Points"},
     "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1, "logger": False},
+    "run": {"report": False},  # half a second of each fit, which the tests of the report pay
 }
 """Two epochs of six steps in which nothing but Lightning and lightkit costs time; the job is `small`."""
 
@@ -230,6 +231,7 @@ PICTURES: dict[str, Any] = {
         "init_args": {"root": "pictures", "image_size": 32, "batch_size": 8, "num_workers": 0},
     },
     "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1, "logger": False},
+    "run": {"report": False},  # half a second of each fit, which the tests of the report pay
 }
 """A classifier on the folder that `write_pictures` makes; the job is `pictures`."""
 

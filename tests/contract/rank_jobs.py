@@ -47,6 +47,7 @@ JOB: dict[str, Any] = {
     "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.05, "momentum": 0.9}},
     "callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 1}}},
     "trainer": {"max_epochs": 2, "log_every_n_steps": 1, "logger": False},
+    "run": {"report": False},
 }
 """Two epochs of six steps on two ranks; they validate 11 samples, which two ranks cannot share equally."""
 

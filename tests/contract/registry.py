@@ -111,7 +111,7 @@ SKILLED_JOB: dict[str, Any] = {
     "model": {"class_path": "my_skilled.Skilled"},
     "data": {"class_path": "my_skilled.Numbered"},
     "trainer": {"accelerator": "cpu", "max_epochs": 1, "logger": False, "enable_progress_bar": False},
-    "run": {"name": "net"},
+    "run": {"name": "net", "report": False},
     "gate": {"metric": "test/accuracy", "min": 0.5, "max_drop": 0.02, "slices": {"greens": 0.4}},
 }
 """A model that is right on so many of 100 samples as its `skill` says; the job is `net`."""

@@ -83,7 +83,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) ->
     workspace = Workspace(tmp_path_factory.mktemp("nights") / "work", fork_server)
     workspace.write("my_project.py", MY_PROJECT)
     with receiving() as receiver:
-        workspace.write("small.yaml", {**SMALL, "run": {"heartbeat_url": receiver.url("beat")}})
+        workspace.write("small.yaml", {**SMALL, "run": {"heartbeat_url": receiver.url("beat"), "report": False}})
         results = {}
 
         killed = workspace.start(*RETRAIN, *JUDGED)
