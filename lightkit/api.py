@@ -119,6 +119,21 @@ class TrainingRun:
             _run("predict", [*words, "--", *_list_files(images)])
             return [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
 
+    def report(self, output: PathLike | None = None) -> Path:
+        """Write the report of the run, as `lightkit report` does, and return its path.
+
+        Args:
+            output: An HTML file; `report.html` in the run folder if None.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        from lightkit.reports.pages import write_run_report  # here: it loads numpy
+
+        path = Path(output or self.folder / "report.html").absolute()
+        write_run_report(runs.open_run(self.folder), path)
+        return path
+
 
 def fit(config: Files, overrides: Mapping[str, Any] | None = None, *, quiet: bool = False) -> TrainingRun:
     """Train a model, or resume the run that was interrupted, as `lightkit fit` does.

@@ -32,7 +32,7 @@ config = lightkit.load_config(["lightkit:base", "small.yaml"], {"trainer.max_epo
 run = lightkit.load_run("latest")
 assert {"fit", "load_run", "list_runs", "load_config", "LightkitCLI"} <= set(dir(lightkit))
 show({"config": config, "folder": run.folder, "metrics": run.metrics, "summary": run.summary, "saved": run.config,
-      "runs": lightkit.list_runs(), "torch": "torch" in sys.modules})
+      "runs": lightkit.list_runs(), "report": run.report(), "torch": "torch" in sys.modules})
 """
     shown = run_script(finished, script, cold=True)[1]
     assert not shown["torch"]
@@ -43,6 +43,8 @@ show({"config": config, "folder": run.folder, "metrics": run.metrics, "summary":
     assert shown["summary"]["status"] == "done"
     assert shown["saved"]["trainer"]["max_epochs"] == 2
     assert [record["folder"] for record in shown["runs"]] == [str(finished.only_run)]
+    assert shown["report"] == str(finished.only_run / "report.html")
+    assert "<html" in (finished.only_run / "report.html").read_text(encoding="utf-8")
 
 
 def test_fit_in_a_script_returns_its_run_and_leaves_the_process_as_it_was(workspace: Workspace) -> None:

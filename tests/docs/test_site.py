@@ -38,13 +38,15 @@ def blocks(language: str) -> list[object]:
 
 
 def command_lines() -> list[object]:
-    """List the `lightkit` commands in all blocks, without comments, each with its page as the test's id."""
+    """List the `lightkit` commands of blocks and sentences, without comments, each with its page as the test's id."""
     found: dict[str, str] = {}
     for page in TEXTS:
         for _, text in BLOCK.findall(page.read_text(encoding="utf-8")):
             for line in re.sub(r"\\\n\s*", "", text).splitlines():
                 if re.match(r"(\$ )?lightkit [a-z]", line):
                     found.setdefault(line.removeprefix("$ "), page.stem)
+        for line in re.findall(r"`(lightkit [a-z][^`]*)`", BLOCK.sub("", page.read_text(encoding="utf-8"))):
+            found.setdefault(" ".join(line.replace("...", "").split()), page.stem)
     return [pytest.param(line, id=f"{page}: {line[:60]}") for line, page in found.items()]
 
 
