@@ -176,10 +176,10 @@ class MLflow(Logger):
         key = str(checkpoint_callback.state_key)
         if not self._log_checkpoint or not path or (score is not None and self._best.get(key, (None,))[0] == best):
             return
-        metrics = dict(self._newest) if score is None else {**self._newest, str(checkpoint_callback.monitor): best[1]}
+        metrics = self._newest if score is None else {**self._newest, str(checkpoint_callback.monitor): float(score)}
         if self._trainer is not None:
-            metrics |= {"epoch": self._trainer.current_epoch, "global_step": self._trainer.global_step}
-        self._best[key] = best, metrics
+            metrics = {**metrics, "epoch": self._trainer.current_epoch, "global_step": self._trainer.global_step}
+        self._best[key] = best, dict(metrics)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -282,7 +282,7 @@ class MLflow(Logger):
         """Record the metrics of a test that Lightning keeps from loggers; belongs in ``on_test_end`` of every rank."""
         self.record_epoch_end(trainer, module)
         self._put_unlogged_metrics()
-        if rank_zero_only.rank == 0:
+        if trainer.is_global_zero:
             self._put_tags({"Mode": "testing"})
 
     @rank_zero_only

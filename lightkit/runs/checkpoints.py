@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from lightkit.errors import join_names
 from lightkit.runs.files import aside_of, flush, write_text
 
 _log = logging.getLogger("lightkit")
@@ -255,7 +256,6 @@ def _other_archive(path: Path) -> str | None:
 
 _trusted: list[set[str]] = []  # files of which a warning was given, by block
 _NAMED = re.compile(r"(?:GLOBAL|global:?|class|function|REDUCE|NEWOBJ|BUILD for)\s+`?([A-Za-z_][\w.]*\.[\w.]*\w)")
-_MAX_NAMES = 5
 
 
 @contextmanager
@@ -283,7 +283,7 @@ def warn_of_trust(path: Path | str, names: Collection[str]) -> None:
     if str(path) not in _trusted[-1]:
         _trusted[-1].add(str(path))
         says = "--trust: %s holds %s beside tensors and plain values; loading it may run code"
-        _log.warning(says, path, _join_names(names))
+        _log.warning(says, path, join_names(sorted(names)) or "objects")
 
 
 def classes_named(message: str) -> list[str]:
@@ -293,12 +293,8 @@ def classes_named(message: str) -> list[str]:
 
 def refusal(path: Path | str, names: Collection[str]) -> str:
     """Format the error for a file that is not loaded. The arguments are those of `warn_of_trust`."""
+    names = join_names(sorted(names)) or "objects"
     return (
-        f"{path} holds {_join_names(names)} beside tensors and plain values. Loading that can run code, so nothing of "
-        f"it was loaded. If you know who made the file, --trust on the command line allows it."
+        f"{path} holds {names} beside tensors and plain values. Loading that can run code, so nothing of it was "
+        f"loaded. If you know who made the file, --trust on the command line allows it."
     )
-
-
-def _join_names(names: Collection[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return (", ".join(sorted(names)[:_MAX_NAMES]) + more) or "objects"
