@@ -84,7 +84,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
             logging.getLogger("lightkit").warning("no notification of the gate is sent: %s", error)
             notifiers = []
         for notifier in notifiers:
-            notifier.gate_decided(record)
+            notifier.send_gate_decision(record)
         for notifier in notifiers:
             notifier.begin_close()
         for notifier in notifiers:

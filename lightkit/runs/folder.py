@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
 import secrets
@@ -212,6 +213,11 @@ class Run:
     root: Path
     resumed: bool = False
     stage: str = "fit"
+
+    @property
+    def stable_key(self) -> str:
+        """40 letters and digits that trackers can take as a key, the same each time this run is resumed."""
+        return hashlib.sha256(f"{self.name}/{self.id}".encode()).hexdigest()[:40]
 
     @property
     def checkpoints(self) -> Path:
