@@ -7,7 +7,6 @@ from lightkit.callbacks.computation import Computation
 from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.nonfinite import FiniteLoss
 from lightkit.callbacks.notifiers import AppriseNotifier, SlackNotifier, WebhookNotifier
-from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.callbacks.predictions import PredictionTable
 from lightkit.callbacks.progress import create_progress, format_closing_block
 from lightkit.callbacks.recorder import RunRecorder
@@ -21,7 +20,6 @@ __all__ = [
     "Computation",
     "DiskSpaceMonitor",
     "FiniteLoss",
-    "PredictionRecorder",
     "PredictionTable",
     "ResumeState",
     "RunRecorder",

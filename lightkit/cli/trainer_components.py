@@ -29,7 +29,6 @@ from lightkit.callbacks import (
     Computation,
     DiskSpaceMonitor,
     FiniteLoss,
-    PredictionRecorder,
     PredictionTable,
     ResumeState,
     StallWatch,
@@ -43,6 +42,7 @@ from lightkit.callbacks.checkpoint_io import CheckpointReader, check_content, re
 from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.nonfinite import find_nan_weights
 from lightkit.callbacks.notifiers import Notifier
+from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.cli.class_tables import print_class_tables
 from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.context import RunContext
