@@ -1,4 +1,4 @@
-"""`lightkit report`: the page of a run."""
+"""`lightkit report`: the page of a run, or of a comparison of runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from lightkit.errors import ConfigError
 __all__ = ["report"]
 
 HELP = """\
-usage: lightkit report RUN [--output FILE] [--root FOLDER] [--quiet]
+usage: lightkit report RUN... [--output FILE] [--root FOLDER] [--quiet]
 
 Write the report of a run, report.html in its folder: one HTML file that needs no network and no other file. It is made
-of the files in the run folder, also of a run that is training, has failed or was killed.
+of the files in the run folder, also of a run that is training, has failed or was killed. Of several runs a comparison,
+comparison.html in the first one's folder: what differs in config, data, code and versions; metrics with intervals and
+curves; and by their predictions whether each is better than the first beyond noise.
 
-  --output FILE  where the page is written; default: report.html in the run folder
+  --output FILE  where the page is written
   --root FOLDER  folder of all runs; default: runs
   --quiet        print warnings and errors only
 
 lightkit report latest
+lightkit report latest flowers/20261123-184026-270b
 """
 
 
@@ -31,14 +34,24 @@ def report(words: list[str]) -> int:
     Raises:
         ConfigError: If a word is wrong, there is no such run, or the file cannot be written.
     """
-    line = parse_options(HELP, words, most=1)
+    line = parse_options(HELP, words, most=26)
+    if not line.positionals:
+        raise line.error("expected at least one run, got none; say latest, or the folder of one")
     root = Path(line.options.get("--root", "runs"))
-    run = runs.find(line.get_positional("report", "a run", line.usage), root)
-    from lightkit.reports.pages import write_run_report  # here: it loads numpy
-
-    path = Path(line.options.get("--output") or run.folder / "report.html")
+    found = [runs.find(name, root) for name in line.positionals]
+    if len({run.folder.resolve() for run in found}) < len(found):
+        raise line.error(f"expected different runs, got {' and '.join(line.positionals)}, of which two are the same")
+    default = found[0].folder / ("comparison.html" if found[1:] else "report.html")
+    path = Path(line.options.get("--output") or default)
     try:
-        write_run_report(run, path)
+        if found[1:]:
+            from lightkit.reports.comparison import write_comparison  # here: it loads numpy
+
+            write_comparison(found, path)
+        else:
+            from lightkit.reports.pages import write_run_report
+
+            write_run_report(found[0], path)
     except OSError as error:
         raise ConfigError(
             f"report: {path} cannot be written: {error.strerror or error}. Give --output FILE."

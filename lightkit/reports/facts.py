@@ -219,7 +219,7 @@ def list_logged_metrics(facts: RunFacts) -> dict[str, Any]:
 def score_logged(facts: RunFacts, metric: str, value: float) -> Score:
     """Give a logged metric; an accuracy has an interval if the size of its split is known."""
     prefix, _, name = metric.partition("/")
-    if name != "accuracy" or not 0 <= value <= 1:
+    if name != "accuracy" or prefix not in SPLITS.values() or not 0 <= value <= 1:
         return Score(metric, value, is_loss=infer_mode(metric) == "min")
     total = (facts.data.get("counts") or {}).get(prefix)
     num_classes = len(facts.data.get("class_names") or ())

@@ -1,0 +1,160 @@
+"""Samples that two models have in common, and what a test says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lightkit.reports.comparison import compare_predictions, describe_test, match_samples, render_comparison
+from lightkit.reports.facts import RunFacts, Setting
+from lightkit.reports.predictions import Predictions
+from lightkit.runs.folder import Run
+
+NAMES = ("cat", "dog")
+
+
+def predict(targets: Sequence[int], predicted: Sequence[int], **changes: Any) -> Predictions:
+    """Predictions of a classifier, whose samples are called data/0.png and so on."""
+    num = len(targets)
+    values = Predictions(
+        split="test",
+        index=np.arange(num),
+        paths=[f"data/{at}.png" for at in range(num)],
+        target=np.array(targets),
+        prediction=np.array(predicted),
+        probability=np.full(num, 0.9, dtype=np.float32),
+        label_probability=np.where(np.equal(targets, predicted), 0.9, 0.1).astype(np.float32),
+        class_names=NAMES,
+        fingerprint="f1",
+    )
+    return replace(values, **changes)
+
+
+def regress(targets: Sequence[float], predicted: Sequence[float]) -> Predictions:
+    values = predict([0] * len(targets), [0] * len(targets))
+    arrays: dict[str, Any] = {"target": np.array(targets), "prediction": np.array(predicted)}
+    return replace(values, class_names=(), probability=np.array([]), label_probability=np.array([]), **arrays)
+
+
+def facts_of(folder: Path, predictions: Predictions | None = None, **changes: Any) -> RunFacts:
+    run_id = "20260101-030000-0001"
+    run = Run(folder / "runs" / "job" / run_id, "job", run_id, folder / "runs")
+    empty: dict[str, Any] = {key: {} for key in ("manifest", "summary", "config", "gate")}
+    lists: dict[str, Any] = {key: [] for key in ("rows", "events", "settings", "bad_images", "exports", "problems")}
+    found = {} if predictions is None else {predictions.split: predictions}
+    facts = RunFacts(run=run, status="done", predictions=found, **empty, **lists)
+    return replace(facts, **changes)
+
+
+def test_samples_are_matched_by_path_below_the_folder_of_the_data() -> None:
+    first = predict([0, 1, 1], [0, 1, 1], paths=["/a/x.png", "/a/y.png", "/a/z.png"])
+    second = predict([1, 0, 1], [1, 0, 1], paths=["/b/y.png", "/b/x.png", "/b/other.png"], fingerprint="f2")
+    rows = match_samples(first, second, roots=("/a", "/b/"))
+    assert rows is not None
+    assert rows.tolist() == [[0, 1], [1, 0]]
+    assert match_samples(first, second) is None
+
+
+def test_a_sample_whose_label_has_changed_is_another() -> None:
+    rows = match_samples(predict([0, 1], [0, 1]), predict([0, 0], [0, 1], fingerprint="f2"))
+    assert rows is not None
+    assert rows.tolist() == [[0, 0]]
+
+
+def test_classes_may_be_numbered_differently() -> None:
+    rows = match_samples(predict([0, 1], [0, 1]), predict([1, 0], [1, 0], class_names=("dog", "cat")))
+    assert rows is not None
+    assert len(rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "num"),
+    [
+        ({}, 2),
+        ({"fingerprint": "f2"}, None),
+        ({"fingerprint": None}, None),
+        ({"target": np.array([1, 0])}, None),
+    ],
+    ids=["same-data", "other-data", "unknown-data", "other-split"],
+)
+def test_samples_without_names_are_matched_by_position_in_the_same_data(
+    changes: dict[str, Any], num: int | None
+) -> None:
+    first = predict([0, 1], [0, 1], paths=[None, None])
+    rows = match_samples(first, replace(first, **changes))
+    assert (None if rows is None else len(rows)) == num
+
+
+def test_a_classifier_and_a_regressor_have_no_sample_in_common() -> None:
+    assert match_samples(predict([0], [0]), regress([0.0], [0.0])) is None
+
+
+def test_equal_models_have_no_difference_beyond_noise(tmp_path: Path) -> None:
+    labels = [0, 1] * 20
+    first, second = ([1 - labels[0], *labels[1:]], [labels[0], 1 - labels[1], *labels[2:]])
+    test = compare_predictions(facts_of(tmp_path, predict(labels, first)), facts_of(tmp_path, predict(labels, second)))
+    assert test is not None
+    headline, detail = describe_test(test, "AB")
+    assert headline == "No difference beyond noise between A and B."
+    assert "40 test samples" in detail
+    assert "A alone gets 1 right and B alone 1" in detail
+    assert "p = 1 by McNemar's exact test" in detail
+
+
+def test_a_better_classifier_is_said_to_be_better(tmp_path: Path) -> None:
+    labels = [0, 1] * 20
+    wrong = [1 - label for label in labels[:10]] + labels[10:]
+    weak, good = (facts_of(tmp_path, predict(labels, predicted)) for predicted in (wrong, labels))
+    for pair, said in (((weak, good), "B is better than A."), ((good, weak), "B is worse than A.")):
+        test = compare_predictions(*pair)
+        assert test is not None
+        assert test.difference.p_value == pytest.approx(2 / 2**10)
+        assert abs(test.difference.difference) == pytest.approx(0.25)
+        assert describe_test(test, "AB")[0] == said
+        assert describe_test(test, "AB", level=0.001)[0].startswith("No difference")
+
+
+def test_regressors_are_compared_by_their_errors(tmp_path: Path) -> None:
+    targets = np.linspace(0, 1, 50)
+    near, far = (facts_of(tmp_path, regress(targets.tolist(), (targets + gap).tolist())) for gap in (0.1, 0.3))
+    test = compare_predictions(near, far)
+    assert test is not None
+    headline, detail = describe_test(test, "AB")
+    assert headline == "B is worse than A."
+    assert "the mae of B is 0.2 higher" in detail
+    assert "paired bootstrap" in detail
+
+
+def test_the_page_shows_what_differs_alone(tmp_path: Path) -> None:
+    def trained(rate: float, commit: str) -> RunFacts:
+        settings = [Setting("model.learning_rate", rate, "a.yaml:3"), Setting("data.root", "photos", "a.yaml:5")]
+        manifest = {"git": {"commit": commit, "dirty": False}, "python": "3.12", "data": {"fingerprint": "f1"}}
+        rows = [{"epoch": 0, "step": 5, "val/loss": 1.0}, {"epoch": 1, "step": 10, "val/loss": rate}]
+        return facts_of(tmp_path, settings=settings, manifest=manifest, rows=rows)
+
+    page = render_comparison([trained(0.25, "c0ffee"), trained(0.125, "decade")])
+    for shown in ("model.learning_rate", "0.125", "a.yaml:3", "git.commit", "c0ffee", "decade", "val/loss"):
+        assert shown in page
+    for hidden in ("data.root", "git.dirty", "3.12", "The data differs"):
+        assert hidden not in page
+    assert "lightkit test --run RUN" in page  # no predictions, no test
+
+
+def test_a_banner_says_that_the_data_differs(tmp_path: Path) -> None:
+    runs = [facts_of(tmp_path, manifest={"data": {"fingerprint": each}}) for each in ("f1", "f2")]
+    assert "The data differs" in render_comparison(runs)
+
+
+def test_with_many_runs_a_difference_needs_more_evidence(tmp_path: Path) -> None:
+    labels = [0, 1] * 20
+    wrong = [1 - label for label in labels[:6]] + labels[6:]  # p = 0.031
+    weak, good = (facts_of(tmp_path, predict(labels, predicted)) for predicted in (wrong, labels))
+    assert "B is better than A." in render_comparison([weak, good])
+    page = render_comparison([weak, good, weak])
+    assert "No difference beyond noise between A and B." in page
+    assert "Bonferroni" in page
