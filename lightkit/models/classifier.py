@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
+import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import STEP_OUTPUT, OptimizerLRScheduler
 from torch import Tensor
@@ -19,6 +20,7 @@ from lightkit.models.features import FrozenFeatures, are_images, logits_of, own_
 from lightkit.models.metrics import Scores, Stage, of_classification, split_batch, weighted_mean
 from lightkit.models.network import ClassNetwork, spare_single_pixels
 from lightkit.models.optimization import adamw_with_cosine
+from lightkit.reports import figures
 
 __all__ = ["ImageClassifier"]
 
@@ -207,8 +209,9 @@ class ImageClassifier(ClassNetwork, LightningModule):
         counts = self.confusion.compute()  # by every process, because it sums over them
         self.confusion.reset()
         if self.trainer.is_global_zero:
-            image = pictures.confusion_matrix(self.confusion, self.class_names or [], counts=counts)
-            pictures.send(self.trainer, "val/confusion_matrix", image)
+            names = self.class_names or list(map(str, range(len(counts))))
+            pixels = figures.to_pixels(figures.draw_confusion_matrix(counts.cpu().numpy(), names))
+            pictures.send(self.trainer, "val/confusion_matrix", torch.from_numpy(pixels).permute(2, 0, 1))
 
     def on_test_epoch_end(self) -> None:
         """Log the test metrics."""

@@ -330,4 +330,4 @@ def to_pixels(figure: Figure) -> NDArray[np.uint8]:
     """Render a figure as uint8 ``(height, width, 3)`` on white."""
     from PIL import Image
 
-    return np.asarray(Image.open(io.BytesIO(to_png(figure, dpi=100))).convert("RGB"))
+    return np.array(Image.open(io.BytesIO(to_png(figure, dpi=100))).convert("RGB"))
