@@ -76,12 +76,12 @@ class PageFigure:
 @cache
 def environment() -> Environment:
     """Make the Jinja2 environment; every text is escaped."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
     env = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=ChainableUndefined,  # a run that was killed lacks what it had not written yet
         trim_blocks=True,
         lstrip_blocks=True,
     )

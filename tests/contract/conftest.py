@@ -120,6 +120,17 @@ def classifier(classifier_original: Path, workspace: Workspace) -> Workspace:
     return copy_of(classifier_original, workspace)
 
 
+@pytest.fixture(scope="session")
+def tested_original(made_once: Once, classifier_original: Path) -> Path:
+    """The workspace `classifier`, tested; what was printed is in `test.out`."""
+
+    def test(workspace: Workspace) -> None:
+        copy_of(classifier_original, workspace)
+        workspace.write("test.out", workspace.run("test", "--run", "latest").ok().out)
+
+    return made_once("tested", test)
+
+
 def _promote_planted(workspace: Workspace) -> None:
     write_skilled(workspace)
     better, worse = fit_skilled(workspace, 90), fit_skilled(workspace, 80)

@@ -83,7 +83,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) ->
     workspace = Workspace(tmp_path_factory.mktemp("nights") / "work", fork_server)
     workspace.write("my_project.py", MY_PROJECT)
     with receiving() as receiver:
-        workspace.write("small.yaml", {**SMALL, "run": {"heartbeat_url": receiver.url("beat"), "report": False}})
+        workspace.write("small.yaml", {**SMALL, "run": {"heartbeat_url": receiver.url("beat")}})
         results = {}
 
         killed = workspace.start(*RETRAIN, *JUDGED)
@@ -114,6 +114,13 @@ def test_retrain_fits_tests_exports_judges_and_promotes_in_one_folder(nights: Ni
     assert (nights.run / "checkpoints" / "best.ckpt").is_file()
     assert (nights.run / "export" / "model.pt2").is_file()
     assert read_json(nights.run / "gate.json")["passed"] is True
+
+
+def test_a_retrain_writes_the_report_of_all_stages(nights: Nights) -> None:
+    page = (nights.run / "report.html").read_text(encoding="utf-8")
+    assert "The gate passed this run" in page
+    assert "model.pt2" in page
+    assert "test/loss" in page
 
 
 def test_a_killed_retrain_goes_on_with_the_stage_that_was_not_finished(nights: Nights) -> None:

@@ -8,19 +8,8 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from tests.contract.conftest import Once, copy_of
+from tests.contract.conftest import copy_of
 from tests.contract.workspace import Workspace
-
-
-@pytest.fixture(scope="session")
-def tested_original(made_once: Once, classifier_original: Path) -> Path:
-    """The workspace `classifier`, tested; what was printed is in `test.out`."""
-
-    def test(workspace: Workspace) -> None:
-        copy_of(classifier_original, workspace)
-        workspace.write("test.out", workspace.run("test", "--run", "latest").ok().out)
-
-    return made_once("tested", test)
 
 
 def test_a_test_prints_each_class_and_the_confusion_matrix(tested_original: Path) -> None:
