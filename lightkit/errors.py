@@ -1,4 +1,4 @@
-"""The mistakes and mishaps that lightkit reports without a traceback, each with its exit code.
+"""The errors that lightkit reports without a traceback, each with its exit code.
 
 ::
 
@@ -77,7 +77,7 @@ def visible(text: str, *, in_line: bool = False) -> str:
 
 
 class LightkitError(Exception):
-    """A mistake or mishap that is told in words, without a traceback.
+    """An error that is reported without a traceback.
 
     Args:
         says: The words, with the places that they are about.
@@ -137,7 +137,7 @@ class DataError(LightkitError):
 
 
 class GateFailed(LightkitError):
-    """The gate said no: the model is not good enough to be promoted."""
+    """The gate refused the model: it is not good enough to be promoted."""
 
     exit_code = 4
 
@@ -149,15 +149,15 @@ class ExportError(LightkitError):
 
 
 class CheckpointError(LightkitError):
-    """A checkpoint that was promised is missing, or cannot be read back."""
+    """A checkpoint that should have been written is missing, or cannot be read back."""
 
 
 class NonfiniteLoss(LightkitError):
-    """The loss of a training batch was NaN or infinite, and no checkpoint has anything of it."""
+    """The loss of a training batch was NaN or infinite; no checkpoint contains that step."""
 
 
 class Stalled(LightkitError):
-    """Nothing was finished for so long that it would not have been any more; the same command may resume."""
+    """No step was finished within the time of the watchdog; the same command may resume."""
 
     exit_code = 70
 
@@ -185,7 +185,7 @@ class OutOfTime(LightkitError):
 
 
 class ServerAway(LightkitError):
-    """A server that is asked for a model, or is to take one, does not answer; the same command works once it does."""
+    """The server of the model registry does not answer; the same command works once it does."""
 
     exit_code = 75
 

@@ -15,7 +15,7 @@ from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import import_lightning, make_plan, open_context
 from lightkit.cli.validation import check_known_paths
-from lightkit.config import Problems, split_arguments
+from lightkit.config import Origin, Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.gpus import Gpu
@@ -38,7 +38,7 @@ imported and the answer comes at once. Other classes, such as your own, are impo
   --no-hardware  do not ask whether this machine has the devices of the config
   --for gpu=N    check for a machine with N GPUs in place of this one
   --trust        let checkpoints and weights run code as they load
-  --output json  print what a deep check has seen as one JSON object
+  --output json  print one JSON object: the errors with their places, and the findings of a deep check
   --junit FILE   write each mistake as a test case of JUnit, which CI systems read
   --quiet        print mistakes and warnings only
 
@@ -100,11 +100,24 @@ def check(words: list[str]) -> int:
     except LightkitError as raised:
         print(f"error: {raised}", file=sys.stderr)
         error = raised
+        if "--output=json" in words or "--output json" in " ".join(words):
+            print(json.dumps({"stage": stage, "mistakes": _list_mistakes(raised)}))
     files = split_arguments(config_words, options=options_of("fit"), problems=Problems()).files
     add_step_summary(check_page(files, error))
     if "--junit" in own:
         write_junit(own["--junit"], "lightkit check", check_cases(files, error, time.monotonic() - began))
     return 0 if error is None else _MISTAKES
+
+
+def _list_mistakes(error: LightkitError) -> list[dict[str, Any]]:
+    """List the errors of a config for JSON: the message, and the first place in a file, if there is one."""
+    mistakes = []
+    for each in error.problems if isinstance(error, ConfigError) else (error,):
+        place = next((place for place in each.places if isinstance(place, Origin) and place.file), None)
+        where = {key: None if place is None else getattr(place, key) for key in ("line", "column")}
+        file = None if place is None else str(place.file)
+        mistakes.append({"message": str(each), "exit_code": each.exit_code, "file": file, **where})
+    return mistakes
 
 
 def _assume_machine(text: str) -> Machine:

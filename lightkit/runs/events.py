@@ -1,27 +1,27 @@
 """The event stream of a run: what happened, in order, one JSON object a line.
 
-Every line has ``time`` (ISO 8601, UTC, milliseconds) and ``event``; `FIELDS` lists the fields that each event must
-have. A writer may add fields, a reader skips those that it does not know. A number that is not finite is written as
+Every line has ``time`` (ISO 8601, UTC, milliseconds) and ``event``, and the fields of `FIELDS`. A writer may add
+fields, a reader skips those that it does not know. A number that is not finite is written as
 null, because JSON has no other way to say it.
 
 ==========  ==========================================================================================
 start       training or another stage begins in a new run folder
 resume      training goes on in a run folder that an earlier process left behind
 epoch       an epoch, with its validation, is complete; ``metrics`` are those of its row in metrics.csv
-checkpoint  a checkpoint is on disk and its digest beside it; ``path`` is relative to the run folder
+checkpoint  a checkpoint is on disk, with its digest; ``path`` is relative to the run folder
 result      a validate, test or predict stage is complete
 bad_images  ``count`` images or rows are left out: ``reasons`` says how many for which reason, ``found`` when it was
             found (scan, epoch 3, test), and ``path``, relative to the run folder, where each is listed
 stall       nothing was finished for ``seconds`` in ``phase`` (train, validate, ...); ``path`` has the stacks of all
-            threads and loading processes, and ``at`` the line at which the stuck one stands
-nonfinite   the loss of a batch was NaN or infinite; ``indices`` of its samples in the split, null where nobody knows
-            them, and what was done: ``action`` is stop or skip
+            threads and loading processes, and ``at`` the line at which the blocked one stands
+nonfinite   the loss of a batch was NaN or infinite; ``indices`` of its samples in the split, null where they are
+            unknown; ``action`` is stop or skip
 fallback    a checkpoint was passed over for an older one: ``path`` is not what was written, ``used`` is
-gate        the model was judged: ``passed``, its ``scores`` and those of the baseline, ``reasons`` where it failed
+gate        the gate decided: ``passed``, the ``scores`` of the model and the baseline, ``reasons`` where it failed
 promotion   an alias of the registry moved: ``name``, ``alias``, ``from`` and ``to`` (versions; null: none)
 stage       a stage of ``lightkit retrain``: ``stage``, and its ``status`` (begun, done, failed, skipped)
 unchanged   ``fit --if-changed`` found nothing to do: ``run`` is made from the same; on standard output only
-warning     somebody was warned, on the screen too
+warning     a warning, which was printed too
 end         the last line of this process, whatever the reason
 ==========  ==========================================================================================
 

@@ -15,6 +15,32 @@ from pathlib import Path
 from lightkit.errors import ConfigError
 from lightkit.runs.files import read_json
 
+FILES = {
+    "config.yaml": "the resolved config; `-c` on it gives the same run",
+    "manifest.json": "versions, git commit, data fingerprint, seed, hardware, command line",
+    "events.jsonl": "start, epoch, checkpoint, warning, gate, stall, end and others: one JSON object a line",
+    "metrics.csv": "one row an epoch",
+    "summary.json": "status, best and last metrics, paths, durations, throughput",
+    "inputs.json": "what `--if-changed` compares: digests of the config, the data and the code",
+    "checkpoints/": "`best.ckpt`, `last.ckpt`, `last-1.ckpt`, each with its digest in a second file",
+    "report.html": "the page of `lightkit report`",
+    "figures/": "confusion matrices and other figures of the validation and the test",
+    "test_predictions.parquet": "label, prediction and probabilities of each sample of the last test",
+    "validation_predictions.parquet": "the same for the validation of the best epoch",
+    "thumbnails/": "small pictures of the worst errors and of the least certain samples of both",
+    "predictions.csv": "the table of `lightkit predict` without IMAGES",
+    "bad_images.csv": "images and rows that were left out, with the reason",
+    "gate.json": "the decision of `lightkit gate`",
+    "promoted.json": "the registered model and its aliases, after `lightkit promote`",
+    "retrain.json": "the stages of `lightkit retrain`",
+    "export/": "exported files, and `export.json` with the verification of each",
+    "stalls/": "stacks of all threads and loader processes of a run that hung",
+    "logs/": "output of the ranks other than 0 (`rank-N.log`), and of their launcher",
+    "mlflow.json": "the run of the MLflow logger",
+    "tensorboard/": "event files of the TensorBoard logger",
+}
+"""Files and folders of a run, each with its content; a run has those that its commands have written."""
+
 _LATEST = "latest"
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4,}")
 

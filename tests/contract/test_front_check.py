@@ -573,3 +573,12 @@ def test_a_deep_check_of_a_shipped_config_downloads_nothing(room: Workspace, tmp
     assert answers["fashion_mnist"].code in (2, 3)
     assert "lightkit fetch" in answers["fashion_mnist"].err
     assert list(tmp_path.glob("*/*")) == []
+
+
+def test_check_prints_the_errors_as_json_with_their_places(workspace: Workspace) -> None:
+    workspace.write("wrong.yaml", "trainer:\n  max_epoch: 3\n")
+    result = workspace.run("check", "-c", "small.yaml", "-c", "wrong.yaml", "--output", "json")
+    assert result.code == 2
+    (error,) = json.loads(result.out)["mistakes"]
+    assert (error["file"], error["line"], error["column"], error["exit_code"]) == ("wrong.yaml", 2, 3, 2)
+    assert "did you mean 'max_epochs'" in error["message"]

@@ -61,11 +61,14 @@ OWN = {
     "trainer: {max_epochs: 2}\ncallbacks:\n  early_stopping: {init_args: {monitor: val/loss}}\n",
 }
 BEES = "extends: [lightkit:base]\nmodel: {class_path: ImageClassifier}\ntrainer: {max_epochs: 1}\n"
+NO_MLFLOW = {"LIGHTKIT_LOGGER__MLFLOW": "null"}  # its database takes seconds
 NO_DOWNLOAD = {"LIGHTKIT_MODEL__INIT_ARGS__WEIGHTS": "null"}
+LISTED = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
+FILES = {*re.findall(r"^\| `([^`]+)`", LISTED, re.MULTILINE)}
 PHOTOS = BEES + "data: {class_path: ImageFolder, init_args: {root: photos, image_size: 32}}\n"
 PAGES = {
     "README": Page({**FAST, **NO_DOWNLOAD}, {"photos": 60, "new_photos": 4}, {"my.yaml": PHOTOS}),
-    "first-training": Page(FAST),
+    "first-training": Page({**FAST, **NO_MLFLOW}),
     "install": Page(FAST),
     "your-photos": Page(
         {**FAST, **NO_DOWNLOAD},
@@ -86,14 +89,19 @@ PAGES = {
         }
     ),
     "python-api": Page(pictures={"photos": 60}, files={"photos.yaml": PHOTOS}),
-    "tables": Page(FAST, {"data/flower_photos": 60}),
-    "retrain": Page(FAST),
+    "tables": Page({**FAST, **NO_MLFLOW}, {"data/flower_photos": 60}),
+    "retrain": Page({**FAST, **NO_MLFLOW}),
     "export-and-serve": Page(
         {},
         {"photos": 60, "new_photos": 4},
         {"flowers.yaml": PHOTOS},
         {"more/0.jpg": 0, "new_photos/torn.jpg": 200},
         before="lightkit fit -c flowers.yaml",
+    ),
+    "coding-agents": Page(
+        FAST,
+        {"photos": 60},
+        {"job.yaml": PHOTOS, "wrong.yaml": "trainer:\n  max_epoch: 3\n"},
     ),
     "coming-from-lightning-1": Page(
         files={
@@ -173,12 +181,15 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(
         with printed.open("wb") as stream:
             code = workspace.run(*words, environ=environ, stdout=stream, stderr=stream).code
         text = printed.read_text(encoding="utf-8", errors="replace")
-        assert code == 0 or "error: " in shown, f"{command}\nends with {code}:\n{text}"
+        assert code == 0 or "error: " in shown or '"exit_code"' in shown, f"{command}\nends with {code}:\n{text}"
         left = normalise(text.replace(str(tmp_path), str(home)), home)
         for line in shown.splitlines():
             if (expected := normalise(line, home)) not in ("", "..."):
                 assert expected in left, f"{command}\n{expected}\nis not in\n{left}"
                 left = left.partition(expected)[2]
+    for run in workspace.runs:
+        names = {path.name + "/" * path.is_dir() for path in run.iterdir() if not path.name.startswith(".")}
+        assert names <= FILES, f"the page of the files of a run does not list {names - FILES}"
     workspace.close()
 
 
