@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -237,3 +237,10 @@ def told_interruption(interruption: Interrupted) -> str:
         return f"interrupted by {name}; there is nothing to resume"
     where = interruption.checkpoint
     return f"interrupted by {name}; the same command resumes from {where}, unless run.resume says otherwise"
+
+
+def join_names(names: Collection[str], *, most: int = 5) -> str:
+    """Join names for a message, and count those beyond the first ``most``: ``a, b and 3 more``."""
+    listed = list(names)
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

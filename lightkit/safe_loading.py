@@ -64,7 +64,7 @@ def load_file(path: str | Path, *, kind: str = "checkpoint", key: str = "", **se
             if weights_only and isinstance(error, pickle.UnpicklingError):
                 with suppress(*_NOT_READ, pickle.UnpicklingError):  # all of them, where the file's format has a list
                     names = classes_beside_tensors(path)
-                names = names or runs.classes_named(str(error))
+                names = names or runs.find_class_names(str(error))
             if not (weights_only and isinstance(error, pickle.UnpicklingError) and runs.is_trusting()):
                 says = runs.refusal(path, names) if names else explain_unreadable(path, error, kind=kind)
                 raise ConfigError(f"{key}{says}") from error

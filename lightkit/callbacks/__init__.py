@@ -5,12 +5,10 @@ from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import DiskSpaceMonitor, VerifiedCheckpointIO, VerifiedXLACheckpointIO
 from lightkit.callbacks.computation import Computation
 from lightkit.callbacks.interruption import StopOnSignal
-from lightkit.callbacks.last_block import last_block
 from lightkit.callbacks.nonfinite import FiniteLoss
 from lightkit.callbacks.notifiers import AppriseNotifier, SlackNotifier, WebhookNotifier
-from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.callbacks.predictions import PredictionTable
-from lightkit.callbacks.progress import progress_for
+from lightkit.callbacks.progress import create_progress, format_closing_block
 from lightkit.callbacks.recorder import RunRecorder
 from lightkit.callbacks.resume import ResumeState
 from lightkit.callbacks.watchdog import StallWatch
@@ -22,7 +20,6 @@ __all__ = [
     "Computation",
     "DiskSpaceMonitor",
     "FiniteLoss",
-    "PredictionRecorder",
     "PredictionTable",
     "ResumeState",
     "RunRecorder",
@@ -32,6 +29,6 @@ __all__ = [
     "VerifiedCheckpointIO",
     "VerifiedXLACheckpointIO",
     "WebhookNotifier",
-    "last_block",
-    "progress_for",
+    "create_progress",
+    "format_closing_block",
 ]

@@ -127,7 +127,7 @@ class VerifiedCheckpointIO(CheckpointReader):
                 runs.keep(path, path.with_name(LAST_BUT_ONE))
 
         try:
-            check_room(path, size_of(checkpoint))
+            check_room(path, estimate_size(checkpoint))
             runs.write_aside(path, write, before_replace=keep_last_but_one)
         except (OSError, RuntimeError) as error:  # torch.save reports a full disk as a RuntimeError of its zip writer
             raise CheckpointError(
@@ -249,7 +249,7 @@ _AT_LEAST_BYTES = 64 << 10  # all that is no tensor: counters, hyper-parameters,
 _MARGIN = 1.01
 
 
-def size_of(checkpoint: Mapping[str, Any]) -> int:
+def estimate_size(checkpoint: Mapping[str, Any]) -> int:
     """Estimate the file of a checkpoint, a little too large rather than too small.
 
     torch writes each storage once, and the whole of it where a tensor is a view of a part.
@@ -263,7 +263,7 @@ def size_of(checkpoint: Mapping[str, Any]) -> int:
     return int(sum(storages.values()) * _MARGIN) + len(tensors) * _PER_TENSOR_BYTES + _AT_LEAST_BYTES
 
 
-def first_size_of(state_dict: Mapping[str, Any], optimizers: list[Optimizer]) -> int:
+def estimate_first_size(state_dict: Mapping[str, Any], optimizers: list[Optimizer]) -> int:
     """Estimate the first checkpoint of a training whose optimizers have not stepped yet.
 
     Those that have betas keep two values for each weight, those with a momentum one; for others none are counted.
@@ -272,7 +272,7 @@ def first_size_of(state_dict: Mapping[str, Any], optimizers: list[Optimizer]) ->
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         values = 2 if "betas" in group else int(bool(group.get("momentum")))
         kept += values * sum(weight.numel() * weight.element_size() for weight in group["params"])
-    return size_of(state_dict) + kept
+    return estimate_size(state_dict) + kept
 
 
 _FORMS: dict[str, tuple[Any, str]] = {
@@ -413,7 +413,7 @@ class DiskSpaceMonitor(Callback):
         keepers = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
         if not keepers or getattr(trainer, "fast_dev_run", False):
             return
-        size, fault = first_size_of(pl_module.state_dict(), trainer.optimizers), None
+        size, fault = estimate_first_size(pl_module.state_dict(), trainer.optimizers), None
         if trainer.is_global_zero:
             try:
                 check_room(self._run.checkpoints / "last.ckpt", size)

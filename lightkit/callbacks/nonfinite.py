@@ -85,7 +85,7 @@ class FiniteLoss(Callback):
                 f"watchdog.on_nonfinite: {self._action} needs automatic optimization, but {type(pl_module).__name__} "
                 "steps its optimizers itself, before anybody else sees the loss. Expected stop."
             )
-        self._on_purpose = not_finite_at_first(pl_module)
+        self._on_purpose = find_nonfinite_at_start(pl_module)
         strategy: Any = trainer.strategy
         is_immediate = self._action == "skip" or (trainer.world_size == 1 and strategy.root_device.type == "cpu")
         self._interval = 1 if is_immediate else _NUM_BATCHES_LATE
@@ -232,7 +232,7 @@ class FiniteLoss(Callback):
         """Write a checkpoint, or end the run on all processes where its weights are not finite."""
         if self._error is not None:
             raise self._error
-        names = spoilt_weights(checkpoint.get("state_dict") or {}, apart_from=self._on_purpose)
+        names = find_nonfinite_weights(checkpoint.get("state_dict") or {}, apart_from=self._on_purpose)
         if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(bool(names), all=False):
             names = sorted({name for others in gather(trainer, names) for name in others})
         if not names:
@@ -272,7 +272,7 @@ def _describe(bad: Mapping[str, Any]) -> str:
 
 
 @torch.no_grad()
-def spoilt_weights(state: Mapping[str, Any], *, apart_from: Collection[str] = ()) -> list[str]:
+def find_nonfinite_weights(state: Mapping[str, Any], *, apart_from: Collection[str] = ()) -> list[str]:
     """Name the tensors that are not finite; waits once for each device.
 
     Integers, and tensors that are not kept as plain numbers (sparse or quantised ones), are not looked at.
@@ -293,14 +293,18 @@ def spoilt_weights(state: Mapping[str, Any], *, apart_from: Collection[str] = ()
     return [name for name in found if (own := _numbers(state[name])) is not None and not own.isfinite().all()]
 
 
-def nan_weights(state: Mapping[str, Any]) -> list[str]:
+def find_nan_weights(state: Mapping[str, Any]) -> list[str]:
     """Name the tensors that hold NaN: masks and extremes are infinite on purpose, and nothing is NaN so."""
-    return [name for name in spoilt_weights(state) if (own := _numbers(state[name])) is not None and own.isnan().any()]
+    return [
+        name
+        for name in find_nonfinite_weights(state)
+        if (own := _numbers(state[name])) is not None and own.isnan().any()
+    ]
 
 
-def not_finite_at_first(module: Module) -> set[str]:
+def find_nonfinite_at_start(module: Module) -> set[str]:
     """Name what a model holds on purpose that is not finite, such as masks, or the least value seen so far."""
-    return set(spoilt_weights({**dict(module.named_parameters()), **dict(module.named_buffers())}))
+    return set(find_nonfinite_weights({**dict(module.named_parameters()), **dict(module.named_buffers())}))
 
 
 def _numbers(value: Any) -> Tensor | None:

@@ -41,6 +41,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from itertools import accumulate
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -49,8 +50,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit import runs
-from lightkit.callbacks.recorder import Epoch, EpochCallback, end_of
+from lightkit.callbacks.recorder import Epoch, EpochCallback, describe_end
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import finite
 from lightkit.runs.webhook import (
     CLOSE_TIMEOUT_S,
@@ -128,7 +130,7 @@ def as_json(message: Message) -> bytes:
     return json.dumps(fields, ensure_ascii=False, allow_nan=False, default=str).encode("utf-8", errors="replace")
 
 
-def last_lines(error: BaseException, mask: Callable[[str], str] = str) -> str:
+def format_error_tail(error: BaseException, mask: Callable[[str], str] = str) -> str:
     """Format an error for a message: the text of a `LightkitError`, else the end of the traceback.
 
     Args:
@@ -143,14 +145,14 @@ def last_lines(error: BaseException, mask: Callable[[str], str] = str) -> str:
     return "\n".join(lines[-_MAX_LINES:])[-_MAX_CHARACTERS:]
 
 
-def masked(value: Any, mask: Callable[[str], str]) -> Any:
-    """Put references in the place of secrets in the texts of plain containers."""
+def mask_texts(value: Any, mask: Callable[[str], str]) -> Any:
+    """Replace the secrets in the texts of plain containers by references."""
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, Mapping):
-        return {str(key): masked(child, mask) for key, child in value.items()}
+        return {str(key): mask_texts(child, mask) for key, child in value.items()}
     if isinstance(value, (list, tuple)):
-        return [masked(child, mask) for child in value]
+        return [mask_texts(child, mask) for child in value]
     return value
 
 
@@ -196,7 +198,7 @@ class Notifier(EpochCallback):
         name = type(self).__name__
         self.mask: Callable[[str], str] = str
         """Puts references in the place of secrets; set by the command line."""
-        self.command_tells_end = False
+        self.command_sends_end = False
         """Whether the command line sends the end: it knows the exit code, and what goes wrong after training."""
         self.events: tuple[Kind, ...] = KINDS if events is None else tuple(events)
         if unknown := [event for event in self.events if event not in KINDS]:
@@ -223,13 +225,13 @@ class Notifier(EpochCallback):
         """Format a message for the service."""
         raise NotImplementedError
 
-    def kinds_sent(self, kinds: Sequence[str]) -> list[Kind]:
+    def list_kinds(self, kinds: Sequence[str]) -> list[Kind]:
         """Return those of some kinds of messages that are sent."""
         return [kind for kind in self.events if kind in kinds] if self._is_configured else []
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Queue a message, if its kind is among the events."""
-        if self._is_silent or message.kind not in self.kinds_sent(KINDS):
+        if self._is_silent or message.kind not in self.list_kinds(KINDS):
             return
         name = type(self).__name__
         try:
@@ -241,7 +243,7 @@ class Notifier(EpochCallback):
             self._sender = BackgroundSender(name, timeout_s=self._timeout_s, retries=self._retries)
         self._sender.put(composed)
 
-    def tell_now(self, message: Message) -> None:
+    def send_now(self, message: Message) -> None:
         """Send a message once, and wait for the answer.
 
         Raises:
@@ -250,21 +252,25 @@ class Notifier(EpochCallback):
         if self._is_configured:
             self.compose(message).send(timeout_s=self._timeout_s)
 
-    def tell_end(self, error: BaseException | None, **known: Any) -> None:
+    def send_end(self, error: BaseException | None, **known: Any) -> None:
         """Send how the process has ended.
 
         Args:
             error: The error that ended it, if there is one.
             known: Fields of the message that the trainer did not set.
         """
-        status, code, text = end_of(error)
+        status, code, text = describe_end(error)
         status = "preempted" if code == _TRY_AGAIN else status
-        text = last_lines(error, self.mask) if error is not None and status == "failed" else text and self.mask(text)
+        text = (
+            format_error_tail(error, self.mask)
+            if error is not None and status == "failed"
+            else text and self.mask(text)
+        )
         fields = {"job": "unknown", "stage": self._stage, **known, **self._known, "seconds": self._seconds()}
         kind: Kind = "failure" if status == "failed" else "end"
-        self.tell(Message(kind, status=status, exit_code=code, error=text, **fields))
+        self.send(Message(kind, status=status, exit_code=code, error=text, **fields))
 
-    def gate_decided(self, decision: Mapping[str, Any]) -> None:
+    def send_gate_decision(self, decision: Mapping[str, Any]) -> None:
         """Send the decision of the gate.
 
         Args:
@@ -276,11 +282,11 @@ class Notifier(EpochCallback):
         passed = bool(decision.get("passed"))
         fields |= {
             "metrics": {str(name): float(value) for name, value in scores.items() if isinstance(value, (int, float))},
-            "gate": masked(decision, self.mask),
-            "error": self.mask("\n".join(str(reason) for reason in decision.get("reasons") or ())) or None,
+            "gate": mask_texts(decision, self.mask),
+            "error": self.mask("\n".join(map(str, decision.get("reasons") or ()))) or None,
             "exit_code": 0 if passed else 4,
         }
-        self.tell(Message("gate", status="passed" if passed else "failed", **fields))
+        self.send(Message("gate", status="passed" if passed else "failed", **fields))
 
     def begin_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Start the time limit within which unsent messages may be sent."""
@@ -303,32 +309,30 @@ class Notifier(EpochCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send the start: data and model are there, and trackers have opened the run."""
         super().on_train_start(trainer, pl_module)
-        self._tell_start(trainer, pl_module)
+        self._send_start(trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send the start of a validation by itself."""
         super().on_validation_start(trainer, pl_module)
         if trainer.state.fn == TrainerFn.VALIDATING:
-            self._tell_start(trainer, pl_module)
+            self._send_start(trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Send the start of a test."""
-        self._tell_start(trainer, pl_module)
+        """Send the start of a test or a prediction."""
+        self._send_start(trainer, pl_module)
 
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Send the start of a prediction."""
-        self._tell_start(trainer, pl_module)
+    on_predict_start = on_test_start
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send the end, unless the command does."""
-        self._tell_own_end(trainer)
+        self._send_own_end(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Send the epoch before, as far as it is known, and the failure, unless the command does."""
         if (epoch := self._meter.take()) is not None:
             self.record_epoch(trainer, epoch)
-        if not self.command_tells_end:
-            self.tell_end(exception)
+        if not self.command_sends_end:
+            self.send_end(exception)
 
     def record_epoch(self, trainer: Trainer, epoch: Epoch) -> None:
         """Send an epoch, if it is its turn."""
@@ -339,24 +343,24 @@ class Notifier(EpochCallback):
         self._known |= {"epoch": epoch.epoch, "step": epoch.step, "metrics": epoch.row, "best": best}
         if (epoch.epoch + 1) % self._every_n_epochs == 0:
             known = {"job": "unknown", **self._known, "seconds": self._seconds()}
-            self.tell(Message("epoch", status="running", **known))
+            self.send(Message("epoch", status="running", **known))
 
     def record_result(self, trainer: Trainer, stage: str, metrics: dict[str, float]) -> None:
         """Send the end of a stage with its metrics."""
         self._known["metrics"] = metrics
-        self._tell_own_end(trainer)
+        self._send_own_end(trainer)
 
-    def _tell_start(self, trainer: Trainer, module: LightningModule) -> None:
+    def _send_start(self, trainer: Trainer, module: LightningModule) -> None:
         self._known = {"job": type(module).__name__, "stage": self._stage, **_describe_run(trainer)}
         if trainer.state.fn == TrainerFn.FITTING:
             self._known |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
             self._known["max_epochs"] = trainer.max_epochs
-        self.tell(Message("start", status="running", **self._known))
+        self.send(Message("start", status="running", **self._known))
 
-    def _tell_own_end(self, trainer: Trainer) -> None:
+    def _send_own_end(self, trainer: Trainer) -> None:
         self._known |= _describe_run(trainer)
-        if not self.command_tells_end:
-            self.tell_end(None)
+        if not self.command_sends_end:
+            self.send_end(None)
 
     def _seconds(self) -> float | None:
         return None if self._began_s is None else round(time.monotonic() - self._began_s, 3)
@@ -442,13 +446,13 @@ class SlackNotifier(Notifier):
         mention = ""
         if self._mention is not None and message.kind == "failure":
             mention = f"<!{self._mention}> " if self._mention in _TO_ALL else f"<@{self._mention}> "
-        headline = escaped(_headline(message))
+        headline = escape(_headline(message))
         parts = [f"{mention}*{headline}*"]
-        parts += [f"```{_shorten(text)}```" if is_code else escaped(text) for text, is_code in _details(message)]
+        parts += [f"```{_shorten(text)}```" if is_code else escape(text) for text, is_code in _details(message)]
         context = [] if message.mlflow_url is None else [f"<{quote(message.mlflow_url, safe=_KEPT)}|run in MLflow>"]
         if message.mlflow_url is None and message.mlflow_command is not None and message.kind != "epoch":
-            context.append(f"`{escaped(message.mlflow_command[:_MAX_IN_LINE])}`")
-        context += [escaped(text) for text in _origin(message)]
+            context.append(f"`{escape(message.mlflow_command[:_MAX_IN_LINE])}`")
+        context += [escape(text) for text in _origin(message)]
         blocks: list[dict[str, Any]] = [
             {"type": "section", "text": {"type": "mrkdwn", "text": part[:_MAX_IN_BLOCK]}} for part in parts
         ]
@@ -515,54 +519,48 @@ class _AppriseMessage:
         import apprise  # an extra, and 0.3 s to import
 
         logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its warnings may hold parts of an address
-        notify_type = {"failure": "failure", "end": "success"}.get(self.kind, "info")
+        kind = {"failure": "failure", "end": "success"}.get(self.kind, "info")
         urls = self.urls
         for attempt in range(retries + 1):
             time.sleep(min(2 ** (attempt - 1), 60) if attempt else 0)
             services = {url: apprise.Apprise(url) for url in urls}
-            urls = [
-                url
-                for url, service in services.items()
-                if not service.notify(self.body, title=self.title, notify_type=notify_type)
-            ]
+            sent = {url: each.notify(self.body, title=self.title, notify_type=kind) for url, each in services.items()}
+            urls = [url for url in urls if not sent[url]]
             if not urls:
                 return
         raise DeliveryError(f"{len(urls)} of {len(self.urls)} services did not take it")
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Escape code fences, and what Slack reads as markup: https://docs.slack.dev/messaging/formatting-message-text."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("```", "'''")
 
 
 def _shorten(text: str) -> str:
     """Escape a text, and cut it to the characters that a block takes, which Slack counts escaped."""
-    kept = text
-    while len(escaped(kept)) > _MAX_CHARACTERS:
-        kept = kept[: max(len(kept) - max(len(escaped(kept)) - _MAX_CHARACTERS, 1), 0)]
-    return f"{escaped(kept)}{'…' if len(kept) < len(text) else ''}"
+    lengths = accumulate(len(escape(character)) for character in text)
+    num = sum(length <= _MAX_CHARACTERS for length in lengths)
+    return f"{escape(text[:num])}{'…' if num < len(text) else ''}"
 
 
 def _headline(message: Message) -> str:
     job = message.job if len(message.job) <= _MAX_IN_LINE else f"{message.job[:_MAX_IN_LINE]}…"
-    stage = message.stage or "fit"
-    if message.kind == "gate":
-        return f"{job}: the gate says {'yes' if message.status == 'passed' else 'no'}"
-    if message.kind == "start":
-        return f"{job}: {stage} {'goes on' if message.epoch or message.step else 'begins'}"
-    if message.kind == "epoch":
-        number = message.epoch or 0
-        of = f" ({number + 1} of {message.max_epochs})" if message.max_epochs and message.max_epochs > 0 else ""
-        return f"{job}: epoch {number}{of} is done"
-    if message.kind == "failure":
-        code = "" if message.exit_code is None else f" with exit code {message.exit_code}"
-        return f"{job}: {stage} has failed{code}"
+    stage, number = message.stage or "fit", message.epoch or 0
+    of = f" ({number + 1} of {message.max_epochs})" if message.max_epochs and message.max_epochs > 0 else ""
+    code = "" if message.exit_code is None else f" with exit code {message.exit_code}"
     ended = {
         "done": "is done",
         "preempted": "was interrupted; the same command goes on with it",
         "interrupted": "was interrupted; there is nothing to resume",
     }
-    return f"{job}: {stage} {ended.get(message.status, message.status)}"
+    headlines = {
+        "gate": f"the gate says {'yes' if message.status == 'passed' else 'no'}",
+        "start": f"{stage} {'goes on' if message.epoch or message.step else 'begins'}",
+        "epoch": f"epoch {number}{of} is done",
+        "failure": f"{stage} has failed{code}",
+        "end": f"{stage} {ended.get(message.status, message.status)}",
+    }
+    return f"{job}: {headlines[message.kind]}"
 
 
 def _details(message: Message) -> list[tuple[str, bool]]:
@@ -595,25 +593,19 @@ def _details(message: Message) -> list[tuple[str, bool]]:
 
 def _table(rows: Mapping[str, Sequence[Any]], heads: Sequence[str]) -> str:
     """Format numbers below each other; with heads, in columns of ten characters."""
-    shown = dict(list(rows.items())[:_MAX_METRICS])
-    width, cell = max(map(len, shown)), 10 if heads else 0
+    first = list(rows.items())[:_MAX_METRICS]
+    width, cell = max(len(name) for name, _ in first), 10 if heads else 0
     lines = [" " * width + "".join(f"  {head:>{cell}}" for head in heads)] if heads else []
-    for name, values in shown.items():
+    for name, values in first:
         lines.append(f"{name:<{width}}" + "".join(f"  {_format_number(value):>{cell}}" for value in values))
-    rest = len(rows) - len(shown)
-    return "\n".join([*lines, f"and {rest} more"] if rest else lines)
+    return "\n".join([*lines, f"and {len(rows) - len(first)} more"] if len(rows) > len(first) else lines)
 
 
 def _origin(message: Message) -> list[str]:
     """Return folder, host and duration of a message."""
     origin = [] if message.folder is None else [message.folder[-_MAX_IN_LINE:]]
     origin.append(message.host[:_MAX_IN_LINE])
-    if message.seconds is not None:
-        minutes, seconds = divmod(round(message.seconds), 60)
-        hours, minutes = divmod(minutes, 60)
-        text = f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-        origin.append(text)
-    return origin
+    return [*origin, *([] if message.seconds is None else [format_duration(message.seconds)])]
 
 
 def _format_number(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,16 +96,17 @@ class _Pass:
 
     def __init__(self, trainer: Trainer, loader: Any, *, epoch: int) -> None:
         self.epoch, self.num_classes = epoch, 0
-        source: Any = getattr(getattr(loader, "dataset", None), "source", None)
-        self.source = source if callable(getattr(source, "name", None)) else None  # as lightkit.data's PixelSource
         self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
         self._rows: list[Tensor] = []
         self._indices: list[int] | None = []  # None: the loader does not say which samples are in a batch
-        sampler: Any = getattr(loader, "sampler", None)
+        loader = getattr(loader, "loader", loader)  # of one that replays batches, as lightkit.registry's
+        source: Any = getattr(getattr(loader, "dataset", None), "source", None)
+        self.source = source if callable(getattr(source, "name", None)) else None  # as lightkit.data's PixelSource
+        batches: Any = getattr(loader, "batch_sampler", None)
+        sampler: Any = batches.sampler if type(batches) is BatchSampler else getattr(loader, "sampler", None)
         self._sampler = sampler
         self._batch_size = 0
         if not hasattr(self._sampler, "indices_of"):
-            batches = getattr(loader, "batch_sampler", None)
             is_in_order = isinstance(sampler, SequentialSampler) or (
                 isinstance(sampler, DistributedSampler) and not sampler.shuffle
             )
@@ -151,7 +152,7 @@ class PredictionRecorder(Callback):
     In a fit an epoch costs a softmax a batch; the files are written at the end.
 
     Args:
-        folder: The run folder; None to keep the predictions in memory only.
+        folder: The run folder; None to keep the predictions in memory alone, those of a validation outside a fit too.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -187,6 +188,7 @@ class PredictionRecorder(Callback):
         """Begin, within a fit."""
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
             self._keep_best(trainer)
+        if self.folder is None or (trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking):
             self._begin(trainer, trainer.val_dataloaders)
 
     def on_validation_batch_end(
@@ -195,6 +197,11 @@ class PredictionRecorder(Callback):
     ) -> None:  # fmt: skip
         """Take the outcomes of a batch."""
         self._add(outputs, batch_idx)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the predictions of a validation outside a fit."""
+        if self.folder is None and trainer.state.fn == TrainerFn.VALIDATING:
+            self.predictions = self._finish(trainer, self._pass, "validation", trainer.ckpt_path)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions of the best epoch's validation."""
@@ -255,8 +262,12 @@ class PredictionRecorder(Callback):
             predictions = _describe(trainer, of_rank, rows[:, first], index, split, checkpoint, is_named=is_named)
             if self.folder is not None and len(predictions):
                 write_predictions(predictions_path(self.folder, split), predictions)
-                if has_thumbnails and is_named and hasattr(of_rank.source, "pixels"):
-                    _write_thumbnails(self.folder, predictions, of_rank.source)
+                if has_thumbnails and is_named:
+                    chosen = [*worst_mistakes(predictions, _NUM_WORST), *least_certain(predictions, _NUM_THUMBNAILS)]
+                    indices = list(dict.fromkeys(predictions.index[chosen].tolist()))[:_NUM_THUMBNAILS]
+                    for old in self.folder.glob(f"thumbnails/{split}-*.jpg"):
+                        old.unlink()
+                    write_thumbnails(self.folder, split, indices, of_rank.source)
         except Exception as error:  # noqa: BLE001  # names and images are of the user's data; a report is no reason to fail
             log.warning("predictions of the %s split cannot be recorded: %s: %s", split, type(error).__name__, error)
             return None
@@ -285,7 +296,7 @@ def _describe(
     source = found.source if is_named else None
     describe = getattr(data, "describe", None)
     epoch: int | None = found.epoch
-    if split == "test":
+    if trainer.state.fn != TrainerFn.FITTING:
         epoch = read_checkpoint(checkpoint, mmap=True).get("epoch") if checkpoint else None
     target, prediction = rows[:2].astype(np.int64) if found.num_classes else rows[:2]
     none = rows[0, :0]
@@ -305,19 +316,22 @@ def _describe(
     )
 
 
-def _write_thumbnails(folder: Path, predictions: Predictions, source: Any) -> None:
-    """Replace the thumbnails of a split, from a source as `lightkit.data`'s ``PixelSource``."""
-    chosen = [*worst_mistakes(predictions, _NUM_WORST), *least_certain(predictions, _NUM_THUMBNAILS)]
-    positions = list(dict.fromkeys(map(int, chosen)))[:_NUM_THUMBNAILS]
-    written = set()
-    for index in sorted(predictions.index[positions].tolist()):  # in stored order, in which tables are read on
-        path = thumbnail_path(folder, predictions.split, index)
+def write_thumbnails(folder: Path, split: Split, indices: Iterable[int], source: Any) -> None:
+    """Write thumbnails of samples that have none yet.
+
+    Args:
+        folder: The run folder.
+        split: Split of the samples.
+        indices: Of the samples.
+        source: As `lightkit.data`'s ``PixelSource``; one without ``pixels``, or whose samples are no images, has none.
+    """
+    for index in sorted(indices) if hasattr(source, "pixels") else ():  # in stored order, in which tables are read on
+        path = thumbnail_path(folder, split, index)
+        if path.exists():
+            continue
         try:
-            thumbnail = Image.fromarray(source.pixels(index).shrunk(_LONG_SIDE).movedim(0, -1).contiguous().numpy())
+            pixels = source.pixels(index).shrunk(_LONG_SIDE)
         except DataError:  # it could be read a moment ago, or is no image
             continue
         path.parent.mkdir(exist_ok=True)
-        thumbnail.save(path, "JPEG", quality=_JPEG_QUALITY)
-        written.add(path)
-    for old in set(folder.glob(f"thumbnails/{predictions.split}-*.jpg")) - written:
-        old.unlink()
+        Image.fromarray(pixels.movedim(0, -1).contiguous().numpy()).save(path, "JPEG", quality=_JPEG_QUALITY)

@@ -1,12 +1,14 @@
-"""What the screen shows while Lightning runs: bars on a terminal, plain lines in a pipe."""
+"""The screen of a run: bars on a terminal, plain lines in a pipe, and the closing block."""
 
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 from pytorch_lightning import LightningModule, Trainer
@@ -17,15 +19,16 @@ from rich.table import Column
 from rich.text import Text
 
 from lightkit.callbacks.recorder import Epoch, EpochCallback
+from lightkit.config import shown_path
 
 _MOST_METRICS = 6
 _BAR_WIDTH = 20
 _REFRESHES_PER_S = 4  # each takes some milliseconds of the training
 _READ_EVERY_S = 1.0  # metrics: the training waits for the device then
-_TELLING = ("train/loss", "val/loss", "val/accuracy")
+_ALWAYS_SHOWN = ("train/loss", "val/loss", "val/accuracy")
 
 
-def progress_for(mode: Literal["terminal", "plain", "quiet", "json"]) -> ProgressBar:
+def create_progress(mode: Literal["terminal", "plain", "quiet", "json"]) -> ProgressBar:
     """Make the progress for a kind of screen."""
     return {"terminal": RichProgress, "plain": PlainProgress}.get(mode, SilentProgress)()
 
@@ -73,8 +76,8 @@ class _EpochProgress(EpochCallback, SilentProgress):
         """Show what the model logs for its bar, and the losses; all of it where that is nothing."""
         if trainer.is_global_zero:
             names = sorted(name for name in epoch.metrics if not name.endswith("_step"))
-            telling = [name for name in names if name in self._chosen or name in _TELLING]
-            self.show_epoch(trainer, epoch, (telling or names)[:_MOST_METRICS])
+            chosen = [name for name in names if name in self._chosen or name in _ALWAYS_SHOWN]
+            self.show_epoch(trainer, epoch, (chosen or names)[:_MOST_METRICS])
 
 
 class PlainProgress(_EpochProgress):
@@ -263,3 +266,35 @@ def _count(trainer: Trainer, epoch: int) -> str:
 def _speed(epoch: Epoch) -> list[str]:
     speed = epoch.speed.get("samples_per_s")
     return [f"{epoch.seconds:.1f} s", *([] if speed is None else [f"{speed:.0f} samples/s"])]
+
+
+def format_closing_block(
+    *,
+    folder: Path | str,
+    best_checkpoint: Path | str | None = None,
+    monitor: str | None = None,
+    value: float | None = None,
+    epoch: int | None = None,
+    commands: Sequence[Sequence[str]] = (),
+    notices: Sequence[str] = (),
+) -> str:
+    """Format the lines that a run ends with: the best checkpoint, the folder, and the next commands.
+
+    Args:
+        folder: The run's folder.
+        best_checkpoint: The checkpoint, where there is one.
+        monitor: Metric by which it is best.
+        value: Its value.
+        epoch: Epoch that it is from, counted from 0 as in its file and in metrics.csv.
+        commands: The next commands, each as its arguments; they are quoted for the shell.
+        notices: Further lines, such as the records that a tracker has missed.
+    """
+    lines = []
+    if best_checkpoint is not None:
+        when = f" after epoch {epoch}" if epoch is not None else ""
+        why = f"  ({monitor} {value:.4g}{when})" if monitor is not None and value is not None else ""
+        lines.append(f"best  {shown_path(Path(best_checkpoint))}{why}")
+    lines.append(f"run   {shown_path(Path(folder))}")
+    lines += [f"note  {notice}" for notice in notices]
+    lines += [f"{'' if index else 'next':4}  {shlex.join(words)}" for index, words in enumerate(commands)]
+    return "\n".join(lines)

@@ -24,7 +24,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutOfTime
-from lightkit.runs.files import what_is_free
+from lightkit.runs.files import free_space
 
 _log = logging.getLogger(__name__)
 _SUMMARY_INTERVAL_S = 1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
@@ -94,7 +94,7 @@ class EpochMeter:
     def count(self, batch: Any) -> None:
         """Count the samples of a batch."""
         self.batches += 1
-        self._samples += batch_size_of(batch) or 0
+        self._samples += find_batch_size(batch) or 0
 
     def pause(self) -> None:
         """Stop the clock of training."""
@@ -234,13 +234,13 @@ def learning_rates(trainer: Trainer) -> dict[str, float]:
     return {f"lr/{index}": rate for index, rate in enumerate(rates)}
 
 
-def batch_size_of(batch: Any) -> int | None:
+def find_batch_size(batch: Any) -> int | None:
     """Return the first dimension of the first tensor in a batch, however it is nested; None if there is no tensor."""
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.ndim else 1
     parts: Iterable[Any] = batch.values() if isinstance(batch, Mapping) else batch
     if isinstance(batch, Mapping | list | tuple):
-        return next((size for part in parts if (size := batch_size_of(part)) is not None), None)
+        return next((size for part in parts if (size := find_batch_size(part)) is not None), None)
     return None
 
 
@@ -319,7 +319,7 @@ class RunRecorder(EpochCallback):
         if self._is_deleted():
             self._end_recorded.set()
             return
-        status, code, text = end_of(error)
+        status, code, text = describe_end(error)
         seconds = round(time.monotonic() - self._began_s, 3)
         try:
             self._summary_writer.end(status, code, text, seconds=seconds, stopped_by=self._stopped_by)
@@ -348,7 +348,7 @@ class RunRecorder(EpochCallback):
         self._meter.lap("checkpoint")
         if self._writes:
             relative = runs.relative(path, self.run.folder)
-            free = what_is_free(self.run.folder)
+            free = free_space(self.run.folder)
             self.events.write("checkpoint", path=relative, epoch=int(epoch), step=int(step), kind=kind, **free)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -451,7 +451,7 @@ class RunRecorder(EpochCallback):
         if not self._writes:
             return
         self._table.record(epoch.epoch, epoch.step, epoch.row)
-        free = what_is_free(self.run.folder)
+        free = free_space(self.run.folder)
         self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=epoch.seconds, **free)
         if self._summary_writer.is_due:
             self._write_summary(trainer)
@@ -502,7 +502,7 @@ def _call_loggers(trainer: Trainer, hook: str, *arguments: Any) -> None:
             method(*arguments)
 
 
-def end_of(error: BaseException | None) -> tuple[str, int, str | None]:
+def describe_end(error: BaseException | None) -> tuple[str, int, str | None]:
     """Return status, exit code and one line of text for what ended a process."""
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return "done", 0, None

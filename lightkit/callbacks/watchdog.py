@@ -1,8 +1,9 @@
-"""Tells the watchdog of this process that it goes on, and saves what a hang has not spoilt."""
+"""Report progress to the watchdog of this process, and save what a hang has not spoilt."""
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -13,6 +14,19 @@ from lightkit.errors import CheckpointError
 from lightkit.launch import Hung, Watchdog, heartbeat
 
 _log = logging.getLogger("lightkit")
+_PHASES = {
+    "on_fit_start": "start",  # a checkpoint is restored, and the first batch loaded
+    "on_sanity_check_start": "sanity_check",
+    "on_train_epoch_start": "train",
+    "on_train_epoch_end": "epoch_end",  # metrics are computed; checkpoints follow
+    "on_train_end": "end",  # loggers send what they hold back, and close
+    "on_test_start": "test",
+    "on_test_epoch_end": "test",
+    "on_predict_start": "predict",
+    "on_predict_epoch_end": "predict",
+}
+"""Hooks that begin a phase."""
+_BATCHES = {"on_train_batch_end": "train", "on_test_batch_end": "test", "on_predict_batch_end": "predict"}
 
 
 class StallWatch(Callback):
@@ -31,35 +45,19 @@ class StallWatch(Callback):
         self._gently = gently
         self._began_at_step = 0
         self._beat = heartbeat()
+        for hook, phase in _PHASES.items():
+            setattr(self, hook, partial(self._enter, phase))
+        for hook, phase in _BATCHES.items():
+            setattr(self, hook, partial(self._count_batch, phase))
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """No loading process has begun yet."""
         self._watchdog.prepare(gently=self._gently and trainer.world_size == 1)
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Data are there; what comes now is restoring a checkpoint, and the first batch."""
-        self._enter("start")
-
-    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Before the first batch of a fit."""
-        self._enter("sanity_check")
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Before the first batch that trains."""
         self._began_at_step = trainer.global_step
         self._enter("train")
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The loaders' processes begin."""
-        self._enter("train")
-
-    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """One more batch is done."""
-        self._beat.step("train")
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Metrics are computed; checkpoints follow."""
-        self._enter("epoch_end")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Before the first batch of a validation."""
@@ -67,7 +65,7 @@ class StallWatch(Callback):
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """One more batch is done."""
-        self._beat.step("sanity_check" if trainer.sanity_checking else "validate")
+        self._count_batch("sanity_check" if trainer.sanity_checking else "validate")
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Metrics are computed."""
@@ -77,37 +75,9 @@ class StallWatch(Callback):
         """Training goes on, if it is one."""
         self._enter("train" if trainer.state.fn == TrainerFn.FITTING else "validate")
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Before the first batch of a test."""
-        self._enter("test")
-
-    def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """One more batch is done."""
-        self._beat.step("test")
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Metrics are computed."""
-        self._enter("test")
-
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Before the first batch of a prediction."""
-        self._enter("predict")
-
-    def on_predict_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """One more batch is done."""
-        self._beat.step("predict")
-
-    def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What has not been written is written now."""
-        self._enter("predict")
-
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """A checkpoint is written next, however large."""
         self._beat.enter("checkpoint")
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Loggers close, and send what they hold back."""
-        self._enter("end")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """The loops are done."""
@@ -117,21 +87,21 @@ class StallWatch(Callback):
         """Save what is whole where this process hangs; the watchdog then waits for its end. Else the loops are done."""
         if not isinstance(exception, Hung):
             self._watchdog.stop()
-        elif self._is_between_batches(trainer):
-            _save(trainer)
-
-    def _enter(self, phase: str) -> None:
-        self._beat.enter(phase)
-        self._watchdog.start()
-
-    def _is_between_batches(self, trainer: Trainer) -> bool:
-        """Tell whether all that training has changed so far belongs to batches that are done, and can be resumed."""
-        if not trainer.training or trainer.global_step <= self._began_at_step:
-            return False
+            return
+        # all that training has changed so far must belong to batches that are done, and can be resumed
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
         done = batches.completed
         is_between = batches.ready == done > 0 and done % trainer.accumulate_grad_batches == 0
-        return is_between and can_save_within_epoch(trainer, done - 1)
+        has_trained = trainer.training and trainer.global_step > self._began_at_step
+        if has_trained and is_between and can_save_within_epoch(trainer, done - 1):
+            _save(trainer)
+
+    def _enter(self, phase: str, *_args: Any, **_kwargs: Any) -> None:
+        self._beat.enter(phase)
+        self._watchdog.start()
+
+    def _count_batch(self, phase: str, *_args: Any, **_kwargs: Any) -> None:
+        self._beat.step(phase)
 
 
 def _save(trainer: Trainer) -> None:

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
+from lightkit.callbacks.prediction_recorder import write_thumbnails
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.model_builder import build_model, translate_model_errors
@@ -23,7 +24,7 @@ from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import dump_yaml, read_file, read_scalar
 from lightkit.config.interpolation import escape
 from lightkit.config.tree import plain
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.registry.evaluation import (
     BaselineModel,
     EvaluationData,
@@ -34,7 +35,9 @@ from lightkit.registry.evaluation import (
 )
 from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, read_gate, split_of
 from lightkit.registry.promotion import read_moves, recent_champions
+from lightkit.registry.significance import choose_deciding_samples
 from lightkit.registry.store import Registry, address_of_run, find_version, list_versions, open_registry
+from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.runs.retrain_state import IS_TESTED
 from lightkit.version import __version__
 
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate_gate"]
 
+_MAX_MOVES = 20  # of the history in gate.json
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
 
 
@@ -84,7 +88,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
             logging.getLogger("lightkit").warning("no notification of the gate is sent: %s", error)
             notifiers = []
         for notifier in notifiers:
-            notifier.gate_decided(record)
+            notifier.send_gate_decision(record)
         for notifier in notifiers:
             notifier.begin_close()
         for notifier in notifiers:
@@ -137,9 +141,10 @@ class _Evaluation:
                     "gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null."
                 )
             data = evaluation_data(own_data, split_of(metric))
-            tested = self._find_test_scores(metric)
-            if tested is not None and data.measure():
-                candidate = ModelScores(f"run {run_name}", tested)
+            tested, predictions = self._find_test_scores(metric), self._read_test_predictions(sha256)
+            is_enough = predictions is not None or self.settings.confidence is None
+            if tested is not None and is_enough and data.measure():
+                candidate = ModelScores(f"run {run_name}", tested, predictions=predictions)
                 print_line(f"scores {candidate.name}: those of its test", self.context.mode)
             else:
                 candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
@@ -157,6 +162,7 @@ class _Evaluation:
                         f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it"
                     )
             drift = self._find_drift(registry, name, data, folder)
+            about["history"] = self._read_history(registry, name)
         describe = getattr(data.data, "describe", None)
         described = describe() if callable(describe) else None
         about["data"] = {
@@ -166,11 +172,23 @@ class _Evaluation:
             if isinstance(described, Mapping)
             else None,
         }
-        num_samples = data.num_samples
-        return (
-            decide(self.settings, candidate, baseline_scores, drift=drift, num_samples=num_samples, run=run_name)
-            | about
+        decision = decide(
+            self.settings, candidate, baseline_scores, drift=drift, num_samples=data.num_samples, run=run_name
         )
+        tested_by = decision["significance"] or {}
+        if self.settings.confidence is not None and tested_by.get("test") is None and baseline_scores is not None:
+            self.notices.append(f"gate.confidence has no effect: {tested_by['reason']}")
+        elif self.settings.confidence is not None and tested_by:
+            self.notices.append(
+                f"{metric} {tested_by['difference']:+.4g} against {decision['baseline']} is "
+                f"{'beyond' if tested_by['counts'] else 'within'} the noise of {tested_by['num_samples']} samples "
+                f"({tested_by['test']}, p = {tested_by['p_value']:.2g})"
+            )
+        theirs = None if baseline_scores is None else baseline_scores.predictions
+        about["samples"] = choose_deciding_samples(candidate.predictions, theirs, list(self.settings.slices or ()))
+        split: Split = "validation" if data.split == "val" else "test"
+        write_thumbnails(self.run.folder, split, {sample["index"] for sample in about["samples"]}, data.sample_source)
+        return decision | about
 
     def _find_test_scores(self, metric: str) -> Mapping[str, float] | None:
         """Find the scores of this checkpoint by the retrain's test, if that ran on one device in full precision."""
@@ -188,6 +206,15 @@ class _Evaluation:
         ):
             return None
         return scores
+
+    def _read_test_predictions(self, sha256: str) -> Predictions | None:
+        """Read what the retrain's test predicted with this checkpoint; None where it recorded none."""
+        try:
+            found = read_predictions(predictions_path(self.run.folder, "test"))
+        except DataError:
+            return None
+        # without a fingerprint, the order of the samples may be another one
+        return found if found.sha256 == sha256 and found.fingerprint is not None else None
 
     def _open_registry(self, stack: ExitStack) -> Registry | None:
         """Open the registry; None where the settings need none, or nothing was registered yet."""
@@ -214,13 +241,29 @@ class _Evaluation:
             registry, version, folder / "baseline", alias=None if reference.isdecimal() else reference
         )
 
+    def _read_history(self, registry: Registry | None, name: str) -> list[dict[str, Any]] | None:
+        """Read the last moves of the alias that is compared with, oldest first; None without a registry."""
+        if registry is None or not list_versions(registry, name):
+            return None
+        with registry.attempt(f"read the promotions of {name!r}"):
+            moves = read_moves(registry, name)
+        alias = self._alias
+        return [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
+
+    @property
+    def _alias(self) -> str:
+        """Alias that is compared with; `champion` where that is a version, a run or nothing."""
+        baseline = self.settings.baseline
+        is_alias = baseline is not None and not baseline.isdecimal() and "/" not in baseline and baseline != "latest"
+        return str(baseline) if is_alias else "champion"
+
     def _find_drift(
         self, registry: Registry | None, name: str, data: EvaluationData, folder: Path
     ) -> dict[str, Any] | None:
         """Find the best of the recently promoted models: by the log, or scored again where the data has changed."""
         if self.settings.drift is None:
             return None
-        window, baseline, metric = int(self.settings.drift["window"]), self.settings.baseline, str(self.settings.metric)
+        window, metric = int(self.settings.drift["window"]), str(self.settings.metric)
         versions = (
             {} if registry is None else {str(version.version): version for version in list_versions(registry, name)}
         )
@@ -228,10 +271,9 @@ class _Evaluation:
             return {"window": window, "best": None, "version": None, "unknown": []}
         with registry.attempt(f"read the promotions of {name!r}"):
             moves = read_moves(registry, name)
-        is_alias = baseline is not None and not baseline.isdecimal() and "/" not in baseline and baseline != "latest"
         scores: dict[str, float] = {}
         unknown: list[str] = []
-        for move in recent_champions(moves, str(baseline) if is_alias else "champion", window):
+        for move in recent_champions(moves, self._alias, window):
             value: float | None
             if move.data == data.fingerprint and move.metric == metric and "challenger" in move.scores:
                 value = move.scores["challenger"]

@@ -364,7 +364,7 @@ def print_table(artefacts: Sequence[Artefact], file: TextIO, *, width: int | Non
         console.print(Text(note), soft_wrap=True)
 
 
-def _list_notes(artefacts: list[Artefact]) -> Iterator[str]:
+def _list_notes(artefacts: Sequence[Artefact]) -> Iterator[str]:
     for artefact in artefacts[:1]:
         proof = artefact.proof
         yield (

@@ -15,7 +15,7 @@ from lightkit.config import Problems, Resolved, mistake, read_scalar, split_argu
 from lightkit.errors import PIPE_CLOSED, ConfigError, DataChanged, Interrupted, LightkitError, told_interruption
 from lightkit.launch import INHERITED, LAUNCH, this_rank
 from lightkit.runs import Run
-from lightkit.runs.webhook import CLOSE_TIMEOUT_S, HELD, DeadMansSwitch, sign_of
+from lightkit.runs.webhook import CLOSE_TIMEOUT_S, HELD, DeadMansSwitch, heartbeat_sign
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifiers import Notifier
@@ -66,7 +66,7 @@ class CommandNotifier:
             self._send_end(_ChildFailed(self.words, code) if code else None, code)
         return code
 
-    def tell_now(self, error: BaseException, *, within_s: float) -> None:
+    def send_now(self, error: BaseException, *, within_s: float) -> None:
         """Send the end of a process that is about to be ended by force.
 
         Args:
@@ -105,7 +105,7 @@ class CommandNotifier:
         self.notifiers.clear()
         for notifier in notifiers:
             notifier.mask = resolved.masked
-            notifier.command_tells_end = bool(self._command)
+            notifier.command_sends_end = bool(self._command)
         if self._is_first_rank and not _is_trial(resolved):
             self.notifiers += notifiers
 
@@ -129,7 +129,7 @@ class CommandNotifier:
         self.is_told = True
         if error is None or rank is None or not rank.supervised:
             for notifier in self.notifiers:
-                notifier.tell_end(error)
+                notifier.send_end(error)
         if rank is not None:  # its launcher may end this process as soon as the stage is over
             self._close(self.notifiers, error)
 
@@ -152,7 +152,7 @@ class CommandNotifier:
             The notifiers that were built for it.
         """
         is_interruption = isinstance(error, (BrokenPipeError, Interrupted, KeyboardInterrupt))  # no time to load torch
-        if sys.stderr.isatty() or is_interruption or sign_of(code) != "fail":
+        if sys.stderr.isatty() or is_interruption or heartbeat_sign(code) != "fail":
             return []
         resolved = self._resolved
         if resolved is None and self._command in WITH_MODEL and not {"-h", "--help", "--print_config"} & {*self._words}:
@@ -166,7 +166,7 @@ class CommandNotifier:
                 self._open_heartbeat(resolved)
             notifiers = [notifier for _, notifier in build_notifiers(resolved)]
         for notifier in notifiers:
-            notifier.tell_end(error, job=find_job_name(resolved, self._command, self._words), stage=self._command)
+            notifier.send_end(error, job=find_job_name(resolved, self._command, self._words), stage=self._command)
         return notifiers
 
     def _open_heartbeat(self, resolved: Resolved) -> None:

@@ -280,7 +280,7 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
     except MisconfigurationException as error:
         raise locate_lightning_error(error, resolved) from error
     except pickle.UnpicklingError as error:  # of a strategy or a plugin that reads files by itself
-        names = runs.classes_named(str(error))
+        names = runs.find_class_names(str(error))
         first = (str(error) or type(error).__name__).splitlines()[0]
         says = runs.refusal("the checkpoint", names) if names else f"the checkpoint cannot be read: {first}"
         raise ConfigError(says) from error

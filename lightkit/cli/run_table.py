@@ -11,7 +11,7 @@ from lightkit.cli.command_line import CommandLine
 from lightkit.cli.console import format_table
 from lightkit.config import near
 from lightkit.errors import visible
-from lightkit.runs.fingerprints import shown_size
+from lightkit.runs.files import in_bytes
 from lightkit.runs.index import IndexedRun, list_metrics
 
 __all__ = ["check_names", "format_run", "format_runs", "get_root_and_job", "list_known_metrics"]
@@ -96,7 +96,7 @@ def _cells(entry: IndexedRun, now: float) -> list[str]:
         entry.run.id,
         entry.status,
         "" if entry.metric is None or entry.value is None else f"{entry.metric} {entry.value:.4g}",
-        shown_size(entry.size_bytes),
+        in_bytes(entry.size_bytes),
         f"{int(age_s / length)} {unit}",
         ", ".join(marks),
     ]

@@ -29,20 +29,20 @@ from lightkit.callbacks import (
     Computation,
     DiskSpaceMonitor,
     FiniteLoss,
-    PredictionRecorder,
     PredictionTable,
     ResumeState,
     StallWatch,
     StopOnSignal,
     VerifiedCheckpointIO,
     VerifiedXLACheckpointIO,
-    last_block,
-    progress_for,
+    create_progress,
+    format_closing_block,
 )
 from lightkit.callbacks.checkpoint_io import CheckpointReader, check_content, read_checkpoint
 from lightkit.callbacks.deadline import StopAtDeadline
-from lightkit.callbacks.nonfinite import nan_weights
+from lightkit.callbacks.nonfinite import find_nan_weights
 from lightkit.callbacks.notifiers import Notifier
+from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.cli.class_tables import print_class_tables
 from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.context import RunContext
@@ -178,7 +178,7 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
     ]
     has_bar = any(isinstance(callback, ProgressBar) for callback in own)
     if trainer.get("enable_progress_bar") is not False and not has_bar:
-        last.append(progress_for(context.mode))
+        last.append(create_progress(context.mode))
     if context.command == "predict":
         last.append(build_prediction_callback(context) if context.inputs else PredictionTable(run.folder))
     return [
@@ -255,7 +255,7 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
     if checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
         content = read_checkpoint(checkpoint, mmap=True)  # here, before data are prepared
         check_content(content, checkpoint, goes_on=context.command == "fit")
-        if context.command == "fit" and (names := nan_weights(content["state_dict"])):
+        if context.command == "fit" and (names := find_nan_weights(content["state_dict"])):
             what = f"weights of {checkpoint} are NaN ({', '.join(names[:3])}{', ...' * (len(names) > 3)})"
             if context.resumes_automatically:
                 raise DataChanged(f"begins a new run: {what}, and no training can go on from them")
@@ -386,7 +386,7 @@ class _StallReport:
             error = Stalled(self._format(stall, runs.newest_written))
             message = f"error: {error}"
             self._context.recorder.close(error)
-            self._context.notifier.tell_now(error, within_s=_NEWS_S)
+            self._context.notifier.send_now(error, within_s=_NEWS_S)
         end_by_force()
 
     def _format(self, stall: Stall, find_checkpoint: Callable[[Path], Path | None] | None) -> str:
@@ -470,7 +470,7 @@ def print_run_end(trainer: Trainer, run: runs.Run, context: RunContext) -> None:
     in_retrain = RUN_FILE in os.environ  # which has a closing block of its own
     if context.command == "fit":
         best = (runs.read_json(run.summary_path) or {}).get("best") or {}
-        block = last_block(
+        block = format_closing_block(
             folder=run.folder,
             best_checkpoint=locate_checkpoint(run, "best"),
             monitor=best.get("monitor"),

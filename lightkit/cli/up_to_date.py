@@ -152,7 +152,7 @@ def _reason(context: RunContext, run: runs.Run, before: runs.Inputs | None, now:
     if before.data is None:
         return f"{where} has not recorded its data, for there is much of it and nobody had asked; this run does"
     if changes := runs.changes_between(before, now):
-        return f"changed since {where}: {runs.joined(changes)}"
+        return f"changed since {where}: {runs.join_changes(changes)}"
     hidden = describe_unseen_data(context, now)
     return None if hidden is None else f"--if-changed {hidden}"
 
@@ -164,7 +164,7 @@ def _tell_unchanged(context: RunContext, run: runs.Run, now: runs.Inputs) -> Non
         line = runs.event_line("unchanged", run=f"{run.name}/{run.id}", folder=str(run.folder), data=described)
         sys.stdout.write(line)
         sys.stdout.flush()
-    print_line(f"nothing has changed since {where} ({now.described})", context.mode)
+    print_line(f"nothing has changed since {where} ({now.description})", context.mode)
 
 
 def _scalar(value: Any) -> Any:

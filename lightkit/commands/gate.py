@@ -42,6 +42,7 @@ gate:
   metric: test/accuracy              # its first part names the split: test or val
   min: 0.8
   max_drop: 0.01                     # below the baseline
+  confidence: 0.95                   # a drop within the noise of the samples is none
   baseline: champion
   slices: {{roses: 0.7}}               # the metric on the samples of a class
   drift: {{window: 5, max_drop: 0.03}} # below the best of the last 5 promoted models

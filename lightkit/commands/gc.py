@@ -21,7 +21,7 @@ from lightkit.loggers.mlflow_address import Address, mask_password
 from lightkit.registry.promotion import needed_runs
 from lightkit.registry.store import address_of_root, open_registry, tracked_run
 from lightkit.runs.deadline import parse_duration
-from lightkit.runs.fingerprints import shown_size
+from lightkit.runs.files import in_bytes
 from lightkit.runs.index import PROMOTED, IndexedRun, index_runs
 from lightkit.runs.retention import RetentionRules, delete_hidden_runs, hide_runs, plan_deletions
 
@@ -93,10 +93,10 @@ def collect(words: list[str]) -> int:
             print(f"{'would delete' if is_dry else 'deleted'}  {format_run(each, now=now)}")
         left = _count_runs(len(plan.kept) + len(plan.deleted) - len(deleted))
         if deleted:
-            freed = f"{_count_runs(len(deleted))}, {shown_size(freed_bytes)}"
-            print(f"{'would free' if is_dry else 'freed'}  {freed}; {left} left, {shown_size(left_bytes)}")
+            freed = f"{_count_runs(len(deleted))}, {in_bytes(freed_bytes)}"
+            print(f"{'would free' if is_dry else 'freed'}  {freed}; {left} left, {in_bytes(left_bytes)}")
         else:
-            print(f"nothing to delete: {left}, {shown_size(left_bytes)}")
+            print(f"nothing to delete: {left}, {in_bytes(left_bytes)}")
     return 0
 
 

@@ -107,11 +107,11 @@ def _list_tests(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[
     for name, notifier in build_notifiers(resolved):
         from lightkit.callbacks.notifiers import Message  # here: it loads torch
 
-        for sent in notifier.kinds_sent(kinds):
+        for sent in notifier.list_kinds(kinds):
             message = Message(sent, job=job, stage="gate" if sent == "gate" else "fit", **_MESSAGES[sent])
-            yield name, sent, partial(notifier.tell_now, message)
+            yield name, sent, partial(notifier.send_now, message)
     if (heartbeat := create_heartbeat(resolved)) is not None:
         for kind, sign in _SIGNS.items():
             if kind in kinds:
-                post = heartbeat.post_of(sign, "lightkit notify-test: nothing has happened")
+                post = heartbeat.compose_ping(sign, "lightkit notify-test: nothing has happened")
                 yield "run.heartbeat_url", kind, partial(post.send, timeout_s=_TIMEOUT_S)

@@ -1,13 +1,12 @@
 """Images that are decoded once and mapped into memory by all processes of a machine.
 
 One file for training and validation holds an index (`numpy.save`) and then the pixels of each image. It is named by the
-content of the photos, the size and the versions of the decoders, written aside and renamed when it is whole. Every
-process that maps it holds a shared `flock`, so that a clean-up never removes a file in use.
+content of the photos, the size and the versions of the decoders, written aside and renamed when it is whole. Files on
+disk go by age and size; one in memory goes with the process that made it. Other processes keep what they have mapped.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -28,6 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 import PIL
+import psutil
 from filelock import FileLock, Timeout
 from PIL import features
 from pytorch_lightning import Trainer
@@ -45,13 +45,14 @@ log = logging.getLogger("lightkit.data")
 
 Cache = Literal["auto", "none", "memory", "disk"]
 _INDEX = np.dtype([("offset", "<u8"), ("height", "<u4"), ("width", "<u4"), ("crc", "<u4")])
-"""Of one image: first byte, size in pixels (0: not in the file), CRC-32 of size and pixels."""
+"""Of one image: first byte, size in pixels (0: it could not be decoded), and CRC-32 of the pixels."""
 _DECODING = 2  # raise it with every change that gives other pixels, or another file, for the same photos
 _LONGEST = 8  # times as long as wide: a line of pixels, resized, would take the room of thousands of images
 _SHARE_OF_MEMORY, _SHARE_OF_DISK = 0.25, 0.5
 _KEPT_FREE_BYTES = 16 << 20
 _MAX_THREADS = 16
 _SUFFIX = ".pixels"
+_RECENT_S, _UNUSED_S = 7 * 24 * 3600.0, 60 * 24 * 3600.0  # a training of a week may still need a file
 
 
 def open_sources(
@@ -104,7 +105,7 @@ def open_sources(
         images = _open_or_decode(photos, shorter, cache, limit_bytes, announce) if photos else None
     for split in kept[:1] if images is None else kept:
         sources[split] = ResizedPhotos(splits[split], shorter, images, photos)
-    place = "nowhere" if images is None else "memory" if images.is_temporary else "disk"
+    place = "nowhere" if images is None else "memory" if images.in_memory else "disk"
     return sources, {"kept": place, "size": shorter}
 
 
@@ -168,30 +169,28 @@ class ResizedPhotos(PhotoPixels):
 
 
 class DecodedImages:
-    """A file of decoded images, mapped and held with a shared lock until this object goes.
+    """A file of decoded images that is mapped into memory.
 
     Args:
         path: The file.
-        is_temporary: Remove it after its last user.
+        in_memory: Whether it is in the machine's memory.
 
     Raises:
         FileNotFoundError: If there is none.
-        ValueError: If its index is damaged.
+        ValueError: If it is not such a file, or was cut short.
     """
 
-    def __init__(self, path: Path, *, is_temporary: bool) -> None:
-        self.path, self.is_temporary = path, is_temporary
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, _release, path, descriptor, is_temporary, os.getpid())
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        with open(descriptor, "rb", closefd=False) as file:
+    def __init__(self, path: Path, *, in_memory: bool) -> None:
+        self.path, self.in_memory = path, in_memory
+        with path.open("rb") as file:
             self._index = np.load(file, allow_pickle=False)
             # Copy on write: torch warns of memory that cannot be written.
             self._pixels = np.memmap(file, np.uint8, mode="c", offset=file.tell())
-        if self._index.dtype != _INDEX:
-            raise ValueError("not a file of decoded images")
+        last = self._index[-1]
+        if self._index.dtype != _INDEX or len(self._pixels) < last["offset"] + last["height"] * last["width"] * 3:
+            raise ValueError("not a whole file of decoded images")
         with suppress(OSError):  # another user's; the time of the last use decides which file is removed first
-            os.utime(descriptor)
+            os.utime(path)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -202,86 +201,73 @@ class DecodedImages:
         size = height * width * 3
         return self._pixels[offset : offset + size].reshape(height, width, 3) if size else None
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the file."""
-        return self.path.stat().st_size
+    def verify(self) -> None:
+        """Compare each image with its CRC-32; about 0.7 s a GB of one core.
 
-    def count_damaged(self) -> int:
-        """Count the images whose CRC-32 is wrong; about 0.7 s a GB of one core."""
+        Raises:
+            ValueError: If one differs.
+        """
 
-        def is_damaged(slot: int) -> bool:
-            try:
-                image = self[slot]
-            except ValueError:  # cut short
-                return True
-            return image is not None and _crc(image) != self._index[slot]["crc"]
+        def is_whole(slot: int) -> bool:
+            image = self[slot]
+            return image is None or zlib.crc32(image, len(image)) == self._index[slot]["crc"]
 
         with ThreadPoolExecutor(_num_threads()) as pool:
-            return sum(pool.map(is_damaged, range(len(self))))
+            if not all(pool.map(is_whole, range(len(self)))):
+                raise ValueError("images are damaged")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self.is_temporary)
-
-
-def _reopen(path: Path, is_temporary: bool) -> DecodedImages:
-    return DecodedImages(path, is_temporary=is_temporary)
-
-
-def _release(path: Path, descriptor: int, is_temporary: bool, process: int) -> None:
-    """Close the file, and remove a temporary one that no other process holds."""
-    if os.getpid() != process:  # a fork shares the lock of its parent
-        return
-    if is_temporary:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(path.stat(), os.fstat(descriptor)):  # else a damaged one, made again by another process
-                path.unlink()
-    os.close(descriptor)
-
-
-def _crc(image: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
-    return zlib.crc32(np.ascontiguousarray(image).data, zlib.crc32(repr(image.shape[:2]).encode()))
+        return _map, (self.path, self.in_memory)
 
 
 def _num_threads() -> int:
     return max(1, min(_MAX_THREADS, num_cores() or 1))
 
 
-# -- the file: found, or made by one process of a machine
+def _map(path: Path, in_memory: bool) -> DecodedImages:
+    return DecodedImages(path, in_memory=in_memory)
 
 
 def _open_or_decode(
     photos: Sequence[Photo], shorter: int, cache: Cache, limit_bytes: float | None, announce: Any
 ) -> DecodedImages | None:
-    """Open the file of these photos where a place has it, else decode them; None where no place has room."""
-    name = f"{_key(photos, shorter)[:40]}{_SUFFIX}"
+    """Open the file of these photos where a folder has it, else decode them; None where no folder has room."""
+    key = _key(photos, shorter)[:40]
     sizes = np.array([compute_resized_size(photo.height, photo.width, shorter) for photo in photos], np.uint64)
     num_bytes = int(sizes.prod(axis=1).sum()) * 3 + (len(photos) + 8) * _INDEX.itemsize
-    places = sorted(_places(cache), key=lambda place: not (place[0] / name).exists())
-    for folder, is_temporary in dict.fromkeys([*places, *_places("memory")]):
-        # on disk only what a process that was killed had not completed
-        for orphan in [*folder.glob(f"*{_SUFFIX}*" if is_temporary else f"*{_SUFFIX}.[0-9]*")]:
-            if orphan.name != name:
-                _remove_unused(orphan)
+    for folder, in_memory in _places("memory"):
+        for file in folder.glob(f"*{_SUFFIX}") if in_memory else ():
+            process = file.name.split(".")[1]
+            if not (process.isdigit() and psutil.pid_exists(int(process))):  # killed
+                file.unlink(missing_ok=True)
     reasons = []
-    for folder, is_temporary in places:
-        where = "in memory" if is_temporary else f"on disk in {folder}"
+    for folder, in_memory in sorted(_places(cache), key=lambda place: not [*place[0].glob(f"{key}*{_SUFFIX}")]):
+        where = "in memory" if in_memory else f"on disk in {folder}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder / f"{name}.lock")
+            lock = FileLock(folder / f"{key}.lock")
             try:
                 guard = lock.acquire(timeout=0)
             except Timeout:
                 announce("data: another process decodes the photos")
                 guard = lock.acquire()
             with guard:
-                began_s, found = time.monotonic(), _open(folder / name, is_temporary=is_temporary)
+                began_s, found = time.monotonic(), None
+                for file in folder.glob(f"{key}*{_SUFFIX}"):
+                    try:
+                        (found := DecodedImages(file, in_memory=in_memory)).verify()
+                    except (OSError, EOFError, ValueError, IndexError, TypeError) as error:  # noqa: PERF203 (of a few)
+                        log.warning("data: %s is made again: %s", file, error)
+                        found = file.unlink(missing_ok=True)
                 is_new = found is None
-                room = num_bytes if found else make_room(folder, num_bytes, limit_bytes, is_temporary=is_temporary)
+                room = num_bytes if found else make_room(folder, num_bytes, limit_bytes, in_memory=in_memory)
                 if found is None and room >= num_bytes:
-                    found = _decode(photos, shorter, sizes, folder / name, is_temporary=is_temporary)
-                if is_temporary:
+                    file = folder / (f"{key}.{os.getpid()}{_SUFFIX}" if in_memory else f"{key}{_SUFFIX}")
+                    _decode(photos, shorter, sizes, file)
+                    found = DecodedImages(file, in_memory=in_memory)
+                    if in_memory:
+                        weakref.finalize(found, _remove_own, file, os.getpid())
+                if in_memory:
                     Path(lock.lock_file).unlink(missing_ok=True)
             if found is None:
                 reasons.append(
@@ -291,7 +277,7 @@ def _open_or_decode(
         except OSError as error:
             reasons.append(f"{folder} cannot be used ({error.strerror or error})")
             continue
-        size = f"shorter side {shorter} px, {found.num_bytes / 1e6:.1f} MB {where}"
+        size = f"shorter side {shorter} px, {found.path.stat().st_size / 1e6:.1f} MB {where}"
         if is_new:
             log.info("data: %d photos decoded once, %s (%.1f s)", len(photos), size, time.monotonic() - began_s)
         else:
@@ -307,6 +293,11 @@ def _open_or_decode(
             reason,
         )
     return None
+
+
+def _remove_own(file: Path, process: int) -> None:
+    if os.getpid() == process:  # not in a worker that was forked
+        file.unlink(missing_ok=True)
 
 
 def _key(photos: Iterable[Photo], shorter: int) -> str:
@@ -345,62 +336,35 @@ def _is_own(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o022 and found.st_uid == os.getuid()
 
 
-def _open(path: Path, *, is_temporary: bool) -> DecodedImages | None:
-    """Open a file and compare every byte of it; None where there is none, or a damaged one, which is removed."""
-    try:
-        found = DecodedImages(path, is_temporary=is_temporary)
-        reason = f"{num} of {len(found)} images are damaged" if (num := found.count_damaged()) else ""
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        reason = str(error)
-    if not reason:
-        return found
-    log.warning("data: %s is made again: %s", path, reason)
-    path.unlink(missing_ok=True)
-    return None
-
-
 def make_room(
-    folder: Path, num_bytes: int, limit_bytes: float | None = None, *, is_temporary: bool = False, suffix: str = _SUFFIX
+    folder: Path, num_bytes: int, limit_bytes: float | None = None, *, in_memory: bool = False, suffix: str = _SUFFIX
 ) -> int:
-    """Return the bytes that a new file may take, after the files that were unused longest are removed from the disk."""
+    """Return the bytes that a new file may take.
+
+    On disk, files that were unused for 60 days are removed before, and those unused longest as far as is needed; not
+    those of the last seven days, which a training may still read.
+    """
     files: list[tuple[float, int, Path]] = []
-    for file in folder.glob(f"*{suffix}"):
-        with suppress(FileNotFoundError):  # its last user has just removed it
-            files.append(((found := file.stat()).st_mtime, found.st_size, file))
+    for file in folder.glob(f"*{suffix}*"):
+        with suppress(FileNotFoundError):  # another process has just removed it
+            files.append((time.time() - (found := file.stat()).st_mtime, found.st_size, file))
     taken = sum(size for _, size, _ in files)
     free = max(0, shutil.disk_usage(folder).free - _KEPT_FREE_BYTES)
-    if is_temporary:
+    if in_memory:
         available = available_memory_bytes()
         most = available * _SHARE_OF_MEMORY if limit_bytes is None else limit_bytes - taken
         return max(0, int(min(most, available, free)))
     most = (free + taken) * _SHARE_OF_DISK if limit_bytes is None else limit_bytes
-    if num_bytes > min(most, free + taken):
-        return int(min(most, free + taken))
-    for _, size, oldest in sorted(files):
-        if taken + num_bytes <= most and num_bytes <= free:
-            break
-        if _remove_unused(oldest):
+    for unused_s, size, file in sorted(files, reverse=True):
+        is_needed = num_bytes <= min(most, free + taken) and (taken + num_bytes > most or num_bytes > free)
+        if unused_s > _UNUSED_S or (is_needed and unused_s > _RECENT_S):
+            file.unlink(missing_ok=True)
             taken, free = taken - size, free + size
     return max(0, int(min(most - taken, free)))
 
 
-def _remove_unused(path: Path) -> bool:
-    """Remove a file that no process holds; tell whether it is removed."""
-    try:
-        with path.open("r+b") as file:  # NFS locks exclusively only what is open for writing
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-    except OSError:
-        return False
-    return True
-
-
-def _decode(
-    photos: Sequence[Photo], shorter: int, sizes: np.ndarray[Any, Any], path: Path, *, is_temporary: bool
-) -> DecodedImages:
-    """Decode all photos in threads, write their file and open it; it is locked all the time.
+def _decode(photos: Sequence[Photo], shorter: int, sizes: np.ndarray[Any, Any], path: Path) -> None:
+    """Decode all photos in threads and write their file.
 
     A photo that has changed or vanished since the scan is left out of it.
 
@@ -410,13 +374,12 @@ def _decode(
     index = np.zeros(len(photos), dtype=_INDEX)
     index["height"], index["width"] = sizes.T
     index["offset"][1:] = np.cumsum(sizes.prod(axis=1) * 3)[:-1]
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    aside = path.with_name(f"{path.name}.part")  # only the process that holds the lock writes it
     try:
-        with aside.open("w+b") as file:  # posix_fallocate reads where the file system has no such call, as NFS
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with aside.open("w+b") as file, pillow_warnings(), ThreadPoolExecutor(_num_threads()) as pool:
             np.save(file, index)
-            start, last = file.tell(), index[-1]
-            num_bytes = start + int(last["offset"]) + int(last["height"]) * int(last["width"]) * 3
+            start = file.tell()
+            num_bytes = start + int(sizes.prod(axis=1).sum()) * 3
             if sys.platform == "linux":  # a full disk is an error now, and not after an hour
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
             else:
@@ -424,21 +387,19 @@ def _decode(
 
             def decode(slot: int) -> None:
                 row, photo = index[slot], photos[slot]  # a view: the row of the index is completed here
-                image = _decode_one(photo, shorter, (int(row["height"]), int(row["width"])))
-                if image is None:
+                image = _decode_one(photo, shorter)
+                if image is None or image.shape[:2] != (row["height"], row["width"]):
                     row["height"] = row["width"] = 0
                     return
-                row["crc"] = _crc(image)
+                row["crc"] = zlib.crc32(image, len(image))
                 rest, offset = image.data.cast("B"), start + int(row["offset"])
                 while rest:
                     num = os.pwrite(file.fileno(), rest, offset)
                     rest, offset = rest[num:], offset + num
 
-            pool = ThreadPoolExecutor(_num_threads())
             try:
-                with pillow_warnings():
-                    for _ in show_progress(pool.map(decode, range(len(photos))), len(photos), "photos decoded"):
-                        pass
+                for _ in show_progress(pool.map(decode, range(len(photos))), len(photos), "photos decoded"):
+                    pass
             finally:
                 pool.shutdown(cancel_futures=True)
             file.seek(0)
@@ -446,20 +407,15 @@ def _decode(
             file.flush()
             os.fsync(file.fileno())
             aside.rename(path)
-            fcntl.flock(file, fcntl.LOCK_SH)
-            return DecodedImages(path, is_temporary=is_temporary)
     finally:
         aside.unlink(missing_ok=True)
 
 
-def _decode_one(photo: Photo, shorter: int, size: tuple[int, int]) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+def _decode_one(photo: Photo, shorter: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
     image, _ = try_read_rgb(str(photo.path))
-    if image is None or (image.height, image.width) != (photo.height, photo.width):
-        return None
     try:
-        if content_digest(photo.path) != photo.digest:
+        if image is None or content_digest(photo.path) != photo.digest:
             return None
     except OSError:
         return None
-    small = np.array(resize_shorter_side(image, shorter))
-    return small if small.shape[:2] == size else None
+    return np.array(resize_shorter_side(image, shorter))

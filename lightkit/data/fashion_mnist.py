@@ -141,14 +141,26 @@ class FashionMNIST(ImageModule):
         """Download the four files of torchvision's list, unless they are there.
 
         Raises:
+            ConfigError: If ``mirrors`` is empty.
             DataError: If one of them cannot be downloaded or unpacked.
         """
+        mirrors = torchvision.datasets.FashionMNIST.mirrors if self.mirrors is None else self.mirrors
+        if not mirrors:
+            raise ConfigError("data.init_args.mirrors: expected at least one address, got an empty list")
         for name, md5 in torchvision.datasets.FashionMNIST.resources:
-            target = self._raw / name.removesuffix(".gz")
+            archive, target = self._raw / name, self._raw / name.removesuffix(".gz")
             if target.is_file():
                 log.info("%s is there already", target)
                 continue
-            archive, aside = self._download(name, md5), target.with_name(f"{target.name}.part")
+            for number, mirror in enumerate(mirrors, start=1):
+                try:
+                    download(RemoteFile(f"{mirror.rstrip('/')}/{name}", md5, algorithm="md5"), archive)
+                    break
+                except DataError as error:
+                    if number == len(mirrors):
+                        raise
+                    log.info("%s Trying the next mirror.", error)
+            aside = target.with_name(f"{target.name}.part")
             try:
                 with gzip.open(archive) as packed, aside.open("wb") as plain:
                     shutil.copyfileobj(packed, plain)
@@ -156,17 +168,6 @@ class FashionMNIST(ImageModule):
             except (OSError, EOFError, zlib.error) as error:
                 raise DataError(f"{archive}: cannot unpack this file into {target.parent} ({error}).") from error
             archive.unlink()
-
-    def _download(self, name: str, md5: str) -> Path:
-        mirrors = torchvision.datasets.FashionMNIST.mirrors if self.mirrors is None else self.mirrors
-        if not mirrors:
-            raise ConfigError("data.init_args.mirrors: expected at least one address, got an empty list")
-        for mirror in mirrors[:-1]:
-            try:
-                return download(RemoteFile(f"{mirror.rstrip('/')}/{name}", md5, algorithm="md5"), self._raw / name)
-            except DataError as error:  # noqa: PERF203 (of a few mirrors)
-                log.info("%s Trying the next mirror.", error)
-        return download(RemoteFile(f"{mirrors[-1].rstrip('/')}/{name}", md5, algorithm="md5"), self._raw / name)
 
     @property
     def _raw(self) -> Path:

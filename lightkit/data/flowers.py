@@ -22,6 +22,9 @@ from lightkit.images.flower_photos import CLASSES, DEFAULT_ROOT, FOLDER, flower_
 
 log = logging.getLogger("lightkit.data")
 
+Array = np.ndarray[Any, Any]
+Draw, Random = ImageDraw.ImageDraw, np.random.Generator
+
 _URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"
 # TensorFlow Datasets, url_checksums/tf_flowers.txt
 _SHA256 = "4c54ace7911aaffe13a365c34f650e71dd5bf1be0a58b464e5a7183e3e595d9c"
@@ -85,7 +88,11 @@ class Flowers(ImageFolder):
 
     def fetch(self) -> None:
         """Download and unpack the photos, unless they are there."""
-        target = self._fetch_target()
+        target = self.root
+        if not self._is_given:
+            named = os.environ.get("LIGHTKIT_DATA")
+            target = Path(named).expanduser() if named else DEFAULT_ROOT
+            target = target / FOLDER if named and not has_classes(target) else target
         if has_classes(target):
             log.info("the flower photos are in %s already", target)
             return
@@ -95,16 +102,8 @@ class Flowers(ImageFolder):
         log.info("the flower photos are in %s", target)
 
     def _photos(self) -> Path | None:
-        """Give the folder with the photos; None where there are none and no folder is named."""
+        """Return the folder with the photos; None where there are none and no folder is named."""
         return self.root if self._is_given else flower_photos()
-
-    def _fetch_target(self) -> Path:
-        if self._is_given:
-            return self.root
-        if named := os.environ.get("LIGHTKIT_DATA"):
-            folder = Path(named).expanduser()
-            return folder if has_classes(folder) else folder / FOLDER
-        return DEFAULT_ROOT
 
 
 class DrawnFlowers(ImageFolder):
@@ -243,7 +242,7 @@ def draw_flower(kind: str, *, size: int, seed: Sequence[int]) -> Image.Image:
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
-def _background(rng: np.random.Generator, side: int) -> Image.Image:
+def _background(rng: Random, side: int) -> Image.Image:
     """Draw soft spots over a colour, as behind a lens with a wide aperture."""
     small = max(1, side // 8)
     image = Image.new("RGB", (small, small), _shade(_color(rng, _GROUND_HUES, 0.1, 0.1), 1.0))
@@ -256,15 +255,7 @@ def _background(rng: np.random.Generator, side: int) -> Image.Image:
     return image.resize((side, side), Image.Resampling.BICUBIC)
 
 
-def _draw_rings(
-    draw: ImageDraw.ImageDraw,
-    rng: np.random.Generator,
-    kind: str,
-    position: np.ndarray[Any, Any],
-    radius: float,
-    petal: np.ndarray[Any, Any],
-    centre: np.ndarray[Any, Any],
-) -> None:
+def _draw_rings(draw: Draw, rng: Random, kind: str, place: Array, radius: float, petal: Array, centre: Array) -> None:
     """Draw rings of petals, seen at an angle, from the outer one to the inner one, and the centre."""
     num_rings, num_petals, width, tip, hearts = _SHAPES[kind]
     turn, tilt = rng.uniform(0, 2 * np.pi), rng.uniform(0.68, 1.0)
@@ -277,20 +268,14 @@ def _draw_rings(
             outline = _petal(length, width * 2 * np.pi * reach * 0.7 / num, tip=tip) + np.array([heart * 0.8, 0])
             angle = 2 * np.pi * (number + ring / 2) / num + rng.normal(0, 0.25 / num)
             light = rng.uniform(0.82, 1.12) * (1 - 0.08 * ring)
-            _polygon(draw, _turn(_turn(outline, angle) * [1, tilt], turn) * radius + position, petal, light)
+            _polygon(draw, _turn(_turn(outline, angle) * [1, tilt], turn) * radius + place, petal, light)
     angles = np.linspace(0, 2 * np.pi, 28)
     disc = np.stack([np.cos(angles), np.sin(angles) * tilt], axis=1) * heart * radius
     if heart > 0.1:
-        _polygon(draw, _turn(disc, turn) + position, centre, 0.5 if kind == "sunflowers" else 0.9)
+        _polygon(draw, _turn(disc, turn) + place, centre, 0.5 if kind == "sunflowers" else 0.9)
 
 
-def _draw_tulip(
-    draw: ImageDraw.ImageDraw,
-    rng: np.random.Generator,
-    position: np.ndarray[Any, Any],
-    radius: float,
-    petal: np.ndarray[Any, Any],
-) -> None:
+def _draw_tulip(draw: Draw, rng: Random, position: Array, radius: float, petal: Array) -> None:
     """Draw a cup of tall petals from the side; the cup opens upwards."""
     openness, outline = rng.uniform(0.1, 0.32), _petal(rng.uniform(1.5, 1.8), rng.uniform(0.7, 0.9), tip=0.9)
     for lean, light in ((-0.5, 0.72), (0.5, 0.72), (-1.0, 0.9), (1.0, 0.9), (rng.normal(0, 0.12), 1.05)):
@@ -298,7 +283,7 @@ def _draw_tulip(
         _polygon(draw, points * radius + position, petal, light * rng.uniform(0.92, 1.06))
 
 
-def _petal(length: float, width: float, *, tip: float, num: int = 9) -> np.ndarray[Any, Any]:
+def _petal(length: float, width: float, *, tip: float, num: int = 9) -> Array:
     """Give the outline of a petal or leaf from the origin along x; a ``tip`` of 0.4 is round, above 1 it is pointed."""
     t = np.linspace(0, 1, num)
     profile = np.sqrt(t * (1 - t**6)) if tip < 0.7 else np.sin(np.pi * t**0.7) * (1 - t) ** (tip * 0.3)
@@ -306,25 +291,23 @@ def _petal(length: float, width: float, *, tip: float, num: int = 9) -> np.ndarr
     return np.concatenate([side, side[::-1] * [1, -1]])
 
 
-def _turn(points: np.ndarray[Any, Any], angle: float) -> np.ndarray[Any, Any]:
+def _turn(points: Array, angle: float) -> Array:
     cos, sin = np.cos(angle), np.sin(angle)
-    turned: np.ndarray[Any, Any] = points @ np.array([[cos, sin], [-sin, cos]])
+    turned: Array = points @ np.array([[cos, sin], [-sin, cos]])
     return turned
 
 
-def _polygon(
-    draw: ImageDraw.ImageDraw, points: np.ndarray[Any, Any], color: np.ndarray[Any, Any], light: float
-) -> None:
+def _polygon(draw: Draw, points: Array, color: Array, light: float) -> None:
     draw.polygon([(x, y) for x, y in points.tolist()], fill=_shade(color, light), outline=_shade(color, light * 0.72))
 
 
-def _color(rng: np.random.Generator, hues: Sequence[int], saturation: float, value: float) -> np.ndarray[Any, Any]:
+def _color(rng: Random, hues: Sequence[int], saturation: float, value: float) -> Array:
     """Draw a color of at least this saturation and value; red, green and blue from 0 to 255."""
     hue = (rng.choice(hues) + rng.normal(0, 12)) % 360 / 360
     saturation = rng.uniform(saturation, min(1.0, saturation + 0.4))
     return 255 * np.array(colorsys.hsv_to_rgb(hue, saturation, rng.uniform(value, 1.0)))
 
 
-def _shade(color: np.ndarray[Any, Any], factor: float) -> tuple[int, int, int]:
+def _shade(color: Array, factor: float) -> tuple[int, int, int]:
     red, green, blue = (int(part) for part in (color * factor).clip(0, 255))
     return red, green, blue

@@ -6,11 +6,12 @@ import hashlib
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from PIL.Image import Image
 
@@ -27,7 +28,7 @@ from lightkit.runs.bad_images import BadImage, BadImageList, most_frequent
 log = logging.getLogger("lightkit.data")
 
 _NUM_SHOWN = 5
-_Judged = tuple[Path, int, Verdict]  # file, class, what was found
+OnBadImage = Literal["skip", "error"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Photo:
 
     Args:
         path: The file.
-        label: Its class; counts into the catalogue's ``class_names``.
+        label: Its class; counts into the index's ``class_names``.
         digest: SHA-256 of its bytes, hexadecimal.
         height: Of the upright image, in pixels.
         width: In the same way.
@@ -124,95 +125,73 @@ def index_images(
         ConfigError: If ``max_bad_fraction`` is no share.
         DataError: If the folder, its classes, too many of its files or a split is missing or unusable.
     """
-    check_bad_fraction(max_bad_fraction)
-    given = given_splits(root)
+    if not 0 <= max_bad_fraction <= 1:
+        raise ConfigError(
+            f"data.init_args.max_bad_fraction: expected a share from 0 to 1 of all images, got {max_bad_fraction}"
+        )
+    given = _find_split_folders(root)
     found = {split: class_files(folder) for split, folder in given.items()} or {"train": class_files(root)}
-    refuse_other_classes(found)
-    tell_passed_over(list(found.values()))
-    judged = _judged(found)
-    every = [(file, verdict) for files in judged.values() for file, _, verdict in files]
-    defects = defects_among(every, root=root, on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction)
-    _refuse_unusable_classes(found["train"], judged["train"])
-    photos = {split: _usable(files) for split, files in judged.items()}
-    _warn_of_copies(photos)
+    _check_same_classes(found)
+    _warn_of_other_files(list(found.values()))
+    paths = [path for files in found.values() for path, _ in files.files]
+    # a later scan decodes only content that is new
+    verdicts = iter([*show_progress(judge_images(paths), len(paths), "images checked")])
+    judged = {split: [(*file, next(verdicts)) for file in files.files] for split, files in found.items()}
+    every = [(path, verdict) for files in judged.values() for path, _, verdict in files]
+    defects = _check_defects(every, root=root, on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction)
     class_names = found["train"].class_names
-    _warn_of_contradictions(photos, class_names)
-    splits = _splits(photos, is_given=bool(given), names=class_names, val=val_fraction, test=test_fraction)
-    _refuse_empty(splits, root, val_wanted=val_fraction > 0, test_wanted=test_fraction > 0 and not given)
+    for label, name in enumerate(class_names):
+        reasons = [verdict.defect for _, its_label, verdict in judged["train"] if its_label == label]
+        if None not in reasons:
+            raise DataError(
+                f"{found['train'].folder / name}: none of the {len(reasons)} images of this class can be used "
+                f"({most_frequent(map(str, reasons))}). Replace them, or remove the folder."
+            )
+    photos = {
+        split: [
+            Photo(path, label, verdict.digest, verdict.height, verdict.width, verdict.is_jpeg)
+            for path, label, verdict in files
+            if verdict.defect is None
+        ]
+        for split, files in judged.items()
+    }
+    _warn_of_copies(photos, class_names)
+    splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": [], **photos}
+    if not given or "val" not in given:
+        held_out = {"val_fraction": val_fraction, "test_fraction": 0.0 if given else test_fraction}
+        parts = _divide(photos["train"], class_names, **held_out)
+        splits |= parts if not given else {"train": parts["train"], "val": parts["val"]}
+    wanted: dict[Split, bool] = {"train": True, "val": val_fraction > 0, "test": test_fraction > 0 and not given}
+    for split, is_wanted in wanted.items():
+        if is_wanted and not splits[split]:
+            fraction = "test_fraction" if split == "test" else "val_fraction"
+            raise DataError(
+                f"{root}: the {split} split is empty. Its {sum(map(len, splits.values()))} photos are too few for "
+                f"val_fraction and test_fraction: add photos, or change data.init_args.{fraction} (0 goes without)."
+            )
     return ImageIndex(class_names, splits, defects, [*given])
 
 
-def _judged(found: Mapping[Split, ClassFiles]) -> dict[Split, list[_Judged]]:
-    """Scan all splits at once; a later scan decodes only content that is new."""
-    paths = [path for files in found.values() for path, _ in files.files]
-    said = iter([*show_progress(judge_images(paths), len(paths), "images checked")])
-    return {split: [(path, label, next(said)) for path, label in files.files] for split, files in found.items()}
-
-
-def _refuse_unusable_classes(found: ClassFiles, judged: Sequence[_Judged]) -> None:
-    usable = {label for _, label, verdict in judged if verdict.defect is None}
-    for label, name in enumerate(found.class_names):
-        if label not in usable:
-            reasons = [verdict.defect or "" for _, its_label, verdict in judged if its_label == label]
-            raise DataError(
-                f"{found.folder / name}: none of the {len(reasons)} images of this class can be used "
-                f"({most_frequent(reasons)}). Replace them, or remove the folder."
+def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str]) -> None:
+    """Warn of photos that stand byte for byte in several of the given splits, or in several classes."""
+    by_split: dict[str, dict[Any, str]] = defaultdict(dict)
+    by_class: dict[str, dict[Any, str]] = defaultdict(dict)
+    for split, photos in splits.items():
+        for photo in photos:
+            by_split[photo.digest].setdefault(split, str(photo.path))
+            by_class[photo.digest].setdefault(photo.label, f"{photo.path} ({names[photo.label]})")
+    for places, effect in (
+        (by_split, "one of the given splits, which makes results look better than they are"),
+        (by_class, "one class, so that at least one of the labels is wrong"),
+    ):
+        if shared := [" = ".join(found.values()) for found in places.values() if len(found) > 1]:
+            verb = " stands" if len(shared) == 1 else "s stand"
+            log.warning(
+                "%d photo%s byte for byte in more than %s: %s", len(shared), verb, effect, _list_some(shared, "; ")
             )
 
 
-def _usable(judged: Sequence[_Judged]) -> list[Photo]:
-    return [
-        Photo(path, label, verdict.digest, verdict.height, verdict.width, verdict.is_jpeg)
-        for path, label, verdict in judged
-        if verdict.defect is None
-    ]
-
-
-def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]]) -> None:
-    places: dict[str, dict[Split, Path]] = defaultdict(dict)
-    for split, photos in splits.items():
-        for photo in photos:
-            places[photo.digest].setdefault(split, photo.path)
-    shared = [list(found.values()) for found in places.values() if len(found) > 1]
-    if shared:
-        shown = "; ".join(" = ".join(map(str, paths)) for paths in shared[:_NUM_SHOWN])
-        log.warning(
-            "%d photos stand byte for byte in more than one of the given splits, which makes results look better than "
-            "they are: %s%s",
-            len(shared), shown, "; ..." if len(shared) > _NUM_SHOWN else "",
-        )  # fmt: skip
-
-
-def _warn_of_contradictions(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str]) -> None:
-    places: dict[str, dict[int, Path]] = defaultdict(dict)
-    for photos in splits.values():
-        for photo in photos:
-            places[photo.digest].setdefault(photo.label, photo.path)
-    shared = [list(found.items()) for found in places.values() if len(found) > 1]
-    if shared:
-        shown = "; ".join(
-            " = ".join(f"{path} ({names[label]})" for label, path in found) for found in shared[:_NUM_SHOWN]
-        )
-        log.warning(
-            "%d photo%s byte for byte in more than one class, so that at least one of the labels is wrong: %s%s",
-            len(shared), " stands" if len(shared) == 1 else "s stand",
-            shown, "; ..." if len(shared) > _NUM_SHOWN else "",
-        )  # fmt: skip
-
-
-def _splits(
-    photos: Mapping[Split, list[Photo]], *, is_given: bool, names: Sequence[str], val: float, test: float
-) -> dict[Split, list[Photo]]:
-    splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": [], **photos}
-    if not is_given:
-        return _divided(photos["train"], names, val_fraction=val, test_fraction=test)
-    if "val" in photos:
-        return splits
-    parts = _divided(photos["train"], names, val_fraction=val, test_fraction=0)
-    return {**splits, "train": parts["train"], "val": parts["val"]}
-
-
-def _divided(
+def _divide(
     photos: Sequence[Photo], names: Sequence[str], *, val_fraction: float, test_fraction: float
 ) -> dict[Split, list[Photo]]:
     """Divide photos by their content; of each class there is one to train on."""
@@ -225,33 +204,18 @@ def _divided(
         if photo.label not in trained:
             nearest[photo.label] = max(photo, nearest.get(photo.label, photo), key=lambda one: one.digest)
     if nearest:
-        _tell_moved([(names[label], photo.path) for label, photo in sorted(nearest.items())])
+        more = f" and {len(nearest) - _NUM_SHOWN} more classes" if len(nearest) > _NUM_SHOWN else ""
+        log.warning(
+            "all photos of %s%s are held out by val_fraction and test_fraction; one of each class is trained on "
+            "instead: %s. Add photos of them",
+            ", ".join(names[label] for label in sorted(nearest)[:_NUM_SHOWN]), more,
+            _list_some([photo.path for _, photo in sorted(nearest.items(), key=lambda pair: pair[0])]),
+        )  # fmt: skip
     split_by_digest.update({photo.digest: "train" for photo in nearest.values()})
     splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": []}
     for photo in photos:
         splits[split_by_digest[photo.digest]].append(photo)
     return splits
-
-
-def _tell_moved(moved: Sequence[tuple[str, Path]]) -> None:
-    more = f" and {len(moved) - _NUM_SHOWN} more classes" if len(moved) > _NUM_SHOWN else ""
-    log.warning(
-        "all photos of %s%s are held out by val_fraction and test_fraction; one of each class is trained on instead: "
-        "%s%s. Add photos of them",
-        ", ".join(name for name, _ in moved[:_NUM_SHOWN]), more,
-        ", ".join(str(path) for _, path in moved[:_NUM_SHOWN]), more and ", ...",
-    )  # fmt: skip
-
-
-def _refuse_empty(splits: Mapping[Split, Sequence[Photo]], root: Path, *, val_wanted: bool, test_wanted: bool) -> None:
-    wanted: dict[Split, bool] = {"train": True, "val": val_wanted, "test": test_wanted}
-    for split, is_wanted in wanted.items():
-        if is_wanted and not splits[split]:
-            fraction = "test_fraction" if split == "test" else "val_fraction"
-            raise DataError(
-                f"{root}: the {split} split is empty. Its {sum(map(len, splits.values()))} photos are too few for "
-                f"val_fraction and test_fraction: add photos, or change data.init_args.{fraction} (0 goes without)."
-            )
 
 
 _SPLIT_FOLDERS: dict[str, Split] = {
@@ -286,21 +250,19 @@ class ClassFiles:
     unfollowed: list[Path] = field(default_factory=list)
 
 
-def given_splits(root: Path) -> dict[Split, Path]:
-    """Give the folders in ``root`` that are named after splits; none where a folder named train holds such a class.
+def _find_split_folders(root: Path) -> dict[Split, Path]:
+    """Find the folders in ``root`` that are named after splits; none where a folder named train holds such a class.
 
     Raises:
         DataError: If the folder is missing, cannot be read or has no folders, or two folders hold one split.
     """
     found: dict[Split, Path] = {}
-    for folder in _folders_in(root):
+    for folder in _list_classes(root):
         split = _SPLIT_FOLDERS.get(folder.name.lower())
-        if split is None:
-            continue
-        if split in found:
+        if split is not None and split in found:
             raise DataError(f"{folder} and {found[split]} both hold the {split} split. Leave one of them in place.")
-        found[split] = folder
-    return found if "train" in found and _has_folders(found["train"]) else {}
+        found |= {} if split is None else {split: folder}
+    return found if "train" in found and _list_folders(found["train"]) else {}
 
 
 def class_files(folder: Path) -> ClassFiles:
@@ -309,46 +271,86 @@ def class_files(folder: Path) -> ClassFiles:
     Raises:
         DataError: If a folder cannot be read, or a class has no file with an image's suffix.
     """
-    classes = _folders_in(folder)
+    classes = _list_classes(folder)
     found = ClassFiles(folder, [class_folder.name for class_folder in classes], [])
     places = [class_folder.resolve() for class_folder in classes]
     for label, class_folder in enumerate(classes):
-        walk = _Walk(folder.resolve(), [*places[:label], *places[label + 1 :]])
-        images = sorted(walk.images_under(class_folder))
-        found.unfollowed.extend(walk.unfollowed)
-        found.passed_over.update(walk.passed_over)
-        if not images:
-            raise DataError(_without_images(class_folder, walk))
-        found.files.extend((path, label) for path in images)
+        of_class = _find_images(class_folder, folder.resolve(), [*places[:label], *places[label + 1 :]])
+        if not of_class.files:
+            reason = f" {_describe_others(of_class.passed_over)}." if of_class.passed_over else ""
+            if links := of_class.unfollowed:
+                reason += f" Not followed, as it leads back up or to another class: {_list_some(links)}."
+            raise DataError(
+                f"{class_folder}: this class has no images. Add some ({', '.join(sorted(IMAGE_SUFFIXES))}), or remove "
+                f"the folder.{reason}"
+            )
+        found.files.extend((path, label) for path, _ in sorted(of_class.files))
+        found.unfollowed.extend(of_class.unfollowed)
+        found.passed_over.update(of_class.passed_over)
     return found
 
 
-def tell_passed_over(found: Iterable[ClassFiles]) -> None:
-    """Say in a line which links are not followed, and in another how many files have no image's suffix."""
+def _find_images(folder: Path, root: Path, others: Sequence[Path]) -> ClassFiles:
+    """Find visible files with an image's suffix, also in deeper folders and behind links that lead out.
+
+    Args:
+        folder: Of the class.
+        root: Folder of all classes, resolved.
+        others: Folders of the other classes, resolved.
+    """
+
+    def refuse(error: OSError) -> NoReturn:  # else an unknown number of images would be missing
+        raise DataError(
+            f"{error.filename}: this folder cannot be read ({error.strerror}). Make it readable, or move it out of "
+            "the data."
+        ) from error
+
+    found, seen = ClassFiles(folder, [], []), set[tuple[int, int]]()
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
+        place = Path(parent)
+        try:
+            status = place.stat()
+        except OSError as error:
+            refuse(error)
+        is_known = (status.st_dev, status.st_ino) in seen
+        if place.is_symlink() and not is_known:
+            target = place.resolve()
+            nested = [target.is_relative_to(other) or other.is_relative_to(target) for other in others]
+            if root.is_relative_to(target) or any(nested):
+                found.unfollowed.append(place)
+                is_known = True
+        if is_known:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in names:
+            suffix = Path(name).suffix.lower()
+            if suffix in IMAGE_SUFFIXES and not name.startswith("."):
+                found.files.append((place / name, 0))
+            elif suffix not in _COMPANIONS and not name.startswith("."):
+                found.passed_over[suffix] += 1
+    return found
+
+
+def _warn_of_other_files(found: Iterable[ClassFiles]) -> None:
+    """Warn in a line of links that are not followed, and in another of files without an image's suffix."""
     unfollowed = [link for files in found for link in files.unfollowed]
     if unfollowed:
+        is_one = len(unfollowed) == 1
         log.warning(
             "%d link%s back up or to another class, whose images would get a wrong label, and %s not followed: %s",
-            len(unfollowed),
-            " leads" if len(unfollowed) == 1 else "s lead",
-            "is" if len(unfollowed) == 1 else "are",
-            _list_entries(unfollowed),
-        )
-    passed_over = sum((files.passed_over for files in found), Counter[str]())
-    if passed_over:
-        log.warning("%s", _words_for(passed_over))
+            len(unfollowed), " leads" if is_one else "s lead", "is" if is_one else "are", _list_some(unfollowed),
+        )  # fmt: skip
+    if passed_over := sum((files.passed_over for files in found), Counter[str]()):
+        log.warning("%s", _describe_others(passed_over))
 
 
-def refuse_other_classes(found: dict[Split, ClassFiles]) -> None:
-    """Refuse splits whose classes are not those of training.
-
-    Raises:
-        DataError: With the names that differ.
-    """
+def _check_same_classes(found: Mapping[Split, ClassFiles]) -> None:
     base = found["train"]
     for other in found.values():
-        missing = sorted(set(base.class_names) - set(other.class_names))
-        extra = sorted(set(other.class_names) - set(base.class_names))
+        missing = sorted({*base.class_names} - {*other.class_names})
+        extra = sorted({*other.class_names} - {*base.class_names})
         if missing or extra:
             parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(extra)} besides"] * bool(extra)
             raise DataError(
@@ -357,201 +359,82 @@ def refuse_other_classes(found: dict[Split, ClassFiles]) -> None:
             )
 
 
-def _folders_in(folder: Path) -> list[Path]:
-    """Visible folders of ``folder``, by name."""
-    if not folder.is_dir():
-        raise DataError(_missing(folder))
+def _list_folders(folder: Path) -> list[Path]:
     try:
-        folders = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise DataError(f"{folder}: this data folder cannot be read ({error.strerror}).") from error
-    if not folders:
+
+
+def _list_classes(folder: Path) -> list[Path]:
+    """List the visible folders of ``folder``, by name.
+
+    Raises:
+        DataError: If there are none.
+    """
+    if folder.is_dir():
+        if folders := _list_folders(folder):
+            return folders
         raise DataError(
             f"{folder}: no class folders here. Expected one folder a class, each with its images (such as "
             f"{folder}/roses/1.jpg), or train/, val/ and test/ with such folders. Set data.init_args.root to the "
             "folder that holds them."
         )
-    return folders
-
-
-def _has_folders(folder: Path) -> bool:
-    try:
-        return any(entry.is_dir() and not entry.name.startswith(".") for entry in folder.iterdir())
-    except OSError as error:
-        raise DataError(f"{folder}: this data folder cannot be read ({error.strerror}).") from error
-
-
-def _missing(folder: Path) -> str:
     if folder.exists():
-        return f"{folder}: data.init_args.root is a file. Expected a folder with one folder a class."
+        raise DataError(f"{folder}: data.init_args.root is a file. Expected a folder with one folder a class.")
     parent = next(parent for parent in folder.absolute().parents if parent.is_dir())
-    missing = folder.absolute().relative_to(parent).parts[0]
-    try:
+    siblings: list[str] = []
+    with suppress(OSError):
         siblings = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
-    except OSError:
-        siblings = []
-    near = [str(parent / name) for name in get_close_matches(missing, siblings, n=3)]
-    shown = ", ".join(siblings[:_NUM_SHOWN]) + (", ..." if len(siblings) > _NUM_SHOWN else "")
-    hint = f"did you mean {' or '.join(near)}?" if near else f"folders in {parent}: {shown or 'none'}."
-    return f"{folder}: this data folder does not exist (data.init_args.root, from {Path.cwd()}); {hint}"
+    near = get_close_matches(folder.absolute().relative_to(parent).parts[0], siblings, n=3)
+    hint = f"folders in {parent}: {_list_some(siblings) or 'none'}."
+    hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else hint
+    raise DataError(f"{folder}: this data folder does not exist (data.init_args.root, from {Path.cwd()}); {hint}")
 
 
-class _Walk:
-    """Finds the images of one class, and keeps what it leaves out.
-
-    Args:
-        root: Where the folder of all classes really is.
-        others: Where those of the other classes really are.
-    """
-
-    def __init__(self, root: Path, others: Sequence[Path]) -> None:
-        self._root, self._others = root, others
-        self.passed_over: Counter[str] = Counter()
-        self.unfollowed: list[Path] = []
-
-    def images_under(self, folder: Path) -> Iterator[Path]:
-        """Give visible files with an image's suffix, also in deeper folders and behind links that lead out."""
-        seen: set[tuple[int, int]] = set()
-        for parent, folders, names in os.walk(folder, followlinks=True, onerror=_refuse_unreadable):
-            this = _identity(parent)
-            if this in seen or self._leads_astray(Path(parent)):
-                folders.clear()
-                continue
-            seen.add(this)
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            yield from (Path(parent, name) for name in names if self._is_image(name))
-
-    def _leads_astray(self, folder: Path) -> bool:
-        """Whether it is a link to the other classes, to one of them, or to what holds one."""
-        if not folder.is_symlink():
-            return False
-        target = folder.resolve()
-        is_astray = self._root.is_relative_to(target) or any(
-            target.is_relative_to(other) or other.is_relative_to(target) for other in self._others
-        )
-        if is_astray:
-            self.unfollowed.append(folder)
-        return is_astray
-
-    def _is_image(self, name: str) -> bool:
-        if name.startswith("."):
-            return False
-        suffix = Path(name).suffix.lower()
-        if suffix not in IMAGE_SUFFIXES and suffix not in _COMPANIONS:
-            self.passed_over[suffix] += 1
-        return suffix in IMAGE_SUFFIXES
+def _describe_others(passed_over: Counter[str]) -> str:
+    """Describe how many files are no images by their names, and what to do."""
+    kinds = [f"{num} {suffix or 'without suffix'}" for suffix, num in passed_over.most_common()]
+    total, heic = passed_over.total(), "; Pillow cannot read HEIC: convert them to JPEG"
+    text = f"{total} file{'s' if total > 1 else ''} passed over ({_list_some(kinds)})"
+    return text if _HEIC_SUFFIXES.isdisjoint(passed_over) else text + heic
 
 
-def _without_images(folder: Path, walk: _Walk) -> str:
-    reason = f" {_words_for(walk.passed_over)}." if walk.passed_over else ""
-    if walk.unfollowed:
-        reason += f" Not followed, as it leads back up or to another class: {_list_entries(walk.unfollowed)}."
-    suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
-    return f"{folder}: this class has no images. Add some ({suffixes}), or remove the folder.{reason}"
+def _list_some(items: Sequence[object], separator: str = ", ") -> str:
+    return separator.join([*map(str, items[:_NUM_SHOWN]), *["..."] * (len(items) > _NUM_SHOWN)])
 
 
-def _words_for(passed_over: Counter[str]) -> str:
-    """Say how many files are no images by their names, and what to do."""
-    kinds = [f"{num} {suffix or 'without suffix'}" for suffix, num in passed_over.most_common(_NUM_SHOWN)]
-    more = ["..."] * (len(passed_over) > _NUM_SHOWN)
-    total = passed_over.total()
-    words = f"{total} file{'s' if total > 1 else ''} passed over ({', '.join(kinds + more)})"
-    is_heic = not _HEIC_SUFFIXES.isdisjoint(passed_over)
-    return f"{words}; Pillow cannot read HEIC: convert them to JPEG" if is_heic else words
-
-
-def _list_entries(paths: Sequence[Path]) -> str:
-    return ", ".join(map(str, paths[:_NUM_SHOWN])) + (", ..." if len(paths) > _NUM_SHOWN else "")
-
-
-def _identity(folder: str) -> tuple[int, int]:
-    try:
-        status = os.stat(folder)  # noqa: PTH116 (os.walk gives strings)
-    except OSError as error:
-        _refuse_unreadable(error)
-    return status.st_dev, status.st_ino
-
-
-def _refuse_unreadable(error: OSError) -> NoReturn:
-    """Nobody knows how many images would be missing; and a folder is put right in a moment."""
-    raise DataError(
-        f"{error.filename}: this folder cannot be read ({error.strerror}). Make it readable, or move it out of "
-        "the data."
-    ) from error
-
-
-OnBadImage = Literal["skip", "error"]
-
-
-def defects_among(
+def _check_defects(
     judged: Sequence[tuple[Path, Verdict]], *, root: Path, on_bad_image: OnBadImage, max_bad_fraction: float
 ) -> list[Defect]:
-    """Give the files that cannot be used, where it is right to go on without them.
-
-    Args:
-        judged: All files.
-        root: Folder that they are from.
-        on_bad_image: `skip` leaves them out; with `error` there must be none.
-        max_bad_fraction: Share of all files that may be left out.
+    """List the files that cannot be used.
 
     Raises:
         DataError: With the list, if there are any and none are allowed, or there are too many. Of a run, the whole list
             is in its job's folder.
     """
     defects = [Defect(str(path), verdict.defect) for path, verdict in judged if verdict.defect is not None]
-    too_many = len(defects) > max_bad_fraction * len(judged)
-    if not defects or (on_bad_image == "skip" and not too_many):
-        _tell_nobody_elses(defects)
+    run, num = runs.current(), len(defects)
+    if not defects or (on_bad_image == "skip" and num <= max_bad_fraction * len(judged)):
+        if defects and run is None and is_first_rank():  # a run lists them in its folder
+            reasons = most_frequent(defect.reason for defect in defects)
+            log.warning("%d image%s cannot be used and will be left out (%s)", num, "s" * (num > 1), reasons)
         return defects
-    share = f"{len(defects)} of {len(judged)} images in {root} cannot be used"
-    if on_bad_image == "error":
-        what = "data.init_args.on_bad_image is error. Replace or remove them, or set it to skip"
-    else:
-        what = (
-            f"that is {len(defects) / len(judged):.1%}, and data.init_args.max_bad_fraction allows "
-            f"{max_bad_fraction:.4g}. Replace or remove them, or allow more"
+    advice = "data.init_args.on_bad_image is error. Replace or remove them, or set it to skip"
+    if on_bad_image == "skip":
+        advice = (
+            f"that is {num / len(judged):.1%}, and data.init_args.max_bad_fraction allows {max_bad_fraction:.4g}. "
+            "Replace or remove them, or allow more"
         )
-    raise DataError("\n".join([f"{share}; {what}:", *_listed(defects)]))
-
-
-def check_bad_fraction(max_bad_fraction: float) -> None:
-    """Refuse what is no share.
-
-    Raises:
-        ConfigError: If it is outside [0, 1].
-    """
-    if not 0 <= max_bad_fraction <= 1:
-        raise ConfigError(
-            f"data.init_args.max_bad_fraction: expected a share from 0 to 1 of all images, got {max_bad_fraction}"
-        )
-
-
-def _listed(defects: Sequence[Defect]) -> list[str]:
-    """Name the first few, and where all are; outside of a run nowhere but here."""
-    place = _written(defects)
-    shown = defects if place is None else defects[:_NUM_SHOWN]
-    lines = [f"  {visible(defect.name, in_line=True)}: {visible(defect.reason, in_line=True)}" for defect in shown]
-    more = f"  and {len(defects) - len(shown)} more; " if len(defects) > len(shown) else "  "
-    return lines if place is None else [*lines, f"{more}all are listed in {shown_path(place)}"]
-
-
-def _written(defects: Sequence[Defect]) -> Path | None:
-    """Write the whole list beside the run's folder, which is removed where training could not begin."""
-    run = runs.current()
-    if run is None:
-        return None
-    place = run.folder.parent / "bad_images.csv"
-    if is_first_rank():
+    file = None if run is None else run.folder.parent / "bad_images.csv"  # the run's folder goes
+    if file is not None and is_first_rank():
         try:
-            BadImageList(place).write(BadImage(defect.name, defect.reason, "scan") for defect in defects)
+            BadImageList(file).write(BadImage(defect.name, defect.reason, "scan") for defect in defects)
         except OSError:
-            return None
-    return place
-
-
-def _tell_nobody_elses(defects: Sequence[Defect]) -> None:
-    """Say what is left out where no run does, which lists them in its folder."""
-    if defects and runs.current() is None and is_first_rank():
-        reasons = most_frequent(defect.reason for defect in defects)
-        images = "image" if len(defects) == 1 else "images"
-        log.warning("%d %s cannot be used and will be left out (%s)", len(defects), images, reasons)
+            file = None
+    shown = defects if file is None else defects[:_NUM_SHOWN]
+    lines = [f"  {visible(defect.name, in_line=True)}: {visible(defect.reason, in_line=True)}" for defect in shown]
+    if file is not None:
+        more = f"and {num - len(shown)} more; " if num > len(shown) else ""
+        lines.append(f"  {more}all are listed in {shown_path(file)}")
+    raise DataError("\n".join([f"{num} of {len(judged)} images in {root} cannot be used; {advice}:", *lines]))

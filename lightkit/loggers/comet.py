@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import os
@@ -62,7 +61,7 @@ class Comet(CometLogger):
         super().__init__(
             workspace=workspace,
             project=project or (run.name if run else None),
-            experiment_key=experiment_key or (_key_of(run) if run else None),
+            experiment_key=experiment_key or (run.stable_key if run else None),
             mode=mode,
             online=online,
             prefix=prefix,
@@ -81,7 +80,9 @@ class Comet(CometLogger):
 
         self._comet_config = ExperimentConfig(**self._kwargs)
         # "To get all data logged automatically, import comet_ml before torch": that is switched off on purpose.
-        logging.getLogger("comet_ml.experiment").addFilter(_is_news)
+        logging.getLogger("comet_ml.experiment").addFilter(
+            lambda record: "import comet_ml before" not in str(record.msg)
+        )
 
     def _create_experiment(self) -> None:
         if self._asked_for:  # Lightning calls this in its constructor, long before the training is sure to start
@@ -120,12 +121,3 @@ class Comet(CometLogger):
         if not self._online:
             self._experiment.end()
             self._experiment = None
-
-
-def _key_of(run: runs.Run) -> str:
-    """40 letters and digits that are the same each time this run is resumed."""
-    return hashlib.sha256(f"{run.name}/{run.id}".encode()).hexdigest()[:40]
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    return "import comet_ml before" not in str(record.msg)

@@ -59,17 +59,11 @@ class _Appending(ExperimentWriter):
     def _check_log_dir_exists(self) -> None:
         path = Path(self.metrics_file_path)
         if path.is_file():
-            _drop_torn_row(path)
+            content = path.read_bytes()
+            if not content.endswith(b"\n"):  # a killed process may have left half a row
+                with path.open("r+b") as file:
+                    file.truncate(content.rfind(b"\n") + 1)
             with path.open(newline="") as file:
                 self.metrics_keys = next(csv.reader(file), [])
             if not self.metrics_keys:
                 path.unlink()
-
-
-def _drop_torn_row(path: Path) -> None:
-    """Cut the file after its last whole row: a killed process may have left half of one."""
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with path.open("r+b") as file:
-            file.truncate(whole)

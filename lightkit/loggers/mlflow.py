@@ -20,7 +20,6 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib.metadata import version
@@ -39,17 +38,19 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError, Interrupted, LightkitError, ServerAway
-from lightkit.loggers.mlflow_address import as_key, find_address, manifest_tags, mask_password
+from lightkit.errors import Interrupted, LightkitError, ServerAway
+from lightkit.loggers.mlflow_address import (
+    CONNECT_SETTINGS,
+    as_key,
+    find_address,
+    find_or_create_experiment,
+    manifest_tags,
+    mask_password,
+    send_model_files,
+)
 
 _log = logging.getLogger("lightkit.loggers")
 
-# MLflow's client tries seven times over two minutes; here the sending thread tries again, and a start should fail soon.
-_CLIENT_SETTINGS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-}
 _UPLOAD_TIMEOUT_S = "600"  # the server answers only when it has stored the whole file
 _UNREACHABLE_TIMEOUT_S = 10.0  # the longest wait at the end for a server that does not answer
 _TERMINATED_TIMEOUT_S = 5.0  # a signal leaves little time
@@ -112,7 +113,7 @@ class MLflow(Logger):
         self._points: list[tuple[str, float, int, int]] = []  # name, value, milliseconds, step; not sent yet
         self._sent_config = ""
         self._has_manifest = False
-        for name, value in _CLIENT_SETTINGS.items():
+        for name, value in CONNECT_SETTINGS.items():
             self._may_wait_for_uploads = os.environ.setdefault(name, value) == value
         for chatty in ("mlflow.store.db.utils", "alembic"):  # a page of lines about tables that are made
             logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -176,10 +177,10 @@ class MLflow(Logger):
         key = str(checkpoint_callback.state_key)
         if not self._log_checkpoint or not path or (score is not None and self._best.get(key, (None,))[0] == best):
             return
-        metrics = dict(self._newest) if score is None else {**self._newest, str(checkpoint_callback.monitor): best[1]}
+        metrics = self._newest if score is None else {**self._newest, str(checkpoint_callback.monitor): float(score)}
         if self._trainer is not None:
-            metrics |= {"epoch": self._trainer.current_epoch, "global_step": self._trainer.global_step}
-        self._best[key] = best, metrics
+            metrics = {**metrics, "epoch": self._trainer.current_epoch, "global_step": self._trainer.global_step}
+        self._best[key] = best, dict(metrics)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -281,15 +282,15 @@ class MLflow(Logger):
     def record_test_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record the metrics of a test that Lightning keeps from loggers; belongs in ``on_test_end`` of every rank."""
         self.record_epoch_end(trainer, module)
-        self._put_unlogged_metrics()
-        if rank_zero_only.rank == 0:
-            self._put_tags({"Mode": "testing"})
+        self._put_unlogged_metrics(mode="testing")
 
     @rank_zero_only
-    def _put_unlogged_metrics(self) -> None:
+    def _put_unlogged_metrics(self, mode: str | None = None) -> None:
         metrics, step = self._epoch_metrics
         self._epoch_metrics = {}, 0
         self._put_metrics({name: value for name, value in metrics.items() if name not in self._newest}, step)
+        if mode is not None:
+            self._put_tags({"Mode": mode})
 
     # -- the MLflow run
 
@@ -342,23 +343,11 @@ class MLflow(Logger):
         return True
 
     def _start_run(self, client: Any) -> None:
-        from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
-        from mlflow.tracking.context.registry import resolve_tags
+        from mlflow.tracking.context.registry import resolve_tags  # mlflow takes 2 s to import
 
-        if client.get_experiment_by_name(self._experiment_name) is None:
-            location = None if self._address.artifacts is None else str(self._address.artifacts)
-            with suppress(MlflowException):  # another process may have made it meanwhile; else the next call fails
-                client.create_experiment(self._experiment_name, artifact_location=location)
-        found = client.get_experiment_by_name(self._experiment_name)
-        if found is None:
-            raise LightkitError(f"MLflow at {self._address.shown} makes no experiment {self._experiment_name!r}.")
-        if found.lifecycle_stage == "deleted":
-            raise ConfigError(
-                f"experiment_name of the logger MLflow is {self._experiment_name!r}, which was deleted at "
-                f"{self._address.shown}. Restore it with: mlflow experiments restore -x {found.experiment_id}; "
-                f"or choose another name."
-            )
-        self._experiment_id = str(found.experiment_id)
+        name, setting = self._experiment_name, "experiment_name of the logger MLflow"
+        artifacts = self._address.artifacts
+        self._experiment_id = find_or_create_experiment(client, name, artifacts=artifacts, setting=setting)
         run = client.create_run(self._experiment_id, tags=resolve_tags(self._tags), run_name=self._run_name)
         self._run_id = run.info.run_id
         self._save_ids()
@@ -500,18 +489,8 @@ class MLflow(Logger):
         self._save_ids()
 
     def _send_model_files(self, folder: Path) -> None:
-        from mlflow.entities import LoggedModelOutput, LoggedModelStatus  # mlflow takes 2 s to import
-        from mlflow.models import Model
-
         client = self._open()
-        model = client.get_logged_model(self._model_id or "")
-        described = Model.load(str(folder))
-        described.run_id, described.model_id, described.model_uuid = self._run_id, model.model_id, model.model_id
-        described.artifact_path = model.artifact_location
-        described.save(str(folder / "MLmodel"))
-        self._upload(client.log_model_artifacts, model.model_id, str(folder))
-        client.log_outputs(self._run_id, [LoggedModelOutput(model.model_id, step=0)])
-        client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+        self._upload(send_model_files, client, self._run_id, client.get_logged_model(self._model_id or ""), folder)
 
 
 class _Sender:

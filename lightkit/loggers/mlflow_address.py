@@ -1,4 +1,4 @@
-"""Address of MLflow, and names and tags as it takes them; without torch and without MLflow's client."""
+"""Address of MLflow, names and tags as it takes them, and its experiments and models. No torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ from urllib.parse import urlsplit
 from lightkit import runs
 from lightkit.errors import ConfigError
 
+# MLflow's client tries seven times over two minutes; the first answer should come soon.
+CONNECT_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
 _BARE = ("databricks", "databricks-uc")  # whole URIs: the workspace of the default profile
 
 
@@ -98,3 +104,54 @@ def manifest_tags(manifest: Mapping[str, Any]) -> dict[str, str]:
         "data_source": data.get("source"),
     }
     return {name: str(value) for name, value in tags.items() if value is not None}
+
+
+def find_or_create_experiment(client: Any, name: str, *, artifacts: Path | None, setting: str) -> str:
+    """Return the id of an experiment, which is created if there is none.
+
+    Args:
+        client: An ``MlflowClient``.
+        name: Its name.
+        artifacts: Folder of the artifacts of a new one; the server decides if None.
+        setting: Setting that names the experiment, for the error.
+
+    Raises:
+        ConfigError: If the experiment was deleted.
+    """
+    from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
+
+    if (found := client.get_experiment_by_name(name)) is None:
+        try:
+            return str(client.create_experiment(name, None if artifacts is None else str(artifacts)))
+        except MlflowException:
+            if (found := client.get_experiment_by_name(name)) is None:  # else another process has made it meanwhile
+                raise
+    if found.lifecycle_stage == "deleted":
+        raise ConfigError(
+            f"{setting}: the experiment {name!r} was deleted in MLflow. Restore it with: mlflow experiments restore "
+            f"-x {found.experiment_id}; or choose another name."
+        )
+    return str(found.experiment_id)
+
+
+def send_model_files(client: Any, run_id: str, model: Any, folder: Path) -> None:
+    """Send the files of a logged model as ``mlflow.pytorch.log_model`` does, without opening its run again.
+
+    `log_model` in MLflow 3.17 needs an active run, which it sets to running and then to finished, with a new end.
+
+    Args:
+        client: An ``MlflowClient``.
+        run_id: Run that the model is an output of.
+        model: The logged model, as it was created.
+        folder: Its files; ``MLmodel`` is completed.
+    """
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus  # mlflow takes 2 s to import
+    from mlflow.models import Model
+
+    description = Model.load(str(folder))
+    description.run_id, description.model_id, description.model_uuid = run_id, model.model_id, model.model_id
+    description.artifact_path = model.artifact_location
+    description.save(str(folder / "MLmodel"))
+    client.log_model_artifacts(model.model_id, str(folder))
+    client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)

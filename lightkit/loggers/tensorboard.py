@@ -64,39 +64,41 @@ class TensorBoard(TensorBoardLogger):
 
     @property
     def view_command(self) -> list[str]:
-        """What to type to look at it."""
+        """Command that shows the files."""
         return ["tensorboard", "--logdir", shown_path(Path(str(self.save_dir)))]
 
     @rank_zero_only
     def log_graph(self, model: LightningModule, input_array: Tensor | None = None) -> None:  # type: ignore[override]
-        """Draw the graph of ``model``, or nothing where there is no example input or no way to trace it.
+        """Draw the graph of ``model``; nothing without an example input, or where it cannot be traced.
 
         In a training, whose trainer asks for it before the first step, it is drawn with the next metrics: tracing takes
-        as long as several steps, for which nobody is to wait.
+        as long as several steps.
         """
         example = model.example_input_array if input_array is None else input_array
         if not self._log_graph or example is None:
             return
-        if input_array is None and _is_trained(model):
+        trainer = model._trainer  # the property of that name raises where there is none
+        if input_array is None and trainer is not None and trainer.state.fn == TrainerFn.FITTING:
             self._to_draw = model
             return
         self._draw(model, input_array)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Write scalars, and before the first ones the graph that waits."""
-        self._draw_what_waits()
+        """Write scalars, and before the first ones the deferred graph."""
+        self._draw_deferred()
         super().log_metrics(metrics, step)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Close the file; a training that has logged nothing has its graph nevertheless.
 
-        One that is to end at once has none: nobody waits for it. A full disk does not hide what ended a training.
+        One that is to end at once has none. A full disk does not hide the error that ended a training.
         """
-        ended_by = None if status == "success" else sys.exc_info()[1]  # which Lightning does not tell
-        if status == "success" or _leaves_time(ended_by):
-            self._draw_what_waits()
+        ended_by = None if status == "success" else sys.exc_info()[1]  # which Lightning does not pass
+        # a failure leaves time; a signal leaves a few seconds, and like a hang it is no `Exception`
+        if status == "success" or (isinstance(ended_by, Exception) and not isinstance(ended_by, OutOfTime)):
+            self._draw_deferred()
         self._to_draw = None
         try:
             super().finalize(status)
@@ -105,7 +107,7 @@ class TensorBoard(TensorBoardLogger):
                 raise
             _log.warning("The files in %s cannot be closed: %s", Path(self.log_dir), error)
 
-    def _draw_what_waits(self) -> None:
+    def _draw_deferred(self) -> None:
         model, self._to_draw = self._to_draw, None
         if model is not None:
             self._draw(model, None)
@@ -120,7 +122,8 @@ class TensorBoard(TensorBoardLogger):
                 model.eval()  # batch statistics and dropout differ from one trace to the next
                 super().log_graph(model, input_array)
             except Exception as error:  # noqa: BLE001 - a drawing must not end a training, whatever the model raises
-                _log.warning("TensorBoard shows no graph: the model cannot be traced (%s)", _first_line(error))
+                reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+                _log.warning("TensorBoard shows no graph: the model cannot be traced (%s)", reason)
             finally:
                 for module in training:
                     module.training = True
@@ -129,17 +132,3 @@ class TensorBoard(TensorBoardLogger):
     def add_picture(self, name: str, image: Tensor, step: int) -> None:
         """Show ``image``, uint8 ``(3, height, width)``, under ``name`` at ``step``."""
         self.experiment.add_image(name, image, step)
-
-
-def _is_trained(model: LightningModule) -> bool:
-    trainer = model._trainer  # the property of that name raises where there is none
-    return trainer is not None and trainer.state.fn == TrainerFn.FITTING
-
-
-def _leaves_time(ended_by: BaseException | None) -> bool:
-    """Tell a failure from a signal, which leaves a few seconds, and from a hang, both of which are no `Exception`."""
-    return isinstance(ended_by, Exception) and not isinstance(ended_by, OutOfTime)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from pathlib import Path
 
@@ -50,7 +49,7 @@ class WandB(WandbLogger):
         run = runs.current()
         folder = Path(save_dir or (run.folder if run else "."))
         if run is not None and id is None:
-            id = hashlib.sha256(f"{run.name}/{run.id}".encode()).hexdigest()[:40]  # noqa: A001
+            id = run.stable_key  # noqa: A001
         super().__init__(
             project=project or (run.name if run else "lightkit"),
             name=name or (run.id if run else None),

@@ -16,8 +16,8 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 from lightkit.errors import ConfigError
 from lightkit.export.metadata import OutputKind
 from lightkit.models import pictures
-from lightkit.models.features import FrozenFeatures, are_images, logits_of, own_methods
-from lightkit.models.metrics import Scores, Stage, of_classification, split_batch, weighted_mean
+from lightkit.models.features import FrozenFeatures, are_images, compute_logits, list_own_methods
+from lightkit.models.metrics import Scores, Stage, classification_metrics, split_batch, weighted_mean
 from lightkit.models.network import ClassNetwork, spare_single_pixels
 from lightkit.models.optimization import adamw_with_cosine
 from lightkit.reports import figures
@@ -88,7 +88,7 @@ class ImageClassifier(ClassNetwork, LightningModule):
 
     def prepare_for(self, num_classes: int) -> None:
         """Make the metrics."""
-        self.scores = Scores(of_classification(num_classes))
+        self.scores = Scores(classification_metrics(num_classes))
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
 
     def on_fit_start(self) -> None:
@@ -129,7 +129,7 @@ class ImageClassifier(ClassNetwork, LightningModule):
         return self.frozen and self.features != "each_step" and not self._own_methods()
 
     def _own_methods(self) -> list[str]:
-        return own_methods(self, ImageClassifier, "_step")
+        return list_own_methods(self, ImageClassifier, "_step")
 
     def _why_no_features(self) -> str:
         if not self.frozen:
@@ -180,7 +180,7 @@ class ImageClassifier(ClassNetwork, LightningModule):
             with spare_single_pixels(self._network, len(inputs)):
                 logits = self(inputs)
         else:
-            logits = logits_of(self._network, self._head_names[0], inputs)
+            logits = compute_logits(self._network, self._head_names[0], inputs)
         if weights is None:
             loss = functional.cross_entropy(logits, targets, label_smoothing=label_smoothing)
         else:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["FrozenFeatures", "are_images", "logits_of", "own_methods"]
+__all__ = ["FrozenFeatures", "are_images", "compute_logits", "list_own_methods"]
 
 log = logging.getLogger("lightkit.models")
 
@@ -79,7 +79,7 @@ class FrozenFeatures:
             if not _are_close(again, features) or not _are_alike(beside[:1], features, within=0.05):
                 return None, "it is another each time, or with other images beside it"
             with torch.no_grad(), self._precision():
-                alone = logits_of(self._network, self._head_names[0], features)
+                alone = compute_logits(self._network, self._head_names[0], features)
             if are_images(features) or alone.shape != logits.shape or not _are_close(alone, logits):
                 return None, "its logits are not made of its head's input alone"
             self._fused = self._fuse(images, features)
@@ -158,7 +158,7 @@ def are_images(inputs: Tensor) -> bool:
     return inputs.ndim == _NUM_AXES and inputs.shape[1] == _NUM_CHANNELS
 
 
-def logits_of(network: nn.Module, head_name: str, features: Tensor) -> Tensor:
+def compute_logits(network: nn.Module, head_name: str, features: Tensor) -> Tensor:
     """Compute the logits ``(batch, num_classes)`` of the head's input.
 
     What follows the head in an `nn.Sequential` is applied as well, such as SqueezeNet's mean over all places.
@@ -173,7 +173,7 @@ def logits_of(network: nn.Module, head_name: str, features: Tensor) -> Tensor:
     return logits.flatten(1)
 
 
-def own_methods(module: LightningModule, base: type[LightningModule], *steps: str) -> list[str]:
+def list_own_methods(module: LightningModule, base: type[LightningModule], *steps: str) -> list[str]:
     """Name the methods that get a batch, or change what is made of it, and are others than those of ``base``.
 
     They expect images, or may make something else of one at each step.

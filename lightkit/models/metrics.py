@@ -11,7 +11,15 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
 
-__all__ = ["MeanLoss", "Scores", "Stage", "of_classification", "of_regression", "split_batch", "weighted_mean"]
+__all__ = [
+    "MeanLoss",
+    "Scores",
+    "Stage",
+    "classification_metrics",
+    "regression_metrics",
+    "split_batch",
+    "weighted_mean",
+]
 
 Stage = Literal["train", "val", "test"]
 STAGES: tuple[Stage, ...] = ("train", "val", "test")
@@ -63,7 +71,7 @@ class MeanLoss(Metric):
         return self.total / self.num_examples
 
 
-def of_classification(num_classes: int) -> MetricCollection:
+def classification_metrics(num_classes: int) -> MetricCollection:
     """Accuracy over examples; F1, precision and recall as means over the classes that occur; the loss."""
     macro: dict[str, Any] = {"num_classes": num_classes, "average": "macro", "validate_args": False}
     return MetricCollection(
@@ -79,7 +87,7 @@ def of_classification(num_classes: int) -> MetricCollection:
     )
 
 
-def of_regression() -> MetricCollection:
+def regression_metrics() -> MetricCollection:
     """Mean absolute and mean squared error in the units of the target, over all outputs; the loss."""
     return MetricCollection(
         {"loss": MeanLoss(), "mae": MeanAbsoluteError(), "mse": MeanSquaredError()}, compute_groups=False

@@ -16,7 +16,7 @@ from lightkit.errors import ConfigError
 from lightkit.models import pretrained
 from lightkit.models.backbones import BACKBONES, build, check_name, image_size_of, subnetworks_of_head
 
-__all__ = ["ClassNetwork", "agree", "of_data", "spare_single_pixels", "usable"]
+__all__ = ["ClassNetwork", "check_class_names", "check_same_classes", "read_class_names", "spare_single_pixels"]
 
 _Self = TypeVar("_Self", bound="ClassNetwork")
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ClassNetwork(_Module):
         self.weights = weights
         self.frozen = freeze == "backbone"
         self.num_classes = num_classes
-        self.class_names = usable(class_names, num_classes) if class_names else None
+        self.class_names = check_class_names(class_names, num_classes) if class_names else None
         self.network: nn.Module | None = None
         self._head_names: tuple[str, ...] = ()
         self._has_weights = weights is None
@@ -69,14 +69,14 @@ class ClassNetwork(_Module):
         Raises:
             ConfigError: If the classes are unknown or contradict each other, or the images have the wrong size.
         """
-        found = of_data(self._trainer.datamodule) if self._trainer is not None else None  # type: ignore[attr-defined]
+        found = read_class_names(self._trainer.datamodule) if self._trainer is not None else None  # type: ignore[attr-defined]
         if self.class_names is not None and found is not None:
-            agree(self.class_names, found, by="the model")
-        names = self.class_names or found or (numbered(self.num_classes) if self.num_classes else None)
+            check_same_classes(self.class_names, found, by="the model")
+        names = self.class_names or found or (number_classes(self.num_classes) if self.num_classes else None)
         if names is None and self._is_fitting():
             raise ConfigError(_UNKNOWN_CLASSES)
         if names is not None and self.network is None:
-            self._build(usable(names, self.num_classes))
+            self._build(check_class_names(names, self.num_classes))
         self._set_example()
 
     def build_for(self, class_names: Sequence[str]) -> None:
@@ -90,8 +90,8 @@ class ClassNetwork(_Module):
         """
         names = list(class_names)
         if self.class_names is not None:
-            names = agree(names, self.class_names, by="the weights")
-        self._build(usable(names, self.num_classes))
+            names = check_same_classes(names, self.class_names, by="the weights")
+        self._build(check_class_names(names, self.num_classes))
         self._has_weights = True
 
     def _build(self, class_names: list[str]) -> None:
@@ -166,7 +166,7 @@ class ClassNetwork(_Module):
         if not names:
             raise ConfigError("ckpt_path: the checkpoint names no classes, so it was not saved by an ImageClassifier.")
         if self.class_names is not None:
-            names = agree(names, self.class_names, by="the checkpoint")
+            names = check_same_classes(names, self.class_names, by="the checkpoint")
         if self.network is None:
             self._build(names)
             self._set_example()
@@ -240,20 +240,20 @@ _UNKNOWN_CLASSES = (
 )
 
 
-def numbered(num_classes: int) -> list[str]:
+def number_classes(num_classes: int) -> list[str]:
     """Name classes by their labels, where nobody names them better."""
     return [str(label) for label in range(num_classes)]
 
 
-def of_data(data: object) -> list[str] | None:
+def read_class_names(data: object) -> list[str] | None:
     """Take the class names of a data module, or number them where it has a count alone; None where it has neither."""
     if names := getattr(data, "class_names", None):
         return [str(name) for name in names]
     count = getattr(data, "num_classes", None)
-    return numbered(count) if isinstance(count, int) and count > 0 else None
+    return number_classes(count) if isinstance(count, int) and count > 0 else None
 
 
-def usable(names: Sequence[str], num_classes: int | None) -> list[str]:
+def check_class_names(names: Sequence[str], num_classes: int | None) -> list[str]:
     """Refuse names that cannot be the classes of a classifier.
 
     Raises:
@@ -273,7 +273,7 @@ def usable(names: Sequence[str], num_classes: int | None) -> list[str]:
     return names
 
 
-def agree(names: Sequence[str], current: Sequence[str], *, by: str) -> list[str]:
+def check_same_classes(names: Sequence[str], current: Sequence[str], *, by: str) -> list[str]:
     """Check that two lists name the same classes in the same order; numbers agree with any names of their count.
 
     Args:
@@ -288,8 +288,8 @@ def agree(names: Sequence[str], current: Sequence[str], *, by: str) -> list[str]
         ConfigError: If they do not agree.
     """
     names, current = list(names), list(current)
-    if len(names) == len(current) and numbered(len(names)) in (names, current):
-        return current if names == numbered(len(names)) else names
+    if len(names) == len(current) and number_classes(len(names)) in (names, current):
+        return current if names == number_classes(len(names)) else names
     if names == current:
         return names
     same = sorted(names) == sorted(current)

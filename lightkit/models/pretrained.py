@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchvision import models
 
 from lightkit import runs
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, join_names
 from lightkit.export.metadata import check_digest, find_digest_fault, read_metadata
 from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, timm_pretrained
 from lightkit.safe_loading import explain_unreadable, load_file
@@ -102,7 +102,11 @@ def _checked(content: object, path: Path) -> Mapping[str, Tensor]:
         tensors = content.get("state_dict", {})
         state = {name.removeprefix(_PREFIX): each for name, each in tensors.items() if name.startswith(_PREFIX)}
     if not isinstance(state, Mapping) or not state or not all(isinstance(v, Tensor) for v in state.values()):
-        keys = f" of {_join(sorted(map(str, content)))}" if isinstance(content, Mapping) and content else ""
+        keys = (
+            f" of {join_names(sorted(map(str, content)), most=_MOST_SHOWN)}"
+            if isinstance(content, Mapping) and content
+            else ""
+        )
         raise ConfigError(
             f"{_KEY}: {path} holds a {type(content).__name__}{keys}, not a state dict. "
             f"Expected a mapping from names to tensors, as torch.save(network.state_dict(), path) writes it."
@@ -180,12 +184,7 @@ def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
         if name in given and given[name].shape != tensor.shape
     ]
     parts = {"Missing": missing, "Unexpected": unexpected, "Of another shape": shapes}
-    return " ".join(f"{title}: {_join(names)}." for title, names in parts.items() if names)
-
-
-def _join(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    return ", ".join(names[:_MOST_SHOWN]) + more
+    return " ".join(f"{title}: {join_names(names, most=_MOST_SHOWN)}." for title, names in parts.items() if names)
 
 
 def load_exported(module: LightningModule, path: Path) -> None:

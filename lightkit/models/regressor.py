@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightkit.errors import ConfigError, DataError
-from lightkit.models.metrics import Scores, Stage, of_regression, split_batch, weighted_mean
+from lightkit.models.metrics import Scores, Stage, regression_metrics, split_batch, weighted_mean
 from lightkit.models.optimization import adamw_with_cosine
 
 __all__ = ["Regressor"]
@@ -63,7 +63,7 @@ class Regressor(LightningModule):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_std", torch.ones(size))
         self.register_buffer("is_scaled", torch.tensor(False))
-        self.scores = Scores(of_regression())
+        self.scores = Scores(regression_metrics())
         self.example_input_array = torch.zeros(1, num_inputs)
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.checkpoint_io import read_checkpoint
+from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.config import near, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.bare_trainer import build_bare_trainer
@@ -144,7 +145,7 @@ class ReplayLoader:
             sampler.drop_last = False
             if isinstance(sampler.sampler, RandomSampler):
                 sampler.sampler = SequentialSampler(loader.dataset)  # type: ignore[arg-type]  # it had a sampler
-        self._loader, self._select, self._max_kept_bytes = loader, select, max_kept_bytes
+        self.loader, self._select, self._max_kept_bytes = loader, select, max_kept_bytes
         self._kept: list[Any] | None = None
         self.digest = ""
         self.labels_digest = ""
@@ -154,7 +155,7 @@ class ReplayLoader:
         if self._kept is not None:
             batches: Any = self._kept
         else:
-            batches = self._loader if self.digest else self._first_pass()
+            batches = self.loader if self.digest else self._first_pass()
         for batch in batches:
             copy = apply_to_collection(
                 batch, (Tensor, ndarray), lambda part: part.clone() if isinstance(part, Tensor) else part.copy()
@@ -166,7 +167,7 @@ class ReplayLoader:
         samples, labels = hashlib.sha256(), hashlib.sha256()
         kept: list[Any] = []
         num_samples = size_bytes = 0
-        for batch in self._loader:
+        for batch in self.loader:
             for tensor in _tensors(batch):
                 samples.update(_memory(tensor))
                 size_bytes += tensor.nbytes
@@ -316,6 +317,12 @@ class EvaluationData(LightningDataModule):
         return sum(loader.num_samples for loader in self._loaders)
 
     @property
+    def sample_source(self) -> Any:
+        """Names and images of the samples, as `lightkit.data`'s ``PixelSource``; None where the data has none."""
+        dataset = getattr(self._loaders[0].loader, "dataset", None) if len(self._loaders) == 1 else None
+        return getattr(dataset, "source", None)
+
+    @property
     def fingerprint(self) -> str:
         """Digest of the samples as they are before the device takes them, once a pass is complete."""
         return "-".join(loader.digest[:32] for loader in self._loaders)
@@ -430,6 +437,8 @@ def score(
     data.choose_class(None)
     device = "gpu" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator=device)
+    recorder = PredictionRecorder(None)
+    trainer.callbacks.append(recorder)  # type: ignore[attr-defined]
 
     def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
         run_split = trainer.test if data.split == "test" else trainer.validate
@@ -445,6 +454,7 @@ def score(
         return {key: float(value) for key, value in trainer.callback_metrics.items()}
 
     metrics = evaluate(str(checkpoint))
+    predictions = recorder.predictions
     if metric not in metrics:
         logged = ", ".join(sorted(metrics)) or "none"
         raise ConfigError(
@@ -458,4 +468,4 @@ def score(
             by_class[each] = value if value is not None and math.isfinite(value) else None
     finally:
         data.choose_class(None)
-    return ModelScores(name, metrics, by_class)
+    return ModelScores(name, metrics, by_class, predictions)

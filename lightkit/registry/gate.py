@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeGuard
 
 from lightkit.config import Origin, Resolved, mistake, near, read_scalar
 from lightkit.errors import ConfigError
+from lightkit.registry.significance import compare_on_same_samples, compute_interval, select_class
+from lightkit.reports.predictions import Predictions
 from lightkit.runs.index import infer_mode
 
 RECORD = "gate.json"
@@ -27,6 +29,9 @@ class GateSettings:
         min: Smallest value that passes.
         max: Largest value that passes.
         max_drop: How much worse than the baseline the model may be, in the metric's unit; `null`: any amount.
+        confidence: A drop counts in `max_drop` only if the model differs from the baseline with this confidence, such
+            as 0.95, on the samples that both predict, by McNemar's exact test of accuracy or a paired bootstrap of
+            other metrics. `null`: each drop counts, as it does where a model's steps return no predictions.
         baseline: Model to compare with: an alias or a version of the registered model, or a run. Where the alias
             points to nothing yet, nothing is compared. `null`: nothing.
         slices: The smallest value (the largest with `mode: min`) of the metric on the samples of a class, by its name.
@@ -40,6 +45,7 @@ class GateSettings:
     min: float | None = None
     max: float | None = None
     max_drop: float | None = None
+    confidence: float | None = None
     baseline: str | None = "champion"
     slices: dict[str, float] | None = None
     drift: dict[str, float] | None = None
@@ -83,6 +89,7 @@ _RULES: Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("min",): (_is_number, "a number"),
     ("max",): (_is_number, "a number"),
     ("max_drop",): _DROP,
+    ("confidence",): (lambda value: _is_number(value) and 0 < value < 1, "a number between 0 and 1, such as 0.95"),
     ("baseline",): (_is_name, "an alias such as champion, a version, a run, or null"),
     ("slices",): (
         lambda value: isinstance(value, Mapping) and all(map(_is_number, value.values())),
@@ -189,11 +196,13 @@ class ModelScores:
         name: Its name in messages.
         metrics: Logged metrics by name.
         slices: The judged metric on the samples of each class; None without samples, or without a finite value.
+        predictions: For each sample, in the order of the data; None where the model's steps do not return them.
     """
 
     name: str
     metrics: Mapping[str, float]
     slices: Mapping[str, float | None] = field(default_factory=dict)
+    predictions: Predictions | None = None
 
 
 def decide(
@@ -220,11 +229,18 @@ def decide(
 
     Returns:
         The content of ``gate.json``: whether it ``passed``, the failed conditions in words as ``reasons``, all of them
-        as ``checks``, and the ``scores`` and ``slices`` of ``challenger`` and ``baseline``.
+        as ``checks``, the ``scores`` and ``slices`` of ``challenger`` and ``baseline``, their ``intervals``, and as
+        ``significance`` whether they differ beyond the noise of the samples, see `compare_on_same_samples`.
     """
     metric = str(settings.metric)
     value, values = candidate.metrics.get(metric), {} if baseline is None else baseline.metrics
     slices = {} if baseline is None else baseline.slices
+    confidence = settings.confidence or 0.95
+    significance = None
+    if baseline is not None:
+        significance = compare_on_same_samples(
+            metric, (value, values.get(metric)), candidate.predictions, baseline.predictions, confidence=confidence
+        )
     checks: list[dict[str, Any]] = []
     reasons: list[str] = []
 
@@ -256,7 +272,10 @@ def decide(
         other = values.get(metric)
         asks = f"at most {settings.max_drop:g} worse than {baseline.name}"
         against = "" if other is None else f" (that has {other:.6g})"
-        add(metric, value, other, asks, drops_at_most(other, settings.max_drop), against=against)
+        is_noise = settings.confidence is not None and significance is not None and not significance["counts"]
+        if settings.confidence is not None:
+            asks += f", or no different with {settings.confidence:.4g} confidence"
+        add(metric, value, other, asks, is_noise or drops_at_most(other, settings.max_drop), against=against)
     if settings.metric is not None and not checks:
         add(metric, value, values.get(metric), "a finite number", _is_number(value))
     holds, word = (at_least, "at least") if settings.mode == "max" else (at_most, "at most")
@@ -268,14 +287,28 @@ def decide(
         last = "the last promoted model" if window == 1 else f"the best of the last {window} promoted models"
         asks = f"at most {allowed:g} worse than {last} (version {drift['version']}: {best:.6g})"
         add(f"{metric} of late", value, best, asks, drops_at_most(best, allowed))
+    of_slices = {name: select_class(candidate.predictions, name) for name in candidate.slices}
     return {
         "schema": 1,
         "passed": not reasons,
         "metric": settings.metric,
         "scores": {"challenger": {**candidate.metrics}, "baseline": baseline and {**baseline.metrics}},
         "slices": {
-            name: {"challenger": score, "baseline": slices.get(name)} for name, score in candidate.slices.items()
+            name: {
+                "challenger": score,
+                "baseline": slices.get(name),
+                "num_samples": None if (found := of_slices[name]) is None else len(found),
+                "interval": compute_interval(metric, score, found, confidence=confidence),
+            }
+            for name, score in candidate.slices.items()
         },
+        "intervals": {
+            "confidence": confidence,
+            "challenger": compute_interval(metric, value, candidate.predictions, confidence=confidence),
+            "baseline": baseline
+            and compute_interval(metric, values.get(metric), baseline.predictions, confidence=confidence),
+        },
+        "significance": significance,
         "drift": drift,
         "reasons": reasons,
         "baseline": baseline and baseline.name,

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import DataError
 from lightkit.export.exporter import lock_folder
 from lightkit.export.metadata import RECORD, Metadata, check_digest
 from lightkit.export.target import ExportTarget
-from lightkit.loggers.mlflow_address import find_address, manifest_tags
+from lightkit.loggers.mlflow_address import find_address, find_or_create_experiment, manifest_tags, send_model_files
 from lightkit.registry.package import PackageFormat, write_package
 from lightkit.registry.store import Registry, tracked_run
 from lightkit.runs.files import write_json
@@ -94,9 +94,11 @@ def register(
         on_step(f"sending it to MLflow at {registry.address.shown}")  # outside: a closed pipe is no error of MLflow
         with registry.attempt("take the model"):
             plain_name = "".join("-" if character in "/:.%\"'" else character for character in name)
-            model_id = _log_model(client, folder, name=plain_name, run_id=run_id, experiment_id=experiment_id)
+            params = client.get_run(run_id).data.params
+            model = client.create_logged_model(experiment_id, plain_name, run_id, params=params)
+            send_model_files(client, run_id, model, folder)
         with registry.attempt(f"register a version of {name!r}"):
-            version = _create_version(client, name, model_id=model_id, run_id=run_id, tags=tags)
+            version = _create_version(client, name, model_id=model.model_id, run_id=run_id, tags=tags)
             where = None
             if (exports / RECORD).is_file():
                 where = f"export/{name}-{version}"  # so that a later version's exports do not replace them
@@ -199,15 +201,8 @@ def _find_or_create_run(client: MlflowClient, run: runs.Run, tags: Mapping[str, 
             if tracked.info.lifecycle_stage == "active":
                 return tracked.info.run_id, tracked.info.experiment_id
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.name
-    found = client.get_experiment_by_name(name)
-    if found is not None and found.lifecycle_stage == "deleted":
-        raise ConfigError(
-            f"register: the experiment {name!r} was deleted in MLflow. Restore it with: mlflow experiments restore "
-            f"-x {found.experiment_id}; or name another with MLFLOW_EXPERIMENT_NAME."
-        )
-    artifacts = find_address(client.tracking_uri).artifacts
-    location = None if artifacts is None else str(artifacts)
-    experiment_id = str(client.create_experiment(name, location) if found is None else found.experiment_id)
+    artifacts, setting = find_address(client.tracking_uri).artifacts, "register, MLFLOW_EXPERIMENT_NAME"
+    experiment_id = find_or_create_experiment(client, name, artifacts=artifacts, setting=setting)
     earlier = client.search_runs([experiment_id], f"tags.`lightkit.run` = '{run.id}'", max_results=1)
     if earlier:
         return earlier[0].info.run_id, experiment_id
@@ -221,26 +216,6 @@ def _find_or_create_run(client: MlflowClient, run: runs.Run, tags: Mapping[str, 
         client.log_artifact(run_id, str(run.config_path))
     client.set_terminated(run_id, "FINISHED")
     return str(run_id), experiment_id
-
-
-def _log_model(client: MlflowClient, folder: Path, *, name: str, run_id: str, experiment_id: str) -> str:
-    """Send a model's folder, as ``mlflow.pytorch.log_model`` does, without opening its run again.
-
-    `log_model` in MLflow 3.17 needs an active run, which it sets to running and then to finished, with a new end.
-    """
-    from mlflow.entities import LoggedModelOutput, LoggedModelStatus  # 2 s
-    from mlflow.models import Model
-
-    params = client.get_run(run_id).data.params
-    logged = client.create_logged_model(experiment_id, name, run_id, params=params)
-    description = Model.load(str(folder))
-    description.run_id, description.model_id, description.model_uuid = run_id, logged.model_id, logged.model_id
-    description.artifact_path = logged.artifact_location
-    description.save(str(folder / "MLmodel"))
-    client.log_model_artifacts(logged.model_id, str(folder))
-    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
-    client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
-    return str(logged.model_id)
 
 
 def _create_version(client: MlflowClient, name: str, *, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:

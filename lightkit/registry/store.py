@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit import runs
 from lightkit.config import Resolved, near, shown_path
 from lightkit.errors import ConfigError, ServerAway
-from lightkit.loggers.mlflow_address import Address, find_address, mask_password
+from lightkit.loggers.mlflow_address import CONNECT_SETTINGS, Address, find_address, mask_password
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -29,13 +29,7 @@ _STORAGE_CLIENTS = ("boto3", "botocore", "azure", "google")
 """Packages by which MLflow reaches artifacts in S3 and the like; their errors have no common base class."""
 _OPTION = "--tracking-uri"
 
-# MLflow tries seven times over two minutes. The first answer should come soon; an upload is answered when the whole
-# file is stored.
-_CONNECTING = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-}
+# An upload is answered when the whole file is stored.
 _UPLOADING = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "600",
@@ -173,7 +167,7 @@ def open_registry(address: Address, *, option: str = _OPTION, creates: bool = Tr
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     timeouts = {name: value for name, value in _UPLOADING.items() if name not in os.environ}
-    connecting = {name: value for name, value in _CONNECTING.items() if name not in os.environ}
+    connecting = {name: value for name, value in CONNECT_SETTINGS.items() if name not in os.environ}
     with translate_errors(address, "open the registry", option=option), set_environment(connecting):
         if address.artifacts is not None:
             address.artifacts.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -61,6 +61,12 @@ class Predictions:
         """Bool ``(samples,)``: whether the label was predicted."""
         correct: NDArray[np.bool_] = self.prediction == self.target
         return correct
+
+    def take(self, positions: NDArray[np.int64]) -> Predictions:
+        """Return the predictions at some positions of the arrays."""
+        columns = ("index", "target", "prediction", "probability", "label_probability")
+        arrays = {name: each[positions] for name in columns if len(each := getattr(self, name)) == len(self)}
+        return replace(self, paths=[self.paths[each] for each in positions], **arrays)
 
 
 def predictions_path(folder: Path, split: Split) -> Path:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from lightkit.errors import join_names
 from lightkit.runs.files import aside_of, flush, write_text
 
 _log = logging.getLogger("lightkit")
@@ -46,7 +47,7 @@ def sidecar(path: Path | str) -> Path:
 
 def verify(path: Path | str) -> bool:
     """Tell whether a file has the content that its digest beside it promises; False where either is missing."""
-    promised = _promised(Path(path))
+    promised = _read_digests(Path(path))
     return bool(promised) and Path(path).is_file() and digest(path) in promised
 
 
@@ -79,10 +80,10 @@ def write_aside(
         if isinstance(written, str) and written != new:
             raise OSError("it does not read back as it was written")
         before_replace()
-        _promise(path, [*_held(path), new])
+        _write_digests(path, [*_digests_of_current(path), new])
         aside.replace(path)
         flush(path.parent)
-        _promise(path, [new])
+        _write_digests(path, [new])
     finally:
         aside.unlink(missing_ok=True)
     return new
@@ -98,17 +99,17 @@ def keep(path: Path, previous: Path) -> None:
         path: The file.
         previous: Its other name, in the same folder; a file of that name is replaced.
     """
-    if not path.is_file() or (value := digest(path)) not in _promised(path):
+    if not path.is_file() or (value := digest(path)) not in _read_digests(path):
         return
     aside = aside_of(previous)
     try:
-        _promise(previous, [*_held(previous), value])
+        _write_digests(previous, [*_digests_of_current(previous), value])
         try:
             os.link(path, aside)
         except OSError:  # a file system without links
             path.replace(aside)
         aside.replace(previous)
-        _promise(previous, [value])
+        _write_digests(previous, [value])
     finally:
         aside.unlink(missing_ok=True)
 
@@ -155,12 +156,12 @@ def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[PassedOver]]
     for path in paths:
         if not sidecar(path).exists():
             bare.append(path)
-        elif (fault := fault_of(path)) is None:
+        elif (fault := find_fault(path)) is None:
             return path, [*passed_over, *(PassedOver(other, f"{sidecar(other).name} is missing") for other in bare)]
         else:
             passed_over.append(PassedOver(path, fault))
     for path in bare:
-        if (fault := fault_of(path)) is None:
+        if (fault := find_fault(path)) is None:
             return path, passed_over
         passed_over.append(PassedOver(path, fault))
     return None, passed_over
@@ -174,7 +175,7 @@ def remove_leftovers(folder: Path | str) -> list[Path]:
     return leftovers
 
 
-def _promised(path: Path) -> list[str]:
+def _read_digests(path: Path) -> list[str]:
     try:
         lines = sidecar(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -182,26 +183,26 @@ def _promised(path: Path) -> list[str]:
     return [line.split()[0] for line in lines if line.strip()]
 
 
-def _promise(path: Path, digests: list[str]) -> None:
+def _write_digests(path: Path, digests: list[str]) -> None:
     write_text(sidecar(path), "".join(f"{value}  {path.name}\n" for value in dict.fromkeys(digests)))
 
 
-def _held(path: Path) -> list[str]:
+def _digests_of_current(path: Path) -> list[str]:
     """The digest of what is there now; read from the file only where a kill left the choice between two."""
-    promised = _promised(path)
+    promised = _read_digests(path)
     if not path.is_file():
         return []
     return promised if len(promised) == 1 else [value for value in promised if value == digest(path)]
 
 
-def fault_of(path: Path, *, is_archive: bool = True) -> str | None:
+def find_fault(path: Path, *, is_archive: bool = True) -> str | None:
     """Describe how a checkpoint differs from what was written: by its digest, or by the checksums in its archive.
 
     Args:
         path: The file.
         is_archive: Whether it is a zip archive, as torch has written since 1.6; anything else has no checksums.
     """
-    promised = _promised(path)
+    promised = _read_digests(path)
     if promised:
         return None if digest(path) in promised else f"its content is not what {sidecar(path).name} promises"
     if sidecar(path).exists():
@@ -221,7 +222,7 @@ _PICKLE = b"\x80"
 """How a file that torch.save writes begins: a zip archive, before torch 1.6 a pickle."""
 
 
-def fault_of_checkpoint(path: Path) -> str | None:
+def find_checkpoint_fault(path: Path) -> str | None:
     """Say what is wrong with a file: another kind of file, cut short, or altered; None where nothing is.
 
     Raises:
@@ -235,7 +236,7 @@ def fault_of_checkpoint(path: Path) -> str | None:
         return "is not a checkpoint: it is no file that torch.save has written"
     if begins.startswith(_ARCHIVE) and zipfile.is_zipfile(path) and (other := _other_archive(path)):
         return f"is not a checkpoint: it is {other}"
-    return fault_of(path, is_archive=begins.startswith(_ARCHIVE))
+    return find_fault(path, is_archive=begins.startswith(_ARCHIVE))
 
 
 def _other_archive(path: Path) -> str | None:
@@ -255,7 +256,6 @@ def _other_archive(path: Path) -> str | None:
 
 _trusted: list[set[str]] = []  # files of which a warning was given, by block
 _NAMED = re.compile(r"(?:GLOBAL|global:?|class|function|REDUCE|NEWOBJ|BUILD for)\s+`?([A-Za-z_][\w.]*\.[\w.]*\w)")
-_MAX_NAMES = 5
 
 
 @contextmanager
@@ -283,22 +283,18 @@ def warn_of_trust(path: Path | str, names: Collection[str]) -> None:
     if str(path) not in _trusted[-1]:
         _trusted[-1].add(str(path))
         says = "--trust: %s holds %s beside tensors and plain values; loading it may run code"
-        _log.warning(says, path, _join_names(names))
+        _log.warning(says, path, join_names(sorted(names)) or "objects")
 
 
-def classes_named(message: str) -> list[str]:
+def find_class_names(message: str) -> list[str]:
     """Find the classes and functions that torch names where it refuses a file."""
     return list(dict.fromkeys(_NAMED.findall(message)))
 
 
 def refusal(path: Path | str, names: Collection[str]) -> str:
     """Format the error for a file that is not loaded. The arguments are those of `warn_of_trust`."""
+    names = join_names(sorted(names)) or "objects"
     return (
-        f"{path} holds {_join_names(names)} beside tensors and plain values. Loading that can run code, so nothing of "
-        f"it was loaded. If you know who made the file, --trust on the command line allows it."
+        f"{path} holds {names} beside tensors and plain values. Loading that can run code, so nothing of it was "
+        f"loaded. If you know who made the file, --trust on the command line allows it."
     )
-
-
-def _join_names(names: Collection[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return (", ".join(sorted(names)[:_MAX_NAMES]) + more) or "objects"

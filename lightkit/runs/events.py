@@ -87,39 +87,37 @@ class EventStream:
         Raises:
             ValueError: If the event is unknown, or a required field is missing or has another type.
         """
-        record = _record(event, fields)
-        self._write(_line(record))
-        return record
-
-    def _write(self, line: str) -> None:
+        record, line = _format(event, fields)
         with self._locks.setdefault(os.getpid(), threading.Lock()):
             self._append(line.encode("utf-8", errors="replace"))
             if self.mirror is not None:
                 self.mirror.write(line)
                 self.mirror.flush()
+        return record
 
     def _append(self, line: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab", buffering=0) as file:
-            if not self._repaired:
-                line = b"\n" + line if _ends_torn(self.path) else line
-                self._repaired = True
+        with self.path.open("a+b", buffering=0) as file:
+            if not self._repaired and file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else b"\n" + line
+            self._repaired = True
             rest = memoryview(line)
             while rest:  # on a full disk a part may fit, and the next call raises
                 rest = rest[file.write(rest) :]
 
 
 def event_line(event: str, /, **fields: Any) -> str:
-    """Give the line of an event that belongs to no run's file, for a program that reads standard output.
+    """Format an event that belongs to no run's file, for a program that reads standard output.
 
     Raises:
         ValueError: If the event is unknown, or a required field is missing or has another type.
     """
-    return _line(_record(event, fields))
+    return _format(event, fields)[1]
 
 
 def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
-    """Give the events of a file in order, without lines that are torn or are no events; none if there is no file."""
+    """Read the events of a file in order, without lines that are torn or are no events; none if there is no file."""
     file = Path(path)
     if not file.is_file():
         return
@@ -133,16 +131,8 @@ def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def _record(event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    _check(event, fields)
-    return {"time": _now(), "event": event, **finite(fields)}
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, allow_nan=False, default=str) + "\n"
-
-
-def _check(event: str, fields: Mapping[str, Any]) -> None:
+def _format(event: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Check an event, and return its record and its line."""
     if event not in FIELDS:
         raise ValueError(f"unknown event {event!r}; events are {', '.join(FIELDS)}")
     for name, types in FIELDS[event].items():
@@ -151,37 +141,28 @@ def _check(event: str, fields: Mapping[str, Any]) -> None:
         if not isinstance(fields[name], types) or (isinstance(fields[name], bool) and bool not in types):
             expected = " or ".join(kind.__name__ for kind in types)
             raise ValueError(f"event {event!r}: {name} must be {expected}, got {fields[name]!r}")
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _ends_torn(path: Path) -> bool:
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    record = {"time": now, "event": event, **finite(fields)}
+    return record, json.dumps(record, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
 class WarningWatch:
     """A context manager that passes on each different warning once; they are shown as before.
 
     Args:
-        tell: Gets the message, and the warning's category or the logger's name.
+        report: Gets the message, and the warning's category or the logger's name.
         skip: Categories that are for the authors of a package and not for who runs it.
     """
 
     def __init__(
         self,
-        tell: Callable[[str, str], object],
+        report: Callable[[str, str], object],
         *,
         skip: tuple[type[Warning], ...] = (DeprecationWarning, PendingDeprecationWarning, FutureWarning),
     ) -> None:
-        self._tell = tell
+        self._report = report
         self._skip = skip
-        self._told: set[tuple[str, str]] = set()
+        self._seen: set[tuple[str, str]] = set()
         self._busy = threading.local()
         self._handler = _Handler(self._note)
         self._watched: list[logging.Logger] = []
@@ -189,7 +170,7 @@ class WarningWatch:
 
     def __enter__(self) -> WarningWatch:
         self._show = warnings.showwarning
-        warnings.showwarning = self._shown
+        warnings.showwarning = self._show_and_note
         self.watch_loggers()
         return self
 
@@ -205,15 +186,15 @@ class WarningWatch:
                 self._watched.append(log)
 
     def stop(self) -> None:
-        """Tell nothing from here on; a second call does nothing."""
-        if self._show is not None and warnings.showwarning == self._shown:
+        """Report nothing from here on; a second call does nothing."""
+        if self._show is not None and warnings.showwarning == self._show_and_note:
             warnings.showwarning = self._show
         self._show = None
         for log in self._watched:
             log.removeHandler(self._handler)
         self._watched.clear()
 
-    def _shown(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    def _show_and_note(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         show = self._show or warnings.showwarning
         self._busy.showing = True  # logging.captureWarnings makes a log record of it, which is not another warning
         try:
@@ -224,12 +205,12 @@ class WarningWatch:
             self._note(str(message), category.__name__)
 
     def _note(self, message: str, source: str) -> None:
-        if getattr(self._busy, "showing", False) or (source, message) in self._told:
+        if getattr(self._busy, "showing", False) or (source, message) in self._seen:
             return
-        self._told.add((source, message))
-        self._busy.showing = True  # a warning while one is being told would have no end
+        self._seen.add((source, message))
+        self._busy.showing = True  # a warning while one is reported would have no end
         try:
-            self._tell(message, source)
+            self._report(message, source)
         finally:
             self._busy.showing = False
 

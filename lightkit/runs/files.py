@@ -87,7 +87,7 @@ def free_bytes(path: Path | str) -> int | None:
     return disk.f_bavail * disk.f_frsize
 
 
-def what_is_free(folder: Path | str) -> dict[str, int | None]:
+def free_space(folder: Path | str) -> dict[str, int | None]:
     """Give what is left of a folder's disk and of the memory, as events tell it."""
     return {"disk_free_bytes": free_bytes(folder), "memory_free_bytes": available_memory_bytes()}
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lightkit.runs.files import read_json, write_json
+from lightkit.errors import join_names
+from lightkit.runs.files import in_bytes, read_json, write_json
 
 INPUTS = "inputs.json"
 _SCHEMA = 1
@@ -65,9 +66,9 @@ class Inputs:
         return {"config": _digest([self.config, self.hidden]), "data": data, "code": code, **mixed}
 
     @property
-    def described(self) -> str:
-        """What was compared, in a few words."""
-        size = f", {shown_size(self.size_bytes)}" if self.num_files else ""
+    def description(self) -> str:
+        """Number and size of what was compared."""
+        size = f", {in_bytes(self.size_bytes)}" if self.num_files else ""
         return f"data: {_count_files(self.num_files)}{size}; config; code: {_count_files(len(self.code))}"
 
     def write(self, folder: Path) -> None:
@@ -99,28 +100,21 @@ def changes_between(old: Inputs, new: Inputs) -> list[str]:
         old: Of the earlier run.
         new: Now; ``hidden`` with the salt of the earlier one.
     """
-    return [
-        *_data_changes(old.data or {}, new.data or {}),
-        *_code_changes(old.code, new.code),
-        *_value_changes(old.versions, new.versions),
-        *_config_changes(old, new),
-    ]
+    data = _data_changes(old.data or {}, new.data or {})
+    code = [] if old.code == new.code else [f"code: {_file_changes(old.code, new.code)}"]
+    config = [dict(each.config) for each in (old, new)]
+    hidden = []
+    for key in dict.fromkeys([*old.hidden, *new.hidden]):
+        values = [each.pop(key, None) for each in config]
+        if old.hidden.get(key) != new.hidden.get(key) or values[0] != values[1]:
+            hidden.append(f"{key} has another value, which is not shown")
+    return [*data, *code, *_value_changes(old.versions, new.versions), *hidden, *_value_changes(*config)]
 
 
-def joined(changes: list[str], *, most: int = 8) -> str:
-    """Write changes on one line, and say how many more there are."""
+def join_changes(changes: list[str], *, most: int = 8) -> str:
+    """Join changes on one line, and count the others."""
     more = [f"and {len(changes) - most} more"] if len(changes) > most else []
     return "; ".join([*changes[:most], *more])
-
-
-def shown_size(size_bytes: int) -> str:
-    """Write a size for people, in decimal units."""
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size_bytes >= 1000 * factor:
-            return f"{size_bytes / factor:,.0f} {unit}"
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.3g} {unit}"
-    return f"{size_bytes} B"
 
 
 def _data_changes(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
@@ -129,19 +123,15 @@ def _data_changes(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mappin
         if before is None or now is None:
             yield f"{place}: {'is read now' if before is None else 'is not read any more'}"
             continue
-        if _is_folded(before):
+        if any(name.endswith("/") for name in before):
             now = _by_folder(now)
-        if before != now:
-            yield f"{_name_of(place)}: {_file_changes(before, now)}"
-
-
-def _code_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    if old != new:
-        yield f"code: {_file_changes(old, new)}"
+        if before != now:  # the only root of a data module is called `data`
+            name = "data" if place in ("data", "data.init_args.root") else place
+            yield f"{name}: {_file_changes(before, now)}"
 
 
 def _file_changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Say which files differ, are new, gone, or have another name."""
+    """List the files that differ, are new, gone, or have another name."""
     differing = [name for name in old if name in new and old[name] != new[name]]
     gone, added = [name for name in old if name not in new], [name for name in new if name not in old]
     by_content = {old[name]: name for name in gone}
@@ -149,13 +139,15 @@ def _file_changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     gone, added = [n for n in gone if n not in renamed], [n for n in added if n not in {*renamed.values()}]
     of_all = f" of {_count_files(len(old))}"
     pairs = [f"{before} -> {now}" for before, now in renamed.items()]
-    said = [
+    parts = [
         (differing, f"{of_all} differ{'s' if len(differing) == 1 else ''}"),
         (added, " new"),
         (gone, f"{of_all} gone"),
         (pairs, f"{of_all} renamed"),
     ]
-    return ", ".join(f"{len(names):,}{words}{_names(names)}" for names, words in said if names)
+    return ", ".join(
+        f"{len(names):,}{words} ({join_names(sorted(names), most=_NUM_SHOWN)})" for names, words in parts if names
+    )
 
 
 def _count_files(number: int) -> str:
@@ -166,49 +158,22 @@ def _value_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[s
     for name in dict.fromkeys([*old, *new]):
         before, now = old.get(name, _ABSENT), new.get(name, _ABSENT)
         if before != now or type(before) is not type(now):
-            yield f"{name} {_shown(before)} -> {_shown(now)}"
+            yield f"{name} {_format(before)} -> {_format(now)}"
 
 
-def _config_changes(old: Inputs, new: Inputs) -> Iterator[str]:
-    shown = [dict(each.config) for each in (old, new)]
-    for key in dict.fromkeys([*old.hidden, *new.hidden]):
-        values = [config.pop(key, None) for config in shown]
-        if old.hidden.get(key) != new.hidden.get(key) or values[0] != values[1]:
-            yield f"{key} has another value, which is not shown"
-    yield from _value_changes(*shown)
-
-
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if value is _ABSENT:
         return "(not set)"
     text = value if isinstance(value, str) and value else json.dumps(value, default=str)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _names(names: Collection[str]) -> str:
-    more = f" and {len(names) - _NUM_SHOWN:,} more" if len(names) > _NUM_SHOWN else ""
-    return f" ({', '.join(_first(names))}{more})"
-
-
-def _first(names: Collection[str]) -> list[str]:
-    return sorted(names)[:_NUM_SHOWN]
-
-
-def _name_of(place: str) -> str:
-    """Give the word for a place of data; that of a data module's only root is plain enough."""
-    return "data" if place in ("data", "data.init_args.root") else place
-
-
 def _by_folder(files: Mapping[str, str]) -> dict[str, str]:
-    """Give one digest for all files of a folder."""
+    """Replace the digests of a folder's files by one."""
     folders: dict[str, list[str]] = {}
     for name, digest in sorted(files.items()):
         folders.setdefault(f"{PurePosixPath(name).parent}/", []).append(f"{PurePosixPath(name).name}\0{digest}")
     return {folder: _digest(lines) for folder, lines in folders.items()}
-
-
-def _is_folded(files: Mapping[str, str]) -> bool:
-    return any(name.endswith("/") for name in files)
 
 
 def _digest(value: Any) -> str:

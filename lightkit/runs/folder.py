@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
 import secrets
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, join_names
 from lightkit.runs.files import read_json
 
 FILES = {
@@ -138,17 +139,34 @@ def find(reference: str, root: Path | str, name: str | None = None) -> Run:
     """
     root, path = Path(root), Path(reference).expanduser()
     found = None
-    if reference == _LATEST:
-        found = _latest(root, name) if name is not None else _newest_of_all(root)
+    parts = path.parts
+    if reference == _LATEST and name is not None:
+        found = _latest(root, name)
+    elif reference == _LATEST:
+        latest = [run for job in _folders(root) if (run := _latest(root, job.name)) is not None]
+        found = max(latest, key=lambda run: run.id, default=None)
     elif _is_run(path):
         found = open_run(path)
-    elif len(path.parts) > 1 and list_runs(path.parent, path.name):
+    elif len(parts) > 1 and list_runs(path.parent, path.name):
         found = _latest(path.parent, path.name)
-    elif reference and not Path(reference).is_absolute():
-        found = _by_name(reference, root, name)
-    if found is None:
-        raise ConfigError(_not_found(reference, root, name))
-    return found
+    elif len(parts) == 1 and not path.is_absolute():
+        with_id = [run for run in list_runs(root, name) if run.id == reference]
+        found = with_id[0] if len(with_id) == 1 else _latest(root, reference)
+    elif len(parts) == 2 and not path.is_absolute() and ".." not in parts:
+        folder = root / parts[0] / parts[1]
+        found = _latest(root, parts[0]) if parts[1] == _LATEST else open_run(folder) if _is_run(folder) else None
+    if found is not None:
+        return found
+    there = [f"{run.name}/{run.id}" for run in list_runs(root)]
+    if not there:
+        raise ConfigError(
+            f"There is no run {reference!r}: there are no runs in {root}. `lightkit fit` makes the first."
+        )
+    jobs = dict.fromkeys(run.split("/")[0] for run in there)
+    near = difflib.get_close_matches(reference, [*jobs, *there], n=3, cutoff=0.6)
+    meant = f" Did you mean {' or '.join(repr(match) for match in near)}?" if near else ""
+    asked = f" of {name!r}" if name is not None and reference == _LATEST else ""
+    raise ConfigError(f"There is no run {reference!r}{asked} in {root}.{meant} The newest runs: {join_names(there)}.")
 
 
 def newest_interrupted(root: Path | str, name: str) -> Run | None:
@@ -158,17 +176,15 @@ def newest_interrupted(root: Path | str, name: str) -> Run | None:
     killed has left no summary, or one that says "running"; so the caller holds the job's lock.
     """
     for run in list_runs(root, name):
-        if _is_fit(run):
-            done = (read_json(run.summary_path) or {}).get("status") == "done"
-            return None if done else open_run(run.folder, resumed=True)
+        manifest = read_json(run.manifest_path)
+        if manifest is None:  # killed before it was written, or a folder half made
+            is_fit = any(run.checkpoints.glob("*.ckpt"))
+        else:
+            is_fit = manifest.get("subcommand") == "fit" and not manifest.get("fast_dev_run")
+        if is_fit:
+            is_done = (read_json(run.summary_path) or {}).get("status") == "done"
+            return None if is_done else open_run(run.folder, resumed=True)
     return None
-
-
-def _is_fit(run: Run) -> bool:
-    manifest = read_json(run.manifest_path)
-    if manifest is None:  # killed before it was written, or a folder half made
-        return any(run.checkpoints.glob("*.ckpt"))
-    return manifest.get("subcommand") == "fit" and not manifest.get("fast_dev_run")
 
 
 def _folders(parent: Path) -> Iterator[Path]:
@@ -194,36 +210,6 @@ def _latest(root: Path, name: str) -> Run | None:
     if link.is_dir():
         return open_run(link)
     return next(iter(list_runs(root, name)), None)  # killed before it was set, or copied without links
-
-
-def _newest_of_all(root: Path) -> Run | None:
-    latest = [run for job in _folders(root) if (run := _latest(root, job.name)) is not None]
-    return max(latest, key=lambda run: run.id, default=None)
-
-
-def _by_name(reference: str, root: Path, name: str | None) -> Run | None:
-    parts = Path(reference).parts
-    if len(parts) == 1:
-        with_id = [run for run in list_runs(root, name) if run.id == reference]
-        return with_id[0] if len(with_id) == 1 else _latest(root, reference)
-    if len(parts) == 2 and ".." not in parts:
-        if parts[1] == _LATEST:
-            return _latest(root, parts[0])
-        folder = root / parts[0] / parts[1]
-        return open_run(folder) if _is_run(folder) else None
-    return None
-
-
-def _not_found(reference: str, root: Path, name: str | None) -> str:
-    there = [f"{run.name}/{run.id}" for run in list_runs(root)]
-    jobs = list(dict.fromkeys(run.split("/")[0] for run in there))
-    if not there:
-        return f"There is no run {reference!r}: there are no runs in {root}. `lightkit fit` makes the first."
-    near = difflib.get_close_matches(reference, [*jobs, *there], n=3, cutoff=0.6)
-    meant = f" Did you mean {' or '.join(repr(match) for match in near)}?" if near else ""
-    asked = f" of {name!r}" if name is not None and reference == _LATEST else ""
-    more = f" and {len(there) - 5} more" if len(there) > 5 else ""
-    return f"There is no run {reference!r}{asked} in {root}.{meant} The newest runs: {', '.join(there[:5])}{more}."
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
@@ -253,6 +239,11 @@ class Run:
     root: Path
     resumed: bool = False
     stage: str = "fit"
+
+    @property
+    def stable_key(self) -> str:
+        """40 letters and digits that trackers can take as a key, the same each time this run is resumed."""
+        return hashlib.sha256(f"{self.name}/{self.id}".encode()).hexdigest()[:40]
 
     @property
     def checkpoints(self) -> Path:

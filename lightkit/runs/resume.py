@@ -227,7 +227,7 @@ def check_checkpoint_file(path: str) -> Path:
     if not file.is_file():
         raise ConfigError(f"--ckpt_path: {path} is {'a folder' if file.is_dir() else 'not a file'}. {_there(file)}")
     try:
-        fault = runs.fault_of_checkpoint(file)
+        fault = runs.find_checkpoint_fault(file)
     except OSError as error:
         raise ConfigError(f"--ckpt_path: {path} cannot be read: {error.strerror or error}.") from error
     if fault is not None:

@@ -220,7 +220,7 @@ class BackgroundSender:
         self._num_lost += num
 
 
-def sign_of(code: int) -> Literal["ok", "fail"] | None:
+def heartbeat_sign(code: int) -> Literal["ok", "fail"] | None:
     """Return the sign for an exit code.
 
     Done (0) and nothing to do (6) are well. "Try again later" (75) and the signals (129, 130, 143) are neither: if
@@ -246,7 +246,7 @@ class DeadMansSwitch:
 
     def begin(self) -> None:
         """Report that the command has begun."""
-        self._sender.put(self.post_of("start"))
+        self._sender.put(self.compose_ping("start"))
 
     def end(self, code: int, text: str = "") -> None:
         """Report how the command has ended, where that is a success or a failure.
@@ -255,10 +255,10 @@ class DeadMansSwitch:
             code: Its exit code.
             text: The error, without secrets.
         """
-        if (sign := sign_of(code)) is not None:
-            self._sender.put(self.post_of(sign, text))
+        if (sign := heartbeat_sign(code)) is not None:
+            self._sender.put(self.compose_ping(sign, text))
 
-    def post_of(self, sign: Sign, text: str = "") -> HttpMessage:
+    def compose_ping(self, sign: Sign, text: str = "") -> HttpMessage:
         """Return the message for a sign.
 
         Args:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.callbacks.nonfinite import nan_weights, not_finite_at_first, spoilt_weights
+from lightkit.callbacks.nonfinite import find_nan_weights, find_nonfinite_at_start, find_nonfinite_weights
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64)
 
@@ -16,11 +16,11 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.com
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf], ids=str)
 def test_one_bad_value_among_many_names_its_tensor(dtype: torch.dtype, bad: float) -> None:
     state = {name: torch.ones(3, 5).to(dtype) for name in "abc"} | {"half": torch.ones(2).half()}
-    assert spoilt_weights(state) == []
+    assert find_nonfinite_weights(state) == []
     state["b"][2, 1] = bad
-    assert spoilt_weights(state) == ["b"]
-    assert spoilt_weights(state, apart_from={"b"}) == []
-    assert nan_weights(state) == (["b"] if math.isnan(bad) else [])
+    assert find_nonfinite_weights(state) == ["b"]
+    assert find_nonfinite_weights(state, apart_from={"b"}) == []
+    assert find_nan_weights(state) == (["b"] if math.isnan(bad) else [])
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_one_bad_value_among_many_names_its_tensor(dtype: torch.dtype, bad: floa
     ids=["large", "large half", "empty", "whole", "bool", "sparse", "meta", "float8", "text", "none"],
 )
 def test_what_is_finite_or_no_number_is_not_named(value: Any) -> None:
-    assert spoilt_weights({"it": value}) == []
+    assert find_nonfinite_weights({"it": value}) == []
 
 
 def test_what_a_model_holds_on_purpose_is_known_by_the_names_of_its_state() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     module[1].register_buffer("mask", torch.full((2, 2), -math.inf).triu(1))
-    assert not_finite_at_first(module) == set(spoilt_weights(module.state_dict())) == {"1.mask"}
+    assert find_nonfinite_at_start(module) == set(find_nonfinite_weights(module.state_dict())) == {"1.mask"}

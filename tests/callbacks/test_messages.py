@@ -8,7 +8,7 @@ import re
 import pytest
 
 from lightkit.callbacks import notifiers
-from lightkit.callbacks.notifiers import Message, as_json, last_lines
+from lightkit.callbacks.notifiers import Message, as_json, format_error_tail
 from lightkit.errors import DataError
 
 GOLDEN = (
@@ -48,7 +48,7 @@ def test_every_field_is_described() -> None:
 
 
 def test_a_foreseen_error_is_told_in_its_words() -> None:
-    assert last_lines(DataError("photos are missing")) == "photos are missing"
+    assert format_error_tail(DataError("photos are missing")) == "photos are missing"
 
 
 def test_a_crash_is_told_by_the_end_of_its_traceback_without_secrets() -> None:
@@ -59,13 +59,13 @@ def test_a_crash_is_told_by_the_end_of_its_traceback_without_secrets() -> None:
 
     with pytest.raises(ValueError, match="swordfish") as caught:
         fails(0)
-    told = last_lines(caught.value, lambda text: text.replace("swordfish-9", "***"))
+    told = format_error_tail(caught.value, lambda text: text.replace("swordfish-9", "***"))
     assert len(told) <= 2500
     assert told.endswith("x***!")
     assert "swordfish" not in told
 
 
 def test_of_many_lines_the_last_are_told() -> None:
-    told = last_lines(RuntimeError("\n".join(map(str, range(40))))).splitlines()
+    told = format_error_tail(RuntimeError("\n".join(map(str, range(40))))).splitlines()
     assert (len(told), told[-1]) == (15, "39")
-    assert len(last_lines(DataError("\n".join(map(str, range(40))))).splitlines()) == 15
+    assert len(format_error_tail(DataError("\n".join(map(str, range(40))))).splitlines()) == 15

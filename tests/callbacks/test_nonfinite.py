@@ -14,7 +14,7 @@ from torchmetrics import CatMetric, SumMetric
 
 from lightkit import runs
 from lightkit.callbacks import Checkpoint, FiniteLoss, ResumeState, VerifiedCheckpointIO
-from lightkit.callbacks.nonfinite import spoilt_weights
+from lightkit.callbacks.nonfinite import find_nonfinite_weights
 from lightkit.data import train_loader
 from lightkit.errors import ConfigError, NonfiniteLoss
 
@@ -361,4 +361,4 @@ def assert_all_finite(folder: Path) -> None:
     paths = list(folder.rglob("*.ckpt"))
     assert {"last.ckpt", "best.ckpt"} <= {path.name for path in paths}
     for path in paths:
-        assert spoilt_weights(torch.load(path, weights_only=True)["state_dict"]) == []
+        assert find_nonfinite_weights(torch.load(path, weights_only=True)["state_dict"]) == []

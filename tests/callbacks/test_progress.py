@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightkit.callbacks.progress import PlainProgress, RichProgress, SilentProgress, progress_for
+from lightkit.callbacks.progress import PlainProgress, RichProgress, SilentProgress, create_progress
 
 # Lightning 2.6.6 asks torch 2.15 for a name that is going; seen 2026-11-20.
 pytestmark = pytest.mark.filterwarnings(
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
     [("terminal", RichProgress), ("plain", PlainProgress), ("quiet", SilentProgress), ("json", SilentProgress)],
 )
 def test_each_screen_has_its_progress(mode: Any, kind: type) -> None:
-    assert type(progress_for(mode)) is kind
+    assert type(create_progress(mode)) is kind
 
 
 class Late(pl.LightningModule):

@@ -512,10 +512,10 @@ def test_of_two_processes_one_writes_and_both_are_measured(run: runs.Run) -> Non
 
 
 def test_samples_are_counted_however_a_batch_is_nested() -> None:
-    from lightkit.callbacks.recorder import batch_size_of
+    from lightkit.callbacks.recorder import find_batch_size
 
     images, draw = torch.zeros(random.Random(7).randrange(2, 9), 3, 4, 4), torch.tensor(1)
-    assert batch_size_of((images, draw)) == len(images)
-    assert batch_size_of({"paths": ["a"], "more": [{"image": images}]}) == len(images)
-    assert batch_size_of(draw) == 1
-    assert batch_size_of(["a", "b"]) is None
+    assert find_batch_size((images, draw)) == len(images)
+    assert find_batch_size({"paths": ["a"], "more": [{"image": images}]}) == len(images)
+    assert find_batch_size(draw) == 1
+    assert find_batch_size(["a", "b"]) is None

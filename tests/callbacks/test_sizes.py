@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.callbacks.checkpoint_io import first_size_of, size_of
+from lightkit.callbacks.checkpoint_io import estimate_first_size, estimate_size
 
 _SHARED = torch.zeros(50_000)
 CONTENTS: dict[str, Any] = {
@@ -25,7 +25,7 @@ CONTENTS: dict[str, Any] = {
 def test_the_size_is_what_torch_writes_or_a_little_more(content: dict[str, Any], tmp_path: Path) -> None:
     torch.save(content, tmp_path / "a.ckpt")
     written = (tmp_path / "a.ckpt").stat().st_size
-    assert written <= size_of(content) <= written * 1.5 + 70_000
+    assert written <= estimate_size(content) <= written * 1.5 + 70_000
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_the_size_is_what_torch_writes_or_a_little_more(content: dict[str, Any],
 def test_the_first_size_is_that_after_the_first_step(kind: Any, settings: Any, values: int, tmp_path: Path) -> None:
     module = nn.Linear(300, 300)
     optimizer = kind(module.parameters(), lr=0.1, **settings)
-    estimate = first_size_of(module.state_dict(), [optimizer])
+    estimate = estimate_first_size(module.state_dict(), [optimizer])
     module(torch.ones(1, 300)).sum().backward()
     optimizer.step()
     torch.save({"state_dict": module.state_dict(), "optimizer_states": [optimizer.state_dict()]}, tmp_path / "a.ckpt")
     assert abs(estimate - (tmp_path / "a.ckpt").stat().st_size) < 75_000
-    assert estimate - first_size_of(module.state_dict(), []) == values * 300 * 301 * 4
+    assert estimate - estimate_first_size(module.state_dict(), []) == values * 300 * 301 * 4

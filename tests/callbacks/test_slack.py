@@ -53,12 +53,12 @@ def texts(body: dict[str, Any]) -> list[str]:
                 "*flowers: epoch 4 (5 of 20) is done*",
                 "```val/loss  0.5123\nlr        0.001\nodd       -```",
                 "best val/loss: 0.5",
-                "<http://mlflow:5000/#/experiments/1/runs/ab|run in MLflow> · night · 1 h 2 min",
+                "<http://mlflow:5000/#/experiments/1/runs/ab|run in MLflow> · night · 62 min",
             ],
         ),
         (
             Message("end", job="flowers", status="done", stage="test", metrics={"test/loss": 2}, seconds=61, **WHERE),
-            ["*flowers: test is done*", "```test/loss  2```", "night · 1 min 1 s"],
+            ["*flowers: test is done*", "```test/loss  2```", "night · 61 s"],
         ),
         (
             Message("end", job="flowers", status="preempted", stage="fit", error="signal 15",

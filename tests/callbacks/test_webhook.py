@@ -137,7 +137,7 @@ def test_a_trial_and_other_ranks_tell_nothing(receiver: Receiver, monkeypatch: p
 
 def test_only_the_chosen_events_are_told(receiver: Receiver) -> None:
     notifier = WebhookNotifier(receiver.url(), events=["end"])
-    assert notifier.kinds_sent(["start", "end"]) == ["end"]
+    assert notifier.list_kinds(["start", "end"]) == ["end"]
     fitted(notifier)
     notifier.close()
     assert [kind for kind, *_ in told(receiver)] == ["end"]
@@ -145,15 +145,15 @@ def test_only_the_chosen_events_are_told(receiver: Receiver) -> None:
 
 def test_the_command_tells_the_end_in_its_own_words(receiver: Receiver, tmp_path: Path) -> None:
     notifier = WebhookNotifier(receiver.url())
-    notifier.command_tells_end = True
+    notifier.command_sends_end = True
     run = runs.create(tmp_path, "tulips")
     address = {"tracking_uri": "https://***@mlflow.example/base/", "experiment_id": "3", "run_id": "9f"}
     (run.folder / "mlflow.json").write_text(json.dumps(address))
     with runs.activate(run):
         fitted(notifier, max_epochs=1)
-    notifier.tell_end(Interrupted(15, checkpoint=Path("last.ckpt")))
-    notifier.tell_end(Interrupted(15))
-    notifier.tell_end(OutOfTime("the deadline has come"))
+    notifier.send_end(Interrupted(15, checkpoint=Path("last.ckpt")))
+    notifier.send_end(Interrupted(15))
+    notifier.send_end(OutOfTime("the deadline has come"))
     notifier.close()
     assert [status for _, status, *_ in told(receiver)] == [
         "running",
@@ -173,7 +173,7 @@ def test_a_notifier_can_be_copied_and_shows_no_address(receiver: Receiver) -> No
     notifier = WebhookNotifier(receiver.url())
     fitted(notifier, max_epochs=1)
     for twin in (copy.deepcopy(notifier), pickle.loads(pickle.dumps(notifier))):
-        twin.tell_end(None)
+        twin.send_end(None)
         twin.close()
     notifier.close()
     assert len(receiver.requests) == 3 + 2
@@ -188,7 +188,7 @@ def test_without_an_address_nothing_is_sent(caplog: pytest.LogCaptureFixture) ->
     fitted(notifier)
     notifier.close()
     assert caplog.text.count("WebhookNotifier sends nothing: its webhook_url is null") == 1
-    assert notifier.kinds_sent(["start"]) == []
+    assert notifier.list_kinds(["start"]) == []
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,28 @@ def test_a_gate_passes_by_its_conditions(planted: Workspace, words: list[str], c
     assert bool(decision["reasons"]) is (code == 4)
 
 
+def test_a_drop_within_the_noise_of_the_samples_is_none_where_confidence_is_asked_for(planted: Workspace) -> None:
+    close = fit_skilled(planted, 87)
+    words = ("--baseline=champion", "--gate.max_drop=0.02", "--gate.slices=null")
+    assert planted.run("gate", str(close), *words).code == 4
+    decision = json.loads(planted.run("gate", str(close), *words, "--gate.confidence=0.95", "--json").ok().out)
+    found = decision["significance"]
+    assert (found["test"], found["counts"], found["num_samples"]) == ("McNemar's exact test", False, 100)
+    assert found["p_value"] == pytest.approx(0.25)  # three samples: 2 / 2^3
+    assert found["difference"] == pytest.approx(-0.03)
+    assert any("within the noise of 100 samples" in notice for notice in decision["notices"])
+    assert [sample["index"] for sample in decision["samples"]] == [87, 88, 89]
+    worse = gate(planted, *words, "--gate.confidence=0.95", code=4)  # ten samples
+    assert worse["significance"]["p_value"] == pytest.approx(2 / 2**10)
+
+
+def test_without_predictions_of_each_sample_every_drop_counts(planted: Workspace) -> None:
+    words = ("--baseline=champion", "--gate.confidence=0.95", "--model.init_args.returns_outputs=false")
+    decision = gate(planted, *words, code=4)
+    assert decision["significance"]["test"] is None
+    assert any("gate.confidence has no effect" in notice for notice in decision["notices"])
+
+
 def test_both_models_are_scored_on_all_samples_of_todays_data(planted: Workspace) -> None:
     decision = gate(planted, "--gate.max_drop=1", "--data.init_args.count=85", "--data.init_args.drop_last=true")
     assert decision["num_samples"] == 85
@@ -169,9 +191,10 @@ def test_a_smallest_value_of_a_loss_warns(finished: Workspace) -> None:
         (["--gate.metric=test/acuracy"], r"'test/acuracy'.*did you mean 'test/accuracy'"),
         (["--baseline=champoin"], r"net has no alias 'champoin'.*did you mean 'champion'"),
         (["--baseline=7"], r"net has no version 7\b.*\b1\b"),
+        (["--gate.confidence=95"], r"gate\.confidence.*between 0 and 1.*95"),
         (["--gate.metrik=test/accuracy"], r"gate\.metrik.*did you mean 'metric'"),
     ],
-    ids=["class", "metric", "alias", "version", "key"],
+    ids=["class", "metric", "alias", "version", "confidence", "key"],
 )
 def test_a_mistake_in_the_gate_is_told_with_what_there_is(planted: Workspace, words: list[str], says: str) -> None:
     assert re.search(says, refusal(planted, *words))

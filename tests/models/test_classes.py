@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.models.network import agree, of_data, usable
+from lightkit.models.network import check_class_names, check_same_classes, read_class_names
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from lightkit.models.network import agree, of_data, usable
     ids=["names", "count", "no names but count", "empty", "no data"],
 )
 def test_classes_come_from_the_data(data: object, names: list[str] | None) -> None:
-    assert of_data(data) == names
+    assert read_class_names(data) == names
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_classes_come_from_the_data(data: object, names: list[str] | None) -> No
 )
 def test_names_that_cannot_be_are_refused(names: list[str], num_classes: int | None, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        usable(names, num_classes)
+        check_class_names(names, num_classes)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_names_that_cannot_be_are_refused(names: list[str], num_classes: int | N
     ids=["same", "numbers then names", "names then numbers"],
 )
 def test_names_agree_with_numbers(names: list[str], current: list[str], agreed: list[str]) -> None:
-    assert agree(names, current, by="the checkpoint") == agreed
+    assert check_same_classes(names, current, by="the checkpoint") == agreed
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_names_agree_with_numbers(names: list[str], current: list[str], agreed: 
 )
 def test_other_classes_are_refused(current: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        agree(["a", "b"], current, by="the checkpoint")
+        check_same_classes(["a", "b"], current, by="the checkpoint")

@@ -11,7 +11,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from lightkit.models import ImageClassifier
-from lightkit.models.features import FrozenFeatures, logits_of
+from lightkit.models.features import FrozenFeatures, compute_logits
 
 
 class OwnForward(ImageClassifier):
@@ -73,7 +73,7 @@ def test_the_head_makes_the_same_logits(model_of: Callable[..., ImageClassifier]
     assert features.example((64, 64)) is not None
     (head,) = model._head_names
     with torch.no_grad():
-        torch.testing.assert_close(logits_of(model._network, head, features.compute(images)), model(images))
+        torch.testing.assert_close(compute_logits(model._network, head, features.compute(images)), model(images))
 
 
 def test_asking_changes_nothing(model_of: Callable[..., ImageClassifier]) -> None:
@@ -185,4 +185,4 @@ def test_a_copy_without_batch_norms_that_gives_other_numbers_is_not_used(
     assert features.example((8, 8)) is not None
     assert features._fused is None
     with torch.no_grad():
-        torch.testing.assert_close(logits_of(model.network, "head", features.compute(images)), model(images))
+        torch.testing.assert_close(compute_logits(model.network, "head", features.compute(images)), model(images))

@@ -11,7 +11,7 @@ from torchmetrics.functional.classification import (
     multiclass_recall,
 )
 
-from lightkit.models.metrics import Scores, of_classification, of_regression
+from lightkit.models.metrics import Scores, classification_metrics, regression_metrics
 
 SIZES = [8, 8, 3]  # the last batch is smaller
 
@@ -37,7 +37,7 @@ def of_all(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 
 def test_an_epoch_over_uneven_batches_is_that_of_all_examples_at_once() -> None:
-    scores = Scores(of_classification(4))
+    scores = Scores(classification_metrics(4))
     logits, labels = batches()
     for _ in range(2):  # the second epoch starts from nothing
         count(scores, logits, labels, SIZES)
@@ -45,7 +45,7 @@ def test_an_epoch_over_uneven_batches_is_that_of_all_examples_at_once() -> None:
 
 
 def test_an_epoch_without_batches_has_no_values() -> None:
-    scores = Scores(of_classification(4))
+    scores = Scores(classification_metrics(4))
     assert scores.finish("val") == {}
     count(scores, *batches(), SIZES)
     scores.finish("val")
@@ -53,14 +53,14 @@ def test_an_epoch_without_batches_has_no_values() -> None:
 
 
 def test_stages_do_not_mix() -> None:
-    scores = Scores(of_classification(4))
+    scores = Scores(classification_metrics(4))
     count(scores, *batches(), SIZES)
     assert not scores.has_counted("train")
     assert not scores.has_counted("test")
 
 
 def test_a_loss_that_is_not_a_number_is_seen() -> None:
-    scores = Scores(of_classification(4))
+    scores = Scores(classification_metrics(4))
     logits, labels = batches()
     scores.update("val", preds=logits, target=labels, loss=torch.tensor(torch.nan))
     count(scores, logits, labels, SIZES)
@@ -68,7 +68,7 @@ def test_a_loss_that_is_not_a_number_is_seen() -> None:
 
 
 def test_regression_errors_are_exact_over_uneven_batches() -> None:
-    scores = Scores(of_regression())
+    scores = Scores(regression_metrics())
     preds, target = torch.arange(10.0)[:, None], torch.zeros(10, 1)
     for part, truth in zip(torch.split(preds, [6, 4]), torch.split(target, [6, 4]), strict=True):
         scores.update("test", preds=part, target=truth, loss=functional.mse_loss(part, truth))

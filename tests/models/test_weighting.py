@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightkit.models.classifier import ImageClassifier
-from lightkit.models.metrics import Scores, of_classification, of_regression, split_batch, weighted_mean
+from lightkit.models.metrics import Scores, classification_metrics, regression_metrics, split_batch, weighted_mean
 from lightkit.models.regressor import Regressor
 
 pytestmark = [
@@ -113,7 +113,7 @@ def test_batches_of_nothing_leave_an_epochs_metrics_alone(model: type[LightningM
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_metrics_leave_out_what_weighs_nothing(kind: str) -> None:
-    metrics = of_classification(3) if kind == "classification" else of_regression()
+    metrics = classification_metrics(3) if kind == "classification" else regression_metrics()
     generator = torch.Generator().manual_seed(3)
     shape = (5, 3) if kind == "classification" else (5, 1)
     preds = torch.randn(shape, generator=generator)
@@ -130,7 +130,7 @@ def test_metrics_leave_out_what_weighs_nothing(kind: str) -> None:
 
 
 def test_the_logged_loss_of_an_epoch_is_over_all_weights() -> None:
-    scores = Scores(of_regression())
+    scores = Scores(regression_metrics())
     for loss, weights in ((1.0, [1.0, 2.0]), (5.0, [1.0])):
         rows = torch.zeros(len(weights), 1)
         scores.update("val", preds=rows, target=rows, loss=torch.tensor(loss), weights=torch.tensor(weights))
@@ -138,7 +138,7 @@ def test_the_logged_loss_of_an_epoch_is_over_all_weights() -> None:
 
 
 def test_a_process_that_had_nothing_still_has_metrics_to_compute() -> None:
-    scores = Scores(of_classification(3))
+    scores = Scores(classification_metrics(3))
     scores.update(
         "val", preds=torch.zeros(1, 3), target=torch.zeros(1, dtype=torch.long), loss=torch.tensor(0.0),
         weights=torch.zeros(1),

@@ -18,7 +18,7 @@ def whole(tmp_path: Path) -> Path:
 
 
 def test_a_whole_file_has_no_fault(whole: Path) -> None:
-    assert runs.fault_of_checkpoint(whole) is None
+    assert runs.find_checkpoint_fault(whole) is None
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_whole_file_has_no_fault(whole: Path) -> None:
 )
 def test_another_kind_of_file_is_told(content: bytes, says: str, tmp_path: Path) -> None:
     (tmp_path / "a.ckpt").write_bytes(content)
-    assert runs.fault_of_checkpoint(tmp_path / "a.ckpt") == says
+    assert runs.find_checkpoint_fault(tmp_path / "a.ckpt") == says
 
 
 @pytest.mark.parametrize(
@@ -48,19 +48,19 @@ def test_another_kind_of_file_is_told(content: bytes, says: str, tmp_path: Path)
 def test_another_archive_is_told(member: str, says: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.ckpt", "w") as archive:
         archive.writestr(member, "x")
-    assert runs.fault_of_checkpoint(tmp_path / "a.ckpt") == f"is not a checkpoint: it is {says}"
+    assert runs.find_checkpoint_fault(tmp_path / "a.ckpt") == f"is not a checkpoint: it is {says}"
 
 
 def test_a_file_that_is_cut_short_is_told(whole: Path) -> None:
     whole.write_bytes(whole.read_bytes()[:3000])
-    assert "its archive cannot be read" in str(runs.fault_of_checkpoint(whole))
+    assert "its archive cannot be read" in str(runs.find_checkpoint_fault(whole))
 
 
 def test_a_byte_that_has_changed_is_told(whole: Path) -> None:
     content = bytearray(whole.read_bytes())
     content[len(content) // 2] ^= 0xFF
     whole.write_bytes(content)
-    assert str(runs.fault_of_checkpoint(whole)).endswith("data/0 in its archive is damaged")
+    assert str(runs.find_checkpoint_fault(whole)).endswith("data/0 in its archive is damaged")
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_a_byte_that_has_changed_is_told(whole: Path) -> None:
 )
 def test_a_digest_beside_it_that_does_not_agree_is_told(digest: bytes, says: str, whole: Path) -> None:
     runs.sidecar(whole).write_bytes(digest)
-    assert runs.fault_of_checkpoint(whole) == says
+    assert runs.find_checkpoint_fault(whole) == says

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.runs.webhook import DeadMansSwitch, sign_of
+from lightkit.runs.webhook import DeadMansSwitch, heartbeat_sign
 from tests.receiving import CANARY, Answer, receiving
 
 
@@ -15,7 +15,7 @@ from tests.receiving import CANARY, Answer, receiving
      (130, None), (143, None)],
 )  # fmt: skip
 def test_each_exit_code_has_its_sign(code: int, sign: str | None) -> None:
-    assert sign_of(code) == sign
+    assert heartbeat_sign(code) == sign
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ def test_a_command_is_told_from_its_beginning_to_its_end(code: int, paths: list[
 
 def test_the_address_keeps_its_question_and_the_body_its_end() -> None:
     switch = DeadMansSwitch("https://host/ping/?token=1")
-    assert switch.post_of("start").url == "https://host/ping/start?token=1"
-    assert switch.post_of("ok").url == "https://host/ping/?token=1"
-    assert switch.post_of("fail", "a" * 20_000 + "end").body[-4:] == b"aend"
-    assert len(switch.post_of("fail", "a" * 20_000).body) == 10_000
+    assert switch.compose_ping("start").url == "https://host/ping/start?token=1"
+    assert switch.compose_ping("ok").url == "https://host/ping/?token=1"
+    assert switch.compose_ping("fail", "a" * 20_000 + "end").body[-4:] == b"aend"
+    assert len(switch.compose_ping("fail", "a" * 20_000).body) == 10_000
 
 
 def test_an_address_that_is_none_is_refused() -> None:

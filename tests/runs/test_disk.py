@@ -17,7 +17,7 @@ def test_what_is_free_is_what_this_user_may_write(tmp_path: Path) -> None:
 
 
 def test_the_memory_is_told_too(tmp_path: Path) -> None:
-    free = files.what_is_free(tmp_path)
+    free = files.free_space(tmp_path)
     assert free.keys() == {"disk_free_bytes", "memory_free_bytes"}
     assert all(isinstance(value, int) and value > 0 for value in free.values())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.runs import INPUTS, Inputs, changes_between, fingerprints, joined, read_inputs
+from lightkit.runs import INPUTS, Inputs, changes_between, fingerprints, join_changes, read_inputs
 
 BEFORE = Inputs(
     config={"trainer.max_epochs": 20, "model.key": "${oc.env:KEY}"},
@@ -25,7 +25,7 @@ def test_what_is_written_reads_back(tmp_path: Path) -> None:
     BEFORE.write(tmp_path)
     assert read_inputs(tmp_path) == BEFORE
     assert changes_between(BEFORE, BEFORE) == []
-    assert BEFORE.described == "data: 2 files, 1.5 MB; config; code: 1 file"
+    assert BEFORE.description == "data: 2 files, 1.5 MB; config; code: 1 file"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1}'], ids=repr)
@@ -78,13 +78,4 @@ def test_of_very_many_files_the_folders_are_kept(tmp_path: Path, monkeypatch: py
 
 
 def test_a_long_list_is_shortened() -> None:
-    assert joined([f"c{number}" for number in range(10)]) == "c0; c1; c2; c3; c4; c5; c6; c7; and 2 more"
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "shown"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (228_813_984, "229 MB"), (2_500_000_000_000, "2,500 GB")],
-    ids=str,
-)
-def test_sizes_are_for_people(size_bytes: int, shown: str) -> None:
-    assert fingerprints.shown_size(size_bytes) == shown
+    assert join_changes([f"c{number}" for number in range(10)]) == "c0; c1; c2; c3; c4; c5; c6; c7; and 2 more"

@@ -32,7 +32,7 @@ def test_a_trusted_file_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> N
     ids=["not allowed", "blocked", "nothing named"],
 )
 def test_the_class_is_found_in_the_words_of_torch(message: str, names: list[str]) -> None:
-    assert runs.classes_named(message) == names
+    assert runs.find_class_names(message) == names
 
 
 def test_a_refusal_says_what_and_why_and_what_allows_it() -> None:

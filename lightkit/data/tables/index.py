@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,10 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from filelock import FileLock
 from pyarrow import types
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightkit.data.bad_samples import Defect
+from lightkit.data.progress import show_progress
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.columns import (
     Columns,
@@ -53,6 +51,7 @@ from lightkit.data.tables.columns import (
 from lightkit.data.tables.source import DataFile, RowGroup, Snapshot
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.cache_folder import cache_folder
+from lightkit.images.reading import map_in_order
 
 log = logging.getLogger("lightkit.data")
 
@@ -65,7 +64,6 @@ _NUM_LISTED = 1000  # bad rows by name
 _NUM_SHOWN = 5
 _READ_BYTES, _READ_ROWS = 4 << 20, 4096  # of a record batch
 _JOBS_AHEAD = 256  # row groups whose findings are in memory
-_BAR_FROM_BYTES = 100e6  # of a table; a smaller one takes a second
 _UNFINISHED = ".writing-"
 _STALE_AFTER_S, _UNUSED_AFTER_S = 3600.0, 60 * 24 * 3600.0
 
@@ -519,7 +517,10 @@ def _load_or_build(
             return kept
         aside = None
         try:
-            _remove_unused(folder.parent)
+            for entry in folder.parent.iterdir():  # left by killed processes, or loaded by no run for two months
+                limit_s = _STALE_AFTER_S if entry.name.startswith(_UNFINISHED) else _UNUSED_AFTER_S
+                if entry.is_dir() and time.time() - entry.stat().st_mtime > limit_s:
+                    shutil.rmtree(entry, ignore_errors=True)
             aside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
             with (aside / "codes").open("wb") as file:
                 found, _ = _build(tables, rules, file)
@@ -545,14 +546,6 @@ def _load(folder: Path) -> tuple[dict[str, Any], Codes] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found, codes
-
-
-def _remove_unused(home: Path) -> None:
-    """Remove what killed processes have left, and what no run has loaded for two months."""
-    for entry in home.iterdir():
-        limit = _STALE_AFTER_S if entry.name.startswith(_UNFINISHED) else _UNUSED_AFTER_S
-        if entry.is_dir() and time.time() - entry.stat().st_mtime > limit:
-            shutil.rmtree(entry, ignore_errors=True)
 
 
 def _build(
@@ -594,31 +587,19 @@ def _scan_tables(
     columns = next(iter(rules.values())).columns
     jobs = [(group, rules[split]) for split, table in tables.items() for group in table.groups]
     total, counts, digest = _Findings(), [], hashlib.sha256()
-    num_threads = min(8, len(os.sched_getaffinity(0)))  # reading and hashing let other threads run
-    with ThreadPoolExecutor(num_threads) as pool, _progress(jobs) as advance:
-        for start in range(0, len(jobs), _JOBS_AHEAD):
-            some = jobs[start : start + _JOBS_AHEAD]
-            found = pool.map(_scan, range(start, len(jobs)), *zip(*some, strict=True))
-            for (group, _), (of_group, codes, content) in zip(some, found, strict=True):
-                file.write(codes.tobytes())
-                counts.append(np.bincount(codes, minlength=_BAD + 1).tolist())
-                digest.update(content.encode())
-                total.merge(of_group)
-                advance(group.num_rows)
-    scaling = {}
-    if columns.features:
-        scaling["input"] = total.inputs.scaling
+    num_rows, num_threads = sum(group.num_rows for group, _ in jobs), min(8, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(num_threads) as pool:  # reading and hashing let other threads run
+        scanned = map_in_order(pool, lambda job: _scan(job[0], *job[1]), enumerate(jobs), ahead=_JOBS_AHEAD)
+        for of_group, codes, content in show_progress(scanned, num_rows, "rows checked", size=lambda one: len(one[1])):
+            file.write(codes.tobytes())
+            counts.append(np.bincount(codes, minlength=_BAD + 1).tolist())
+            digest.update(content.encode())
+            total.merge(of_group)
+    scaling = {"input": total.inputs.scaling} if columns.features else {}
     if columns.label and columns.target == "value":
         scaling["target"] = total.targets.scaling
-    return {
-        "shapes": next(iter(rules.values())).shapes,
-        "classes": total.classes,
-        "counts": counts,
-        "digest": digest.hexdigest(),
-        "bad": total.bad,
-        "scaling": scaling,
-        "moved": [],
-    }, total
+    found = {"shapes": next(iter(rules.values())).shapes, "classes": total.classes, "counts": counts, "bad": total.bad}
+    return {**found, "digest": digest.hexdigest(), "scaling": scaling, "moved": []}, total
 
 
 def _scan(number: int, group: RowGroup, rules: _Rules) -> tuple[_Findings, Codes, str]:
@@ -703,8 +684,14 @@ def _scan_batch(
         words = plain_column(batch, columns.split)
         good = np.flatnonzero(codes == 0)
         encoded = words.take(pa.array(good)).dictionary_encode("encode")
-        named = [_split_code(word, columns.split, group) for word in encoded.dictionary.to_pylist()]
-        codes[good] = np.array(named, np.uint8)[np.asarray(encoded.indices)]
+        names = encoded.dictionary.to_pylist()
+        if unknown := [word for word in names if (word or "").strip().lower() not in _SPLIT_NAMES]:
+            raise DataError(
+                f"{group.file.path}: column {columns.split!r} names the split {unknown[0]!r}. Expected train, val (or "
+                "valid, validation) or test; data.init_args.filter leaves out other rows."
+            )
+        named = np.array([_SPLIT_NAMES[word.strip().lower()] for word in names], np.uint8)
+        codes[good] = named[np.asarray(encoded.indices)]
     hashed = np.flatnonzero(codes == 0) if rules.hashes else np.empty(0, np.int64)
     contents: list[bytes] = []
     if len(hashed):
@@ -733,16 +720,6 @@ def _scan_batch(
                 held_out = (content, number, at + row)
                 name = names[numbers[row]]
                 found.held_out[name] = max(held_out, found.held_out.get(name, held_out))
-
-
-def _split_code(word: str | None, column: str | None, group: RowGroup) -> int:
-    code = _SPLIT_NAMES.get((word or "").strip().lower())
-    if code is None:
-        raise DataError(
-            f"{group.file.path}: column {column!r} names the split {word!r}. Expected train, val (or valid, "
-            "validation) or test; data.init_args.filter leaves out other rows."
-        )
-    return code
 
 
 def _hash_rows(
@@ -795,20 +772,3 @@ def _rows_at_once(group: RowGroup) -> int:
     """Give the number of rows that take some megabytes, by the row group's average."""
     each = max(1, group.size_bytes // max(1, group.num_stored))
     return max(1, min(_READ_ROWS, _READ_BYTES // each))
-
-
-@contextmanager
-def _progress(jobs: Sequence[tuple[RowGroup, _Rules]]) -> Iterator[Callable[[int], object]]:
-    """Show a bar for a large table on a terminal, and log a line elsewhere."""
-    num_rows = sum(group.num_rows for group, _ in jobs)
-    text, console = f"looking at {num_rows:,} rows (once)", Console(stderr=True)
-    is_large = sum(group.size_bytes for group, _ in jobs) >= _BAR_FROM_BYTES
-    if not is_large or not console.is_terminal:
-        if is_large:
-            log.info("%s", text)
-        yield lambda _: None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(text, total=num_rows)
-        yield lambda done: bar.advance(task, done)

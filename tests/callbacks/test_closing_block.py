@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.callbacks.last_block import last_block
+from lightkit.callbacks.progress import format_closing_block
 
 
 def test_the_last_block_says_what_is_best_where_it_is_and_what_to_type(
@@ -12,7 +12,7 @@ def test_the_last_block_says_what_is_best_where_it_is_and_what_to_type(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "runs" / "my flowers" / "7"
-    block = last_block(
+    block = format_closing_block(
         folder=folder,
         best_checkpoint=folder / "checkpoints" / "best.ckpt",
         monitor="val/loss",
@@ -31,4 +31,4 @@ def test_the_last_block_says_what_is_best_where_it_is_and_what_to_type(
 
 
 def test_a_run_elsewhere_without_a_checkpoint_is_named_in_full() -> None:
-    assert last_block(folder="/somewhere/runs/7") == "run   /somewhere/runs/7"
+    assert format_closing_block(folder="/somewhere/runs/7") == "run   /somewhere/runs/7"
