@@ -390,6 +390,7 @@ class RunRecorder(EpochCallback):
         """Record a resume, and start the clock."""
         self._announce_resume(trainer)
         self._meter.start_epoch(trainer, rates=self._restored_rates)
+        self._meter.lap("start")
         self._drops_later_rows = True
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

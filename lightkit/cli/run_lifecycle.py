@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lightkit.cli.context import RunContext, create_job_lock
 from lightkit.cli.redaction import RedactedEventStream, redact_words
 from lightkit.cli.up_to_date import record_inputs
 from lightkit.config.display import format_origin, iterate_leaves
+from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, OutOfTime, told_interruption
 from lightkit.launch import INHERITED
 from lightkit.reports.facts import setting_key
@@ -130,10 +132,11 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
     manifest["ckpt_path"] = context.ckpt_path
     manifest["environment"] = context.environment_digest(run.id)
     manifest["fast_dev_run"] = is_trial
+    names = {path: f"{PREFIX}{name}" for name, path in packaged_configs().items()}
     manifest["origins"] = {
-        setting_key(path): context.resolved.masked(format_origin(node.origin))
+        setting_key(path): context.resolved.masked(format_origin(replace(node.origin, name=name)))
         for path, node in iterate_leaves(context.resolved.tree, ())
-        if node.origin.kind != "default"
+        if node.origin.kind != "default" and (name := names.get(node.origin.file or Path(), node.origin.name))
     }
     if context.command == "fit" and not is_trial:
         manifest["inputs"] = record_inputs(context, run, previous)

@@ -52,7 +52,7 @@ class RunFacts:
         rows: Those of metrics.csv, one an epoch.
         events: Those of events.jsonl, in order.
         config: The resolved config.
-        settings: Its values, those that a file, variable or flag has set first.
+        settings: Its values: those of the user's files, variables and flags, of packaged configs, and defaults.
         predictions: By their split.
         bad_images: Rows of bad_images.csv.
         gate: As in gate.json.
@@ -128,7 +128,7 @@ def read_facts(run: Run) -> RunFacts:
         rows=attempt("metrics.csv", lambda: MetricsTable(run.metrics_path).rows, []),
         events=attempt("events.jsonl", lambda: mask_secrets(list(read_events(run.events_path))), []),
         config=config,
-        settings=sorted(settings, key=lambda each: each.place is None),
+        settings=sorted(settings, key=lambda each: (each.place is None, str(each.place).startswith("lightkit:"))),
         predictions=predictions,
         bad_images=attempt("bad_images.csv", BadImageList(run.folder / "bad_images.csv").rows, []),
         gate=read_object("gate.json"),
@@ -242,13 +242,9 @@ def describe_verdict(facts: RunFacts) -> str:
     text = f"{score.metric} is {score.value:.4g}"
     if score.low is not None and score.high is not None:
         text += f" (95 % interval {score.low:.3g} to {score.high:.3g}, {score.num_samples} samples)"
-    if score.chance is not None:
-        is_better = (
-            score.high is not None
-            and score.low is not None
-            and (score.high < score.chance if score.is_loss else score.low > score.chance)
-        )
-        text += f", {'better than' if is_better else 'not distinguishable from'} chance ({score.chance:.3g})"
+    if score.chance is not None and score.low is not None and score.high is not None:
+        is_better = score.high < score.chance if score.is_loss else score.low > score.chance
+        text += f", {'better' if is_better else 'not better'} than chance ({score.chance:.3g})"
     baseline = (facts.gate.get("scores") or {}).get("baseline") or {}
     metric = facts.gate.get("metric")
     if isinstance(value := baseline.get(metric), (int, float)):

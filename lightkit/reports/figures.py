@@ -248,9 +248,8 @@ def draw_durations(seconds: Mapping[str, float]) -> Figure:
     with _figure(4.6, 0.5 + 0.34 * len(seconds)) as figure:
         axes = figure.add_subplot()
         total = sum(seconds.values()) or 1.0
-        for position, (role, value) in enumerate(zip(SERIES * len(seconds), seconds.values(), strict=False)):
-            axes.barh(position, value, 0.62, color=_COLORS[role])
-            axes.text(value, position, f"  {value / total:.0%}", va="center", color=_COLORS["ink"])
+        bars = axes.barh(range(len(seconds)), list(seconds.values()), 0.62, color=_COLORS["c0"])
+        axes.bar_label(bars, [f"{value / total:.0%}" for value in seconds.values()], padding=4)
         axes.set_yticks(range(len(seconds)), list(seconds))
         axes.tick_params(axis="y", labelcolor=_COLORS["ink"])
         axes.invert_yaxis()

@@ -47,6 +47,7 @@ _MAX_CLASSES = 1000
 _MAX_CURVES = 16
 _NUM_SAMPLES = 20
 _MAX_THUMBNAILS_BYTES = 1_700_000  # a third more in the page, which is to stay below 3 MB
+_PHASES = ("start", "load", "step", "validation", "checkpoint", "other")
 _NO_CURVES = ("epoch", "step", "epoch_seconds", "samples_per_s", "lr")
 _SPLIT_PREFIX = re.compile(r"^(?:train|training|val|valid|validation|test)[/_]")
 
@@ -209,6 +210,8 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
         num_events=len(shown),
         commands=_list_commands(facts, where),
         where=where,
+        has_gate_page=(folder / "gate.html").is_file(),
+        num_resumes=sum(each["event"] == "resume" for each in facts.events),
     )
 
 
@@ -268,6 +271,7 @@ def _list_samples(facts: RunFacts, predictions: Predictions) -> list[dict[str, A
     groups = {"worst": ("The worst mistakes", worst_mistakes(predictions, _NUM_SAMPLES))}
     if predictions.is_classifier:
         groups["uncertain"] = ("The least certain", least_certain(predictions, _NUM_SAMPLES))
+    root = f"{facts.data.get('root')}/"
     left_bytes = _MAX_THUMBNAILS_BYTES
     found = []
     for name, (title, positions) in groups.items():
@@ -281,7 +285,7 @@ def _list_samples(facts: RunFacts, predictions: Predictions) -> list[dict[str, A
                 predictions.class_names[int(each)] if predictions.is_classifier else f"{each:.4g}" for each in values
             ]
             sample = {
-                "path": shorten(predictions.paths[at] or f"sample {predictions.index[at]}", 120),
+                "path": shorten((predictions.paths[at] or f"sample {predictions.index[at]}").removeprefix(root), 120),
                 "label": shorten(texts[0], 60),
                 "predicted": shorten(texts[1], 60),
                 "is_wrong": bool(values[0] != values[1]),
@@ -360,7 +364,8 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
             bins, error = _calibrate(found)
             label = f"Reliability diagram of {about}; expected calibration error {error:.3f}"
             drawn.append(PageFigure("reliability", figures.draw_reliability(bins), "reliability", label))
-    phases = {name: float(value) for name, value in (facts.summary.get("phases") or {}).items() if value}
+    spent = facts.summary.get("phases") or {}
+    phases = {name: float(spent[name]) for name in _PHASES if spent.get(name)}
     if phases:
         label = ", ".join(f"{name} {format_duration(value)}" for name, value in phases.items())
         drawn.append(PageFigure("time", figures.draw_durations(phases), "where the time of training went", label))
