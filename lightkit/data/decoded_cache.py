@@ -210,7 +210,7 @@ class DecodedImages:
 
         def is_whole(slot: int) -> bool:
             image = self[slot]
-            return image is None or zlib.crc32(image, len(image)) == self._index[slot]["crc"]
+            return image is None or zlib.crc32(image.data, len(image)) == self._index[slot]["crc"]
 
         with ThreadPoolExecutor(_num_threads()) as pool:
             if not all(pool.map(is_whole, range(len(self)))):
@@ -258,7 +258,8 @@ def _open_or_decode(
                         (found := DecodedImages(file, in_memory=in_memory)).verify()
                     except (OSError, EOFError, ValueError, IndexError, TypeError) as error:  # noqa: PERF203 (of a few)
                         log.warning("data: %s is made again: %s", file, error)
-                        found = file.unlink(missing_ok=True)
+                        file.unlink(missing_ok=True)
+                        found = None
                 is_new = found is None
                 room = num_bytes if found else make_room(folder, num_bytes, limit_bytes, in_memory=in_memory)
                 if found is None and room >= num_bytes:
@@ -391,7 +392,7 @@ def _decode(photos: Sequence[Photo], shorter: int, sizes: np.ndarray[Any, Any], 
                 if image is None or image.shape[:2] != (row["height"], row["width"]):
                     row["height"] = row["width"] = 0
                     return
-                row["crc"] = zlib.crc32(image, len(image))
+                row["crc"] = zlib.crc32(image.data, len(image))
                 rest, offset = image.data.cast("B"), start + int(row["offset"])
                 while rest:
                     num = os.pwrite(file.fileno(), rest, offset)

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
@@ -22,8 +22,9 @@ from lightkit.images.flower_photos import CLASSES, DEFAULT_ROOT, FOLDER, flower_
 
 log = logging.getLogger("lightkit.data")
 
-Array = np.ndarray[Any, Any]
-Draw, Random = ImageDraw.ImageDraw, np.random.Generator
+Array: TypeAlias = np.ndarray[Any, Any]
+Draw: TypeAlias = ImageDraw.ImageDraw
+Random: TypeAlias = np.random.Generator
 
 _URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"
 # TensorFlow Datasets, url_checksums/tf_flowers.txt
