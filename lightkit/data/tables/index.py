@@ -260,7 +260,7 @@ class Index:
         alone = replace(self.columns, image=None, features=(), weight=None)
         return [row.label for row in self._read(group, alone, self.row_numbers(group, split))]
 
-    def read(self, group: int, split: Split, *, start: int = 0) -> Iterator[Row]:
+    def read(self, split: Split, group: int, start: int = 0) -> Iterator[Row]:
         """Read the rows of a split in a row group as a stream, in stored order, from one of them on.
 
         Raises:

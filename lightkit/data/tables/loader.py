@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar, overload
 
@@ -23,7 +23,6 @@ from lightkit.data.loader import (
     Pinning,
     ahead_that_fits,
     count_in_fractions,
-    eval_loader,
     local_ranks,
     pins,
     predict_loader,
@@ -441,76 +440,39 @@ def table_loader(
 
 def stored_rows(index: Index, split: Split, *, batch_size: int) -> BatchRows[Row]:
     """Make the reader of a split's rows in stored order."""
-    return BatchRows(index.rows(split), SplitReader(index, split), batch_size=batch_size)
+    return BatchRows(index.rows(split), partial(index.read, split), batch_size=batch_size)
 
 
-def train_table_loader(index: Index, make_batch: BatchMaker, *, shuffle_buffer: int, **loading: Any) -> TableLoader:
-    """Make the loader of the training split, in another order in each epoch, from the trainer's position on.
+def split_loader(
+    index: Index, split: Split, make_batch: BatchMaker, *, batch_size: int, shuffle_buffer: int | None, **loading: Any
+) -> TableLoader:
+    """Make the loader of a split, of which each row is on one rank.
 
     Args:
         index: Of the table.
+        split: The split.
         make_batch: Makes a batch of rows.
-        shuffle_buffer: Rows of a rank that are kept in memory and shuffled among.
-        loading: ``batch_size`` and the other arguments of `table_loader`.
+        batch_size: Most rows of a batch on one process.
+        shuffle_buffer: Rows of a rank that are kept in memory and shuffled among, for training: in another order in
+            each epoch, from the trainer's position on. None is the stored order, for evaluation.
+        loading: Other arguments of `table_loader`.
     """
-    return _rank_loader(index, "train", make_batch, shuffle_buffer, for_training=True, **loading)
-
-
-def eval_table_loader(index: Index, split: Split, make_batch: BatchMaker, **loading: Any) -> DataLoader[Any]:
-    """Make the loader of a split in stored order; among several ranks each row is on one of them."""
-    trainer = loading["trainer"]
-    if trainer is not None and trainer.world_size > 1:
-        return _rank_loader(index, split, make_batch, loading["batch_size"], for_training=False, **loading)
-    start_method = loading.pop("start_method")
-    source = TableImages(index, split, stored_rows(index, split, batch_size=loading["batch_size"]))
-    rows = TableRows(stored_rows(index, split, batch_size=loading["batch_size"]), make_batch, source=source)
-    return _set_start_method(eval_loader(rows, **loading), start_method)
+    trainer, for_training = loading["trainer"], shuffle_buffer is not None
+    rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+    rows = BatchRows(
+        index.rows(split), partial(index.read, split), batch_size=batch_size, num_replicas=world_size, rank=rank,
+        seed=loading["seed"] if for_training else None,
+    )  # fmt: skip
+    buffer_rows = batch_size if shuffle_buffer is None else shuffle_buffer
+    batches = TableBatches(rows, make_batch, buffer_rows=buffer_rows)
+    return table_loader(batches, shuffle_buffer=buffer_rows, for_training=for_training, **loading)
 
 
 def predict_table_loader(index: Index, split: Split, make_batch: BatchMaker, **loading: Any) -> DataLoader[Any]:
     """Make the loader of a split in stored order, whole: Lightning divides it."""
     start_method = loading.pop("start_method")
     rows = TableRows(stored_rows(index, split, batch_size=loading["batch_size"]), make_batch)
-    return _set_start_method(predict_loader(rows, **loading), start_method)
-
-
-def _rank_loader(
-    index: Index,
-    split: Split,
-    make_batch: BatchMaker,
-    buffer_rows: int,
-    *,
-    for_training: bool,
-    batch_size: int,
-    **loading: Any,
-) -> TableLoader:
-    trainer = loading["trainer"]
-    rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-    rows = BatchRows(
-        index.rows(split),
-        SplitReader(index, split),
-        batch_size=batch_size,
-        num_replicas=world_size,
-        rank=rank,
-        seed=loading["seed"] if for_training else None,
-    )
-    source = TableImages(index, split, stored_rows(index, split, batch_size=batch_size))
-    batches = TableBatches(rows, make_batch, buffer_rows=buffer_rows, source=source)
-    return table_loader(batches, shuffle_buffer=buffer_rows, for_training=for_training, **loading)
-
-
-class SplitReader:
-    """Reads a split's rows of a row group, from one of them on; it can be pickled."""
-
-    def __init__(self, index: Index, split: Split) -> None:
-        self._index, self._split = index, split
-
-    def __call__(self, group: int, start: int) -> Iterator[Row]:
-        """Read the rows as a stream."""
-        return self._index.read(group, self._split, start=start)
-
-
-def _set_start_method(loader: DataLoader[Any], start_method: str | None) -> DataLoader[Any]:
+    loader = predict_loader(rows, **loading)
     if loader.num_workers and start_method:
         loader.multiprocessing_context = start_method
     return loader

@@ -28,10 +28,9 @@ from lightkit.data.tables.loader import (
     RowNames,
     TableImages,
     TableLoader,
-    eval_table_loader,
     predict_table_loader,
+    split_loader,
     stored_rows,
-    train_table_loader,
 )
 from lightkit.data.tables.source import Format, Snapshot, open_table
 from lightkit.data.transforms import EvalView, View, after_transfer, preprocessing_of
@@ -346,9 +345,8 @@ class Table(LightningDataModule):
     def train_dataloader(self) -> TableLoader:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
         view = training_view_of(self, preprocessing_of(self.image_size))
-        loader = train_table_loader(
-            self.index, self._batch_maker(view), shuffle_buffer=self.shuffle_buffer, **self._loading
-        )
+        maker, buffer = self._batch_maker(view), self.shuffle_buffer
+        loader = split_loader(self.index, "train", maker, shuffle_buffer=buffer, **self._loading)
         if self._training is None and (self.trainer is None or self.trainer.is_global_zero):
             self._warn_of_order(loader.order)
         loader.order.before_epoch = self._refuse_bad_epoch
@@ -383,7 +381,8 @@ class Table(LightningDataModule):
             self._refuse_bad_epoch()
 
     def _eval_loader(self, split: Split) -> DataLoader[Any]:
-        return eval_table_loader(self.index, split, self._batch_maker(self._centre), **self._loading)
+        maker = self._batch_maker(self._centre)
+        return split_loader(self.index, split, maker, shuffle_buffer=None, **self._loading)
 
     @property
     def _centre(self) -> EvalView:
@@ -469,7 +468,7 @@ def _check_images(index: Index, *, trainer: Trainer | None) -> None:
     """
     rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
     groups = [(group, split) for split in SPLITS for group, _ in index.rows(split)]
-    rows = (row for group, split in groups[rank::world_size] for row in index.read(group, split))
+    rows = (row for group, split in groups[rank::world_size] for row in index.read(split, group))
     found: list[Defect] = []
     failure: DataError | None = None
     try:  # decoding lets other threads run

@@ -36,7 +36,7 @@ def indexed(
 
 
 def selected(index: Index, split: Split) -> list[Any]:
-    return [row for group, _ in index.rows(split) for row in index.read(group, split)]
+    return [row for group, _ in index.rows(split) for row in index.read(split, group)]
 
 
 def test_without_splits_all_rows_are_for_training(write_parquet: WriteParquet) -> None:
@@ -279,8 +279,8 @@ def test_an_index_reads_the_same_after_it_was_sent_elsewhere(write_parquet: Writ
     index = indexed(write_parquet(LETTERS))
     sent = pickle.loads(pickle.dumps(index))
     (first, _), *_ = sent.rows("train")
-    assert [row.label for row in sent.read(first, "train")] == [1, 0]
-    assert [row.label for row in sent.read(first, "train", start=1)] == [0]
+    assert [row.label for row in sent.read("train", first)] == [1, 0]
+    assert [row.label for row in sent.read("train", first, start=1)] == [0]
 
 
 def test_an_index_works_where_nothing_can_be_kept(write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch) -> None:
