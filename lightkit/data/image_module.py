@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from pytorch_lightning import LightningDataModule, Trainer
+from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
 from lightkit.data.bad_samples import Defects
@@ -31,51 +31,37 @@ from lightkit.images.preprocessing import Preprocessing
 log = logging.getLogger("lightkit.data")
 
 
-class ImageModule(LightningDataModule):
+class LoadingModule(LightningDataModule):
+    """The settings of loading and augmentation, as attributes by their names; see `lightkit.data.ImageFolder`."""
+
+    image_size: int
+    batch_size: int
+    num_workers: int | Literal["auto"]
+    augment: bool
+    crop_scale: tuple[float, float]
+    color_jitter: float
+    rand_augment: bool
+    seed: int | None
+    prefetch_factor: int
+    persistent_workers: bool
+    pin_memory: Pinning
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        check_arguments(**{name: value for name, value in settings.items() if name in _RANGES})
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.defects = Defects()
+
+
+class ImageModule(LoadingModule):
     """Loaders of images, and of the model's features where a frozen backbone computes the same ones in each epoch.
 
     A subclass has the splits: it defines `counts`, `are_decoded` and `read_split`.
-
-    Args:
-        image_size: Side of the square images that the model gets, in pixels.
-        batch_size: Images of one batch on one process.
-        num_workers: Processes that load images, or `auto`.
-        augment: Whether training sees random crops.
-        crop_scale: Least and greatest share of an image's area that a random crop keeps.
-        color_jitter: Strength of random changes of colours, from 0 to 1.
-        rand_augment: Apply RandAugment in training.
-        seed: Decides order and augmentation; None is the run's seed_everything.
-        prefetch_factor: Batches that each worker prepares ahead.
-        persistent_workers: Keep the workers from epoch to epoch.
-        pin_memory: See `lightkit.data.loader.pins`.
     """
 
-    def __init__(
-        self,
-        *,
-        image_size: int,
-        batch_size: int,
-        num_workers: int | Literal["auto"],
-        augment: bool,
-        crop_scale: tuple[float, float],
-        color_jitter: float,
-        rand_augment: bool,
-        seed: int | None,
-        prefetch_factor: int,
-        persistent_workers: bool,
-        pin_memory: Pinning,
-    ) -> None:
-        super().__init__()
-        check_arguments(
-            image_size=image_size, batch_size=batch_size, num_workers=num_workers, crop_scale=crop_scale,
-            color_jitter=color_jitter, prefetch_factor=prefetch_factor,
-        )  # fmt: skip
-        self.image_size, self.batch_size, self.num_workers = image_size, batch_size, num_workers
-        self.augment, self.crop_scale = augment, crop_scale
-        self.color_jitter, self.rand_augment, self.seed = color_jitter, rand_augment, seed
-        self.prefetch_factor = prefetch_factor
-        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
-        self.defects = Defects()
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self._stage: str | None = None
         self._backbone: tuple[Any, Any] | Literal["unknown"] | None = "unknown"
         self._features: dict[Split, FeatureSamples | None] = {}
@@ -167,36 +153,12 @@ class ImageModule(LightningDataModule):
         return loading_of(self, num_samples=max(self.counts.values()), is_cached=self.are_decoded)
 
 
-class HasSeed(Protocol):
-    """A data module with a seed of its own, or none."""
-
-    seed: int | None
-
-
-class HasLoading(HasSeed, Protocol):
-    """A data module with the settings of loading and augmentation."""
-
-    batch_size: int
-    num_workers: int | Literal["auto"]
-    augment: bool
-    crop_scale: tuple[float, float]
-    color_jitter: float
-    rand_augment: bool
-    prefetch_factor: int
-    persistent_workers: bool
-    pin_memory: Pinning
-
-    @property
-    def trainer(self) -> Trainer | None:
-        """The trainer, once there is one."""
-
-
-def seed_of(data: HasSeed) -> int:
+def seed_of(data: Any) -> int:
     """Return the seed of order and augmentation: the data module's own, else the run's."""
     return global_seed() if data.seed is None else data.seed
 
 
-def training_view_of(data: HasLoading, preprocessing: Preprocessing) -> TrainView | EvalView:
+def training_view_of(data: LoadingModule, preprocessing: Preprocessing) -> TrainView | EvalView:
     """Return the view of training: random parts of images, or without augmentation what evaluation sees."""
     if not data.augment:
         return EvalView(preprocessing, for_training=True)
@@ -206,7 +168,7 @@ def training_view_of(data: HasLoading, preprocessing: Preprocessing) -> TrainVie
     )  # fmt: skip
 
 
-def loading_of(data: HasLoading, *, num_samples: int, is_cached: bool) -> dict[str, Any]:
+def loading_of(data: LoadingModule, *, num_samples: int, is_cached: bool) -> dict[str, Any]:
     """Return the arguments of `train_loader` and its like.
 
     Args:

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, islice
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
-from pytorch_lightning import LightningDataModule, Trainer
+from pytorch_lightning import Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from lightkit.data.bad_samples import Defect, Defects, check_bad_samples
-from lightkit.data.image_module import check_arguments, loading_of, seed_of, training_view_of, warn_idle
+from lightkit.data.image_module import LoadingModule, loading_of, seed_of, training_view_of, warn_idle
 from lightkit.data.image_sources import Encoded
 from lightkit.data.loader import LabelledSource
 from lightkit.data.splits import Split, check_fractions
@@ -47,7 +47,7 @@ _NUM_SHOWN = 20
 _NUM_DECODED = 64  # rows at once
 
 
-class Table(LightningDataModule):
+class Table(LoadingModule):
     """Images or numbers from a Delta table or a folder of Parquet, read as a stream, never whole in memory.
 
     The table is read by row group; in training the row groups come in another order in each epoch, and
@@ -100,6 +100,9 @@ class Table(LightningDataModule):
     """
 
     source = "table"
+    shuffle_buffer: int
+    on_bad_image: Literal["skip", "error"]
+    max_bad_fraction: float
     input_paths: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
     """Arguments that must be files or folders which are there already, unless they are addresses."""
 
@@ -138,13 +141,13 @@ class Table(LightningDataModule):
         persistent_workers: bool = True,
         pin_memory: bool | Literal["auto"] = "auto",
     ) -> None:
-        super().__init__()
-        check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
-        check_arguments(
+        super().__init__(
             image_size=image_size, batch_size=batch_size, shuffle_buffer=shuffle_buffer, num_workers=num_workers,
             prefetch_factor=prefetch_factor, max_bad_fraction=max_bad_fraction, crop_scale=crop_scale,
-            color_jitter=color_jitter,
+            color_jitter=color_jitter, rand_augment=rand_augment, augment=augment, seed=seed, on_bad_image=on_bad_image,
+            persistent_workers=persistent_workers, pin_memory=pin_memory,
         )  # fmt: skip
+        check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
         if path and (train or val or test):
             other = "train" if train else "val" if val else "test"
             raise ConfigError(
@@ -171,13 +174,6 @@ class Table(LightningDataModule):
             "target": target,
         }  # fmt: skip
         self._rows: dict[str, Any] = {"filter": filter, "val_fraction": val_fraction, "test_fraction": test_fraction}
-        self.image_size, self.batch_size, self.num_workers = image_size, batch_size, num_workers
-        self.shuffle_buffer, self.prefetch_factor = shuffle_buffer, prefetch_factor
-        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
-        self.augment, self.crop_scale = augment, crop_scale
-        self.color_jitter, self.rand_augment = color_jitter, rand_augment
-        self.seed, self.on_bad_image, self.max_bad_fraction = seed, on_bad_image, max_bad_fraction
-        self.defects = Defects()
         self._tables: dict[Split | None, Snapshot] = {}
         self._index: Index | None = None
         self._classes: list[str] | None = None  # of a checkpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ from lightkit.data.tables import index as indexes
 from lightkit.data.tables.batch_plan import BatchKey, BatchRows
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import Index, Row, index_table
-from lightkit.data.tables.loader import SplitReader
 from lightkit.data.tables.source import open_table
 
 NUM_FILES = 40
@@ -38,7 +38,7 @@ def indexed(folder: str) -> Index:
 
 def rank_rows(index: Index, rank: int) -> BatchRows[Row]:
     return BatchRows(
-        index.rows("train"), SplitReader(index, "train"), batch_size=2, num_replicas=RANKS, rank=rank, seed=7
+        index.rows("train"), partial(index.read, "train"), batch_size=2, num_replicas=RANKS, rank=rank, seed=7
     )
 
 
