@@ -35,7 +35,7 @@ FAST = {  # two epochs
 
 @dataclass(frozen=True)
 class Page:
-    """What somebody has who reads a page.
+    """The files and variables of the reader of a page.
 
     Args:
         environ: Variables that keep trainings short.
@@ -98,6 +98,7 @@ PAGES = {
         {"more/0.jpg": 0, "new_photos/torn.jpg": 200},
         before="lightkit fit -c flowers.yaml",
     ),
+    "coming-from-pytorch": Page(FAST),
     "coding-agents": Page(
         FAST,
         {"photos": 60},
@@ -173,16 +174,20 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(
     if name == "configuration":
         torch.save({"state_dict": {}, "system": __import__("posix").system}, workspace.folder / "from_the_web.ckpt")
     environ = {**page.environ, "HOME": str(home), "XDG_CACHE_HOME": None, "COLUMNS": "100"}
-    steps = [*([(page.before, "")] if page.before else []), *read_steps(file.read_text(encoding="utf-8"))]
+    text = file.read_text(encoding="utf-8")
+    steps = [*([(page.before, "")] if page.before else []), *read_steps(text)]
     assert len(steps) > 0
+    for own, content in re.findall(r"^```\w+\n# (\w+\.(?:py|yaml))\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if not (workspace.folder / own).exists():
+            workspace.write(own, content)
     for command, shown in steps:
         words = shlex.split(command, comments=True)[1:]
         printed = tmp_path / "printed.txt"
         with printed.open("wb") as stream:
             code = workspace.run(*words, environ=environ, stdout=stream, stderr=stream).code
-        text = printed.read_text(encoding="utf-8", errors="replace")
-        assert code == 0 or "error: " in shown or '"exit_code"' in shown, f"{command}\nends with {code}:\n{text}"
-        left = normalise(text.replace(str(tmp_path), str(home)), home)
+        output = printed.read_text(encoding="utf-8", errors="replace")
+        assert code == 0 or "error: " in shown or '"exit_code"' in shown, f"{command}\nends with {code}:\n{output}"
+        left = normalise(output.replace(str(tmp_path), str(home)), home)
         for line in shown.splitlines():
             if (expected := normalise(line, home)) not in ("", "..."):
                 assert expected in left, f"{command}\n{expected}\nis not in\n{left}"

@@ -25,6 +25,7 @@ OWN_CLASSES = {
     "my_models.py": "import pytorch_lightning as pl\n\nclass Net(pl.LightningModule):\n"
     "    def __init__(self, hidden: int = 64):\n        super().__init__()\n",
     "my_data.py": "import pytorch_lightning as pl\n\nclass MyDataModule(pl.LightningDataModule):\n    pass\n",
+    "digits.py": BLOCK.findall((ROOT / "docs" / "coming-from-pytorch.md").read_text(encoding="utf-8"))[0][1],
 }
 
 
