@@ -51,8 +51,9 @@ __all__ = [
     "ServerAway",
     "Stalled",
     "exception_chain",
+    "exit_code_of",
+    "format_interruption",
     "is_interruption",
-    "told_interruption",
     "visible",
 ]
 
@@ -228,8 +229,17 @@ def is_interruption(error: BaseException) -> bool:
     return any(isinstance(each, (Interrupted, ImportError, SystemError)) for each in exception_chain(error))
 
 
-def told_interruption(interruption: Interrupted) -> str:
-    """Say how an interruption has ended the stage."""
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a command that an exception ends."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, (LightkitError, Interrupted)):
+        return error.exit_code
+    return {BrokenPipeError: PIPE_CLOSED, KeyboardInterrupt: 130}.get(type(error), 1)
+
+
+def format_interruption(interruption: Interrupted) -> str:
+    """Describe how an interruption has ended the stage."""
     name = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 15: "SIGTERM"}.get(
         interruption.signum, f"signal {interruption.signum}"
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lightkit.cli.console import FULL_TRACEBACK, discard_output, guard_standard_output, print_error
-from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, OutputLost, told_interruption
+from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, OutputLost, format_interruption
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
 
@@ -139,7 +139,7 @@ def _code_of(words: list[str], watch: SignalWatch) -> int:
 
 
 def _told(interruption: Interrupted) -> int:
-    print_error(told_interruption(interruption))
+    print_error(format_interruption(interruption))
     return interruption.exit_code
 
 

@@ -9,33 +9,11 @@ from typing import Any
 
 from lightkit.cli.config_loader import NAMED_CLASSES
 from lightkit.config import KeyPath, near
+from lightkit.config.accelerator.vocabulary import KEY_HELP
 from lightkit.config.display import RedactedConfig, format_inline, format_origin, origin_fields
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import Leaf, MappingNode, Node
 from lightkit.errors import ConfigError
-
-HARDWARE_KEYS = {
-    "kind": "auto, cpu, gpu, mps or tpu; default: auto, the best that the machine has",
-    "gpus": "2: that many; [0, 3]: those; -1 or all: every visible one; 0 or null: the CPU",
-    "tpu_cores": "1 or 8: that many cores; [5]: that core; auto: all",
-    "num_processes": "that many processes on the CPU, with ddp unless a strategy is given",
-    "strategy": "how devices train together: ddp, fsdp, deepspeed, horovod, ...; default: auto",
-    "num_nodes": "number of machines, for launchers that Lightning knows itself; default: 1",
-    "precision": "32-true, 16-mixed, bf16-mixed, bf16-true, 64-true, ..., or auto; default: 32-true",
-    "memory_format": "contiguous, channels_last or auto: of images in memory; default: contiguous",
-    "compile": "true, false or auto: the model goes through torch.compile; default: false",
-    "tf32": "true or false: TensorFloat-32 on CUDA; default: null, as torch has it",
-    "fused": "true or false: the optimizer in one kernel; default: null, as it has it",
-    "threads": "number of each process, which is launch.threads, or auto; default: null, shared out",
-    "num_workers": "processes that load, or auto; the data's argument; default: the data's",
-    "batch_size": "samples of a batch; the data's argument; default: the data's",
-    "learning_rate": "a number; the optimizer's argument, else the model's; default: theirs",
-    "scale_lr": "true: multiply the learning rate by the number of ranks; default: false",
-    "warmup_epochs": "epochs in which the rate grows to that; default: 0",
-    "ipus": "refused unless 0: Lightning dropped IPUs",
-    "hpus": "refused unless 0: Lightning dropped HPUs",
-}
-"""Keys of the `accelerator` block, which lightkit reads itself and no class takes."""
 
 
 @dataclass(frozen=True)
@@ -80,40 +58,51 @@ def find_argument(tree: Node, path: KeyPath, *, imports: bool = True) -> Argumen
         ConfigError: If its class cannot be imported.
     """
     *above, last = path
-    owner, arguments = _arguments(tree, tuple(above), imports=imports)
+    owner, arguments = list_arguments(tree, tuple(above), imports=imports)
     found = arguments.get(str(last))
     return None if found is None else Argument(owner, found)
 
 
 def list_keys(tree: Node, path: KeyPath) -> list[str]:
     """List the keys that may stand below a path."""
-    return [str(key) for key in _arguments(tree, path, imports=True)[1]]
+    return [str(key) for key in list_arguments(tree, path)[1]]
 
 
-def _arguments(tree: Node, path: KeyPath, *, imports: bool) -> tuple[str, Mapping[str, Any]]:
+def list_arguments(tree: Node, path: KeyPath, *, imports: bool = True) -> tuple[str, Mapping[str, Any]]:
+    """Return whose the keys below a path are, and the description of each: schema, default, help.
+
+    Args:
+        tree: The config, which names the classes.
+        path: The path; empty for the top of a config.
+        imports: Whether a class that is not known is imported.
+
+    Raises:
+        ConfigError: If its class cannot be imported.
+    """
     data = load_schema().data
+    sections = data["sections"]
     if not path:
-        sections = {key: {"says": ""} for key in [*data["sections"], *data["bases"]]}
-        return "lightkit", {**sections, **data["top"]}
-    if path == ("accelerator",):
-        own = data["sections"]["accelerator"]["arguments"]
-        return "lightkit", {key: {**own.get(key, {}), "says": says} for key, says in HARDWARE_KEYS.items()}
-    if len(path) == 1 and path[0] in data["sections"]:
-        owner = "pytorch_lightning.Trainer" if path[0] == "trainer" else "lightkit"
-        return owner, data["sections"][path[0]]["arguments"]
-    named = _class_at(tree, path)
+        return "lightkit", {**{key: {"says": ""} for key in [*sections, *data["bases"]]}, **data["top"]}
+    if path == ("accelerator",):  # each key is as in the section, as in the trainer, or a number
+        known = {**sections["trainer"]["arguments"], **sections["accelerator"]["arguments"]}
+        number = {"schema": {"type": "integer"}}
+        return "lightkit", {key: {**known.get(key, number), "says": says} for key, says in KEY_HELP.items()}
+    if len(path) == 1 and path[0] in sections:
+        return "pytorch_lightning.Trainer" if path[0] == "trainer" else "lightkit", sections[path[0]]["arguments"]
+    name = find_class(tree, path)
     if path[0] in NAMED_CLASSES and len(path) == 1:
         return "lightkit", {name: {"says": f"stands for {cls}"} for name, cls in NAMED_CLASSES[path[0]].items()}
-    return ("", {}) if named is None else _of_class(named, data["bases"].get(path[0], ()), imports=imports)
+    return ("", {}) if name is None else _of_class(name, data["bases"].get(path[0], ()), imports=imports)
 
 
-def _class_at(tree: Node, path: KeyPath) -> str | None:
+def find_class(tree: Node, path: KeyPath) -> str | None:
+    """Find the name of the class at a path; of an entry without a class_path that for which its name stands."""
     node: Node | None = tree
     for key in path[:-1] if path[-1] == "init_args" else path:
         node = _child(node, key)
     named = node.entries.get("class_path") if isinstance(node, MappingNode) else node
     if isinstance(named, Leaf) and isinstance(named.value, str):
-        return None if "${" in named.value else named.value  # what could not be resolved names no class
+        return None if "${" in named.value else named.value  # an interpolation that could not be resolved
     inside = [key for key in path if key != "init_args"]
     return NAMED_CLASSES.get(inside[0], {}).get(str(inside[1])) if len(inside) == 2 else None
 

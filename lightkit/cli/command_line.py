@@ -56,7 +56,8 @@ class CommandLine:
         """
         given = self.options.get(option, default)
         if given is not None and given not in choices:
-            raise self.error(f"{option}: expected {', '.join(choices)}, got {given!r}{near(given, choices)}")
+            expected = (" or " if len(choices) == 2 else ", ").join(choices)
+            raise self.error(f"{option}: expected {expected}, got {given!r}{near(given, choices)}")
         return given
 
     def get_number(self, option: str, default: float) -> float:
@@ -65,16 +66,17 @@ class CommandLine:
         Raises:
             ConfigError: If it is none.
         """
-        given = self.options.get(option, str(default))
+        if option not in self.options:
+            return default
         try:
-            value = float(given)
+            value = float(self.options[option])
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise self.error(f"{option}: expected a number, got {given!r}")
+            raise self.error(f"{option}: expected a number, got {self.options[option]!r}")
         return value
 
-    def get_positional(self, command: str, what: str, usage: str) -> str:
+    def get_positional(self, what: str) -> str:
         """Return the only positional.
 
         Raises:
@@ -82,11 +84,11 @@ class CommandLine:
         """
         if len(self.positionals) != 1:
             found = f"got {', '.join(map(repr, self.positionals))}" if self.positionals else "got none"
-            raise ConfigError(f"{command}: expected {what}, {found}\n{usage}")
+            raise self.error(f"expected {what}, {found}")
         return self.positionals[0]
 
 
-def get_run_argument(command: str, line: CommandLine, usage: str) -> str:
+def get_run_argument(line: CommandLine) -> str:
     """Return the run given as a positional or with ``--run``.
 
     Raises:
@@ -94,8 +96,8 @@ def get_run_argument(command: str, line: CommandLine, usage: str) -> str:
     """
     given = [*line.positionals, *([line.options["--run"]] if "--run" in line.options else [])]
     if len(given) != 1:
-        found = f"got {' and '.join(map(repr, given))}" if given else "say latest, or the folder of one"
-        raise ConfigError(f"{command}: expected one run, {found}\n{usage}")
+        found = f"got {' and '.join(map(repr, given))}" if given else "say --run latest, or the folder of one"
+        raise line.error(f"expected one run, {found}")
     return given[0]
 
 
@@ -150,7 +152,8 @@ def parse_command_line(
     return CommandLine(positionals, options, config_words, command, usage)
 
 
-_OPTION_LINE = re.compile(r"^  (--?[a-z][\w-]*)(?: ([A-Z]\S*))?", re.MULTILINE)
+OPTION_LINE = re.compile(r"^  (--?[a-z][\w-]*)(?: ([A-Z]\S*))?", re.MULTILINE)
+"""Line of a help text that describes an option: its name, and the name of its value."""
 
 
 def parse_options(
@@ -171,7 +174,7 @@ def parse_options(
     usage = help_text.partition("\n\n")[0]
     own: dict[str, Takes] = {
         option: "switch" if not value else "values" if value.endswith("...") else "value"
-        for option, value in _OPTION_LINE.findall(help_text)
+        for option, value in OPTION_LINE.findall(help_text)
         if option not in (config or {})
     }
     line = parse_command_line(usage.split()[2], words, usage=usage, own=own, config=config)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from lightkit.cli.argument_lookup import list_class_names
+from lightkit.cli.argument_lookup import list_arguments, list_class_names, list_keys
+from lightkit.cli.command_line import OPTION_LINE
 from lightkit.cli.config_loader import NAMED_CLASSES, OPTIONS, STAGES, load_config, options_of
-from lightkit.config import Problems
-from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, KINDS
+from lightkit.config import Origin, Problems
+from lightkit.config.accelerator.vocabulary import KINDS
 from lightkit.config.packaged import PREFIX, packaged_configs
-from lightkit.config.schema import ConfigSchema, load_schema
+from lightkit.config.schema import list_branches, load_schema
+from lightkit.config.tree import MappingNode, find
 from lightkit.errors import LightkitError
 from lightkit.export.metadata import FILES as FORMATS
 from lightkit.launch import ENGINES
@@ -118,14 +116,15 @@ def _list_choices(before: Sequence[str], current: str, commands: Mapping[str, st
     if "-c" not in options:
         return options if current.startswith("-") else _POSITIONAL.get(command, options)
     images = [_FILES] if command == "predict" else []
+    tree = _load_tree([arg for arg in before if arg not in (command, *STAGES)])
     is_key = previous.startswith("--") and "=" not in previous and previous not in options
     if is_key and previous[2:] not in OPTIONS and current[:1] != "-":
-        return [*_list_values(previous[2:], before), *(images if previous == "--model" else ())]
+        return [*_list_values(previous[2:], tree), *(images if previous == "--model" else ())]
     dashes = "--" if current.startswith("-") else ""
     key, equals, _ = current.removeprefix("--").partition("=")
     if equals:
-        return [each if each in (_FILES, _FOLDERS) else f"{dashes}{key}={each}" for each in _list_values(key, before)]
-    keys = _list_keys(key.rpartition(".")[0], before)
+        return [each if each in (_FILES, _FOLDERS) else f"{dashes}{key}={each}" for each in _list_values(key, tree)]
+    keys = _list_keys(key.rpartition(".")[0], tree)
     if command == "explain" and not dashes:  # its keys have no values
         keys = [word.removesuffix("=") for word in keys]
     stages = STAGES if command in ("check", "explain") and previous == command else ()
@@ -135,64 +134,60 @@ def _list_choices(before: Sequence[str], current: str, commands: Mapping[str, st
 def _read_options(module: str) -> list[str]:
     """List the options that the help of a command names, from its text: importing the command may take long."""
     spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        return []
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    assigned = [statement for statement in tree.body if isinstance(statement, ast.Assign)]
-    helps = [statement for statement in assigned if ast.unparse(statement.targets[0]).endswith(("HELP", "USAGE"))]
-    texts = [node.value for statement in helps for node in ast.walk(statement) if isinstance(node, ast.Constant)]
-    found = {option for text in texts for option in re.findall(r"(?<![\w-])--?[a-z][\w-]*(?![\w.-])", str(text))}
-    return sorted({*found, "--help"} - {"--key"})
+    assert spec is not None
+    assert spec.origin is not None
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    usage = re.findall(r"usage: lightkit .*?\n\n", text, re.DOTALL)
+    names = [option for part in usage for option in re.findall(r"(?<=\[)--?[a-z][\w-]*(?=[ \]])|-c(?= FILE)", part)]
+    return sorted({*names, *(option for option, _ in OPTION_LINE.findall(text)), "--help"})
 
 
 def _list_topics(given: Sequence[str]) -> list[str]:
-    """List what can stand after ``--help`` and the words behind it."""
-    schema = load_schema()
-    sections = schema.data["sections"]
+    """List the words after ``--help``: sections, and the keys or classes in one."""
+    data = load_schema().data
     if not given:
-        return [*sections, *schema.data["bases"], "all"]
-    if list(given) == ["accelerator"]:
-        return [*BLOCK_KEYS]
+        return [*data["sections"], *data["bases"], "all"]
     if len(given) > 1:
         return []
-    return [*sections[given[0]]["arguments"]] if given[0] in sections else _list_classes(given[0], schema)
+    is_section = given[0] in data["sections"]
+    return list_keys(_load_tree(()), (given[0],)) if is_section else _list_classes(given[0])
 
 
-def _list_keys(above: str, before: Sequence[str]) -> list[str]:
+def _list_keys(above: str, tree: MappingNode) -> list[str]:
     """List the keys in a section: those with more below them with a dot at their end, the others with ``=``.
 
     Args:
         above: The section, or an entry in it; empty for the top of a config.
-        before: Words of the command line, which may give the section its class.
+        tree: The config so far.
     """
-    schema = load_schema()
+    data = load_schema().data
     section, _, entry = above.partition(".")
     if not above:
-        nested = [*schema.data["sections"], *schema.data["bases"]]
-        single = ["accelerator", "model", "data", "optimizer", "lr_scheduler", *schema.data["top"]]
+        nested = [*data["sections"], *data["bases"]]
+        single = ["accelerator", "model", "data", "optimizer", "lr_scheduler", *data["top"]]
         return [*(f"{name}." for name in nested), *(f"{name}=" for name in single if name not in OPTIONS)]
     if section in NAMED_CLASSES and not entry:
-        entries = _load_values(before).get(section)
-        return [
-            f"{above}.{name}." for name in {*NAMED_CLASSES[section], *(entries if isinstance(entries, dict) else ())}
-        ]
-    return [f"{above}.{name}=" for name in _find_arguments(above, before, schema)]
+        entries = getattr(find(tree, (section,)), "entries", {})
+        return [f"{above}.{name}." for name in {*NAMED_CLASSES[section], *entries}]
+    keys = list_arguments(tree, tuple(above.split(".")), imports=False)[1]
+    is_entry = section in data["bases"] and not above.endswith(".init_args")
+    return [f"{above}.{name}=" for name in [*keys, *(["class_path"] if is_entry else [])]]
 
 
-def _list_values(key: str, before: Sequence[str]) -> list[str]:
+def _list_values(key: str, tree: MappingNode) -> list[str]:
     """List the values that a key takes, where they can be listed; with `_FILES` where a file's name is one."""
-    schema = load_schema()
+    data = load_schema().data
     above, _, name = key.removesuffix(".class_path").rpartition(".")
     section = (above or name).partition(".")[0]
-    if section in schema.data["bases"] and (name == section or above in NAMED_CLASSES):
-        return _list_classes(section, schema)
+    if section in data["bases"] and (name == section or above in NAMED_CLASSES):
+        return _list_classes(section)
     if key in _KEY_VALUES:
         return _KEY_VALUES[key]
-    described = schema.data["top"].get(key) or _find_arguments(above, before, schema).get(name)
-    if described is None:
+    described = list_arguments(tree, tuple(above.split(".")) if above else (), imports=False)[1].get(name, {})
+    if "schema" not in described:
         return [_FILES]
     choices = ["auto"] if key in _AUTO_KEYS else []
-    branches = described["schema"].get("anyOf", [described["schema"]])
+    branches = list_branches(described["schema"])
     for branch in branches:
         choices += [str(value) for value in branch.get("enum", ()) if not isinstance(value, int)]
         choices += {"boolean": ["true", "false"], "null": ["null"]}.get(str(branch.get("type")), [])
@@ -200,47 +195,15 @@ def _list_values(key: str, before: Sequence[str]) -> list[str]:
     return [*(choices if choices != ["null"] else []), *([_FILES] if takes_text else [])]
 
 
-def _list_classes(section: str, schema: ConfigSchema) -> list[str]:
-    if section not in schema.data["bases"]:
+def _list_classes(section: str) -> list[str]:
+    if section not in load_schema().data["bases"]:
         return []
     return [*NAMED_CLASSES.get(section, {}), *(name for name, _ in list_class_names(section))]
 
 
-def _find_arguments(above: str, before: Sequence[str], schema: ConfigSchema) -> Mapping[str, Any]:
-    """Give the schema of each key below a section or an entry."""
-    holder = above.removesuffix(".init_args")
-    section, _, entry = holder.partition(".")
-    sections = schema.data["sections"]
-    if section == "accelerator":  # each key is as in the section, as in the trainer, or a number
-        known = {**sections["trainer"]["arguments"], **sections["accelerator"]["arguments"]}
-        return {key: known.get(key, {"schema": {"type": "integer"}}) for key in BLOCK_KEYS}
-    if section in sections and not entry:
-        return dict(sections[section]["arguments"])
-    if section not in schema.data["bases"]:
-        return {}
-    name = _find_class(holder, before) or NAMED_CLASSES.get(section, {}).get(entry, "")
-    path = schema.path_of(name, schema.data["bases"][section])
-    own = {} if path is None else schema.classes[path]["arguments"]
-    return dict(own) if holder != above else {**own, "class_path": {"schema": {"class": ""}}}
-
-
-def _find_class(holder: str, before: Sequence[str]) -> str:
-    """Find the class of a section or an entry: ``--model Net``, ``--model=Net`` or ``model=Net``; else in the files."""
-    pattern = rf"(?:^|\s)(?:--)?{re.escape(holder)}(?:\.class_path)?[=\s]([A-Za-z_][\w.]*)(?=\s|$)"
-    if found := re.findall(pattern, " ".join(before)):
-        return str(found[-1])
-    value: Any = _load_values(before)
-    for name in holder.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    path = value.get("class_path") if isinstance(value, dict) else value
-    return path if isinstance(path, str) else ""
-
-
-def _load_values(before: Sequence[str]) -> dict[str, Any]:
-    """Load the config files that the words name; nothing where one cannot be read, which the command reports."""
-    files = [following for word, following in pairwise(before) if word in ("-c", "--config")]
-    files += [word.partition("=")[2] for word in before if word.startswith(("-c=", "--config="))]
-    if files:
-        with suppress(LightkitError, OSError):
-            return dict(load_config("fit", [f"-c={file}" for file in files], Problems()).resolved.values)
-    return {}
+def _load_tree(args: Sequence[str]) -> MappingNode:
+    """Load the config that arguments name, as far as it can be read: the command itself reports errors."""
+    try:
+        return load_config("fit", args, Problems()).resolved.tree
+    except (LightkitError, OSError):
+        return MappingNode({}, Origin("default"))

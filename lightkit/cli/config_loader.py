@@ -13,7 +13,7 @@ from typing import Any, Literal
 from lightkit import config, runs
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.secrets import HIDDEN
-from lightkit.config.tree import Leaf, MappingNode, plain
+from lightkit.config.tree import Leaf, MappingNode, find, plain, put, walk
 from lightkit.errors import ConfigError
 from lightkit.export.metadata import format_of
 from lightkit.hardware import Machine, this_machine
@@ -249,24 +249,14 @@ def _find_base_run(command: str, reference: str, section: Any) -> runs.Run:
 
 def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
     """Put null in the place of webhook and heartbeat addresses that the run's saved config hides."""
-    callbacks = resolved.tree.entries.get("callbacks")
-    names = callbacks.entries if isinstance(callbacks, MappingNode) else ()
-    tree = _drop_hidden(resolved.tree, ("run", "heartbeat_url"))
-    for name in names:
-        for key in ("webhook_url", "urls"):
-            tree = _drop_hidden(tree, ("callbacks", name, "init_args", key))
+    tree = resolved.tree
+    paths = [path for path, _ in walk(tree) if path == ("run", "heartbeat_url") or path[2:-1] == ("init_args",)]
+    for path in paths:
+        node = find(tree, path)
+        is_address = path[0] == "run" or (path[0] == "callbacks" and path[-1] in ("webhook_url", "urls"))
+        if is_address and node is not None and HIDDEN in (value if isinstance(value := plain(node), list) else [value]):
+            tree = put(tree, path, Leaf(None, node.origin))
     return replace(resolved, tree=tree)
-
-
-def _drop_hidden(table: MappingNode, path: config.KeyPath) -> MappingNode:
-    key, rest = path[0], path[1:]
-    node = table.entries.get(key)
-    if rest and isinstance(node, MappingNode):
-        return replace(table, entries={**table.entries, key: _drop_hidden(node, rest)})
-    value = None if node is None or rest else plain(node)
-    if node is not None and HIDDEN in (value if isinstance(value, list) else [value]):
-        return replace(table, entries={**table.entries, key: Leaf(None, node.origin)})
-    return table
 
 
 def resolve_settings(

@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from lightkit.cli.argument_lookup import HARDWARE_KEYS, describe_import, list_class_names
+from lightkit.cli.argument_lookup import describe_import, list_class_names
 from lightkit.cli.config_loader import NAMED_CLASSES
 from lightkit.config import near
+from lightkit.config.accelerator.vocabulary import KEY_HELP
 from lightkit.config.schema import ConfigSchema, load_schema
 from lightkit.errors import ConfigError
 
@@ -54,16 +55,16 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
     arguments = sections[section]["arguments"]
     if section == "trainer" and not schema.counts("pytorch_lightning"):  # another version than the schema's
         arguments = describe_import("pytorch_lightning.Trainer")["arguments"]
-    keys = HARDWARE_KEYS if section == "accelerator" else arguments
+    keys = KEY_HELP if section == "accelerator" else arguments
     if inside and inside[0] not in keys:
         raise ConfigError(f"--help {section}: there is no key {inside[0]!r}{near(inside[0], keys)}")
     if section == "accelerator":
         if inside:
             says = arguments.get(inside[0], {}).get("says", "")
-            return f"  accelerator.{inside[0]}  {HARDWARE_KEYS[inside[0]]}\n{_wrap(says, 6)}"
+            return f"  accelerator.{inside[0]}  {KEY_HELP[inside[0]]}\n{_wrap(says, 6)}"
         usage = "--accelerator.gpus=2, or accelerator: {gpus: 2} in a file; the trainer's own keys do the same"
-        width = max(map(len, HARDWARE_KEYS))
-        lines = "".join(f"  {key:{width}}  {says}\n" for key, says in HARDWARE_KEYS.items())
+        width = max(map(len, KEY_HELP))
+        lines = "".join(f"  {key:{width}}  {says}\n" for key, says in KEY_HELP.items())
         return f"accelerator: {_HARDWARE_TITLE}\n\n{usage}\n\n{lines}\n{_AUTO}"
     if inside:
         return _format_arguments({f"{section}.{inside[0]}": arguments[inside[0]]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shlex
@@ -10,8 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -23,9 +20,15 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
-from lightkit.cli.console import OutputMode, choose_output_mode, configure_console, print_line, quiet_libraries
+from lightkit.cli.console import (
+    OutputMode,
+    choose_output_mode,
+    configure_console,
+    print_event,
+    print_line,
+    quiet_libraries,
+)
 from lightkit.cli.export_options import ExportOptions
-from lightkit.cli.model_loading import LoadedModel, load_model
 from lightkit.cli.path_checks import explain_unwritable
 from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError
@@ -50,10 +53,19 @@ from lightkit.export.target import (
     include_preprocessing,
     make_target,
 )
+from lightkit.runs.files import existing_folder, in_bytes
 from lightkit.runs.retrain_state import RUN_FILE
 
 if TYPE_CHECKING:
     from lightkit.cli.context import RunContext
+import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.trainer.states import RunningStage, TrainerFn
+
+from lightkit import runs
+from lightkit.callbacks import VerifiedCheckpointIO
+from lightkit.errors import RunLocked
+from lightkit.export.bare_trainer import build_bare_trainer
 
 _log = logging.getLogger("lightkit")
 _EXTRA_BYTES = 20_000_000
@@ -61,11 +73,6 @@ _EXTRA_BYTES = 20_000_000
 _PREDICT_ORDER = ("onnx", "torch_export", "torchscript", "safetensors")
 """Formats by how little `predict` needs for them."""
 _PIPE_WIDTH = 110  # columns
-_NO_EFFECT_REASONS = {
-    "with-preprocessing": "a model that is exported as it was logged",
-    "input-shape": "whose inputs are those of its signature",
-    "int8": "which has no training samples to calibrate on",
-}
 
 
 def export_model(context: RunContext, module: LightningModule, data: LightningDataModule | None) -> None:
@@ -86,8 +93,7 @@ def export_model(context: RunContext, module: LightningModule, data: LightningDa
     _check_before_build(options, folder)
     target, samples, origin = build_target(context, module, data, options)
     calibration = partial(read_calibration, module, data, in_graph=options.with_preprocessing)
-    write_options = replace(_write_options(options), calibration=calibration)
-    _export_target(target, samples, origin, folder, options, write_options, context.mode)
+    _export_target(target, samples, origin, folder, options, context.mode, calibration)
 
 
 def export_logged_model(options: ExportOptions, arguments: Arguments) -> int:
@@ -103,14 +109,15 @@ def export_logged_model(options: ExportOptions, arguments: Arguments) -> int:
         ExportError: If a file cannot be made, or differs from its model.
     """
     given = arguments.options
-    words = [f"-c {file}" for file in arguments.files]
-    words += [flag.text for flag in arguments.flags if flag.key != "run.root" or flag.append]
-    names = ("ckpt_path", "print_config", *_NO_EFFECT_REASONS)
-    words += [f"--{name}" for name in names if given.get(name) not in (None, False)]
-    if words:
-        reason = _NO_EFFECT_REASONS.get(words[0][2:], _NO_EFFECT_REASONS["with-preprocessing"])
-        hint = " The environment variable MLFLOW_TRACKING_URI says where MLflow is." if "tracking" in words[0] else ""
-        raise ConfigError(f"{words[0]}: this has no effect on {given['run']}, {reason}. Leave it out.{hint}")
+    no_effect = [f"-c {file}" for file in arguments.files]
+    no_effect += [flag.text for flag in arguments.flags if flag.key != "run.root" or flag.append]
+    names = ("ckpt_path", "print_config", "with-preprocessing", "input-shape", "int8")
+    no_effect += [f"--{name}" for name in names if given.get(name) not in (None, False)]
+    if no_effect:
+        raise ConfigError(
+            f"{no_effect[0]}: this has no effect on {given['run']}, a model that is exported as it was logged. Leave "
+            "it out. The environment variable MLFLOW_TRACKING_URI says where MLflow is."
+        )
     from lightkit.registry.logged_model import load_logged_model  # here: it loads MLflow
 
     is_json = given.get("output") == "json"
@@ -123,7 +130,7 @@ def export_logged_model(options: ExportOptions, arguments: Arguments) -> int:
     trust = bool(given.get("trust"))
     target, samples = load_logged_model(uri, trust=trust, root=root, num_samples=options.num_samples)
     check_self_consistency(target, samples)
-    _export_target(target, samples, uri, folder, options, _write_options(options), mode)
+    _export_target(target, samples, uri, folder, options, mode)
     return 0
 
 
@@ -148,15 +155,15 @@ def build_target(
     checkpoint = Path(context.ckpt_path) if context.ckpt_path else None
     if checkpoint is None:
         _log.warning("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
-    loaded = load_model(module, data, checkpoint)
-    example, samples = _find_example(loaded, options)
+    epoch, sha256 = load_model(module, data, checkpoint)
+    example, samples = _find_example(module, data, options)
     names = getattr(module, "class_names", None) or getattr(data, "class_names", None)
     module.trainer = None  # it is no part of the model, and would be pickled with it
     source, origin = {}, "an untrained model"
     if checkpoint is not None:
-        source = {"checkpoint": shown_path(checkpoint), "sha256": str(loaded.sha256)}
+        source = {"checkpoint": shown_path(checkpoint), "sha256": str(sha256)}
         source |= {"run": f"{context.base.name}/{context.base.id}"} if context.base else {}
-        origin = shown_path(checkpoint) + ("" if loaded.epoch is None else f" (epoch {loaded.epoch})")
+        origin = shown_path(checkpoint) + ("" if epoch is None else f" (epoch {epoch})")
     plain = make_target(
         module,
         example,
@@ -179,9 +186,10 @@ def build_target(
     return target, samples, origin
 
 
-def _find_example(loaded: LoadedModel, options: ExportOptions) -> tuple[tuple[Tensor, ...], EvaluationSamples]:
+def _find_example(
+    module: LightningModule, data: LightningDataModule | None, options: ExportOptions
+) -> tuple[tuple[Tensor, ...], EvaluationSamples]:
     """Find an example of ``forward``'s inputs, and samples of them: real ones if there is data."""
-    module, data = loaded.module, loaded.data
     example, origin = example_from_module(module), "example_input_array"
     if options.input_shapes:
         example, origin = example_from_shapes(module, options.input_shapes), "--input-shape"
@@ -222,13 +230,9 @@ def _find_example(loaded: LoadedModel, options: ExportOptions) -> tuple[tuple[Te
     return example, samples
 
 
-def _write_options(options: ExportOptions) -> WriteOptions:
-    return WriteOptions(opset=options.opset, half=options.half, int8=options.int8)
-
-
 def _check_before_build(options: ExportOptions, folder: Path) -> None:
     """Find what makes an export impossible before a model is built."""
-    check_options(options.formats, _write_options(options))
+    check_options(options.formats, WriteOptions(opset=options.opset, half=options.half, int8=options.int8))
     if (error := explain_unwritable(folder, setting="--output")) is not None:
         raise error
     check_unlocked(folder)
@@ -240,8 +244,8 @@ def _export_target(
     origin: str,
     folder: Path,
     options: ExportOptions,
-    write_options: WriteOptions,
     mode: OutputMode,
+    calibration: Callable[[], Any] | None = None,
 ) -> None:
     """Write and prove the files, and print the result.
 
@@ -252,8 +256,7 @@ def _export_target(
     weights = [*target.plain.parameters(), *target.plain.buffers()]
     weights_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights)
     needed_bytes = weights_bytes * (len(options.formats) + options.half + options.int8) + _EXTRA_BYTES
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free_bytes = shutil.disk_usage(existing).free
+    free_bytes = shutil.disk_usage(existing_folder(folder)).free
     if free_bytes < needed_bytes:
         raise ConfigError(
             f"--output: {shown_path(folder)} has {free_bytes / 1e6:.0f} MB left, and the files take about "
@@ -261,7 +264,7 @@ def _export_target(
         )
     num_samples = len(samples.names)
     if mode == "json":
-        _print_event("start", origin=origin, folder=str(folder), samples=num_samples, source=samples.source)
+        print_event("start", origin=origin, folder=str(folder), samples=num_samples, source=samples.source)
     print_line(f"model {_describe_model(target.plain)}", mode)
     print_line(f"from  {origin}", mode)
     print_line(f"proof {num_samples} samples: {samples.source}", mode)
@@ -274,7 +277,9 @@ def _export_target(
                 options.formats,
                 folder,
                 samples,
-                options=write_options,
+                options=WriteOptions(
+                    opset=options.opset, half=options.half, int8=options.int8, calibration=calibration
+                ),
                 tolerance=tolerance,
                 on_step=on_step,
             )
@@ -292,14 +297,9 @@ def print_steps(mode: OutputMode) -> Iterator[Callable[[str], None]]:
         with Console(highlight=False, markup=False, emoji=False).status("") as status:
             yield status.update
     elif mode == "json":
-        yield lambda text: _print_event("step", says=text)
+        yield lambda text: print_event("step", says=text)
     else:
         yield lambda text: print_line(f"      {text}", mode)
-
-
-def _print_event(event: str, **fields: Any) -> None:
-    time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    print(json.dumps({"time": time, "event": event, **fields}), flush=True)
 
 
 def _describe_model(module: nn.Module) -> str:
@@ -311,7 +311,7 @@ def _describe_model(module: nn.Module) -> str:
 def _print_report(artefacts: Sequence[Artefact], folder: Path, mode: OutputMode) -> None:
     """Print the proof's table, and the command that labels images with the file that needs least."""
     if mode == "json":
-        _print_event("export", folder=str(folder), artefacts=[each.as_dict() for each in artefacts])
+        print_event("export", folder=str(folder), artefacts=[each.as_dict() for each in artefacts])
     if mode not in ("terminal", "plain"):
         return
     print_table(artefacts, sys.stdout)
@@ -346,7 +346,7 @@ def print_table(artefacts: Sequence[Artefact], file: TextIO, *, width: int | Non
         proof = artefact.proof
         table.add_row(
             artefact.path.name,
-            _format_size(artefact.size_bytes),
+            in_bytes(artefact.size_bytes),
             f"{proof.max_abs:.1e}" if proof.max_abs else "0",
             _format_metric(proof.score.exported, metric),
             *_format_latency(proof.latency),
@@ -395,8 +395,66 @@ def _format_ms(time_s: float) -> str:
     return f"{time_s * 1e3:.1f}" if time_s >= 1e-3 else f"{time_s * 1e3:.2g}"  # 0.038
 
 
-def _format_size(size_bytes: int) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.1f} {unit}"
-    return f"{size_bytes} B"
+def load_model(
+    module: LightningModule, data: LightningDataModule | None, checkpoint: Path | None
+) -> tuple[int | None, str | None]:
+    """Set a model and its data up as Lightning does before it validates, and load the weights.
+
+    Afterwards the module is in eval mode and in float32 (or float64, where its class chose that). The data is set up
+    as for `fit`, which by Lightning's contract is the training and the validation split.
+
+    Args:
+        module: The model, as its class makes it.
+        data: The data, as its class makes it.
+        checkpoint: File of the weights; None leaves the model untrained.
+
+    Returns:
+        The epoch and the SHA-256 of the checkpoint; None where there is none.
+
+    Raises:
+        LightkitError: If the checkpoint cannot be read or does not fit, or the data is missing.
+        RunLocked: If a training that goes on puts another checkpoint in its place meanwhile.
+    """
+    trainer = build_bare_trainer(VerifiedCheckpointIO())
+    trainer.strategy.connect(module)
+    module.trainer = trainer
+    trainer.state.fn, trainer.state.stage = TrainerFn.VALIDATING, RunningStage.VALIDATING
+    if data is not None:
+        trainer._data_connector.attach_datamodule(module, data)
+        data.prepare_data()
+        data.setup("fit")
+    module.prepare_data()
+    module.setup("validate")
+    module.configure_model()
+    before = None if checkpoint is None else _identity(checkpoint)
+    epoch = _load(trainer, checkpoint)
+    sha256 = None if checkpoint is None else runs.digest(checkpoint)
+    if checkpoint is not None and _identity(checkpoint) != before:
+        raise RunLocked(f"{checkpoint} was replaced while it was read, as by a training that goes on. Try again.")
+    module.eval()
+    if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in module.parameters()):
+        module.float()
+    return epoch, sha256
+
+
+def _identity(file: Path) -> tuple[int, ...]:
+    """What another file of the same name has not: checkpoints are renamed to their place."""
+    found = file.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _load(trainer: Trainer, checkpoint: Path | None) -> int | None:
+    module = trainer.lightning_module
+    if checkpoint is None:
+        load_weights = getattr(module, "load_weights", None)  # of our models: what training would start from
+        if callable(load_weights):
+            load_weights()
+        return None
+    connector = trainer._checkpoint_connector
+    connector.resume_start(checkpoint, weights_only=not runs.is_trusting())
+    content: Mapping[str, Any] = connector._loaded_checkpoint
+    connector.restore_model()
+    connector.restore_datamodule()
+    connector._loaded_checkpoint = {}
+    epoch = content.get("epoch")
+    return epoch if isinstance(epoch, int) else None

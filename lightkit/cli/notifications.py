@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.config_loader import WITH_MODEL, first_file_name, load_config, options_of
 from lightkit.config import Problems, Resolved, mistake, read_scalar, split_arguments
-from lightkit.errors import PIPE_CLOSED, ConfigError, DataChanged, Interrupted, LightkitError, told_interruption
+from lightkit.errors import ConfigError, DataChanged, Interrupted, LightkitError, exit_code_of, format_interruption
 from lightkit.launch import INHERITED, LAUNCH, this_rank
 from lightkit.runs import Run
 from lightkit.runs.webhook import CLOSE_TIMEOUT_S, HELD, DeadMansSwitch, heartbeat_sign
@@ -60,7 +60,7 @@ class CommandNotifier:
             code = work()
         except BaseException as error:
             with suppress(Interrupted, KeyboardInterrupt):  # it ends already
-                self._send_end(error, _exit_code(error))
+                self._send_end(error, exit_code_of(error))
             raise
         with suppress(Interrupted, KeyboardInterrupt):  # the work is done
             self._send_end(_ChildFailed(self.words, code) if code else None, code)
@@ -75,7 +75,7 @@ class CommandNotifier:
         """
         self._close_timeout_s = within_s
         self._send_stage_end(error)
-        self._send_end(error, _exit_code(error))
+        self._send_end(error, exit_code_of(error))
 
     def begin(self, resolved: Resolved, rank: RankContext | None, *, runs_stage: bool) -> None:
         """Send the beginning: the config is known.
@@ -291,17 +291,7 @@ def _is_trial(resolved: Resolved) -> bool:
     return bool(read_scalar(value) if isinstance(value, str) else value)
 
 
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    if isinstance(error, (LightkitError, Interrupted)):
-        return error.exit_code
-    if isinstance(error, BrokenPipeError):
-        return PIPE_CLOSED
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
-
-
 def _format_error(error: BaseException) -> str:
     if isinstance(error, Interrupted):
-        return told_interruption(error)
+        return format_interruption(error)
     return str(error) if isinstance(error, LightkitError) else " ".join(f"{type(error).__name__}: {error}".split())

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from lightkit import runs
 from lightkit.cli.config_loader import options_of, read_artefact_option
-from lightkit.cli.console import choose_output_mode, configure_console
+from lightkit.cli.console import choose_output_mode, configure_console, print_event
 from lightkit.cli.predict_options import check_predict_words, format_predict_end, parse_predict_options
 from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
@@ -95,15 +93,9 @@ def predict_by_file(words: Sequence[str]) -> int:
     if mode in ("terminal", "plain"):
         print(end, file=screen, flush=True)
     elif mode == "json":
-        event = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            "event": "result",
-            "stage": "predict",
-            "metrics": {"images": writer.num, "bad_images": writer.num_bad},
-            "table": str(options.output),
-            "contact_sheet": None if options.contact_sheet is None else str(options.contact_sheet),
-        }
-        print(json.dumps(event))
+        metrics = {"images": writer.num, "bad_images": writer.num_bad}
+        sheet = None if options.contact_sheet is None else str(options.contact_sheet)
+        print_event("result", stage="predict", metrics=metrics, table=str(options.output), contact_sheet=sheet)
     return 0
 
 

@@ -20,7 +20,7 @@ from lightkit.cli.redaction import RedactedEventStream, redact_words
 from lightkit.cli.up_to_date import record_inputs
 from lightkit.config.display import format_origin, iterate_leaves
 from lightkit.config.packaged import PREFIX, packaged_configs
-from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, OutOfTime, told_interruption
+from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, OutOfTime, format_interruption
 from lightkit.launch import INHERITED
 from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
@@ -230,7 +230,7 @@ def _finish_by_force(context: RunContext, signum: int) -> int:
     context.recorder.close(interruption)
     if context.rank_context is not None:
         return context.rank_context.end_by_force(interruption)
-    context.tell(told_interruption(interruption))
+    context.tell(format_interruption(interruption))
     return interruption.exit_code
 
 

@@ -26,7 +26,7 @@ from lightkit.cli.parser_errors import add_place
 from lightkit.cli.up_to_date import check_up_to_date, warn_unchecked_rank
 from lightkit.cli.validation import validate_signatures
 from lightkit.config import mistake
-from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, LightkitError, told_interruption
+from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, LightkitError, format_interruption
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
 from lightkit.launch import (
@@ -50,12 +50,12 @@ __all__ = [
     "compute_job_digest",
     "import_lightning",
     "make_plan",
-    "num_threads",
     "open_context",
     "open_run_context",
     "require_srun",
     "run_in_process",
     "run_stage",
+    "share_cores",
     "supervise",
     "validate_with_imports",
 ]
@@ -136,7 +136,7 @@ def _set_thread_variables(context: RunContext) -> None:
         return
     rank = None if context.rank_context is None else context.rank_context.rank
     if rank is not None and rank.engine != "local" and not os.environ.get(THREADS):
-        os.environ[THREADS] = str(num_threads(rank, num_cores=this_machine().cores or 1))
+        os.environ[THREADS] = str(share_cores(rank, num_cores=this_machine().cores or 1))
 
 
 def run_in_process(context: RunContext, words: list[str]) -> int:
@@ -293,13 +293,9 @@ def supervise(context: RunContext, plan: Plan) -> int:
         if signum is not None and (result.code not in (0, 75) or (signum == signal.SIGHUP and result.code == 75)):
             checkpoint = None if run is None else runs.last_good(run.checkpoints)
             interruption = Interrupted(signum, checkpoint=checkpoint)
-            result = LaunchResult(interruption.exit_code, told_interruption(interruption), f"signal {signum}")
-        mask = context.resolved.masked
-        result = replace(
-            result,
-            message=None if result.message is None else mask(result.message),
-            summary=None if result.summary is None else mask(result.summary),
-        )
+            result = LaunchResult(interruption.exit_code, format_interruption(interruption), f"signal {signum}")
+        message, summary = (text and context.resolved.masked(text) for text in (result.message, result.summary))
+        result = replace(result, message=message, summary=summary)
         if result.kind == DATA_CHANGED and _NEVER not in context.words:
             context.tell(str(result.message).splitlines()[0].removeprefix("error: "))
             return supervise(replace(context, words=[*context.words, _NEVER]), plan)
@@ -311,8 +307,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
             make_writer(sys.stderr.buffer)(f"{result.message}\n{logs}".encode(errors="replace"))
         if run is not None:
             try:
-                _keep_launcher_logs(supervisor, run)
-                _close_records(run, result)
+                _complete_run_folder(run, supervisor, result)
             except OSError as error:  # a full disk is no reason to hide how the ranks ended
                 print(f"warning: {run.folder} cannot be completed: {error.strerror or error}", file=sys.stderr)
     finally:
@@ -334,17 +329,13 @@ def compute_job_digest(context: RunContext) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _keep_launcher_logs(supervisor: Supervisor, run: runs.Run) -> None:
-    logs = {"launcher.log": supervisor.launcher_log}
-    logs |= {name: supervisor.store.folder / name for name in ("spark.log", "ray.log")}
-    for name, log in logs.items():
+def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchResult) -> None:
+    """Copy the launcher's logs, and write the end of the run if rank 0, which writes the records, was killed."""
+    logs = {name: supervisor.store.folder / name for name in ("spark.log", "ray.log")}
+    for name, log in {"launcher.log": supervisor.launcher_log, **logs}.items():
         if log.is_file() and log.stat().st_size:
             (run.folder / "logs").mkdir(exist_ok=True)
             shutil.copyfile(log, run.folder / "logs" / name)
-
-
-def _close_records(run: runs.Run, result: LaunchResult) -> None:
-    """Write the end of the run if rank 0, which writes the records, was killed."""
     summary = runs.Summary.read(run.summary_path)
     if summary is None or summary.status == "done" or result.code == 0:
         return
@@ -419,8 +410,8 @@ def validate_with_imports(context: RunContext) -> None:
             context.problems.add(error)
 
 
-def num_threads(rank: Rank, *, num_cores: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Give the threads that a rank should have so that those of a machine do not fight for its cores.
+def share_cores(rank: Rank, *, num_cores: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Return the number of threads for a rank, so that the ranks of a machine do not compete for its cores.
 
     Args:
         rank: The rank.

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from jsonargparse import Namespace
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
-from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.plugins import CheckpointIO
 from pytorch_lightning.trainer.states import TrainerFn
@@ -303,42 +303,43 @@ def make_watchdog(context: RunContext, settings: WatchdogSettings) -> Watchdog:
         context: The invocation.
         settings: The config's `watchdog` block.
     """
-    report = _StallReport(context, settings)
-    context.stack.enter_context(report.raising_stalled())
-    return report.watchdog
+    report = _StallReport(context)
+    max_s = math.inf if context.rank_context is None else context.launch.stall_timeout_s
+    watchdog = Watchdog(
+        heartbeat(),
+        limit_s=lambda: min(settings.limit_s(heartbeat()), max_s),
+        report=report.record,
+        end=report.end,
+    )
+    context.stack.enter_context(report.raising_stalled(watchdog))
+    return watchdog
 
 
 class _StallReport:
-    def __init__(self, context: RunContext, settings: WatchdogSettings) -> None:
-        self._context = context
-        self._run = context.run
+    def __init__(self, context: RunContext) -> None:
+        self._context, self._run = context, context.run
         self._is_reported = False
         self._stacks: Path | None = None
-        most_s = math.inf if context.rank_context is None else context.launch.stall_timeout_s
-
-        def limit_s() -> float:
-            return min(settings.limit_s(heartbeat()), most_s)
-
-        self.watchdog = Watchdog(heartbeat(), limit_s=limit_s, report=self._record, end=self._end)
 
     @contextmanager
-    def raising_stalled(self) -> Iterator[None]:
-        """Turn `Hung` into an error with the words for the user, and leave no data loader worker behind."""
+    def raising_stalled(self, watchdog: Watchdog) -> Iterator[None]:
+        """Turn `Hung` into an error in the user's words, and leave no data loader worker behind."""
+        is_script = not self._context.watch.owns_process  # or a notebook, which may go on
+        hung: Hung | None = None
         try:
             yield
-        except Hung as hung:
+        except Hung as error:
+            hung = error
             self._is_reported = True
             for child in multiprocessing.active_children():
                 child.kill()  # else the interpreter would wait for it
-            if not self._context.watch.owns_process:  # a script, or a notebook, may go on
-                self.watchdog.stop()
-            raise Stalled(self._format(hung.stall, runs.last_good)) from None
-        except BaseException:
-            self.watchdog.stop()
-            raise
-        self.watchdog.stop()
+        finally:
+            if hung is None or is_script:
+                watchdog.stop()
+        if hung is not None:
+            raise Stalled(self._format(hung.stall, runs.last_good))
 
-    def _record(self, stall: Stall) -> None:
+    def record(self, stall: Stall) -> None:
         """Write the stacks and the event."""
         rank = 0
         if self._context.rank_context is not None:
@@ -369,7 +370,7 @@ class _StallReport:
         except OSError as error:
             print(f"warning: the stall cannot be recorded in {self._run.folder}: {error}", file=sys.stderr)
 
-    def _end(self, stall: Stall) -> None:
+    def end(self, stall: Stall) -> None:
         """End the process at once: its main thread does not."""
         message = f"error: {self._format(stall, None)}"  # should what is written now hang too
 
@@ -403,56 +404,47 @@ class _StallReport:
 
 
 class RunHeader(Callback):
-    """Say what is about to run: folder, data, model, hardware.
+    """Print what is about to run: folder, data, model, hardware; and the metrics of an evaluation.
 
     Args:
         mode: What the screen shows.
         run: The run.
-        hardware: What `auto` has come to.
+        hardware: The values that `auto` has become.
         shows_result: Whether the metrics of a validation or test are printed at its end.
     """
 
     def __init__(self, mode: OutputMode, run: runs.Run, hardware: Hardware, *, shows_result: bool = True) -> None:
-        self._mode = mode
-        self._run = run
-        self._hardware = hardware
-        self._shows_result = shows_result
+        self._mode, self._run, self._hardware, self._shows_result = mode, run, hardware, shows_result
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say it before the first epoch."""
+        """Print it before the first epoch."""
         if not trainer.is_global_zero:
             return
-        print_line(f"run   {shown_path(self._run.folder)}", self._mode)
-        if described := _described_data(trainer):
-            print_line(f"data  {described}", self._mode)
-        print_line(f"model {_described_model(pl_module)}", self._mode)
-        print_line(f"on    {_described_hardware(trainer)}", self._mode)
+        accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator")
+        devices = "" if trainer.world_size == 1 else f" on {trainer.world_size} devices"
+        lines = [f"run   {shown_path(self._run.folder)}"]
+        if data := _describe_data(trainer.datamodule):  # type: ignore[attr-defined]
+            lines.append(f"data  {data}")
+        lines += [f"model {_describe_model(pl_module)}", f"on    {accelerator}{devices}, precision {trainer.precision}"]
         if chosen := {key: value for key, value in self._hardware.chosen.items() if value is not None}:
-            values = ", ".join(f"{key.rpartition('.')[2]} {_shown(value)}" for key, value in chosen.items())
-            print_line(f"auto  {values} ({self._hardware.chosen_by})", self._mode)
+            texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in chosen.items()}
+            values = ", ".join(f"{key.rpartition('.')[2]} {text}" for key, text in texts.items())
+            lines.append(f"auto  {values} ({self._hardware.chosen_by})")
+        print_line("\n".join(lines), self._mode)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say what the number of ranks makes of batch and learning rate, once they are known."""
-        if trainer.is_global_zero and (described := _described_steps(trainer)):
+        """Print batch and learning rate for the number of ranks, once they are known."""
+        if trainer.is_global_zero and (described := _describe_steps(trainer)):
             print_line(f"steps {described}", self._mode)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the metrics of ``lightkit validate``."""
-        if trainer.state.fn == TrainerFn.VALIDATING:
-            self._print_result("validate", trainer)
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the metrics of ``lightkit test``."""
-        self._print_result("test", trainer)
-
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print that predictions are made."""
-        self._print_result("predict", trainer)
-
-    def _print_result(self, stage: str, trainer: Trainer) -> None:
+        """Print the metrics of `lightkit validate`, `test` or `predict`."""
+        if trainer.state.fn not in _RESULTS:  # the validation of a fit
+            return
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}  # of all ranks
         if not (trainer.is_global_zero and self._shows_result):
             return
+        stage = _RESULTS[trainer.state.fn]
         if self._mode == "terminal":
             width = max(map(len, metrics), default=0)
             lines = [f"  {name:<{width}}  {value:.4g}" for name, value in metrics.items()]
@@ -460,24 +452,39 @@ class RunHeader(Callback):
         else:
             print_line("  ".join([stage, *(f"{name} {value:.4g}" for name, value in metrics.items())]), self._mode)
 
+    on_test_end = on_predict_end = on_validation_end
+
+
+_RESULTS: dict[Any, str] = {
+    TrainerFn.VALIDATING: "validate",
+    TrainerFn.TESTING: "test",
+    TrainerFn.PREDICTING: "predict",
+}
+
 
 def print_run_end(trainer: Trainer, run: runs.Run, context: RunContext) -> None:
     """Print where everything is and which command comes next."""
-    if context.inputs:  # told when they were written
-        return
-    if context.mode not in ("terminal", "plain") or not trainer.is_global_zero:
+    if context.inputs or context.mode not in ("terminal", "plain") or not trainer.is_global_zero:
         return
     in_retrain = RUN_FILE in os.environ  # which has a closing block of its own
     if context.command == "fit":
         best = (runs.read_json(run.summary_path) or {}).get("best") or {}
+        has_checkpoint = any(run.checkpoints.glob("*.ckpt"))
+        commands = [["lightkit", "test", "--run", shown_path(run.folder)]] if has_checkpoint else []
+        views = [getattr(logger, "view_command", None) for logger in trainer.loggers]
+        unsent = {type(logger).__name__: getattr(logger, "unsent", 0) for logger in trainer.loggers}
         block = format_closing_block(
             folder=run.folder,
             best_checkpoint=locate_checkpoint(run, "best"),
             monitor=best.get("monitor"),
             value=best.get("value"),
             epoch=best.get("epoch"),
-            commands=_next_commands(trainer, run),
-            notices=_unsent(trainer),
+            commands=[*commands, *(view for view in views if isinstance(view, list))],
+            notices=[  # Lightning's stand-in of a fast_dev_run has a method of every name
+                f"{count} records have not reached {name}"
+                for name, count in unsent.items()
+                if isinstance(count, int) and count
+            ],
         )
         if in_retrain:
             block = "\n".join(line for line in block.splitlines() if line.startswith(("best", "note")))
@@ -491,32 +498,17 @@ def print_run_end(trainer: Trainer, run: runs.Run, context: RunContext) -> None:
         print_line(block, context.mode)
 
 
-def _next_commands(trainer: Trainer, run: runs.Run) -> list[list[str]]:
-    left_a_checkpoint = any(run.checkpoints.glob("*.ckpt"))
-    commands = [["lightkit", "test", "--run", shown_path(run.folder)]] if left_a_checkpoint else []
-    views = [getattr(logger, "view_command", None) for logger in trainer.loggers]
-    return [*commands, *(view for view in views if isinstance(view, list))]
-
-
-def _unsent(trainer: Trainer) -> list[str]:
-    counts = {type(logger).__name__: getattr(logger, "unsent", 0) for logger in trainer.loggers}
-    return [
-        f"{count} records have not reached {name}"
-        for name, count in counts.items()
-        if isinstance(count, int) and count  # Lightning's stand-in of a fast_dev_run has a method of every name
-    ]
-
-
-def _described_data(trainer: Trainer) -> str:
-    describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
+def _describe_data(data: LightningDataModule | None) -> str:
+    describe = getattr(data, "describe", None)
+    name = type(data).__name__ if data else ""
     if not callable(describe):
-        return type(trainer.datamodule).__name__ if trainer.datamodule else ""  # type: ignore[attr-defined]
-    said: dict[str, Any] = describe()
-    counts = ", ".join(f"{count} {split}" for split, count in said.get("counts", {}).items())
-    return f"{said.get('source', type(trainer.datamodule).__name__)}: {counts}"  # type: ignore[attr-defined]
+        return name
+    facts: dict[str, Any] = describe()
+    counts = ", ".join(f"{count} {split}" for split, count in facts.get("counts", {}).items())
+    return f"{facts.get('source', name)}: {counts}"
 
 
-def _described_model(module: LightningModule) -> str:
+def _describe_model(module: LightningModule) -> str:
     total = sum(parameter.numel() for parameter in module.parameters())
     trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     backbone = module.hparams.get("backbone")
@@ -524,41 +516,22 @@ def _described_model(module: LightningModule) -> str:
     return f"{name}: {total:,} parameters" + (f", {trained:,} of them trained" if trained != total else "")
 
 
-def _described_steps(trainer: Trainer) -> str:
-    """Steps of an epoch, samples of a step and learning rate, all for the number of ranks in use."""
-    parts = []
-    ranks, accumulated = trainer.world_size, trainer.accumulate_grad_batches
+def _describe_steps(trainer: Trainer) -> str:
+    """Describe steps of an epoch, samples of a step and learning rate, all for the number of ranks in use."""
+    parts, ranks, accumulated = [], trainer.world_size, trainer.accumulate_grad_batches
     if isinstance(trainer.num_training_batches, int):
         parts.append(f"{-(-trainer.num_training_batches // accumulated)} an epoch")
-    size = _batch_size(trainer)
-    if size is not None:
-        factors = [str(size)]
+    loader = trainer.train_dataloader
+    holders = (loader, getattr(loader, "batch_sampler", None), getattr(loader, "_loader", None))
+    sizes = [size for holder in holders if isinstance(size := getattr(holder, "batch_size", None), int)]
+    if sizes:
+        factors = [str(sizes[0])]
         factors += [f"{accumulated} accumulated"] if accumulated > 1 else []
         factors += [f"{ranks} ranks"] if ranks > 1 else []
-        total = f" = {size * accumulated * ranks}" if len(factors) > 1 else ""
+        total = f" = {sizes[0] * accumulated * ranks}" if len(factors) > 1 else ""
         parts.append(f"batch {' x '.join(factors)}{total}")
     rates = dict.fromkeys(f"{float(group['lr']):.6g}" for opt in trainer.optimizers for group in opt.param_groups)
     if rates:
-        scaled = next((said for c in trainer.callbacks if (said := getattr(c, "described", ""))), "")  # type: ignore[attr-defined]
+        scaled = next((text for c in trainer.callbacks if (text := getattr(c, "described", ""))), "")  # type: ignore[attr-defined]
         parts.append(f"learning rate {', '.join(rates)}{f' ({scaled})' if scaled else ''}")
     return ", ".join(parts)
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _batch_size(trainer: Trainer) -> int | None:
-    """Samples of a batch on one rank; None where the loader does not tell."""
-    loader = trainer.train_dataloader
-    for holder in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "_loader", None)):
-        size = getattr(holder, "batch_size", None)
-        if isinstance(size, int):
-            return size
-    return None
-
-
-def _described_hardware(trainer: Trainer) -> str:
-    accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator")
-    each = "" if trainer.world_size == 1 else f" on {trainer.world_size} devices"
-    return f"{accelerator}{each}, precision {trainer.precision}"

@@ -29,7 +29,8 @@ Tell everything that is wrong with a config, each mistake with its place, and bu
 command does the same before it begins. Where lightkit's schema describes every class that the config names, nothing is
 imported and the answer comes at once. Other classes, such as your own, are imported, and torch with them: seconds.
 
-  STAGE          the stage that the config is for: fit (the default), validate, test, predict; with --run RUN too
+  STAGE          the stage that the config is for: fit (the default), validate, test, predict
+  --run RUN      the config of a run, in the place of files
   --full         import all classes and let jsonargparse parse the config too
   --deep         also build everything on one CPU and run the first batch of training, validation and test (of the
                  stage, where it is another) from the config's data; find metrics that are monitored, or judged by the

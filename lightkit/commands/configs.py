@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightkit.cli.command_line import parse_command_line
+from lightkit.cli.command_line import parse_options
 from lightkit.cli.console import format_table
 from lightkit.config.packaged import PREFIX, find_config, packaged_configs
 from lightkit.errors import ConfigError
@@ -32,14 +32,14 @@ def configs(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: If the arguments are wrong, or the copy's file exists.
     """
-    line = parse_command_line("configs", arguments, usage=HELP, own={"--output": "value", "--force": "switch"})
+    line = parse_options(HELP, arguments, most=len(arguments))
     if not line.positionals:
         rows = [(f"{PREFIX}{name}", _first_comment(file)) for name, file in packaged_configs().items()]
         print(format_table(("config", "content"), rows))
         return 0
     action, *names = line.positionals
     if action not in ("show", "copy") or len(names) != 1:
-        raise ConfigError(f"configs: expected `show NAME` or `copy NAME`, got {' '.join(line.positionals)!r}\n{HELP}")
+        raise line.error(f"expected `show NAME` or `copy NAME`, got {' '.join(line.positionals)!r}")
     source = find_config(f"{PREFIX}{names[0].removeprefix(PREFIX)}")
     text = source.read_text(encoding="utf-8")
     if action == "show":

@@ -176,25 +176,20 @@ def _rename_arguments(text: str) -> str:
 @contextmanager
 def _show_progress(num_rows: int, num_bytes: int, mode: OutputMode) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal, and a line now and then in a pipe."""
-    if mode == "terminal":
-        from rich.console import Console  # 0.1 s, only for a terminal
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-        from rich.progress import TransferSpeedColumn as Speed
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # 0.1 s
+    from rich.progress import TransferSpeedColumn as Speed
 
-        columns = TextColumn("convert"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn()
-        with Progress(*columns, console=Console(), transient=True) as bar:
-            task = bar.add_task("convert", total=num_bytes)
-            yield lambda _, more_bytes: bar.advance(task, more_bytes)
-        return
-    rows, written_bytes, last = 0, 0, time.monotonic()
+    rows, last_s = 0, time.monotonic()
+    columns = TextColumn("convert"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn()
+    with Progress(*columns, transient=True, disable=mode != "terminal") as bar:
+        task = bar.add_task("convert", total=num_bytes)
 
-    def advance(more_rows: int, more_bytes: int) -> None:
-        nonlocal rows, written_bytes, last
-        rows, written_bytes = rows + more_rows, written_bytes + more_bytes
-        if time.monotonic() - last >= _INTERVAL_S and rows < num_rows:
-            last = time.monotonic()
-            print_line(
-                f"convert  {rows} of {num_rows} images  {written_bytes / 1e6:.1f} of {num_bytes / 1e6:.1f} MB", mode
-            )
+        def advance(more_rows: int, more_bytes: int) -> None:
+            nonlocal rows, last_s
+            rows += more_rows
+            bar.advance(task, more_bytes)
+            if mode != "terminal" and time.monotonic() - last_s >= _INTERVAL_S and rows < num_rows:
+                last_s, written = time.monotonic(), bar.tasks[task].completed / 1e6
+                print_line(f"convert  {rows} of {num_rows} images  {written:.1f} of {num_bytes / 1e6:.1f} MB", mode)
 
-    yield advance
+        yield advance

@@ -76,7 +76,7 @@ def gate(words: list[str]) -> int:
         ServerAway: If MLflow does not answer.
     """
     line = parse_command_line("gate", words, usage=_USAGE, own=_OWN, config=RUN_OPTIONS)
-    run, options = get_run_argument("gate", line, _USAGE), line.options
+    run, options = get_run_argument(line), line.options
     baseline = [f"--gate.baseline={options['--baseline']}"] if "--baseline" in options else []
     junit = Path(options["--junit"]) if options.get("--junit") else None
     with junit_on_failure(junit, "lightkit gate", "gate"):

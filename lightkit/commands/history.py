@@ -6,16 +6,15 @@ import json
 import sys
 from pathlib import Path
 
-from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.command_line import parse_options
 from lightkit.cli.console import print_table, quiet_libraries
 from lightkit.registry.promotion import Move, read_moves
 from lightkit.registry.store import address_of_root, check_model, open_registry
 
 __all__ = ["history"]
 
-_USAGE = "usage: lightkit history NAME [--json]"
-HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit history NAME [--json]
 
 Print the promotion log of a registered model, oldest first: when, what, from which version to which, by whom, with
 which score, and why. The log is in MLflow's registry, and nothing in it is written again. A move that it lacks, because
@@ -31,7 +30,6 @@ does not answer, try again later.
 
 lightkit history flowers
 """
-_OPTIONS: dict[str, Takes] = {"--root": "value", "--tracking-uri": "value", "--json": "switch"}
 _HEAD = ("time", "what", "version", "by", "score", "baseline", "reason")
 
 
@@ -42,8 +40,8 @@ def history(words: list[str]) -> int:
         ConfigError: If the arguments are wrong, or there is no such model.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_command_line("history", words, usage=_USAGE, own=_OPTIONS)
-    name = line.get_positional("history", "the name of a registered model", _USAGE)
+    line = parse_options(HELP, words, most=1)
+    name = line.get_positional("the name of a registered model")
     address = address_of_root(line.options.get("--tracking-uri"), Path(line.options.get("--root", "runs")))
     quiet_libraries()
     with open_registry(address, creates=False) as registry:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lightkit.cli.command_line import parse_command_line
+from lightkit.cli.command_line import parse_options
 from lightkit.config.origins import near_files, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.reading import IMAGE_SUFFIXES
@@ -72,10 +72,9 @@ def init(arguments: Sequence[str]) -> int:
         ConfigError: If the arguments are wrong, or a file exists.
         DataError: If the folder holds no images in classes.
     """
-    line = parse_command_line("init", arguments, usage=HELP, own={"--template": "value", "--data": "value"})
-    if line.positionals or {*line.options} == {"--template", "--data"}:
-        wrong = " ".join(line.positionals) or "--template with --data"
-        raise ConfigError(f"init: unexpected {wrong!r}\n{HELP}")
+    line = parse_options(HELP, arguments)
+    if {*line.options} == {"--template", "--data"}:
+        raise line.error("expected --template or --data, got both")
     if "--data" in line.options:
         folder = Path(line.options["--data"])
         name = f"{folder.absolute().name}.yaml"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from lightkit import runs
-from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
+from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_options
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_run_context
@@ -45,9 +45,8 @@ from lightkit.runs.index import PROMOTED
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-_USAGE = "usage: lightkit promote RUN [--name NAME] [--alias champion] [--reason TEXT] [--force]"
-HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit promote RUN [--name NAME] [--alias champion] [--reason TEXT] [--force]
 
 Let an alias of MLflow's registry, the champion, point to a run's model. The run must have passed its gate with this
 checkpoint, these settings and today's champion; where gate.json is of others, older than a day, or missing, it is
@@ -55,7 +54,8 @@ judged now. A version that was rolled back is promoted by --force alone. A run t
 first, as `lightkit register` does, with the alias challenger. The move is written to the promotion log in the registry
 once it is done. If the command is killed in between, the same command writes what is missing.
 
-  RUN                 a run or latest; also --run RUN
+  RUN                 a run or latest
+  --run RUN           the same
   --name NAME         of the registered model; default: gate.name, else the run's name
   --alias ALIAS       the alias that moves; default: champion
   --reason TEXT       for the log
@@ -74,16 +74,6 @@ written so that it answers as before; 75: MLflow does not answer, or another pro
 
 lightkit promote latest --name flowers --reason "retrained on the photos of November"
 """
-_OWN: dict[str, Takes] = {
-    "--run": "value",
-    "--name": "value",
-    "--alias": "value",
-    "--reason": "value",
-    "--force": "switch",
-    "--tracking-uri": "value",
-    "--json": "switch",
-    "--junit": "value",
-}
 
 
 _MAX_DECISION_AGE_S = 24 * 3600.0  # the data may have changed
@@ -99,14 +89,14 @@ def promote(words: list[str]) -> int:
         RunLocked: If another process promotes.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_command_line("promote", words, usage=_USAGE, own=_OWN, config=RUN_OPTIONS)
+    line = parse_options(HELP, words, config=RUN_OPTIONS, most=1)
     junit = Path(line.options["--junit"]) if line.options.get("--junit") else None
     began = time.monotonic()
     with junit_on_failure(junit, "lightkit promote", "promote"):
         if "--name" in line.options:
             check_name(line.options["--name"])
         check_alias(line.options.get("--alias", "champion"))
-        run = get_run_argument("promote", line, _USAGE)
+        run = get_run_argument(line)
         context = open_run_context(["--run", run, *line.config_words], is_quiet="--json" in line.options)
         assert context.base is not None
         try:

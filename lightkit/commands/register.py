@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
+from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_options
 from lightkit.cli.stage_runner import open_run_context
-from lightkit.config import near
 from lightkit.errors import ConfigError
 from lightkit.registry.store import check_alias, check_name
 
@@ -15,9 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-_USAGE = "usage: lightkit register --run RUN|latest --name NAME [--alias ALIAS]... [--key=value]..."
-HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit register --run RUN|latest --name NAME [--alias ALIAS]... [--key=value]...
 
 Put a run's model into MLflow's registry as a new version, with its exports, and with tags that lead back to the run:
 its folder, git commit, data and checkpoint. The model of an image classifier takes images as they are, uint8
@@ -26,7 +24,7 @@ with torch alone, and is compared with the trained module before it is sent.
 
   --run RUN            a run or latest
   --name NAME          of the registered model; in Unity Catalog CATALOG.SCHEMA.NAME
-  --alias ALIAS        points to this version from now on; may be said again; default: challenger; none: no alias
+  --alias ALIAS...     points to this version from now on; may be said again; default: challenger; none: no alias
   --ckpt_path CKPT     best, last or a file; default: best
   --format FORMAT      torch_export (default) or torchscript
   --tracking-uri URI   where MLflow is; default: where the training was tracked, else mlflow.db in the run root
@@ -41,18 +39,8 @@ Exit code 0: registered; 2: wrong arguments, or MLflow refuses; 5: the model can
 before; 75: MLflow does not answer, try again later.
 
 lightkit register --run latest --name flowers
+mlflow models serve -m models:/flowers@challenger --env-manager local
 """
-_NEXT = (
-    "mlflow models serve -m models:/flowers@challenger --env-manager local\n"  # not lightkit's options: see completing
-)
-_FORMATS = ("torch_export", "torchscript")
-_OWN: dict[str, Takes] = {
-    "--run": "value",
-    "--name": "value",
-    "--alias": "values",
-    "--format": "value",
-    "--tracking-uri": "value",
-}
 
 
 def register(words: list[str]) -> int:
@@ -63,22 +51,12 @@ def register(words: list[str]) -> int:
         ExportError: If the model cannot be written so that it gives the same answers.
         ServerAway: If MLflow does not answer.
     """
-    if {"-h", "--help"} & {*words}:
-        print(HELP + _NEXT, end="")
-        return 0
-    line = parse_command_line(
-        "register", words, usage=_USAGE, own=_OWN, config={**RUN_OPTIONS, "--input-shape": "value"}
-    )
-    options = line.options
-    if not line.positionals and "--run" not in options:
-        raise ConfigError(f"register: which run? Give --run latest, or the folder of one.\n{_USAGE}")
-    run = get_run_argument("register", line, _USAGE)
+    line = parse_options(HELP, words, config={**RUN_OPTIONS, "--input-shape": "value"}, most=1)
+    options, run = line.options, get_run_argument(line)
     if "--name" not in options:
-        raise ConfigError(f"register: under which name? Give --name, such as --name flowers.\n{_USAGE}")
+        raise line.error("under which name? Give --name, such as --name flowers.")
     name = check_name(options["--name"])
-    form = options.get("--format", _FORMATS[0])
-    if form not in _FORMATS:
-        raise ConfigError(f"--format: expected {' or '.join(_FORMATS)}, got {form!r}{near(form, _FORMATS)}")
+    form = line.get_choice("--format", ("torch_export", "torchscript"), "torch_export")
     aliases = list(dict.fromkeys(options.get("--alias", "challenger").split(",")))
     if "none" in aliases and len(aliases) > 1:
         raise ConfigError(f"--alias: none stands alone, got {', '.join(aliases)}")

@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from lightkit.cli.command_line import get_run_argument, parse_options
 from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_context, run_stage
-from lightkit.cli.up_to_date import compute_input_digests, hidden_values
+from lightkit.cli.up_to_date import compute_inputs
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware import describe_packages, this_machine
 from lightkit.launch.plan import THREADS
 from lightkit.runs.signals import SignalWatch
+from lightkit.version import __version__
 
 __all__ = ["reproduce"]
 
@@ -64,7 +66,7 @@ def reproduce(words: list[str]) -> int:
     """
     line = parse_options(HELP, words, most=1)
     is_json, is_quiet, is_trusting = (option in line.options for option in ("--json", "--quiet", "--trust"))
-    run = runs.find(get_run_argument("reproduce", line, line.usage), line.options.get("--root", "runs"))
+    run = runs.find(get_run_argument(line), line.options.get("--root", "runs"))
     manifest = _read_manifest(run)
     fit_words = _fit_words(run, manifest) + ["--quiet"] * (is_quiet or is_json) + ["--trust"] * is_trusting
     with SignalWatch() as watch:
@@ -148,48 +150,37 @@ def _train_again(words: Sequence[str], manifest: Mapping[str, Any], watch: Signa
 
 
 def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunContext) -> dict[str, list[str]]:
-    """List what differs here from a run's records, under ``code``, ``packages``, ``data`` and ``hardware``."""
-    packages = {"python": manifest.get("python"), **(manifest.get("packages") or {})}
-    packages_here = {"python": platform.python_version(), **describe_packages()}
-    found: dict[str, list[str]] = {
-        "code": _list_git_differences(manifest),
-        "packages": [
-            f"{name} {packages.get(name) or '(none)'} -> {packages_here.get(name) or '(none)'}"
-            for name in dict.fromkeys([*packages, *packages_here])
-            if packages.get(name) != packages_here.get(name)
-        ],
-        "data": [],
-        "hardware": _list_hardware_differences(manifest.get("hardware") or {}, context),
-    }
-    before = runs.read_inputs(run.folder)
-    if before is None:
-        found["code"].append("the run has not recorded its code and its data")
-        return {name: lines for name, lines in found.items() if lines}
-    here = compute_input_digests(context, salt=before.salt, asked=before.data is not None)
-    code_here = {file: digest for file, digest in here.code.items() if file in before.code}
-    changes = runs.changes_between(runs.Inputs({}, code=before.code), runs.Inputs({}, code=code_here))
-    found["code"] += [change.removeprefix("code: ") for change in changes]
-    if before.versions.get("lightkit") != here.versions["lightkit"]:
-        found["code"].append(f"lightkit {before.versions.get('lightkit')} -> {here.versions['lightkit']}")
-    if before.mixed:
-        found["data"].append("the run was interrupted and went on with other inputs")
-    if before.data is not None:
-        data_here = {key: files for key, files in (here.data or {}).items() if key in before.data}
-        found["data"] += runs.changes_between(runs.Inputs({}, data=before.data), runs.Inputs({}, data=data_here))
-    values = hidden_values(context.resolved, before.salt)
-    changed_keys = [key for key, digest in before.hidden.items() if key in values and values[key] != digest]
-    found["data"] += [f"{key} has another value in the environment, which is not shown" for key in changed_keys]
-    found["data"] += [f"what is behind {key} cannot be seen" for key in before.unseen]
-    return {name: lines for name, lines in found.items() if lines}
-
-
-def _list_git_differences(manifest: Mapping[str, Any]) -> list[str]:
-    before, here = manifest.get("git") or {}, runs.describe_git() or {}
-    commits = [str(git.get("commit") or "none")[:10] for git in (before, here)]
-    found = [f"git commit {commits[0]} -> {commits[1]}"] if commits[0] != commits[1] else []
-    if bool(before.get("dirty")) != bool(here.get("dirty")):
-        found.append(f"files of the repository that are not committed: only {'then' if before.get('dirty') else 'now'}")
-    return found
+    """List the differences from a run's records, under ``code``, ``packages``, ``data`` and ``hardware``."""
+    recorded = {name: manifest.get(name) for name in ("lightkit", "python")} | (manifest.get("packages") or {})
+    here = {"lightkit": __version__, "python": platform.python_version(), **describe_packages()}
+    git, git_here = manifest.get("git") or {}, runs.describe_git() or {}
+    commits = [str(each.get("commit") or "none")[:10] for each in (git, git_here)]
+    code = [f"git commit {commits[0]} -> {commits[1]}"] if commits[0] != commits[1] else []
+    if bool(git.get("dirty")) != bool(git_here.get("dirty")):
+        code.append(f"uncommitted files in the repository: only {'then' if git.get('dirty') else 'now'}")
+    packages = [
+        f"{name} {recorded.get(name) or '(none)'} -> {here.get(name) or '(none)'}"
+        for name in {**recorded, **here}
+        if recorded.get(name) != here.get(name)
+    ]
+    data = []
+    if (before := runs.read_inputs(run.folder)) is None:
+        code.append("the run has no record of its code and its data")
+    else:
+        now = compute_inputs(context, salt=before.salt, asked=before.data is not None)
+        known = {file: digest for file, digest in now.code.items() if file in before.code}
+        code += [
+            change.removeprefix("code: ")
+            for change in runs.list_changes(runs.Inputs(code=before.code), runs.Inputs(code=known))
+        ]
+        places = {key: (now.data or {}).get(key) for key in before.data or ()}
+        found = {key: files for key, files in places.items() if files is not None}
+        hidden = {key: now.hidden.get(key, digest) for key, digest in before.hidden.items()}
+        old, new = replace(before, config={}, code={}), replace(now, config={}, code={}, data=found, hidden=hidden)
+        data = [*runs.list_changes(old, new), *(f"the data behind {key} cannot be seen" for key in before.unseen)]
+    hardware = _list_hardware_differences(manifest.get("hardware") or {}, context)
+    differences = {"code": code, "packages": packages, "data": data, "hardware": hardware}
+    return {name: lines for name, lines in differences.items() if lines}
 
 
 def _list_hardware_differences(before: Mapping[str, Any], context: RunContext) -> list[str]:

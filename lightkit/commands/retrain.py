@@ -7,6 +7,7 @@ import gc
 import hashlib
 import importlib.util
 import json
+import math
 import multiprocessing
 import os
 import runpy
@@ -15,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from multiprocessing.connection import Connection
@@ -26,7 +27,7 @@ from typing import Any, NoReturn
 import psutil
 
 from lightkit import runs
-from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import configure_console, print_line
 from lightkit.cli.context import RunContext, create_job_lock, find_job
@@ -54,9 +55,8 @@ from lightkit.runs.signals import SignalWatch, kill_children
 
 __all__ = ["CommandRunner", "Retrain", "RetrainOptions", "StageResult", "retrain"]
 
-_USAGE = "usage: lightkit retrain -c FILE... [--deadline WHEN] [--skip STAGE]... [--key=value]... [key=value]..."
-HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit retrain -c FILE... [--deadline WHEN] [--skip STAGE]... [--key=value]... [key=value]...
 
 Fit, test, export, gate and promote, as a schedule does at night. -c and keys are those of lightkit fit. Each stage is a
 process, forked from one that has imported torch once; the run's retrain.json says how far they have come. After a kill
@@ -69,7 +69,7 @@ judged, and nothing promoted.
                        Training stops in time for what follows; what does not fit any more is left to the next start
   --reserve DURATION   time to leave for what follows the training; default: one and a half times what it took in the
                        last retrains, and 10 s; the first time a quarter of the time there is, at most 15m
-  --skip STAGE         leave out test, export, or promote; may be said again
+  --skip STAGE...      leave out test, export, or promote; may be said again
   --export-format FORMAT  as for lightkit export; default: torch_export
   --if-changed         train only if config, data or code changed since the last run that ended well; else code 6
   --unchanged-ok       with --if-changed: code 0 in place of 6
@@ -86,20 +86,9 @@ same command goes on until it has failed three times.
 
 lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 0.8 --deadline 05:30
 """
-_OWN: dict[str, Takes] = {
-    "--deadline": "value",
-    "--reserve": "value",
-    "--skip": "values",
-    "--export-format": "value",
-    "--reason": "value",
-    "--junit": "value",
-    "--if-changed": "switch",
-    "--unchanged-ok": "switch",
-}
 _REFUSED = {
     "--run": "it trains; to go on in a run's folder, give --run.resume=RUN",
     "--print_config": "lightkit fit has it",
-    "--format": "give --export-format",
 }
 _SKIPPABLE = ("test", "export", "promote")
 _AFTER_FIT = ("test", "export", "gate", "promote")
@@ -118,7 +107,7 @@ _NOTIFIERS = ("lightkit.callbacks.SlackNotifier", "lightkit.callbacks.WebhookNot
 
 @dataclass(frozen=True)
 class RetrainOptions:
-    """Options beside the config.
+    """The command's own options.
 
     Args:
         deadline: Value of ``--deadline``.
@@ -139,7 +128,7 @@ class RetrainOptions:
     junit: Path | None = None
 
 
-def retrain(words: list[str]) -> int:
+def retrain(args: list[str]) -> int:
     """Run the stages that are left, and return the exit code.
 
     Raises:
@@ -147,32 +136,30 @@ def retrain(words: list[str]) -> int:
         OutOfTime: If the deadline leaves no time for the next stage.
         RunLocked: If another process runs the job.
     """
-    options, fit_words = _parse(words)
-    notifier = CommandNotifier("fit", fit_words)
+    options, fit_args = _parse(args)
+    notifier = CommandNotifier("fit", fit_args)
     with junit_on_failure(options.junit, "lightkit retrain", "retrain"):
-        return notifier.around(lambda: _retrain(fit_words, options, notifier))
+        return notifier.around(lambda: _retrain(fit_args, options, notifier))
 
 
-def _parse(words: Sequence[str]) -> tuple[RetrainOptions, list[str]]:
-    """Split the words into this command's options and the words for `fit`.
+def _parse(args: Sequence[str]) -> tuple[RetrainOptions, list[str]]:
+    """Split the arguments into this command's options and the arguments of `fit`.
 
     Raises:
         ConfigError: If one is wrong.
     """
-    for word in words:
-        if (option := word.partition("=")[0]) in _REFUSED:
-            raise ConfigError(f"retrain: unexpected argument {word!r}: {_REFUSED[option]}\n{_USAGE}")
+    for arg in args:
+        if (option := arg.partition("=")[0]) in _REFUSED:
+            raise ConfigError(f"retrain: unexpected argument {arg!r}: {_REFUSED[option]}")
     of_fit: dict[str, Takes] = {
-        f"--{name}": "switch" if takes == "switch" else "value" for name, takes in options_of("fit").items()
+        f"--{name}": "switch" if takes == "switch" else "value"
+        for name, takes in options_of("fit").items()
+        if name not in ("deadline", "if-changed", "unchanged-ok")
     }
-    line = parse_command_line(
-        "retrain", words, usage=_USAGE, own=_OWN, config={"-c": "value", "--config": "value", **of_fit}
-    )
+    line = parse_options(HELP, args, config={"-c": "value", "--config": "value", **of_fit})
     given = line.options
-    if line.positionals:
-        raise ConfigError(f"retrain: unexpected argument {line.positionals[0]!r}; lightkit fit --help lists the keys")
     if "--unchanged-ok" in given and "--if-changed" not in given:
-        raise ConfigError("retrain: --unchanged-ok has no effect without --if-changed")
+        raise line.error("--unchanged-ok has no effect without --if-changed")
     export_format = given.get("--export-format", RetrainOptions.export_format)
     try:
         ExportOptions.parse({"format": export_format})
@@ -189,21 +176,20 @@ def _parse(words: Sequence[str]) -> tuple[RetrainOptions, list[str]]:
             )
         if stage not in _SKIPPABLE:
             raise ConfigError(f"--skip: expected {', '.join(_SKIPPABLE)}, got {stage!r}{near(stage, _SKIPPABLE)}")
-    options = RetrainOptions(
+    return RetrainOptions(
         deadline=given.get("--deadline"),
         reserve_s=reserve_s,
-        skip=tuple(dict.fromkeys(skip)),
+        skip=tuple(skip),
         export_format=export_format,
         if_changed=tuple(option for option in ("--if-changed", "--unchanged-ok") if option in given),
         reason=given.get("--reason"),
         junit=Path(given["--junit"]).expanduser() if "--junit" in given else None,
-    )
-    return options, list(line.config_words)
+    ), list(line.config_words)
 
 
-def _retrain(words: list[str], options: RetrainOptions, notifier: CommandNotifier) -> int:
+def _retrain(args: list[str], options: RetrainOptions, notifier: CommandNotifier) -> int:
     deadline = None if options.deadline is None else parse_deadline(options.deadline)
-    context = open_context("fit", words, SignalWatch())
+    context = open_context("fit", args, SignalWatch())
     configure_console(context.mode, context.resolved.masked)
     values = {
         key: read_scalar(value) if key in ("wait_s", "stale_s") and isinstance(value, str) else value
@@ -214,21 +200,26 @@ def _retrain(words: list[str], options: RetrainOptions, notifier: CommandNotifie
     _check(context, options)
     if context.launch.threads is not None:
         os.environ[THREADS] = str(context.launch.threads)  # which torch reads when it is imported
-    with CommandRunner() as runner, ExitStack() as stack:
+    with CommandRunner() as runner:
         context.attach_notifier(notifier)
-        lock = stack.enter_context(create_job_lock(context, settings))
-        environment = lock.delegate()
-        work = Retrain(
-            context, options, root=root, name=name, deadline=deadline, runner=runner, environment=environment
-        )
-        try:
-            return work.run(may_continue=settings.resume == "auto")
-        finally:
-            notifier.is_told, notifier.words = work.has_notified, work.failure
+        with create_job_lock(context, settings) as lock:
+            work = Retrain(
+                context,
+                options,
+                root=root,
+                name=name,
+                deadline=deadline,
+                runner=runner,
+                environment=lock.delegate(),
+            )
+            try:
+                return work.run(may_continue=settings.resume == "auto")
+            finally:
+                notifier.is_told, notifier.words = work.has_notified, work.failure
 
 
 def _check(context: RunContext, options: RetrainOptions) -> None:
-    """Find mistakes that would fail only after hours of training.
+    """Find errors that would end the retrain only after hours of training.
 
     Raises:
         ConfigError: If there are any.
@@ -246,34 +237,28 @@ def _check(context: RunContext, options: RetrainOptions) -> None:
     if (plain_secret := next(find_plain_secrets(resolved.tree, resolved.references), None)) is not None:
         raise plain_secret
     gate = read_gate(resolved)
-    is_judged = gate.metric is not None
-    if is_judged:
+    if gate.metric is not None:
         require_rule(gate)
-    if not is_judged and options.reason is not None:
+        if importlib.util.find_spec("mlflow") is None:
+            raise ConfigError("gate.metric: models are promoted in MLflow's registry, and mlflow is not installed.")
+    elif options.reason is not None:
         raise ConfigError("--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric.")
-    if is_judged and importlib.util.find_spec("mlflow") is None:
-        raise ConfigError("gate.metric: models are promoted in MLflow's registry, and mlflow is not installed.")
     if {"onnx", "all"} & {*options.export_format.split(",")} and importlib.util.find_spec("onnx") is None:
         raise ConfigError("--export-format: onnx is not installed. Install it, or choose another format.")
 
 
 def _digest_config(context: RunContext) -> str:
-    """Return a digest of the parts of a config that decide the training.
-
-    The same training goes on where `run`, `gate` or notifiers have changed.
-    """
-    resolved = context.resolved
-    values = {
-        key: value for key, value in resolved.with_references(resolved.values).items() if key not in ("run", "gate")
-    }
+    """Return a digest of the config without `run`, `gate` and notifiers, which do not decide the training."""
+    values = context.resolved.with_references(context.resolved.values)
     if isinstance(callbacks := values.get("callbacks"), Mapping):
-        values["callbacks"] = {
+        kept = {
             name: entry
             for name, entry in callbacks.items()
             if not (isinstance(entry, Mapping) and entry.get("class_path") in _NOTIFIERS)
         }
-    text = json.dumps([context.ckpt_path, values], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+        values = {**values, "callbacks": kept}
+    training = {key: value for key, value in values.items() if key not in ("run", "gate")}
+    return hashlib.sha256(json.dumps([context.ckpt_path, training], sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -281,16 +266,14 @@ class StageResult:
     """The end of a stage's process.
 
     Args:
-        code: Its exit code; above 128 where a signal ended it.
+        code: Its exit code; minus the number of the signal that killed it.
         seconds: Its duration.
         was_late: Whether it was asked to end at the deadline.
-        killed_by: Signal that ended it from outside, if one has.
     """
 
     code: int
     seconds: float
     was_late: bool = False
-    killed_by: int | None = None
 
 
 class CommandRunner:
@@ -304,7 +287,6 @@ class CommandRunner:
     def __init__(self) -> None:
         self.received: int | None = None
         self._pid: int | None = None
-        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> CommandRunner:
         self._connection, connection = multiprocessing.Pipe()
@@ -313,15 +295,12 @@ class CommandRunner:
             self._connection.close()
             _serve_commands(connection)
         connection.close()
-        for signum in _SIGNALS:
-            if signal.getsignal(signum) != signal.SIG_IGN or signum == signal.SIGTERM:
-                self._before[signum] = signal.signal(signum, self._handle)
+        self._before = {signum: signal.signal(signum, self._handle) for signum in _list_handled_signals()}
         return self
 
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
-        self._before.clear()
         self._connection.close()
         os.kill(self._server_pid, signal.SIGKILL)
         os.waitpid(self._server_pid, 0)
@@ -337,7 +316,7 @@ class CommandRunner:
 
     def run(
         self,
-        words: Sequence[str],
+        args: Sequence[str],
         *,
         environment: Mapping[str, str],
         deadline: datetime | None = None,
@@ -349,8 +328,8 @@ class CommandRunner:
         It shares standard output and error, and a terminal stays one. It gets SIGTERM if this process is killed.
 
         Args:
-            words: The words after the program's name.
-            environment: Variables beside those of this process.
+            args: The arguments after the program's name.
+            environment: Variables in addition to those of this process.
             deadline: Moment at which it is asked to end.
             on_poll: Called again and again, and once more after the end.
             is_silent: Whether its standard output is discarded.
@@ -358,7 +337,7 @@ class CommandRunner:
         began_s, was_late = time.monotonic(), False
         sys.stdout.flush()
         try:
-            self._connection.send((list(words), {**os.environ, **environment}, is_silent))
+            self._connection.send((list(args), {**os.environ, **environment}, is_silent))
             self._pid = self._connection.recv()
             if self.received is not None:  # while it was being started
                 self._forward(self.received)
@@ -372,8 +351,11 @@ class CommandRunner:
             code = -signal.SIGKILL
         self._pid = None
         on_poll()
-        killed_by = -code if code < 0 else None
-        return StageResult(128 + killed_by if killed_by else code, time.monotonic() - began_s, was_late, killed_by)
+        return StageResult(code, time.monotonic() - began_s, was_late)
+
+
+def _list_handled_signals() -> list[int]:
+    return [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN or each == signal.SIGTERM]
 
 
 def _serve_commands(connection: Connection) -> NoReturn:
@@ -383,19 +365,18 @@ def _serve_commands(connection: Connection) -> NoReturn:
     """
     try:
         _die_with_parent()
-        for signum in _SIGNALS:
-            if signal.getsignal(signum) != signal.SIG_IGN or signum == signal.SIGTERM:
-                signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+        for signum in _list_handled_signals():
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
         while True:
-            words, environment, is_silent = connection.recv()
-            if "--if-changed" not in words and sys.platform == "linux":  # elsewhere torch survives no fork
+            args, environment, is_silent = connection.recv()
+            if "--if-changed" not in args and sys.platform == "linux":  # elsewhere torch survives no fork
                 for name in _HEAVY_MODULES:
                     with suppress(ImportError):
                         importlib.import_module(name)
                 gc.freeze()
             if (pid := os.fork()) == 0:
                 connection.close()
-                _become_command(words, environment, is_silent=is_silent)
+                _become_command(args, environment, is_silent=is_silent)
             connection.send(pid)
             _, status = os.waitpid(pid, 0)
             psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)
@@ -408,7 +389,7 @@ def _serve_commands(connection: Connection) -> NoReturn:
         os._exit(1)
 
 
-def _become_command(words: Sequence[str], environment: Mapping[str, str], *, is_silent: bool) -> NoReturn:
+def _become_command(args: Sequence[str], environment: Mapping[str, str], *, is_silent: bool) -> NoReturn:
     """Run a command in this forked process, as a new process of `lightkit` would."""
     code = 1
     try:
@@ -418,8 +399,8 @@ def _become_command(words: Sequence[str], environment: Mapping[str, str], *, is_
         if is_silent:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if sys.platform != "linux":
-            os.execv(sys.executable, [sys.executable, "-m", "lightkit", *words])  # noqa: S606 (no shell is needed)
-        sys.argv[1:] = words
+            os.execv(sys.executable, [sys.executable, "-m", "lightkit", *args])  # noqa: S606 (no shell is needed)
+        sys.argv[1:] = args
         runpy.run_module("lightkit", run_name="__main__")
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else 0 if done.code is None else 1
@@ -446,7 +427,7 @@ class Retrain:
 
     Args:
         context: Context of the invocation, as that of a fit.
-        options: Options beside the config.
+        options: The command's own options.
         root: Folder that holds the runs of all jobs.
         name: Name of the job.
         deadline: Moment by which all has to be done, if there is one.
@@ -492,7 +473,7 @@ class Retrain:
         except OutOfTime as error:
             self._report(error.exit_code, str(error))
             raise
-        late_s = 0.0 if self._deadline is None or code else (_now() - self._deadline).total_seconds()
+        late_s = 0.0 if self._deadline is None or code else -self._left_s()
         if late_s > 0:  # a promotion is not cut off
             self._context.tell(f"ended {format_duration(late_s)} after the deadline; --reserve sets how much to leave")
         signum = self._runner.received
@@ -504,7 +485,11 @@ class Retrain:
             try_run_report(self.state.run)
         return code
 
+    def _left_s(self) -> float:
+        return math.inf if self._deadline is None else (self._deadline - _now()).total_seconds()
+
     def _continue(self) -> None:
+        """Find the stage at which an unfinished retrain of the job goes on."""
         found, notice = find_unfinished(self._root, self._name, config=self.state.config)
         if notice is not None:
             self._context.tell(notice)
@@ -527,8 +512,7 @@ class Retrain:
             if self._runner.received is not None:  # between two stages
                 return _INTERRUPTED
             if (reason := self._skip_reason(stage)) is not None:
-                self.state.skip(stage, reason)
-                self._write_event(stage, "skipped", says=reason)
+                self._skip(stage, reason)
             elif code := self._run_stage(stage):
                 return code
         self.state.finish("promoted" if self.state["promote"].status == "done" else "trained")
@@ -541,12 +525,16 @@ class Retrain:
             return "gate.metric is not set" if stage == "gate" else "nothing is promoted that was not judged"
         return None
 
+    def _skip(self, stage: str, reason: str) -> None:
+        self.state.skip(stage, reason)
+        self._write_event(stage, "skipped", says=reason)
+
     def _fit(self) -> int:
         run_file = (self._root / self._name / ".retrain-run.json").absolute()
         run_file.unlink(missing_ok=True)
-        words = ["fit", *self._context.words, *self._if_changed]
+        args = ["fit", *self._context.words, *self._if_changed]
         if self._deadline is not None:
-            left_s = (self._deadline - _now()).total_seconds()
+            left_s = self._left_s()
             reserve_s = self._reserve_s(left_s)
             reserve, left = format_duration(reserve_s), format_duration(left_s)
             if left_s <= reserve_s:
@@ -555,7 +543,7 @@ class Retrain:
                     f"sets how much to leave for them."
                 )
             self._context.tell(f"leaves {reserve} of {left} for the stages after the training")
-            words.append(f"--deadline={(self._deadline - timedelta(seconds=reserve_s)).isoformat()}")
+            args.append(f"--deadline={(self._deadline - timedelta(seconds=reserve_s)).isoformat()}")
         self.state.begin("fit")
 
         def find_run() -> None:
@@ -568,12 +556,11 @@ class Retrain:
                     self._write_event("fit", "begun")
 
         try:
-            result = self._run_process("fit", words, {RUN_FILE: str(run_file)}, on_poll=find_run)
+            result = self._run_process("fit", args, {RUN_FILE: str(run_file)}, on_poll=find_run)
         finally:
             run_file.unlink(missing_ok=True)
-        if self.state.run is not None and not self.state.run.folder.is_dir():  # nothing was left to train
+        if self.state.run is None or not self.state.run.folder.is_dir():  # nothing to do, or an end before the start
             self.state.run = None
-        if self.state.run is None:  # it had nothing to do, or has ended before there was a run
             return self._exit_code("fit", result)
         return self._finish_stage("fit", result)
 
@@ -593,80 +580,77 @@ class Retrain:
             self.state.end(stage, "done", seconds=0.0, code=0)  # before the process that did it was killed
             self._write_event(stage, "done", exit_code=0)
             return 0
-        if self._deadline is not None:
-            left_s, needs_s = (self._deadline - _now()).total_seconds(), self._usual_s.get(stage, 0.0)
-            if left_s <= needs_s:
-                needs = f", and {stage} takes about {format_duration(needs_s)}" if needs_s else ""
-                when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
-                raise OutOfTime(f"The deadline is {when}{needs}; the same command goes on with {stage}.")
+        left_s, needs_s = self._left_s(), self._usual_s.get(stage, 0.0)
+        if left_s <= needs_s:
+            needs = f", and {stage} takes about {format_duration(needs_s)}" if needs_s else ""
+            when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
+            raise OutOfTime(f"The deadline is {when}{needs}; the same command goes on with {stage}.")
         self.state.begin(stage)
         self._write_event(stage, "begun")
         mode, options = self._context.mode, self._options
-        words = ["--trust"] if self._context.options.get("trust") else []
+        trust = ["--trust"] if self._context.options.get("trust") else []
         if stage in ("test", "export"):
             output = {"json": ["--output=json"], "quiet": ["--quiet"]}.get(mode, [])
             form = [f"--format={options.export_format}"] if stage == "export" else []
-            words = [stage, f"--run={run.folder}", *form, *words, *output]
-        else:
-            # Today's conditions, which may differ from those of the run's config; null first, or its slices would stay
-            gate = ["--gate=null", f"--gate={json.dumps(self._gate.__dict__)}"]
-            reason = ["--reason", options.reason] if stage == "promote" and options.reason else []
-            quiet = ["--quiet"] if mode in ("json", "quiet") else []
-            words = [stage, str(run.folder), *gate, *reason, *words, *quiet]
-        num_bytes = run.events_path.stat().st_size if run.events_path.exists() else 0
+            result = self._run_process(stage, [stage, f"--run={run.folder}", *form, *trust, *output])
+            return self._finish_stage(stage, result)
+        # Today's conditions, which may differ from those of the run's config; null first, or its slices would stay
+        gate = ["--gate=null", f"--gate={json.dumps(self._gate.__dict__)}"]
+        reason = ["--reason", options.reason] if stage == "promote" and options.reason else []
+        quiet = ["--quiet"] if mode in ("json", "quiet") else []
         tested = self.state["test"]
         is_tested = tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1)
-        result = self._run_process(stage, words, {IS_TESTED: "1"} if stage == "gate" and is_tested else None)
-        if mode == "json" and stage in ("gate", "promote") and run.events_path.exists():  # they print tables
+        environment = {IS_TESTED: "1"} if stage == "gate" and is_tested else {}
+        num_bytes = run.events_path.stat().st_size if run.events_path.exists() else 0
+        result = self._run_process(
+            stage, [stage, str(run.folder), *gate, *reason, *trust, *quiet], environment, is_silent=mode == "json"
+        )
+        if mode == "json" and run.events_path.exists():  # they print tables
             with run.events_path.open("rb") as file:
                 file.seek(num_bytes)
                 print(file.read().decode("utf-8", errors="replace"), end="", flush=True)
         return self._finish_stage(stage, result)
 
     def _run_process(
-        self, stage: str, words: Sequence[str], environment: Mapping[str, str] | None = None, **how: Any
+        self, stage: str, args: Sequence[str], environment: Mapping[str, str] | None = None, **how: Any
     ) -> StageResult:
         return self._runner.run(
-            words,
+            args,
             environment={**self._environment, RUN_FILE: "", **(environment or {})},
             deadline=None if stage == "promote" else self._deadline,  # it is short, and must not be cut off
-            is_silent=self._context.mode == "json" and stage in ("gate", "promote"),
             **how,
         )
 
     def _finish_stage(self, stage: str, result: StageResult) -> int:
-        """Note the end of a stage, and return the exit code; 0 where the next one can begin."""
-        code = self._exit_code(stage, result)
+        """Record the end of a stage, and return the exit code; 0 where the next one can begin."""
+        code, status, reason = self._exit_code(stage, result), "done", None
         is_rejected = code == _REJECTED and stage in ("gate", "promote")
-        if code == 0:
-            status, reason = "done", None
-        else:
+        if code:
             status = "interrupted" if code in _INTERRUPTIONS else "failed"
             if is_rejected:
                 reason = "not good enough"
             elif result.was_late:
                 reason = "ended at the deadline"
-            elif result.killed_by is not None:
-                reason = f"killed by {signal.Signals(result.killed_by).name}"
+            elif result.code < 0:
+                reason = f"killed by {signal.Signals(-result.code).name}"
             else:
-                reason = "interrupted" if code in _INTERRUPTIONS else f"exit code {code}"
+                reason = status if status == "interrupted" else f"exit code {code}"
             self.failure = f"{stage}: {reason}"
         self.state.end(stage, status, seconds=result.seconds, code=code, says=reason)
-        self._write_event(stage, "done" if code == 0 else "failed", exit_code=code, seconds=round(result.seconds, 3))
+        self._write_event(stage, "failed" if code else "done", exit_code=code, seconds=round(result.seconds, 3))
         self.has_notified = stage in ("fit", "test", "export") or code == _REJECTED
         if is_rejected:  # promote asks the gate again where the champion is another by now
             if stage == "gate":
-                self.state.skip("promote", "the gate said no")
-                self._write_event("promote", "skipped", says="the gate said no")
+                self._skip("promote", "the gate said no")
             self.state.finish("not promoted")
         return code
 
     def _exit_code(self, stage: str, result: StageResult) -> int:
         """Return the exit code of the retrain; an interrupted stage after the training can be continued."""
-        is_stopped = self._runner.received is not None or result.was_late
-        if result.killed_by is not None and not is_stopped:
-            return 1
-        return _INTERRUPTED if is_stopped and result.code in _INTERRUPTIONS and stage != "fit" else result.code
+        code = result.code if result.code >= 0 else 128 - result.code
+        if self._runner.received is not None or result.was_late:
+            return _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code
+        return 1 if result.code < 0 else code
 
     def _write_event(self, stage: str, status: str, **fields: Any) -> None:
         if self.state.run is not None:
@@ -687,32 +671,29 @@ class Retrain:
         state, run, mode = self.state, self.state.run, self._context.mode
         rows, cases = [], []
         for each in state.stages:
-            details = _describe(each, run)
-            status = "not run" if each.status == "pending" else each.status
-            duration = format_duration(each.seconds) if each.seconds is not None and each.status != "skipped" else ""
-            rows.append((each.stage, status, duration, details))
+            details, has_run = _describe(each, run), each.status not in ("pending", "skipped")
+            duration = format_duration(each.seconds) if each.seconds is not None and has_run else ""
+            rows.append((each.stage, "not run" if each.status == "pending" else each.status, duration, details))
             details = details or each.says or "not run"
             failure = None
             if each.status in ("failed", "interrupted", "running"):
                 exit_code = code if each.exit_code is None else each.exit_code
                 failure = f"{each.stage} has ended with exit code {exit_code}: {details}"
-            skipped = details if each.status in ("skipped", "pending") else None
-            cases.append(Case(each.stage, each.seconds or 0.0, failure=failure, skipped=skipped))
+            cases.append(Case(each.stage, each.seconds or 0.0, failure=failure, skipped=None if has_run else details))
         if run is not None:
-            for row in rows:
-                print_line(f"{row[0]:<9}{row[1]:<13}{row[2]:<11}{row[3]}".rstrip(), mode)
-            if state.outcome is not None:
-                print_line(f"end   {state.outcome}", mode)
-            elif state.next_stage is not None:
+            end = state.outcome
+            if end is None and state.next_stage is not None:
                 text = f"not finished: the same command goes on with {state.next_stage.stage}"
-                print_line(f"end   {reason + ' ' if reason else ''}{text}", mode)
-            print_line(f"run   {shown_path(run.folder)}", mode)
+                end = f"{reason} {text}" if reason else text
+            lines = [f"{row[0]:<9}{row[1]:<13}{row[2]:<11}{row[3]}".rstrip() for row in rows]
+            lines += [f"end   {end}"] if end else []
+            lines.append(f"run   {shown_path(run.folder)}")
             if state.outcome == "promoted":
-                root = run.folder.parent.parent
-                is_default = root.resolve() == Path("runs").resolve()
-                option = "" if is_default else f" --root {shlex.quote(shown_path(root))}"
-                print_line(f"next  lightkit history {self._gate.name or run.name}{option}", mode)
-            outcome = state.outcome or " ".join(text for text in (reason, "not finished") if text)
+                is_default = run.root.resolve() == Path("runs").resolve()
+                option = "" if is_default else f" --root {shlex.quote(shown_path(run.root))}"
+                lines.append(f"next  lightkit history {self._gate.name or run.name}{option}")
+            print_line("\n".join(lines), mode)
+            outcome = state.outcome or " ".join(filter(None, (reason, "not finished")))
             table = markdown_table(("stage", "status", "time", ""), rows)
             add_step_summary(f"### lightkit retrain: {run.name}/{run.id}: {outcome}\n\n{table}")
         if self._options.junit is not None:
@@ -720,22 +701,25 @@ class Retrain:
 
 
 def _describe(state: StageState, run: runs.Run | None) -> str:
-    """Describe the result of a stage in a few words: failed conditions of the gate, the error, or its state's text."""
-    if run is not None and state.stage == "gate" and state.status in ("done", "failed"):
-        reasons = (runs.read_json(run.folder / RECORD) or {}).get("reasons")
-        if isinstance(reasons, list) and reasons:
-            return "; ".join(map(str, reasons))
-    if run is not None and state.stage == "fit" and state.status == "done":
+    """Describe the result of a stage: failed conditions of the gate, the error, or its state's text."""
+    if run is None:
+        return state.says or ""
+    if state.stage == "gate" and state.status in ("done", "failed"):
+        gate = runs.read_json(run.folder / RECORD) or {}
+        return "; ".join(map(str, gate.get("reasons") or [state.says or ""]))
+    if state.stage == "fit" and state.status == "done":
         is_stopped = (runs.read_json(run.summary_path) or {}).get("stopped_by") == "deadline"
         return "stopped by the deadline" if is_stopped else ""
-    if run is not None and state.status == "failed" and state.began:
-        ends = [event for event in runs.read_events(run.events_path) if event["event"] == "end"]
-        is_of_stage = ends and ends[-1].get("exit_code") == state.exit_code
-        is_new = is_of_stage and datetime.fromisoformat(ends[-1]["time"]) >= datetime.fromisoformat(state.began)
-        if is_new and ends[-1].get("error"):
-            return " ".join(str(ends[-1]["error"]).split())
+    errors = [
+        event["error"]
+        for event in runs.read_events(run.events_path)
+        if event["event"] == "end" and event.get("error") and event.get("exit_code") == state.exit_code
+        if state.began and datetime.fromisoformat(event["time"]) >= datetime.fromisoformat(state.began)
+    ]
+    if state.status == "failed" and errors:
+        return " ".join(str(errors[-1]).split())
     attempt = f"attempt {state.attempts}" if state.attempts > 1 and not state.is_over else ""
-    return ", ".join(text for text in (state.says or "", attempt) if text)
+    return ", ".join(filter(None, (state.says, attempt)))
 
 
 def _now() -> datetime:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.command_line import parse_options
 from lightkit.cli.console import quiet_libraries
 from lightkit.errors import ConfigError
 from lightkit.loggers.mlflow_address import mask_password
@@ -23,9 +23,8 @@ from lightkit.registry.store import address_of_root, check_alias, check_model, l
 
 __all__ = ["rollback"]
 
-_USAGE = "usage: lightkit rollback NAME [--to VERSION] [--reason TEXT] [--alias champion]"
-HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit rollback NAME [--to VERSION] [--reason TEXT] [--alias champion]
 
 Let the champion be the version before, by the promotion log. Twice goes back two: a version that was rolled back from
 is not come back to, and is promoted again by --force alone. One that was deleted is passed over.
@@ -44,15 +43,6 @@ process promotes; try again later.
 
 lightkit rollback flowers --reason "roses are taken for tulips"
 """
-_OWN: dict[str, Takes] = {
-    "--to": "value",
-    "--reason": "value",
-    "--alias": "value",
-    "--root": "value",
-    "--tracking-uri": "value",
-    "--json": "switch",
-    "--quiet": "switch",
-}
 
 
 def rollback(words: list[str]) -> int:
@@ -63,8 +53,8 @@ def rollback(words: list[str]) -> int:
         RunLocked: If another process promotes.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_command_line("rollback", words, usage=_USAGE, own=_OWN)
-    name = line.get_positional("rollback", "the name of a registered model", _USAGE)
+    line = parse_options(HELP, words, most=1)
+    name = line.get_positional("the name of a registered model")
     options = line.options
     alias = check_alias(options.get("--alias", "champion"))
     address = address_of_root(options.get("--tracking-uri"), Path(options.get("--root", "runs")))

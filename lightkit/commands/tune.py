@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.command_line import Takes, parse_command_line
+from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.console import configure_console, print_table, quiet_libraries
 from lightkit.cli.parser_errors import add_place
 from lightkit.cli.path_checks import explain_unwritable
 from lightkit.cli.stage_runner import open_context
-from lightkit.config import Origin, Resolved, dump_yaml, shown_path
+from lightkit.config import Origin, dump_yaml, shown_path
 from lightkit.config.accelerator.keys import RawSetting, choose_settings, target_key
 from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import Leaf
@@ -40,14 +40,12 @@ if TYPE_CHECKING:
 
     from lightkit.cli.context import RunContext
     from lightkit.cli.model_builder import ModelFactory
-    from lightkit.tuning.benchmark import Benchmark
-    from lightkit.tuning.variants import Trial, Variant
+    from lightkit.tuning.benchmark import Benchmark, Trial, Variant
 
 __all__ = ["tune"]
 
-_USAGE = "usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget S] [--json]"
-HELP = f"""\
-{_USAGE} [--key=value]...
+HELP = """\
+usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget SECONDS] [--key=value]...
 
 Measure how the config's model trains fastest on this machine, in short fits of the real model on real batches, and
 write a layer with the settings that gain. Tried is what the config does not fix, or leaves to auto: precision,
@@ -69,13 +67,6 @@ Exit code 0: measured; 1: the model raises an error; 2: the config is wrong; 3: 
 lightkit tune -c configs/flowers.yaml
 lightkit fit -c configs/flowers.yaml -c tuned.yaml
 """
-_OWN: dict[str, Takes] = {
-    "--output": "value",
-    "--batch-size": "switch",
-    "--learning-rate": "switch",
-    "--budget": "value",
-    "--json": "switch",
-}
 _CONFIG: dict[str, Takes] = {"-c": "value", "--config": "value", "--quiet": "switch", "--trust": "switch"}
 _OF_OTHERS = {
     "--print_config": "lightkit fit has it",
@@ -98,11 +89,11 @@ def tune(words: list[str]) -> int:
     """
     for option in (word.partition("=")[0] for word in words):
         if option in _OF_OTHERS:
-            raise ConfigError(f"tune: {option} is no option of it; {_OF_OTHERS[option]}\n{_USAGE}")
-    line = parse_command_line("tune", words, usage=_USAGE, own=_OWN, config=_CONFIG)
-    if line.positionals:
-        raise ConfigError(f"tune: unexpected argument {line.positionals[0]!r}\n{_USAGE}")
-    budget_s = _read_seconds(line.options.get("--budget"))
+            raise ConfigError(f"tune: {option} is no option of it; {_OF_OTHERS[option]}")
+    line = parse_options(HELP, words, config=_CONFIG)
+    budget_s = line.get_number("--budget", math.inf)
+    if not budget_s > 0:
+        raise line.error(f"--budget: expected a number of seconds above 0, got {line.options['--budget']!r}")
     output = Path(line.options.get("--output", "tuned.yaml"))
     if output.is_dir() or not output.parent.is_dir():
         raise ConfigError(f"tune: --output {output}: expected a file in a folder that exists")
@@ -118,9 +109,12 @@ def tune(words: list[str]) -> int:
             logging.getLogger("lightkit").warning(notice)
         context.rank_context = None
         keys = _list_open_keys(context)
-        for option in {"--batch-size", "--learning-rate"} & {*line.options}:
-            _check_takes_value(option, context.resolved)
-        if not keys and not {"--batch-size", "--learning-rate"} & {*line.options}:
+        found = [option for option in ("--batch-size", "--learning-rate") if option in line.options]
+        for option in found:  # an error if the config's classes have no such argument
+            key = option.removeprefix("--").replace("-", "_")
+            setting = RawSetting(("accelerator", key), Leaf("auto", Origin("flag", option)), 1)
+            target_key(key, setting, context.resolved)
+        if not keys and not found:
             raise ConfigError("tune: the config fixes all settings for speed; set accelerator.precision: auto")
         if context.launch.threads is not None:  # as fit does, before torch is loaded
             os.environ[THREADS] = str(context.launch.threads)
@@ -146,26 +140,6 @@ def tune(words: list[str]) -> int:
         print(f"\n{shown_path(output)}:")
     print(layer, end="")
     return 0
-
-
-def _read_seconds(said: str | None) -> float:
-    try:
-        seconds = math.inf if said is None else float(said)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0 or (said is not None and math.isinf(seconds)):
-        raise ConfigError(f"tune: --budget: expected a number of seconds above 0, got {said!r}\n{_USAGE}")
-    return seconds
-
-
-def _check_takes_value(option: str, resolved: Resolved) -> None:
-    """Check that the config's classes take what an option finds.
-
-    Raises:
-        ConfigError: If none has such an argument.
-    """
-    key = option.removeprefix("--").replace("-", "_")
-    target_key(key, RawSetting(("accelerator", key), Leaf("auto", Origin("flag", option)), 1), resolved)
 
 
 def _list_open_keys(context: RunContext) -> list[str]:
@@ -199,8 +173,7 @@ def _measure(
 
     from lightkit.callbacks.computation import Computation, has_convolutions, missing_for_compiling
     from lightkit.cli.model_builder import ModelFactory
-    from lightkit.tuning.benchmark import Benchmark, TrialBudget, find_learning_rate, make_trainer
-    from lightkit.tuning.variants import Variant
+    from lightkit.tuning.benchmark import Benchmark, Variant, find_learning_rate, make_trainer
 
     warnings.simplefilter("ignore")  # the training warns of the same
     for name in ("pytorch_lightning", "lightning_fabric", "lightkit.data", "lightkit.models"):
@@ -225,7 +198,7 @@ def _measure(
             compute=compute,
             has_convolutions=has_convolutions,
             seed=int(section["seed_everything"] or 0),
-            budget=TrialBudget(budget_s),
+            budget_s=budget_s,
             is_deterministic=arguments.get("deterministic") is True,
             report=context.tell,
         )

@@ -37,7 +37,7 @@ def upgrade(words: list[str]) -> int:
         ConfigError: If a word is wrong, the config cannot be read or upgraded, or the new one cannot be written.
     """
     command = parse_options(HELP, words, most=1)
-    old, output = Path(command.get_positional("upgrade", "one config", command.usage)), command.options.get("--output")
+    old, output = Path(command.get_positional("one config")), command.options.get("--output")
     new = None if output is None else Path(output)
     if output == "":
         raise command.error("--output takes the name of the new file")

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from lightkit.config.accelerator.vocabulary import (
-    BLOCK_KEYS,
-    GONE_DEVICES,
+    KEY_HELP,
     KINDS,
     OLD_STRATEGIES,
     OLD_TRAINER_KEYS,
@@ -40,30 +39,20 @@ _STRATEGY = {"anyOf": [{"enum": list(_STRATEGIES)}, {"type": ["string", "object"
 _PRECISION = {"anyOf": [{"enum": ["auto", *PRECISIONS]}, {"type": ["integer", "string", "null"]}]}
 _KIND = {"anyOf": [{"enum": list(KINDS)}, {"type": ["string", "object", "null"]}]}
 _SWITCH = _any("boolean", "auto", "true", "false")
-_KEYS: dict[str, tuple[Schema, str]] = {
-    "kind": (_KIND, "Kind of device; accelerator: cpu is short for it"),
-    "gpus": (_COUNT, "Number of GPUs, their numbers as in [0, 3], or -1 for all; 0 is the CPU"),
-    "tpu_cores": (_COUNT, "Number of TPU cores, [5] for that one, or all"),
-    "ipus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {GONE_DEVICES.get('ipu')}"),
-    "hpus": ({**_COUNT, "deprecated": True}, f"Refused unless 0: {GONE_DEVICES.get('hpu')}"),
-    "num_processes": (_any("integer"), "Number of processes on CPUs, with ddp unless a strategy is given"),
-    "strategy": (_STRATEGY, "How processes train together: ddp, fsdp, horovod, ..., or a class"),
-    "num_nodes": (_any("integer"), "Number of machines"),
-    "precision": (_PRECISION, "Numbers to compute in, such as bf16-mixed; auto: by the hardware"),
-    "memory_format": (
-        _any("null", "auto", "contiguous", "channels_last"),
-        "Of weights and images; auto: by the hardware",
-    ),
-    "compile": (_SWITCH, "Whether the model's layers go through torch.compile; auto: false"),
-    "tf32": (_SWITCH, "Whether CUDA rounds float32 to TensorFloat-32 in matrix products"),
-    "fused": (_SWITCH, "Whether the optimizer updates all parameters in one kernel"),
-    "threads": (_any("integer", "auto"), "Threads of each process; auto: the cores, shared by the processes"),
-    "num_workers": (_any("integer", "auto"), "Processes that load the data; auto: by cores and device"),
-    "batch_size": (_any("integer"), "Samples of a batch"),
-    "learning_rate": (_any("number"), "Of the optimizer or the model"),
-    "scale_lr": (_any("boolean", "true", "false"), "Multiply the learning rate by the number of ranks"),
-    "warmup_epochs": (_any("number"), "Epochs in which the scaled learning rate is reached"),
+_SCHEMAS: dict[str, Schema] = {
+    "kind": _KIND,
+    **dict.fromkeys(("gpus", "tpu_cores"), _COUNT),
+    **{key: {**_COUNT, "deprecated": True} for key in ("ipus", "hpus")},
+    "strategy": _STRATEGY,
+    "precision": _PRECISION,
+    "memory_format": _any("null", "auto", "contiguous", "channels_last"),
+    **dict.fromkeys(("compile", "tf32", "fused"), _SWITCH),
+    **dict.fromkeys(("num_processes", "num_nodes", "batch_size"), _any("integer")),
+    **dict.fromkeys(("threads", "num_workers"), _any("integer", "auto")),
+    **dict.fromkeys(("learning_rate", "warmup_epochs"), _any("number")),
+    "scale_lr": _any("boolean", "true", "false"),
 }
+"""Schema of each key of the block ``accelerator``."""
 _CLASS_SECTIONS = {
     "model": "The model: a LightningModule",
     "data": "The data: a LightningDataModule",
@@ -135,7 +124,7 @@ class _Writer:
 
     def layer(self) -> dict[str, Schema]:
         data = self._catalogue.data
-        block = _table({key: _documented(*_KEYS[key]) for key in BLOCK_KEYS})
+        block = _table({key: _documented(_SCHEMAS[key], text) for key, text in KEY_HELP.items()})
         layer: dict[str, Schema] = {
             "accelerator": {
                 "anyOf": [{"enum": list(KINDS)}, block, _REFERENCE],
@@ -155,8 +144,10 @@ class _Writer:
     def _section(self, name: str, arguments: Mapping[str, Any]) -> Schema:
         properties = self._arguments(arguments)
         if name == "trainer":
-            properties |= {key: {**_documented(*_KEYS[key]), "deprecated": True} for key in OLD_TRAINER_KEYS}
-            hardware = {key: _KEYS[key][0] for key in ("num_nodes", "strategy", "precision")}
+            properties |= {
+                key: {**_documented(_SCHEMAS[key], KEY_HELP[key]), "deprecated": True} for key in OLD_TRAINER_KEYS
+            }
+            hardware = {key: _SCHEMAS[key] for key in ("num_nodes", "strategy", "precision")}
             for key, schema in {**hardware, "accelerator": _KIND, "devices": _COUNT}.items():
                 properties[key] = _documented(schema, arguments[key]["says"])
         return _table(properties)

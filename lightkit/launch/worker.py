@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from lightkit.errors import ConfigError, Interrupted, LightkitError, told_interruption
+from lightkit.errors import ConfigError, Interrupted, LightkitError, format_interruption
 from lightkit.launch.ranks import ATTEMPT, LAUNCH, PREEMPTED, SUPERVISOR, Rank, this_rank
 from lightkit.launch.watchdog import STALLED, Stall
 from lightkit.runs.files import read_json, write_json
@@ -353,7 +353,7 @@ class RankContext:
             is_preempted = interruption.signum == signal.SIGUSR1 and interruption.checkpoint is not None
             if is_preempted and (marker := os.environ.get(PREEMPTED)):
                 Path(marker).touch()
-            return self._fail(interruption, told_interruption(interruption), interruption.exit_code, process_code=0)
+            return self._fail(interruption, format_interruption(interruption), interruption.exit_code, process_code=0)
         except LightkitError as error:
             # Torch's agent and Ray would start all ranks again, to meet the same mistake.
             is_final = self.rank.engine in ("torchrun", "ray") and (
@@ -376,7 +376,7 @@ class RankContext:
 
     def end_by_force(self, interruption: Interrupted) -> int:
         """Write the end of a rank that has not ended in time after a signal; return the exit code of its process."""
-        self._record_end(interruption, interruption.exit_code, told_interruption(interruption))
+        self._record_end(interruption, interruption.exit_code, format_interruption(interruption))
         return 0 if self.supervised else interruption.exit_code
 
     def end_stalled(self, stall: Stall) -> None:

@@ -11,7 +11,7 @@ _NAMES = {
     "keep last_good newest_written refusal remove_leftovers sidecar trusting verify warn_of_trust write_aside",
     "events": "FIELDS EventStream WarningWatch event_line read_events",
     "files": "read_json write_json write_text",
-    "fingerprints": "INPUTS Inputs changes_between join_changes read_inputs",
+    "fingerprints": "INPUTS Inputs join_changes list_changes read_inputs",
     "folder": "Run activate check_name create current find list_runs newest_interrupted open_run point_latest",
     "lock": "Lock lock_holder",
     "manifest": "build_manifest describe_git describe_hardware git_output",

@@ -10,7 +10,7 @@ import pytest
 
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_context
-from lightkit.cli.up_to_date import compute_code_digests, compute_input_digests, describe_unseen_data
+from lightkit.cli.up_to_date import compute_code_digests, compute_inputs
 from lightkit.config import resolve
 from lightkit.images.flower_photos import CLASSES
 from lightkit.runs import Inputs
@@ -42,7 +42,7 @@ def session_of(class_path: str, *words: str, **given: Any) -> RunContext:
 
 
 def digests_of(session: RunContext) -> Inputs:
-    return compute_input_digests(session, salt="", asked=True)
+    return compute_inputs(session, salt="", asked=True)
 
 
 def test_outside_git_all_visible_python_files_count(folder: Path) -> None:
@@ -73,29 +73,29 @@ def test_in_a_git_work_tree_the_files_count_that_git_knows_or_would_add(folder: 
 
 
 @pytest.mark.parametrize(
-    ("class_path", "given", "files", "is_seen"),
+    ("class_path", "given", "files", "unseen"),
     [
-        ("ImageFolder", {"root": "photos"}, {"root": ["a.jpg"]}, True),
-        ("lightkit.data.Table", {"path": "rows.csv"}, {"path": ["rows.csv"]}, True),
-        ("Table", {"path": "s3://bucket/table"}, {}, False),
-        ("FashionMNIST", {}, {"root": ["FashionMNIST/raw/t10k"]}, True),
-        ("Flowers", {"url": "https://mirror/flowers.tgz"}, {}, True),
-        ("Temperatures", {}, {}, True),
-        (MINE, {"table": "rows.csv"}, {"table": ["rows.csv"]}, True),
-        (MINE, {"deep": '{"list": ["file://photos"]}'}, {"deep.list.0": ["a.jpg"]}, True),
-        (MINE, {"table": "rows.csv", "more": "http://127.0.0.1/x"}, {"table": ["rows.csv"]}, False),
-        (MINE, {"size": 3, "text": "x" * 5000, "name": "~nobody-of-this-name/x"}, {}, False),
+        ("ImageFolder", {"root": "photos"}, {"root": ["a.jpg"]}, ()),
+        ("lightkit.data.Table", {"path": "rows.csv"}, {"path": ["rows.csv"]}, ()),
+        ("Table", {"path": "s3://bucket/table"}, {}, ("path",)),
+        ("FashionMNIST", {}, {"root": ["FashionMNIST/raw/t10k"]}, ()),
+        ("Flowers", {"url": "https://mirror/flowers.tgz"}, {}, ()),
+        ("Temperatures", {}, {}, ()),
+        (MINE, {"table": "rows.csv"}, {"table": ["rows.csv"]}, ()),
+        (MINE, {"deep": '{"list": ["file://photos"]}'}, {"deep.list.0": ["a.jpg"]}, ()),
+        (MINE, {"table": "rows.csv", "more": "http://127.0.0.1/x"}, {"table": ["rows.csv"]}, ("more",)),
+        (MINE, {"size": 3, "text": "x" * 5000, "name": "~nobody-of-this-name/x"}, {}, ()),
     ],
     ids=["folder", "file", "remote", "default", "download", "made", "own", "nested", "address", "nothing"],
 )
 def test_the_files_count_that_the_data_section_names(
-    class_path: str, given: dict[str, Any], files: dict[str, list[str]], is_seen: bool
+    class_path: str, given: dict[str, Any], files: dict[str, list[str]], unseen: tuple[str, ...]
 ) -> None:
     session = session_of(class_path, **given)
     inputs = digests_of(session)
     found = {key.removeprefix("data.init_args."): [*names] for key, names in (inputs.data or {}).items()}
     assert found == files
-    assert (describe_unseen_data(session, inputs) is None) == is_seen
+    assert inputs.unseen == tuple(f"data.init_args.{name}" for name in unseen)
 
 
 def test_the_photos_count_once_they_are_fetched(folder: Path) -> None:

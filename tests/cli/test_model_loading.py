@@ -10,7 +10,7 @@ import pytest
 import torch
 from pytorch_lightning import LightningModule
 
-from lightkit.cli.model_loading import load_model
+from lightkit.cli.model_export import load_model
 from lightkit.errors import RunLocked
 from lightkit.export.bare_trainer import build_bare_trainer
 
@@ -39,14 +39,15 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_the_digest_is_that_of_the_file_that_was_loaded(checkpoint: Path) -> None:
-    restored = load_model(OneLine(), None, checkpoint)
+    module = OneLine()
+    _, sha256 = load_model(module, None, checkpoint)
 
-    assert restored.sha256 == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
-    assert not restored.module.training
+    assert sha256 == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert not module.training
 
 
 def test_an_untrained_model_has_no_digest() -> None:
-    assert load_model(OneLine(), None, None).sha256 is None
+    assert load_model(OneLine(), None, None) == (None, None)
 
 
 def test_a_checkpoint_that_is_replaced_meanwhile_is_refused(checkpoint: Path) -> None:

@@ -60,15 +60,15 @@ class Stagehands(CommandRunner):
 
     def run(
         self,
-        words: Sequence[str],
+        args: Sequence[str],
         *,
         environment: Mapping[str, str],
         deadline: datetime | None = None,
         on_poll: Callable[[], None] = lambda: None,
         is_silent: bool = False,
     ) -> StageResult:
-        stage = words[0]
-        self.calls.append([*words])
+        stage = args[0]
+        self.calls.append([*args])
         self.environments.append({**environment})
         self.deadlines.append(deadline)
         code = self.codes.get(stage, 0)
@@ -284,7 +284,7 @@ def test_stages_are_left_out_on_request_and_made_up_for_later(
 @pytest.mark.parametrize(
     ("how", "code", "expected", "says"),
     [
-        ({"killed_by": signal.SIGKILL}, 137, 1, "killed by SIGKILL"),
+        ({}, -signal.SIGKILL, 1, "killed by SIGKILL"),
         ({"was_late": True}, 143, 75, "ended at the deadline"),
     ],
     ids=["killed from outside", "at the deadline"],

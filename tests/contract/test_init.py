@@ -124,7 +124,7 @@ def test_init_data_writes_a_config_for_a_table_of_photos(workspace: Workspace) -
         (["--data", "nowhere"], 3, "no such folder"),
         (["--data", "empty"], 3, "expected one folder per class"),
         (["--template", "modul"], 2, "choose from module, image, ci, cron"),
-        (["photos"], 2, "unexpected 'photos'"),
+        (["photos"], 2, "unexpected argument 'photos'"),
     ],
     ids=["no_folder", "no_images", "no_template", "positional"],
 )

@@ -13,8 +13,15 @@ from torch import Tensor
 
 import lightkit.tuning.benchmark as benchmark_module
 from lightkit.callbacks.computation import Computation, has_convolutions
-from lightkit.tuning.benchmark import Benchmark, TrialBudget, find_batch_size, find_learning_rate, make_trainer
-from lightkit.tuning.variants import Trial, Variant, check_losses, list_formats_and_precisions, list_single_changes
+from lightkit.tuning.benchmark import (
+    Benchmark,
+    Trial,
+    Variant,
+    check_losses,
+    find_batch_size,
+    find_learning_rate,
+    make_trainer,
+)
 from tests.tuning.examples import Pictures, Small
 
 BASE = Variant(threads=1)
@@ -36,6 +43,7 @@ CLOCK = Clock()
 @pytest.fixture(autouse=True)
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark_module, "time", CLOCK)
+    monkeypatch.setattr(benchmark_module, "_ENOUGH_S", 0.0)
 
 
 class Planted(Small):
@@ -70,7 +78,6 @@ def benchmark_of(fault: str = "", **values: Any) -> Benchmark:
         compute=lambda one: Computation(one.memory_format, one.compile, one.tf32, one.fused),
         has_convolutions=has_convolutions,
         seed=0,
-        budget=TrialBudget(values.pop("total_s", math.inf), enough_s=0.0),
         **values,
     )
     benchmark.start(BASE)
@@ -113,7 +120,7 @@ def test_deterministic_training_takes_what_repeats_only() -> None:
 
 
 def test_nothing_is_tried_once_the_time_is_over() -> None:
-    benchmark = benchmark_of(total_s=0.01)
+    benchmark = benchmark_of(budget_s=0.01)
     search(benchmark, "memory_format", "fused")
     assert [str(one) for one in benchmark.left_out] == [
         "32-true, channels_last, 1 thread",
@@ -141,24 +148,6 @@ def test_a_gain_shows_in_the_usual_and_in_the_fastest_step() -> None:
     assert not slow.is_faster_than(fast)
     assert not Trial(BASE, times=[1.9, 1.98, 3.0]).is_faster_than(slow)  # noise
     assert not Trial(BASE, times=[1.0], refused="it is wrong").is_faster_than(slow)
-
-
-def test_formats_and_precisions_are_tried_together_and_alone() -> None:
-    keys = ("precision", "memory_format")
-    tried = list_formats_and_precisions(Variant(), keys, lower_precision="bf16-mixed", has_convolutions=True)
-    assert [str(one) for one in tried] == [
-        "bf16-mixed, channels_last",
-        "bf16-mixed, contiguous",
-        "32-true, channels_last",
-        "32-true, contiguous",
-    ]
-    lowered = Variant("bf16-mixed")
-    tried = list_formats_and_precisions(lowered, keys, lower_precision="bf16-mixed", has_convolutions=False)
-    assert [one.precision for one in tried] == ["32-true", "bf16-mixed"]
-    assert [*list_single_changes(("fused", "tf32", "threads"), device="cuda", threads=[1])] == [
-        {"fused": True},
-        {"tf32": True},
-    ]
 
 
 def test_the_largest_batch_is_that_of_all_samples_where_memory_holds_it() -> None:
