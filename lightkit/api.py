@@ -89,11 +89,12 @@ class TrainingRun:
             context = open_run_context([f"--run={self.folder}", f"--ckpt_path={os.fspath(checkpoint)}"], is_quiet=True)
             # Late: they load torch and Lightning.
             from lightkit.cli.model_builder import build_model, translate_model_errors
-            from lightkit.cli.model_loading import load_model
+            from lightkit.cli.model_export import load_model
 
             assert context.ckpt_path is not None  # a run without checkpoints is an error before
             with translate_model_errors(context):
-                module = load_model(build_model(context)[0], None, Path(context.ckpt_path)).module
+                module, _ = build_model(context)
+                load_model(module, None, Path(context.ckpt_path))
             module.trainer = None
             return module
 
