@@ -29,7 +29,7 @@ from lightkit.data.sampler import (
     SampleKey,
     position_of,
     sample_randomness,
-    tell_of_changes,
+    warn_of_changes,
 )
 from lightkit.errors import ConfigError
 from lightkit.hardware.cores import workers_by_rule
@@ -248,7 +248,7 @@ class ResumableLoader(DataLoader[Any]):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Warn where the rest of the epoch will not be what it would have been."""
-        tell_of_changes(state, self.state_dict())
+        warn_of_changes(state, self.state_dict())
 
 
 def train_loader(

@@ -122,7 +122,7 @@ def position_of(trainer: Trainer | None) -> Position:
     return Position(epoch, current.processed if saved_on_batch_end else current.completed)
 
 
-def tell_of_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def warn_of_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Warn where the rest of a resumed epoch will not be what it would have been.
 
     Args:

@@ -13,19 +13,21 @@ from typing import Any, Literal
 
 import torch
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning_fabric.utilities.data import has_iterable_dataset, sized_len
 from lightning_utilities.core import rank_zero as utilities
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import ParallelStrategy
 from pytorch_lightning.utilities import rank_zero as lightning
 from torch import Tensor
-from torch.nn import Embedding, EmbeddingBag, Module
+from torch.nn import Embedding, EmbeddingBag, Module, Parameter
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from lightkit.config import mistake
-from lightkit.distributed.collectives import Collectives, begin_syncing, end_syncing, hvd, require_horovod
-from lightkit.distributed.gradients import AveragedGradients
-from lightkit.distributed.uneven import even_training, is_uneven
-from lightkit.errors import LightkitError
+from lightkit.distributed.collectives import Collectives, begin_syncing, end_syncing, hvd, plain, require_horovod
+from lightkit.distributed.lr_scaling import before_update
+from lightkit.errors import DataError, LightkitError
 from lightkit.hardware import this_machine
 from lightkit.launch import this_rank, waiting
 
@@ -335,3 +337,233 @@ def _refuse_layers(model: Module, *, on_cpu: bool) -> None:
             raise mistake(f"{name} is a {type(layer).__module__}.SyncBatchNorm, which does not work {where}.")
         if isinstance(layer, Embedding | EmbeddingBag) and layer.sparse:
             raise mistake(f"{name} has sparse gradients, which are not averaged under Horovod: set sparse=False.")
+
+
+class AveragedGradients:
+    """Average gradients over the ranks, each as soon as this rank has it.
+
+    A parameter that had no gradient on any rank keeps none, so that its optimizer leaves it alone, as it does in one
+    process. One that had a gradient on some ranks only counts as zero on the others.
+
+    Args:
+        module: Its parameters are watched.
+        compression: ``fp16`` halves what is sent.
+    """
+
+    def __init__(self, module: Module, *, compression: Literal["fp16"] | None = None) -> None:
+        self._module, self._compression = module, compression
+        self._hooks: dict[Parameter, RemovableHandle] = {}
+        self._names: dict[Parameter, str] = {}
+        self._fresh: set[Parameter] = set()  # with a gradient that the other ranks have not seen yet
+        self._sent: dict[Parameter, tuple[int, Tensor]] = {}
+        self._blocked, self._sending = False, False
+        self._guards: dict[Optimizer, RemovableHandle] = {}
+
+    def watch(self, optimizers: list[Optimizer]) -> None:
+        """Hook every parameter that asks for a gradient; call it before each backward, as more may ask by then.
+
+        A gradient of a backward that nobody announced, as `loss.backward()` is one, stays on this rank; an optimizer
+        that is about to use it raises `LightkitError`.
+
+        Raises:
+            LightkitError: If an optimizer moves a parameter that is not in the module, which would part the ranks.
+        """
+        self._names = {parameter: name for name, parameter in self._module.named_parameters()}
+        for parameter in self._names:
+            if parameter.requires_grad and parameter not in self._hooks:
+                hook = parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+                self._hooks[parameter] = hook
+        for optimizer in optimizers:
+            if optimizer not in self._guards:
+                self._guards[optimizer] = optimizer.register_step_pre_hook(before_update(self._check_step))
+            for group in optimizer.param_groups:
+                if any(parameter not in self._names for parameter in group["params"]):
+                    raise LightkitError(
+                        f"{type(optimizer).__name__} moves a parameter that is not part of the LightningModule, so "
+                        "Horovod cannot average its gradient. Make it an attribute of the module."
+                    )
+
+    @contextmanager
+    def averaging(self) -> Iterator[None]:
+        """Send the gradients of the backward within, and wait for the averages."""
+        self._sending = not self._blocked
+        try:
+            yield
+        finally:
+            self._sending = False
+        self._finish()
+
+    @contextmanager
+    def blocked(self) -> Iterator[None]:
+        """Gather gradients on this rank only: for all batches of an accumulation but the last."""
+        before, self._blocked = self._blocked, True
+        try:
+            yield
+        finally:
+            self._blocked = before
+
+    def _finish(self) -> None:
+        """Wait until every gradient of this backward, and of the blocked ones before it, is the average."""
+        if self._blocked:
+            return
+        parameters = list(self._names)
+        for parameter in parameters:  # from a blocked backward, and not used in this one
+            if parameter in self._fresh and parameter not in self._sent and parameter.grad is not None:
+                self._send(parameter)
+        for parameter, used in zip(parameters, self._used_anywhere(parameters), strict=True):
+            if used and parameter not in self._sent:
+                self._send(parameter)
+        with plain(), waiting("all-reduce of the gradients"):
+            for parameter, (handle, wire) in self._sent.items():
+                hvd.synchronize(handle)
+                if parameter.grad is not None and wire.data_ptr() != parameter.grad.data_ptr():
+                    parameter.grad.detach().copy_(wire)
+        self._sent.clear()
+        self._fresh.clear()
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for hook in self._hooks.values():
+            hook.remove()
+        for guard in self._guards.values():
+            guard.remove()
+        self._hooks.clear()
+        self._guards.clear()
+        self._sent.clear()
+
+    def _check_step(self, optimizer: Optimizer) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        own = [p for p in parameters if p.grad is not None and (p in self._fresh or p not in self._hooks)]
+        unseen = next((parameter for parameter in own if bool(parameter.grad.any())), None)
+        if unseen is not None:
+            raise LightkitError(
+                f"{type(optimizer).__name__} is about to use a gradient of {self._names.get(unseen, 'a parameter')} "
+                "that was not averaged over the ranks, which would part them. In manual optimization call "
+                "self.manual_backward(loss) instead of loss.backward(), and step after a backward that synchronizes."
+            )
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        assert isinstance(parameter, Parameter)
+        if parameter in self._sent:
+            raise LightkitError(
+                f"{self._names[parameter]} got its gradient twice in one backward, and the first is on its way to the "
+                "other ranks. Checkpoint activations with use_reentrant=False."
+            )
+        self._fresh.add(parameter)
+        if self._sending:
+            self._send(parameter)
+
+    def _used_anywhere(self, parameters: list[Parameter]) -> list[bool]:
+        """Say of each parameter whether any rank has sent it."""
+        mine = torch.tensor([parameter in self._sent for parameter in parameters], dtype=torch.int32)
+        with plain(), waiting("all-reduce of the gradients"):
+            used = hvd.allreduce(mine, op=hvd.Max, name="lightkit.gradients")
+        return [bool(value) for value in used.tolist()]
+
+    def _send(self, parameter: Parameter) -> None:
+        name = self._names[parameter]
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        if parameter.grad.layout != torch.strided:
+            raise LightkitError(f"the gradient of {name} is sparse, which Horovod does not average here: sparse=False.")
+        with plain():
+            wire, op = self._staged(parameter.grad.detach())
+            self._sent[parameter] = hvd.allreduce_async_(wire, name=f"lightkit.gradient.{name}", op=op), wire
+
+    def _staged(self, gradient: Tensor) -> tuple[Tensor, int]:
+        """Give what is sent for a gradient, and how it is reduced. Horovod 0.28 has no bfloat16."""
+        if self._compression == "fp16" and gradient.dtype != torch.float16:
+            return (gradient / hvd.size()).half().contiguous(), hvd.Sum  # divided first, so that the sum fits
+        if gradient.dtype == torch.bfloat16:
+            return gradient.float().contiguous(), hvd.Average
+        return gradient.contiguous(), hvd.Average
+
+
+_KNOWN = ("torch.", "pytorch_lightning.", "lightning_fabric.", "lightkit.")
+_END = object()
+
+
+class AgreedLoader:
+    """Gives a batch only where every rank has one, so that no rank waits for gradients that never come.
+
+    Args:
+        loader: This rank's own loader; its attributes are this one's too.
+        collectives: For the agreement before each batch.
+        length: Number of batches that all ranks have, where all know it.
+    """
+
+    def __init__(self, loader: Any, collectives: Collectives, *, length: int | None) -> None:
+        self._loader, self._collectives, self._length = loader, collectives, length
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError(f"{type(self._loader).__name__} has no length on each rank")
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        batches, num_batches = iter(self._loader), 0
+        while True:
+            batch = next(batches, _END)
+            if not self._collectives.agree(batch is not _END, what="agreement that all ranks have a batch"):
+                self._warn_of_a_rest(batch is not _END, num_batches)
+                return
+            num_batches += 1
+            yield batch
+
+    def _warn_of_a_rest(self, has_batch: bool, num_batches: int) -> None:
+        if self._collectives.agree(has_batch, everyone=False, what="agreement that no rank has a batch left"):
+            rank_zero_warn(
+                f"a rank has run out of batches after {num_batches}: the epoch ends there for all, and the further "
+                "batches of the others are left out. Give all ranks equally many samples."
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_loader":  # copying asks before there is a loader
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+
+def even_training(loader: Any, collectives: Collectives) -> Any:
+    """Give the loader itself where its length is known to be that of all ranks, else one that ends for all at once.
+
+    Raises:
+        DataError: If a rank has no batches at all.
+    """
+    lengths, are_fixed = _lengths(loader, collectives, what="training")
+    if are_fixed and len(set(lengths)) == 1:
+        return loader
+    known = [length for length in lengths if length is not None]
+    length = min(known) if len(known) == len(lengths) else None
+    if length is not None and len(set(known)) > 1:
+        rank_zero_warn(f"the ranks have {lengths} training batches: an epoch ends for all of them after {length}.")
+    return AgreedLoader(loader, collectives, length=length)
+
+
+def is_uneven(loader: Any, collectives: Collectives) -> bool:
+    """Say whether ranks may have unlike numbers of batches to evaluate, so that each sample counts but no rank waits.
+
+    Raises:
+        DataError: If a rank has no batches at all: Lightning would not even begin to evaluate there.
+    """
+    lengths, are_fixed = _lengths(loader, collectives, what="evaluation")
+    return not are_fixed or len(set(lengths)) > 1
+
+
+def _lengths(loader: Any, collectives: Collectives, *, what: str) -> tuple[list[int | None], bool]:
+    """Give each rank's number of batches where it is known, and whether those are what each epoch will have."""
+    own = None if has_iterable_dataset(loader) else sized_len(loader)
+    facts = collectives.gather_objects((own, own is not None and _has_fixed_length(loader)))
+    lengths = [length for length, _ in facts]
+    empty = [rank for rank, length in enumerate(lengths) if length == 0]
+    if empty and len(empty) < len(lengths):
+        raise DataError(
+            f"of {lengths} {what} batches by rank, rank {', '.join(map(str, empty))} has none. Use fewer ranks, "
+            "smaller batches or more samples."
+        )
+    return lengths, all(is_fixed for _, is_fixed in facts)
+
+
+def _has_fixed_length(loader: Any) -> bool:
+    """Say whether the loader's length is what it gives in every epoch; somebody's own sampler may vary it."""
+    samplers = (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
+    return all(sampler is None or type(sampler).__module__.startswith(_KNOWN) for sampler in samplers)

@@ -28,7 +28,7 @@ from lightkit.data.loader import (
     predict_loader,
     worker_options,
 )
-from lightkit.data.sampler import Position, SampleKey, position_of, tell_of_changes
+from lightkit.data.sampler import Position, SampleKey, position_of, warn_of_changes
 from lightkit.data.splits import Split
 from lightkit.data.tables.batch_plan import BatchKey, BatchRows
 from lightkit.data.tables.index import Index, Row
@@ -384,7 +384,7 @@ class TableLoader(DataLoader[Any]):
             return
         order.resumed_cut = (state["num_lanes"], state["shuffle_buffer"])
         now = {name: value for name, value in self.state_dict().items() if name not in ("num_lanes", "shuffle_buffer")}
-        tell_of_changes(state, now)
+        warn_of_changes(state, now)
 
 
 def table_loader(

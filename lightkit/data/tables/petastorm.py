@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from lightkit.data.image_dataset import Batch
 from lightkit.data.image_module import seed_of, training_view_of
-from lightkit.data.sampler import Position, SampleKey, position_of, stable_seed, tell_of_changes
+from lightkit.data.sampler import Position, SampleKey, position_of, stable_seed, warn_of_changes
 from lightkit.data.splits import Split
 from lightkit.data.tables.index import Row
 from lightkit.data.tables.loader import BatchMaker
@@ -254,7 +254,7 @@ class _PetastormLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Warn if the rest of the epoch will not be what it would have been."""
-        tell_of_changes(state, self.state_dict())
+        warn_of_changes(state, self.state_dict())
 
     def close(self) -> None:
         """End the threads of a reader that was not read to its end."""
