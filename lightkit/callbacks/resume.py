@@ -52,10 +52,14 @@ class ResumeState(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the rest; and the random states again where the loaders draw nothing from them."""
-        seed_xla(trainer.strategy.root_device, self._xla_state(trainer))
+        states = [] if self._restored is None else self._restored["random"]
+        state = states[trainer.global_rank].get("xla") if len(states) == trainer.world_size else None
+        seed_xla(trainer.strategy.root_device, state)
         if self._restored is None:
             return
-        _step(trainer, self._restored["plateau"])
+        for index, value in self._restored["plateau"].items():
+            scheduler: Any = trainer.lr_scheduler_configs[index].scheduler  # its type leaves plateau schedulers out
+            scheduler.step(value)
         if self._restored["should_stop"]:
             trainer.should_stop = True
         if resumes_within_epoch(trainer):
@@ -74,9 +78,12 @@ class ResumeState(Callback):
         self._add_logged(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Step plateau schedulers after an epoch that was resumed within; Lightning leaves them out there."""
-        if trainer.fit_loop.restarting and trainer.max_steps == -1:  # with max_steps Lightning steps none at all
-            _step(trainer, _plateau_steps(trainer))
+        """Let Lightning step plateau schedulers after an epoch that was resumed within, once its checkpoint is written.
+
+        Lightning 2.6 leaves them out after such an epoch; with max_steps it steps none at all.
+        """
+        if trainer.max_steps == -1:
+            trainer.fit_loop.restarting = False
 
     def _add_logged(self, trainer: Trainer) -> None:
         """Combine each value that is logged for the first time with its part from before the resume."""
@@ -98,10 +105,6 @@ class ResumeState(Callback):
         states = self._restored["random"]
         if len(states) == trainer.world_size:  # with another number of ranks there is no state to continue
             restore_random_states(states[trainer.global_rank])
-
-    def _xla_state(self, trainer: Trainer) -> int | None:
-        states = [] if self._restored is None else self._restored["random"]
-        return states[trainer.global_rank].get("xla") if len(states) == trainer.world_size else None
 
 
 def epoch_metrics(trainer: Trainer, module: LightningModule) -> dict[str, dict[str, Any]]:
@@ -223,26 +226,15 @@ def gather(trainer: Trainer, value: T) -> list[T]:
 
 
 def _pending_plateau_steps(trainer: Trainer) -> dict[int, float]:
-    """What Lightning will do after this checkpoint is written, and not again on resume."""
-    ended = trainer.fit_loop.epoch_progress.current
-    at_end_of_epoch = ended.processed > ended.completed  # type: ignore[attr-defined]
-    return _plateau_steps(trainer) if at_end_of_epoch and not trainer.fit_loop.restarting else {}
-
-
-def _plateau_steps(trainer: Trainer) -> dict[int, float]:
-    """Map the index of each plateau scheduler that is due at the end of this epoch to its metric's value."""
-    epochs = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
+    """Map the index of each plateau scheduler that Lightning steps after this checkpoint to its metric's value."""
+    epochs: Any = trainer.fit_loop.epoch_progress.current
+    if epochs.processed == epochs.completed or trainer.fit_loop.restarting:  # within an epoch, or with max_steps
+        return {}
     return {
         index: float(trainer.callback_metrics[config.monitor])
         for index, config in enumerate(trainer.lr_scheduler_configs)
         if config.reduce_on_plateau
         and config.interval == "epoch"
-        and epochs % config.frequency == 0
+        and epochs.processed % config.frequency == 0
         and config.monitor in trainer.callback_metrics
     }
-
-
-def _step(trainer: Trainer, values: dict[int, float]) -> None:
-    for index, value in values.items():
-        scheduler: Any = trainer.lr_scheduler_configs[index].scheduler  # Lightning's type leaves plateau schedulers out
-        scheduler.step(value)

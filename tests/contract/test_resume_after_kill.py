@@ -99,14 +99,15 @@ def test_within_an_epoch_a_checkpoint_is_written_every_so_many_steps(undisturbed
     }
 
 
+@pytest.mark.parametrize(("step", "saved", "epoch"), [(8, 7, 1), (13, 12, 2)], ids=["second_epoch", "last_epoch"])
 def test_a_kill_within_an_epoch_costs_no_more_than_the_steps_since_the_last_checkpoint(
-    workspace: Workspace, undisturbed: Path
+    step: int, saved: int, epoch: int, workspace: Workspace, undisturbed: Path
 ) -> None:
     write_exact(workspace)
-    kill_once_saved(workspace, "-c", "exact.yaml", step=8, saved=7)
+    kill_once_saved(workspace, "-c", "exact.yaml", step=step, saved=saved)
     workspace.run("fit", "-c", "exact.yaml", HOLD).ok()
     (resume,) = read_events(workspace.only_run, "resume")
-    assert (resume["epoch"], resume["step"]) == (1, 7)
+    assert (resume["epoch"], resume["step"]) == (epoch, saved)
     assert_same_training(workspace.only_run, undisturbed)
 
 
