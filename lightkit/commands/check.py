@@ -25,7 +25,7 @@ from lightkit.runs.signals import SignalWatch
 HELP = """\
 usage: lightkit check [STAGE] -c FILE... [--full | --deep] [--no-hardware | --for gpu=N] [--key=value]... [key=value]...
 
-Tell everything that is wrong with a config, each mistake with its place, and build and write nothing. Every other
+List all errors of a config, each with its place; build and write nothing. Every other
 command does the same before it begins. Where lightkit's schema describes every class that the config names, nothing is
 imported and the answer comes at once. Other classes, such as your own, are imported, and torch with them: seconds.
 
@@ -40,15 +40,15 @@ imported and the answer comes at once. Other classes, such as your own, are impo
   --for gpu=N    check for a machine with N GPUs in place of this one
   --trust        let checkpoints and weights run code as they load
   --output json  print one JSON object: the errors with their places, and the findings of a deep check
-  --junit FILE   write each mistake as a test case of JUnit, which CI systems read
-  --quiet        print mistakes and warnings only
+  --junit FILE   write each error as a test case of JUnit, which CI systems read
+  --quiet        print errors and warnings only
 
 A deep check runs the config's own code, its callbacks included: what that code writes or sends, it writes and sends.
 Nothing else is kept: no run folder, no checkpoint, no record of a logger, no download. The values of `accelerator` and
 `launch`, progress bars, profilers and plugins are left out, as are callbacks that train by themselves.
 
-Where GITHUB_STEP_SUMMARY is set, the mistakes are added to that file too.
-Exit code 0: no mistakes; 2: mistakes.
+Where GITHUB_STEP_SUMMARY is set, the errors are added to that file too.
+Exit code 0: no errors; 2: errors.
 
 lightkit check -c configs/flowers.yaml
 lightkit check -c configs/flowers.yaml --deep

@@ -28,7 +28,7 @@ HELP = """\
 usage: lightkit explain [STAGE] -c FILE... [--key=value]... [KEY]... [--json]
 
 Say where a value comes from: what set it, and what that replaced, lowest layer first. Without KEY, print the whole
-config as YAML with the place of each value beside it.
+config as YAML with the place of each value in a comment.
 
   KEY         a dotted key: trainer.max_epochs, callbacks.early_stopping.patience, callbacks, model
   STAGE       the stage whose block in a file counts: fit (the default), validate, test, predict

@@ -20,7 +20,7 @@ Print the JSON Schema of a config file, by which an editor completes keys and cl
 marks what is wrong. Classes of your own are taken as they are.
 
   --output FILE  write it there
-  --summary      print that of summary.json instead, the file in which a run says how it ended
+  --summary      print that of summary.json instead, the file with the end of a run
 
 With an editor that has the YAML language server, such as VS Code with Red Hat's YAML extension:
 

@@ -16,7 +16,7 @@ from lightkit.runs.signals import SignalWatch
 HELP = """\
 usage: lightkit submit -c FILE... [--dry-run] [--key=value]... [key=value]...
 
-Put lightkit fit with the same words into the queue of Slurm, one task for each process. A job that is preempted, or
+Put lightkit fit with the same arguments into the queue of Slurm, one task for each process. A job that is preempted, or
 reaches its time limit, saves, goes back into the queue and resumes.
 
   --dry-run                    print the batch script and do not submit it

@@ -17,7 +17,7 @@ __all__ = ["upgrade"]
 HELP = """\
 usage: lightkit upgrade OLD.yaml [-o NEW.yaml] [--force]
 
-Rewrite a config of Lightning 1.x in today's words: gpus and tpu_cores, strategies, precision, arguments that the
+Rewrite a config of Lightning 1.x for today's version: gpus and tpu_cores, strategies, precision, arguments that the
 trainer has no more or that stand outside of it, paths and arguments of Lightning's classes. Comments and order stay,
 and so does every line that needs no change. What was changed is listed with the lines of OLD.yaml. A config that holds
 something without an equivalent is refused, with all the reasons, and nothing is written. What is upgraded already is

@@ -22,7 +22,7 @@ promotion   an alias of the registry moved: ``name``, ``alias``, ``from`` and ``
 stage       a stage of ``lightkit retrain``: ``stage``, and its ``status`` (begun, done, failed, skipped)
 unchanged   ``fit --if-changed`` found nothing to do: ``run`` is made from the same; on standard output only
 warning     a warning, which was printed too
-end         the last line of this process, whatever the reason
+end         the last line of this process
 ==========  ==========================================================================================
 
 A process that is killed leaves no ``end``; the next one in the same folder begins with ``resume``. It trains again
