@@ -36,8 +36,8 @@ place. Of two runs also what differs in versions, commit, data, seed and hardwar
   --json        one JSON object
   --exit-code   exit with 1 if anything differs
 
-A run has all values, a file some: compared with a run, a file has the defaults of its classes, your own too, for the others.
-LIGHTKIT_ variables do not count.
+A run has all values, a file some: compared with a run, a file has the defaults of its classes, your own too, for the
+others. LIGHTKIT_ variables do not count.
 Exit code 0: compared; 1: something differs, with --exit-code; 2: wrong arguments, or a config that cannot be read.
 
 lightkit diff runs/flowers/latest configs/flowers.yaml
