@@ -37,6 +37,7 @@ from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, re
 from lightkit.registry.promotion import read_moves, recent_champions
 from lightkit.registry.significance import choose_deciding_samples
 from lightkit.registry.store import Registry, address_of_run, find_version, list_versions, open_registry
+from lightkit.reports.gate_page import write_gate_page
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.runs.retrain_state import IS_TESTED
 from lightkit.version import __version__
@@ -79,6 +80,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
         decision = _Evaluation(context, settings, run, Path(checkpoint), tracking_uri).decide()
     record: dict[str, Any] = redact(resolved, decision)
     runs.write_json(run.folder / RECORD, record)
+    write_gate_page(run)
     fields = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
     RedactedEventStream(run.events_path, resolved).write("gate", **{key: record[key] for key in fields})
     with runs.activate(run):

@@ -39,6 +39,7 @@ from lightkit.registry.store import (
     list_versions,
     open_registry,
 )
+from lightkit.reports.gate_page import write_gate_page
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, write_junit
 from lightkit.runs.index import PROMOTED
 
@@ -195,6 +196,8 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
         is_new = before != move.to or (move.kind == "promote" and not is_noted)  # the latter after a kill
         if is_new:
             note_in_run_folders(registry, name, move, uri=resolved.masked(mask_password(registry.registry_uri)))
+            if (run.folder / RECORD).exists():
+                write_gate_page(run)
     text = f"{name}@{alias} is version {move.to} {'already' if before == move.to else 'now'}"
     text += f"; it was version {before}" if before not in (None, move.to) else ""
     if is_new:
