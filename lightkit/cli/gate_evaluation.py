@@ -37,7 +37,7 @@ from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, re
 from lightkit.registry.promotion import read_moves, recent_champions
 from lightkit.registry.significance import choose_deciding_samples
 from lightkit.registry.store import Registry, address_of_run, find_version, list_versions, open_registry
-from lightkit.reports.gate_page import write_gate_page
+from lightkit.reports.gate_page import describe_significance, write_gate_page
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.runs.retrain_state import IS_TESTED
 from lightkit.version import __version__
@@ -80,7 +80,8 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
         decision = _Evaluation(context, settings, run, Path(checkpoint), tracking_uri).decide()
     record: dict[str, Any] = redact(resolved, decision)
     runs.write_json(run.folder / RECORD, record)
-    write_gate_page(run)
+    if (resolved.values.get("run") or {}).get("report", True):
+        write_gate_page(run)
     fields = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
     RedactedEventStream(run.events_path, resolved).write("gate", **{key: record[key] for key in fields})
     with runs.activate(run):
@@ -178,16 +179,14 @@ class _Evaluation:
             self.settings, candidate, baseline_scores, drift=drift, num_samples=data.num_samples, run=run_name
         )
         tested_by = decision["significance"] or {}
-        if self.settings.confidence is not None and tested_by.get("test") is None and baseline_scores is not None:
+        if self.settings.confidence is not None and tested_by and tested_by["test"] is None:
             self.notices.append(f"gate.confidence has no effect: {tested_by['reason']}")
         elif self.settings.confidence is not None and tested_by:
-            self.notices.append(
-                f"{metric} {tested_by['difference']:+.4g} against {decision['baseline']} is "
-                f"{'beyond' if tested_by['counts'] else 'within'} the noise of {tested_by['num_samples']} samples "
-                f"({tested_by['test']}, p = {tested_by['p_value']:.2g})"
-            )
+            self.notices.append(describe_significance(tested_by, metric, decision["baseline"]))
+        missed = {check["name"] for check in decision["checks"] if not check["passed"]}
+        failed = [name for name in self.settings.slices or () if f"{metric} of {name}" in missed]
         theirs = None if baseline_scores is None else baseline_scores.predictions
-        about["samples"] = choose_deciding_samples(candidate.predictions, theirs, list(self.settings.slices or ()))
+        about["samples"] = choose_deciding_samples(candidate.predictions, theirs, failed)
         split: Split = "validation" if data.split == "val" else "test"
         write_thumbnails(self.run.folder, split, {sample["index"] for sample in about["samples"]}, data.sample_source)
         return decision | about

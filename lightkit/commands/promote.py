@@ -196,7 +196,7 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
         is_new = before != move.to or (move.kind == "promote" and not is_noted)  # the latter after a kill
         if is_new:
             note_in_run_folders(registry, name, move, uri=resolved.masked(mask_password(registry.registry_uri)))
-            if (run.folder / RECORD).exists():
+            if (run.folder / RECORD).exists() and (resolved.values.get("run") or {}).get("report", True):
                 write_gate_page(run)
     text = f"{name}@{alias} is version {move.to} {'already' if before == move.to else 'now'}"
     text += f"; it was version {before}" if before not in (None, move.to) else ""

@@ -15,7 +15,8 @@ HELP = """\
 usage: lightkit report RUN... [--output FILE] [--root FOLDER] [--quiet]
 
 Write the report of a run, report.html in its folder: one HTML file that needs no network and no other file. It is made
-of the files in the run folder, also of a run that is training, has failed or was killed. Of several runs a comparison,
+of the files in the run folder, also of a run that is training, has failed or was killed; the gate's decision, if there
+is one, has a page of its own, gate.html. Of several runs a comparison,
 comparison.html in the first one's folder: what differs in config, data, code and versions; metrics with intervals and
 curves; and by their predictions whether each is better than the first beyond noise.
 
@@ -49,8 +50,11 @@ def report(words: list[str]) -> int:
 
             write_comparison(found, path)
         else:
+            from lightkit.reports.gate_page import write_gate_page
             from lightkit.reports.pages import write_run_report
 
+            if (found[0].folder / "gate.json").exists():  # whose page the report refers to
+                write_gate_page(found[0])
             write_run_report(found[0], path)
     except OSError as error:
         raise ConfigError(

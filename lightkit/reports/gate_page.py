@@ -64,6 +64,7 @@ def render_gate(run: Run, decision: Mapping[str, Any], promoted: Mapping[str, An
     bounds += [each for which in ("challenger", "baseline") for each in (intervals.get(which) or [])]
     names = list(dict.fromkeys([metric, *sorted({*mine, *theirs})])) if metric else []
     significance = decision.get("significance") or {}
+    described = describe_significance(significance, str(metric), baseline)
     models = [
         {"name": name, "score": each.get(metric), "strip": _strip(each.get(metric), intervals.get(which), bounds)}
         for which, name, each in (
@@ -80,7 +81,7 @@ def render_gate(run: Run, decision: Mapping[str, Any], promoted: Mapping[str, An
         decision=decision,
         status="passed" if decision.get("passed") else "rejected",
         verdict=describe_decision(decision),
-        significance=describe_significance(significance, str(metric), baseline),
+        significance=described,
         checks=checks[:_MAX_ROWS],
         num_checks=len(checks),
         models=models,
@@ -89,6 +90,7 @@ def render_gate(run: Run, decision: Mapping[str, Any], promoted: Mapping[str, An
             {**row, "strip": _strip(row.get("challenger"), row.get("interval"), bounds)} for row in rows[:_MAX_ROWS]
         ],
         num_slices=len(rows),
+        notices=[each for each in decision.get("notices") or [] if each != described],
         confidence=format((intervals.get("confidence") or 0.95) * 100, ".4g"),
         groups=_group_samples(run, decision, significance, str(baseline)),
         moves=decision.get("history"),
@@ -115,8 +117,11 @@ def describe_decision(decision: Mapping[str, Any]) -> str:
 
     num_failed = sum(not check.get("passed") for check in decision.get("checks") or [])
     num = len(decision.get("checks") or [])
-    met = "Each condition is met" if not num_failed else f"{num_failed} of {num} conditions are not met"
-    text = f"{met}: {metric} is {describe('challenger')} on {decision.get('num_samples')} samples"
+    met = "Each condition is met."
+    if num_failed:
+        first = "; ".join(map(str, (decision.get("reasons") or ["no reason is recorded"])[:2]))
+        met = f"{num_failed} of {num} conditions {'is' if num_failed == 1 else 'are'} not met: {first}."
+    text = f"{met} {metric} is {describe('challenger')} on {decision.get('num_samples')} samples"
     return f"{text}; {decision.get('baseline')} has {describe('baseline')}." if decision.get("baseline") else f"{text}."
 
 
@@ -154,6 +159,8 @@ def _group_samples(
     split = "validation" if (decision.get("data") or {}).get("split") == "val" else "test"
     totals = {"lost": significance.get("only_baseline"), "won": significance.get("only_challenger")}
     titles = _GROUPS if "only_baseline" in significance else {**_GROUPS, **_REGRESSION}
+    if significance:
+        titles = {**titles, "wrong": "The worst mistakes of classes that are not met"}
     groups = []
     num_left = _MAX_PICTURES
     for kind, title in titles.items():
@@ -161,7 +168,7 @@ def _group_samples(
         for each in [sample for sample in decision.get("samples") or [] if sample.get("kind") == kind][:num_left]:
             path = thumbnail_path(run.folder, split, int(each["index"]))  # type: ignore[arg-type]
             image = base64.b64encode(path.read_bytes()).decode() if path.is_file() else ""
-            name = shorten(each.get("path") or f"sample {each['index']}", 120)
+            name = "/".join(Path(each.get("path") or f"sample {each['index']}").parts[-2:])[-120:]
             samples.append({**each, "path": name, "image": image})
         num_left -= len(samples)
         if samples:

@@ -102,7 +102,7 @@ def test_a_drop_within_the_noise_of_the_samples_is_none_where_confidence_is_aske
     assert (found["test"], found["counts"], found["num_samples"]) == ("McNemar's exact test", False, 100)
     assert found["p_value"] == pytest.approx(0.25)  # three samples: 2 / 2^3
     assert found["difference"] == pytest.approx(-0.03)
-    assert any("within the noise of 100 samples" in notice for notice in decision["notices"])
+    assert any("no difference beyond the noise of the samples" in notice for notice in decision["notices"])
     assert [sample["index"] for sample in decision["samples"]] == [87, 88, 89]
     worse = gate(planted, *words, "--gate.confidence=0.95", code=4)  # ten samples
     assert worse["significance"]["p_value"] == pytest.approx(2 / 2**10)

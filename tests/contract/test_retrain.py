@@ -119,6 +119,7 @@ def test_retrain_fits_tests_exports_judges_and_promotes_in_one_folder(nights: Ni
 def test_a_retrain_writes_the_report_of_all_stages(nights: Nights) -> None:
     page = (nights.run / "report.html").read_text(encoding="utf-8")
     assert "The gate passed this run" in page
+    assert "points to this model" in (nights.run / "gate.html").read_text(encoding="utf-8")
     assert "model.pt2" in page
     assert "test/loss" in page
 
