@@ -32,6 +32,7 @@ FILES = {
     "predictions.csv": "the table of `lightkit predict` without IMAGES",
     "bad_images.csv": "images and rows that were left out, with the reason",
     "gate.json": "the decision of `lightkit gate`",
+    "gate.html": "its page: what was asked, what was found and what decides",
     "promoted.json": "the registered model and its aliases, after `lightkit promote`",
     "retrain.json": "the stages of `lightkit retrain`",
     "export/": "exported files, and `export.json` with the verification of each",
