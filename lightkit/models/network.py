@@ -12,7 +12,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, join_names
 from lightkit.models import pretrained
 from lightkit.models.backbones import BACKBONES, build, check_name, image_size_of, subnetworks_of_head
 
@@ -60,7 +60,7 @@ class ClassNetwork(_Module):
         self._is_starting = False
 
     def prepare_for(self, num_classes: int) -> None:
-        """Make what else depends on the number of classes; called when the network has been built."""
+        """Create further parts that depend on the number of classes; called when the network has been built."""
         raise NotImplementedError
 
     def configure_model(self) -> None:
@@ -73,7 +73,7 @@ class ClassNetwork(_Module):
         if self.class_names is not None and found is not None:
             check_same_classes(self.class_names, found, by="the model")
         names = self.class_names or found or (number_classes(self.num_classes) if self.num_classes else None)
-        if names is None and self._is_fitting():
+        if names is None and self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
             raise ConfigError(_UNKNOWN_CLASSES)
         if names is not None and self.network is None:
             self._build(check_class_names(names, self.num_classes))
@@ -114,11 +114,8 @@ class ClassNetwork(_Module):
             raise ConfigError(_UNKNOWN_CLASSES)
         return self.network
 
-    def _is_fitting(self) -> bool:
-        return self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
-
     def _set_example(self) -> None:
-        """Tell loggers what to trace the network with."""
+        """Set the example input with which loggers trace the network."""
         data = getattr(self._trainer, "datamodule", None)
         size = getattr(data, "image_size", None)
         fixed = image_size_of(self.network) if self.network is not None else None
@@ -171,16 +168,12 @@ class ClassNetwork(_Module):
             self._build(names)
             self._set_example()
         self.class_names = names
-        self._check_fit(checkpoint)
-        self._has_weights = True
-
-    def _check_fit(self, checkpoint: dict[str, Any]) -> None:
-        if self._trainer is None or not self.strict_loading:
-            return
-        if found := pretrained.differences(self.state_dict(), checkpoint.get("state_dict", {})):
+        is_strict = self._trainer is not None and self.strict_loading
+        if is_strict and (found := pretrained.differences(self.state_dict(), checkpoint.get("state_dict", {}))):
             raise ConfigError(
                 f"ckpt_path: the checkpoint is not of backbone {self.backbone} (model.init_args.backbone). {found}"
             )
+        self._has_weights = True
 
     # Modes: what is frozen stays in eval mode.
 
@@ -241,7 +234,7 @@ _UNKNOWN_CLASSES = (
 
 
 def number_classes(num_classes: int) -> list[str]:
-    """Name classes by their labels, where nobody names them better."""
+    """Name classes by their labels, for data without class names."""
     return [str(label) for label in range(num_classes)]
 
 
@@ -267,8 +260,8 @@ def check_class_names(names: Sequence[str], num_classes: int | None) -> list[str
         raise ConfigError(f"Class names must differ; found more than once: {', '.join(twice)}.")
     if num_classes not in (None, len(names)):
         raise ConfigError(
-            f"model.init_args.num_classes is {num_classes}, and there are {len(names)} classes: {_shown(names)}. "
-            f"Leave num_classes out to take the data's."
+            f"model.init_args.num_classes is {num_classes}, and there are {len(names)} classes: "
+            f"{join_names(names, most=10)}. Leave num_classes out to take the data's."
         )
     return names
 
@@ -295,10 +288,6 @@ def check_same_classes(names: Sequence[str], current: Sequence[str], *, by: str)
     same = sorted(names) == sorted(current)
     raise ConfigError(
         f"The classes of {by} are not those of the data{', but in another order' if same else ''}: "
-        f"{by} has {len(names)} ({_shown(names)}), the data {len(current)} ({_shown(current)}). "
-        f"Use the data that it was made for, or train a new model."
+        f"{by} has {len(names)} ({join_names(names, most=10)}), the data {len(current)} "
+        f"({join_names(current, most=10)}). Use the data that it was made for, or train a new model."
     )
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

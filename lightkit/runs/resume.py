@@ -89,7 +89,7 @@ def choose_start(
     if found is None:
         return _new(settings, ckpt_path)
     changed = [key for key in compare_configs(_saved(found), config) if key not in by_rule]
-    changed += _changed_beside(found, ckpt_path, environment)
+    changed += _list_other_changes(found, ckpt_path, environment)
     if not changed:
         start = _resumed(found, required=False)
         return start if start.checkpoint else replace(start, checkpoint=_new_checkpoint(settings, ckpt_path)[0])
@@ -141,19 +141,19 @@ def find_checkpoint(run: runs.Run, choice: str) -> Path:
 def compare_configs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """List the dotted keys whose values differ, leaving out those that the weights do not depend on."""
     old, new = _flat(saved), _flat(now)
-    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key) and not _is_beside(key))
+    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key) and not _is_irrelevant(key))
 
 
-def _is_beside(key: str) -> bool:
-    """Whether a key says when, or whether, to begin, to give up or to promote, and nothing of the training itself."""
+def _is_irrelevant(key: str) -> bool:
+    """Check whether a key decides the begin, the end or a promotion, and not the training itself."""
     section, _, name = key.partition(".")
     if section == "run":
         return name in ("resume", "wait_s", "stale_s", "heartbeat_url", "report")
     return section == "gate" or (section == "watchdog" and name != "on_nonfinite")
 
 
-def _changed_beside(found: runs.Run, ckpt_path: str | None, environment: Callable[[str], str] | None) -> list[str]:
-    """List what decides a run and does not stand in its config."""
+def _list_other_changes(found: runs.Run, ckpt_path: str | None, environment: Callable[[str], str] | None) -> list[str]:
+    """List the changes of what decides a run and is not in its config."""
     manifest = runs.read_json(found.manifest_path) or {}
     changed = ["ckpt_path"] if manifest and manifest.get("ckpt_path") != ckpt_path else []
     if environment is not None and manifest.get("environment") not in (None, environment(found.id)):
@@ -174,18 +174,14 @@ def _new_checkpoint(settings: RunSettings, ckpt_path: str | None) -> tuple[Path 
         return None, None
     if ckpt_path not in ("best", "last"):
         checkpoint = check_checkpoint_file(ckpt_path)
-        return checkpoint, _run_of(checkpoint)
+        folder = checkpoint.resolve().parent.parent
+        return checkpoint, runs.open_run(folder) if (folder / "manifest.json").is_file() else None
     parent = next(
         (run for run in runs.list_runs(settings.root, settings.name) if any(run.checkpoints.glob("*.ckpt"))), None
     )
     if parent is None:
         raise ConfigError(f"--ckpt_path {ckpt_path}: no run of {settings.name!r} in {settings.root} has a checkpoint.")
     return find_checkpoint(parent, ckpt_path), parent
-
-
-def _run_of(checkpoint: Path) -> runs.Run | None:
-    folder = checkpoint.resolve().parent.parent
-    return runs.open_run(folder) if (folder / "manifest.json").is_file() else None
 
 
 def _resumed(run: runs.Run, *, required: bool) -> RunStart:
