@@ -158,7 +158,7 @@ def fit(config: Files, overrides: Mapping[str, Any] | None = None, *, quiet: boo
         run.summary["best"]
         ```
     """
-    return _run("fit", [*_config_words(config, overrides), *(["--quiet"] if quiet else [])])
+    return _run("fit", [*_config_args(config, overrides), *(["--quiet"] if quiet else [])])
 
 
 def load_run(reference: PathLike = "latest", *, root: PathLike = "runs") -> TrainingRun:
@@ -222,7 +222,7 @@ def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> di
         ```
     """
     with _command() as watch:
-        resolved = open_context("fit", _config_words(config, overrides), watch).resolved
+        resolved = open_context("fit", _config_args(config, overrides), watch).resolved
         values: dict[str, Any] = RedactedConfig(resolved).value(resolved.tree, ())
         return values
 
@@ -231,7 +231,7 @@ def _list_files(files: Files) -> list[str]:
     return [os.fspath(file) for file in ([files] if isinstance(files, (str, os.PathLike)) else files)]
 
 
-def _config_words(config: Files, overrides: Mapping[str, Any] | None) -> list[str]:
+def _config_args(config: Files, overrides: Mapping[str, Any] | None) -> list[str]:
     words = [word for file in _list_files(config) for word in ("-c", file)]
     for key, value in (overrides or {}).items():
         words.append(f"{key}={os.fspath(value) if isinstance(value, (str, os.PathLike)) else json.dumps(value)}")
@@ -246,7 +246,7 @@ def _run(stage: str, words: list[str]) -> TrainingRun:
         if watch.received is not None:
             raise errors.Interrupted(watch.received)
     if code or notifier.run is None:  # other processes, or the ranks of a launcher, have printed why
-        text = notifier.words.strip().removeprefix("error: ") or f"{stage} ended with exit code {code}; see above"
+        text = notifier.message.strip().removeprefix("error: ") or f"{stage} ended with exit code {code}; see above"
         raise _ERRORS.get(code, errors.LightkitError)(text)
     return TrainingRun(notifier.run.folder)
 

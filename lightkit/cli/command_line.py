@@ -1,4 +1,4 @@
-"""Split the words of a command into its positionals, its own options, and the words for the config. No torch."""
+"""Split the arguments of a command into positionals, its own options, and those of the config. No torch."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class CommandLine:
     Args:
         positionals: Words without an option.
         options: The command's own options and their values; an empty text for a switch.
-        config_words: Words for the config.
+        config_args: Arguments of the config.
         command: Name of the command.
         usage: Its usage.
     """
 
     positionals: Sequence[str]
     options: Mapping[str, str]
-    config_words: Sequence[str]
+    config_args: Sequence[str]
     command: str = ""
     usage: str = ""
 
@@ -103,17 +103,17 @@ def get_run_argument(line: CommandLine) -> str:
 
 def parse_command_line(
     command: str,
-    words: Sequence[str],
+    args: Sequence[str],
     *,
     usage: str,
     own: Mapping[str, Takes],
     config: Mapping[str, Takes] | None = None,
 ) -> CommandLine:
-    """Split the words after a command.
+    """Split the arguments of a command.
 
     Args:
         command: Its name, for errors.
-        words: The words.
+        args: The arguments.
         usage: Its usage, for errors.
         own: Its own options.
         config: Options that belong to the config, for a command that takes the config's keys too; None if it does not.
@@ -123,13 +123,13 @@ def parse_command_line(
     """
     positionals: list[str] = []
     options: dict[str, str] = {}
-    config_words: list[str] = []
-    left = list(words)
+    config_args: list[str] = []
+    left = list(args)
     while left:
         word = left.pop(0)
         option, equals, value = word.partition("=")
         if not word.startswith("-") or word == "-":
-            (config_words if equals and config is not None else positionals).append(word)
+            (config_args if equals and config is not None else positionals).append(word)
         elif option in own:
             if option in options and own[option] != "values":
                 raise ConfigError(f"{command}: {option} is said twice\n{usage}")
@@ -143,13 +143,13 @@ def parse_command_line(
         elif config is not None and (
             option in config or option.lstrip("-").partition(".")[0].rstrip("+") in _TOP_LEVEL_KEYS
         ):
-            config_words.append(word)
+            config_args.append(word)
             if not equals and config.get(option) != "switch" and left:
-                config_words.append(left.pop(0))
+                config_args.append(left.pop(0))
         else:
             hint = near(option, [*own, *(config or {})])
             raise ConfigError(f"{command}: unexpected argument {word!r}{hint}\n{usage}")
-    return CommandLine(positionals, options, config_words, command, usage)
+    return CommandLine(positionals, options, config_args, command, usage)
 
 
 OPTION_LINE = re.compile(r"^  (--?[a-z][\w-]*)(?: ([A-Z]\S*))?", re.MULTILINE)
@@ -157,14 +157,14 @@ OPTION_LINE = re.compile(r"^  (--?[a-z][\w-]*)(?: ([A-Z]\S*))?", re.MULTILINE)
 
 
 def parse_options(
-    help_text: str, words: Sequence[str], *, config: Mapping[str, Takes] | None = None, most: int = 0
+    help_text: str, args: Sequence[str], *, config: Mapping[str, Takes] | None = None, most: int = 0
 ) -> CommandLine:
-    """Split the words after a command by its help, in which the line of an option begins with two spaces.
+    """Split the arguments of a command by its help, in which the line of an option begins with two spaces.
 
     Args:
         help_text: ``usage: lightkit COMMAND ...``, an empty line, then a line ``  --sort KEY  ...`` for an option with
             a value, ``  --alias NAME...`` for one that may be given again, and ``  --json  ...`` for a switch.
-        words: The words.
+        args: The arguments.
         config: Options that belong to the config, for a command that takes the config's keys too.
         most: Number of positionals that the command takes.
 
@@ -177,7 +177,7 @@ def parse_options(
         for option, value in OPTION_LINE.findall(help_text)
         if option not in (config or {})
     }
-    line = parse_command_line(usage.split()[2], words, usage=usage, own=own, config=config)
+    line = parse_command_line(usage.split()[2], args, usage=usage, own=own, config=config)
     if len(line.positionals) > most:
         raise line.error(f"unexpected argument {line.positionals[most]!r}")
     return line

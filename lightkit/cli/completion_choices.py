@@ -70,19 +70,19 @@ _POSITIONAL = {
 """What stands by itself after a command that takes no keys."""
 
 
-def completion_choices(words: Sequence[str], *, commands: Mapping[str, str | None], is_split: bool) -> list[str]:
+def completion_choices(args: Sequence[str], *, commands: Mapping[str, str | None], is_split: bool) -> list[str]:
     """List what the last word can become, whole words; those that go on end in a dot or ``=``.
 
     A word that starts with a colon is none: the shell adds what is on the disk.
 
     Args:
-        words: Words after the program's name, up to the one under the cursor, which may be empty.
+        args: Words after the program's name, up to the one under the cursor, which may be empty.
         commands: The module of each command, which has its help; None for the stages.
         is_split: Whether the shell has split words at each `=` and `:`, as bash does, and wants the last part alone.
     """
     joined: list[str] = []
-    for at, word in enumerate(words):
-        follows = at > 0 and words[at - 1] in _BREAKS and joined[-1][-1:] in _BREAKS
+    for at, word in enumerate(args):
+        follows = at > 0 and args[at - 1] in _BREAKS and joined[-1][-1:] in _BREAKS
         if is_split and joined and (word in _BREAKS or follows):
             joined[-1] += word
         else:
@@ -90,8 +90,8 @@ def completion_choices(words: Sequence[str], *, commands: Mapping[str, str | Non
     *before, current = joined or [""]
     found = {*_list_choices(before, current, commands)}
     matching = sorted(word for word in found - {_FILES, _FOLDERS} if word.startswith(current))
-    if is_split and words and current != words[-1]:
-        kept = 0 if words[-1] in _BREAKS else len(words[-1])
+    if is_split and args and current != args[-1]:
+        kept = 0 if args[-1] in _BREAKS else len(args[-1])
         matching = [word[len(current) - kept :] for word in matching]
     return [*matching, *sorted(found & {_FILES, _FOLDERS})]
 

@@ -1,4 +1,4 @@
-"""Load the config of a command line: read the words, merge the layers, resolve settings for this machine. No torch."""
+"""Load the config of a command line: read arguments, merge layers, resolve settings for this machine. No torch."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ def options_of(command: str) -> dict[str, Takes]:
     return {**OPTIONS, **_FURTHER.get(command, {})}
 
 
-def read_artefact_option(words: Sequence[str]) -> list[str]:
+def read_artefact_option(args: Sequence[str]) -> list[str]:
     """Write ``--model FILE`` as ``--artefact=FILE`` where FILE is an exported model: elsewhere it names a class."""
     read: list[str] = []
-    for word in words:
+    for word in args:
         if read and read[-1] == "--model" and format_of(word):
             read[-1] = f"--artefact={word}"
         elif word.startswith("--model=") and format_of(word):
@@ -152,7 +152,7 @@ def spawns(strategy: Any) -> bool:
 
 def load_config(
     command: str,
-    words: Sequence[str],
+    args: Sequence[str],
     problems: config.Problems,
     *,
     options: Mapping[str, Takes] | None = None,
@@ -161,11 +161,11 @@ def load_config(
     default_entries: Sequence[str] = ("callbacks", "logger"),
     environ: Mapping[str, str] = os.environ,
 ) -> LoadedConfig:
-    """Read the words after a command and merge all layers that they name.
+    """Read the arguments of a command and merge all layers that they name.
 
     Args:
         command: `fit`, `validate`, `test` or `predict`, whose block in a file applies; empty where there is none.
-        words: The command line after the command.
+        args: The command line after the command.
         problems: Collects the mistakes; the config is what is left without them.
         options: Its options, and whether each takes a value; those of the command if None.
         class_sections: Top-level keys that hold one class each.
@@ -177,7 +177,7 @@ def load_config(
         ConfigError: If `--run` names no run.
     """
     arguments = config.split_arguments(
-        read_artefact_option(words) if command == "predict" else words,
+        read_artefact_option(args) if command == "predict" else args,
         options=options_of(command) if options is None else options,
         takes_inputs=command in _TAKE_INPUTS,
         problems=problems,

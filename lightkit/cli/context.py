@@ -44,7 +44,7 @@ class RunContext:
 
     Args:
         command: `fit`, `validate`, `test`, `predict` or `export`; empty where a script runs no command.
-        words: The command line after the command.
+        args: The command line after the command.
         options: The command's own options.
         inputs: Positional arguments: the images of `predict`.
         passthrough: Arguments that only print help.
@@ -77,7 +77,7 @@ class RunContext:
     """
 
     command: str
-    words: list[str]
+    args: list[str]
     options: Mapping[str, str | bool] = field(default_factory=dict)
     inputs: Sequence[str] = ()
     passthrough: list[str] = field(default_factory=list)
@@ -120,7 +120,7 @@ class RunContext:
     @property
     def default_name(self) -> str:
         """Name of the job where the config has none: that of the base run, or of the first config file."""
-        arguments = config.split_arguments(self.words, options=options_of(self.command), takes_inputs=True)
+        arguments = config.split_arguments(self.args, options=options_of(self.command), takes_inputs=True)
         return self.base.name if self.base is not None else first_file_name(arguments)
 
     def attach_notifier(self, notifier: CommandNotifier) -> None:
@@ -163,7 +163,7 @@ class RunContext:
 
 def load_context(
     command: str,
-    words: Sequence[str],
+    args: Sequence[str],
     watch: SignalWatch,
     *,
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
@@ -181,7 +181,7 @@ def load_context(
 
     Args:
         command: `fit`, `validate`, `test` or `predict`; empty where a script runs no command.
-        words: The command line after the command.
+        args: The command line after the command.
         watch: Handler of SIGINT and SIGTERM.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
@@ -199,7 +199,7 @@ def load_context(
     try:
         loaded = load_config(
             command,
-            words,
+            args,
             problems,
             options={name: takes for name, takes in options_of(command).items() if name not in own_options},
             class_sections=class_sections,
@@ -216,7 +216,7 @@ def load_context(
     options, resolved = loaded.arguments.options, hardware.resolved
     context = RunContext(
         command=command,
-        words=list(words),
+        args=list(args),
         options=options,
         inputs=tuple(loaded.arguments.inputs),
         passthrough=loaded.arguments.passthrough,
@@ -292,5 +292,5 @@ def create_job_lock(context: RunContext, settings: RunSettings) -> runs.Lock:
         wait_s=settings.wait_s,
         stale_s=settings.stale_s,
         tell=context.tell,
-        lost=lambda words: context.watch.cut(RunLocked.exit_code, f"error: this process has lost its job. {words}"),
+        lost=lambda reason: context.watch.cut(RunLocked.exit_code, f"error: this process has lost its job. {reason}"),
     )

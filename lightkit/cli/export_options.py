@@ -75,16 +75,16 @@ class ExportOptions:
         return cls(**fields)
 
 
-def parse_words(words: Sequence[str]) -> tuple[ExportOptions | None, config.Arguments]:
+def parse_export_options(args: Sequence[str]) -> tuple[ExportOptions | None, config.Arguments]:
     """Parse the command line of `lightkit export`.
 
     Returns:
-        The options, None if the words ask for help; and all arguments.
+        The options, None if the arguments ask for help; and all arguments.
 
     Raises:
         ConfigError: If an option has an invalid value, or the folder cannot be written.
     """
-    arguments = config.split_arguments(words, options=options_of("export"), problems=config.Problems())
+    arguments = config.split_arguments(args, options=options_of("export"), problems=config.Problems())
     if arguments.passthrough:
         return None, arguments
     options = ExportOptions.parse(arguments.options)
@@ -94,14 +94,14 @@ def parse_words(words: Sequence[str]) -> tuple[ExportOptions | None, config.Argu
 
 
 def _parse_formats(name: str, text: str) -> tuple[str, ...]:
-    words = [word.strip() for word in text.split(",")]
-    for word in words:
+    names = [name.strip() for name in text.split(",")]
+    for word in names:
         if word not in FORMATS:
             raise ConfigError(
                 f"--{name}: expected {', '.join(FORMATS)}, or several with commas between them, got {word!r}"
                 f"{config.near(word, FORMATS)}"
             )
-    return tuple(FILES) if "all" in words else tuple(dict.fromkeys(words))
+    return tuple(FILES) if "all" in names else tuple(dict.fromkeys(names))
 
 
 def _parse_shapes(name: str, text: str) -> tuple[tuple[str | None, tuple[int, ...], str], ...]:

@@ -32,12 +32,12 @@ class CommandNotifier:
 
     Args:
         command: The command; empty in a script, whose notifiers send the end of their trainer themselves.
-        words: The command line after it.
+        args: The command line after it.
     """
 
-    def __init__(self, command: str = "", words: list[str] | None = None) -> None:
+    def __init__(self, command: str = "", args: list[str] | None = None) -> None:
         rank = this_rank(os.environ)
-        self._command, self._words = command, list(words or [])
+        self._command, self._args = command, list(args or [])
         self._is_first_rank = INHERITED not in os.environ and (rank is None or rank.rank == 0)
         self._is_outermost = self._is_first_rank and LAUNCH not in os.environ  # else a supervisor sends
         self._has_parent_heartbeat = HELD in os.environ
@@ -47,11 +47,11 @@ class CommandNotifier:
         self._rank: RankContext | None = None
         self.notifiers: list[Notifier] = []
         """Those of the trainer, once there is one."""
-        self.words = ""
+        self.message = ""
         """Error output of an end that is no exception here."""
         self.run: Run | None = None
         """The run of the command, once it has begun."""
-        self.is_told = False
+        self.has_sent_end = False
         """Whether the notifiers have sent the end, or other processes have."""
 
     def around(self, work: Callable[[], int]) -> int:
@@ -63,7 +63,7 @@ class CommandNotifier:
                 self._send_end(error, exit_code_of(error))
             raise
         with suppress(Interrupted, KeyboardInterrupt):  # the work is done
-            self._send_end(_ChildFailed(self.words, code) if code else None, code)
+            self._send_end(_ChildFailed(self.message, code) if code else None, code)
         return code
 
     def send_now(self, error: BaseException, *, within_s: float) -> None:
@@ -126,7 +126,7 @@ class CommandNotifier:
         rank = self._rank
         if not self.notifiers:
             return
-        self.is_told = True
+        self.has_sent_end = True
         if error is None or rank is None or not rank.supervised:
             for notifier in self.notifiers:
                 notifier.send_end(error)
@@ -136,12 +136,12 @@ class CommandNotifier:
     def _send_end(self, error: BaseException | None, code: int) -> None:
         """Send the end where it has not been sent, and wait a few seconds for the answers."""
         senders: list[Any] = list(self.notifiers)
-        if error is not None and not self.is_told and self._is_outermost:
+        if error is not None and not self.has_sent_end and self._is_outermost:
             senders += self._send_early_failure(error, code)
         if self._heartbeat is not None:
             os.environ.pop(HELD, None)
-            words = "" if error is None else _format_error(error)
-            self._heartbeat.end(code, words if self._resolved is None else self._resolved.masked(words))
+            text = "" if error is None else _format_error(error)
+            self._heartbeat.end(code, text if self._resolved is None else self._resolved.masked(text))
             senders.append(self._heartbeat)
         self._close(senders, error)
 
@@ -155,9 +155,9 @@ class CommandNotifier:
         if sys.stderr.isatty() or is_interruption or heartbeat_sign(code) != "fail":
             return []
         resolved = self._resolved
-        if resolved is None and self._command in WITH_MODEL and not {"-h", "--help", "--print_config"} & {*self._words}:
+        if resolved is None and self._command in WITH_MODEL and not {"-h", "--help", "--print_config"} & {*self._args}:
             with suppress(LightkitError):
-                resolved = load_config(self._command, self._words, Problems()).resolved
+                resolved = load_config(self._command, self._args, Problems()).resolved
         if resolved is None or _is_trial(resolved):
             return []
         notifiers: list[Notifier] = []
@@ -166,7 +166,7 @@ class CommandNotifier:
                 self._open_heartbeat(resolved)
             notifiers = [notifier for _, notifier in build_notifiers(resolved)]
         for notifier in notifiers:
-            notifier.send_end(error, job=find_job_name(resolved, self._command, self._words), stage=self._command)
+            notifier.send_end(error, job=find_job_name(resolved, self._command, self._args), stage=self._command)
         return notifiers
 
     def _open_heartbeat(self, resolved: Resolved) -> None:
@@ -187,8 +187,8 @@ class CommandNotifier:
 class _ChildFailed(LightkitError):
     """The command ended with an exit code, and other processes have printed why."""
 
-    def __init__(self, words: str, code: int) -> None:
-        super().__init__("\n".join(words.splitlines()[-_NUM_LAST_LINES:]) or f"exit code {code}")
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__("\n".join(message.splitlines()[-_NUM_LAST_LINES:]) or f"exit code {code}")
         self.exit_code = code
 
 
@@ -238,11 +238,11 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         try:
             notifier = _build_notifier({**arguments, "class_path": path if module else f"lightkit.callbacks.{path}"})
         except Exception as error:  # noqa: BLE001 (the class is anybody's)
-            words = " ".join(str(error.message if isinstance(error, ArgumentError) else error).split())
+            text = " ".join(str(error.message if isinstance(error, ArgumentError) else error).split())
             reason = (
                 str(error)
                 if isinstance(error, ConfigError)
-                else f"{path} cannot be built: {type(error).__name__}: {words}"
+                else f"{path} cannot be built: {type(error).__name__}: {text}"
             )
             raise mistake(f"{key}: {resolved.masked(reason)}", resolved.origin_of(key)) from None
         if notifier is not None:
@@ -271,11 +271,11 @@ def _build_notifier(entry: dict[str, Any]) -> Notifier | None:
     return notifier
 
 
-def find_job_name(resolved: Resolved, command: str, words: Sequence[str]) -> str:
+def find_job_name(resolved: Resolved, command: str, args: Sequence[str]) -> str:
     """Return the name of a job, as far as it is known: that of the config, else of its first file."""
     if name := _section(resolved, "run").get("name"):
         return str(name)
-    arguments = split_arguments(words, options=options_of(command), takes_inputs=True, problems=Problems())
+    arguments = split_arguments(args, options=options_of(command), takes_inputs=True, problems=Problems())
     return first_file_name(arguments)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from lightkit import runs
 from lightkit.cli.config_loader import options_of, read_artefact_option
 from lightkit.cli.console import choose_output_mode, configure_console, print_event
-from lightkit.cli.predict_options import check_predict_words, format_predict_end, parse_predict_options
+from lightkit.cli.predict_options import check_option_conflicts, format_predict_end, parse_predict_options
 from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.metadata import check_digest, format_of, is_recorded, read_metadata
@@ -31,25 +31,25 @@ from lightkit.prediction.writer import PredictionWriter
 _log = logging.getLogger("lightkit")
 
 
-def names_exported_model(words: Sequence[str]) -> bool:
+def names_exported_model(args: Sequence[str]) -> bool:
     """Check whether a command line of `predict` names a file that runs without the classes it was made of.
 
     Weights alone (`.safetensors`) do not: their module is built from a config.
     """
-    if {"-h", "--help"} & {*words}:
+    if {"-h", "--help"} & {*args}:
         return False
-    files = [word.partition("=")[2] for word in read_artefact_option(words) if word.startswith("--artefact=")]
+    files = [word.partition("=")[2] for word in read_artefact_option(args) if word.startswith("--artefact=")]
     return bool(files) and format_of(files[-1]) != "safetensors"
 
 
-def predict_by_file(words: Sequence[str]) -> int:
+def predict_by_file(args: Sequence[str]) -> int:
     """Predict the images that the command line names, and return the exit code.
 
     Raises:
         ConfigError: If an option is wrong, the file's runtime is not installed, or the file needs ``--trust``.
         DataError: If the file is damaged or takes no images, an image or folder is missing, or no image can be read.
     """
-    arguments = split_arguments(read_artefact_option(words), options=options_of("predict"), takes_inputs=True)
+    arguments = split_arguments(read_artefact_option(args), options=options_of("predict"), takes_inputs=True)
     given = arguments.options
     no_effect = [f"-c {file}" for file in arguments.files] + [flag.text for flag in arguments.flags]
     no_effect += [f"--ckpt_path {given['ckpt_path']}"] if "ckpt_path" in given else []
@@ -60,7 +60,7 @@ def predict_by_file(words: Sequence[str]) -> int:
             f"{no_effect[0]}: this has no effect on an exported model, which --model {given['artefact']} names. "
             "Leave one of the two out."
         )
-    check_predict_words(given, arguments.inputs)
+    check_option_conflicts(given, arguments.inputs)
     options = parse_predict_options(given, arguments.inputs)
     images = find_images(arguments.inputs)
     is_json = given.get("output") == "json"

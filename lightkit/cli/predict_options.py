@@ -33,7 +33,7 @@ class PredictOptions:
     top_k: int | None = None
 
 
-def check_predict_words(options: Mapping[str, str | bool], inputs: Sequence[str]) -> None:
+def check_option_conflicts(options: Mapping[str, str | bool], inputs: Sequence[str]) -> None:
     """Refuse options that do not go together, or have no effect without images.
 
     Raises:
@@ -65,7 +65,7 @@ def check_predict_options(options: Mapping[str, str | bool], inputs: Sequence[st
     """
     from lightkit.images.inputs import find_images  # here: numpy and Pillow, which other commands need not load
 
-    check_predict_words(options, inputs)
+    check_option_conflicts(options, inputs)
     if inputs:
         parse_predict_options(options, inputs)
         find_images(inputs)

@@ -13,7 +13,14 @@ from lightkit import runs
 from lightkit.config import Resolved
 from lightkit.config.secrets import HIDDEN, is_secret_value, mask_line
 
-__all__ = ["RedactedEventStream", "drop_nulls", "redact", "redact_hyperparameters", "redact_tags", "redact_words"]
+__all__ = [
+    "RedactedEventStream",
+    "drop_nulls",
+    "redact",
+    "redact_command_line",
+    "redact_hyperparameters",
+    "redact_tags",
+]
 
 
 class RedactedEventStream(runs.EventStream):
@@ -48,10 +55,10 @@ def redact(resolved: Resolved, value: Any) -> Any:
     return value
 
 
-def redact_words(resolved: Resolved, words: Iterable[str]) -> list[str]:
-    """Give the words of a command line without secrets, be they shorter than what is looked for in other texts."""
+def redact_command_line(resolved: Resolved, args: Iterable[str]) -> list[str]:
+    """Return the arguments of a command line without secrets, also those too short to be masked in other texts."""
     shown: list[str] = []
-    for word in words:
+    for word in args:
         is_value = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1]
         hidden = HIDDEN if is_value and is_secret_value(shown[-1].rpartition(".")[2], word) else mask_line(word)
         shown.append(resolved.masked(hidden))

@@ -16,7 +16,7 @@ from typing import Any
 from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.context import RunContext, create_job_lock
-from lightkit.cli.redaction import RedactedEventStream, redact_words
+from lightkit.cli.redaction import RedactedEventStream, redact_command_line
 from lightkit.cli.up_to_date import record_inputs
 from lightkit.config.display import format_origin, iterate_leaves
 from lightkit.config.packaged import PREFIX, packaged_configs
@@ -123,7 +123,7 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
     manifest = runs.build_manifest(
         version=__version__,
         subcommand=context.command,
-        command=["lightkit", context.command, *redact_words(context.resolved, context.words)],
+        command=["lightkit", context.command, *redact_command_line(context.resolved, context.args)],
         run=f"{run.name}/{run.id}",
         seed=seed,
         parent=None if start.parent is None else str(start.parent.folder),

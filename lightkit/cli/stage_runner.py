@@ -61,22 +61,22 @@ __all__ = [
 ]
 
 
-def run_stage(command: str, words: list[str], watch: SignalWatch, notifier: CommandNotifier | None = None) -> int:
+def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier | None = None) -> int:
     """Run `fit`, `validate`, `test` or `predict`, and return the exit code.
 
     Args:
         command: The stage.
-        words: The command line after it.
+        args: The command line after it.
         watch: Handler of the signals.
-        notifier: Gets the run and the words of an error in another process, for a caller that goes on.
+        notifier: Gets the run and the message of an error in another process, for a caller that goes on.
     """
-    notifier = notifier or CommandNotifier(command, words)
-    return notifier.around(partial(_run_stage, command, words, watch, notifier))
+    notifier = notifier or CommandNotifier(command, args)
+    return notifier.around(partial(_run_stage, command, args, watch, notifier))
 
 
-def _run_stage(command: str, words: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
+def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
     if command == "fit":
-        words = fix_deadline(words)
+        args = fix_deadline(args)
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
         watch.add(signal.SIGUSR1, patiently=True)  # of Slurm, before it ends a job of `lightkit submit`
     rank_context = join_launch(os.environ)
@@ -84,8 +84,8 @@ def _run_stage(command: str, words: list[str], watch: SignalWatch, notifier: Com
         rank_context.open()
         if rank_context.rank.engine != "local":  # perhaps on another machine, where no signal of the supervisor comes
             rank_context.watch_stop_requests(watch)
-        return rank_context.run(partial(_run_rank, command, words, watch, notifier), format_traceback)
-    context = open_context(command, words, watch)
+        return rank_context.run(partial(_run_rank, command, args, watch, notifier), format_traceback)
+    context = open_context(command, args, watch)
     context.attach_notifier(notifier)
     configure_console(context.mode, context.resolved.masked)
     for notice in context.hardware.notices:
@@ -94,34 +94,34 @@ def _run_stage(command: str, words: list[str], watch: SignalWatch, notifier: Com
         warn_unchecked_rank(context)
         context.rank_context.open()
         _set_thread_variables(context)
-        return context.rank_context.run(partial(run_in_process, context, words), format_traceback)
+        return context.rank_context.run(partial(run_in_process, context, args), format_traceback)
     require_srun(context)
     if (code := check_up_to_date(context)) is not None:
         return code
     if (plan := make_plan(context)) is not None:
         return supervise(context, plan)
     _set_thread_variables(context)
-    return run_in_process(context, words)
+    return run_in_process(context, args)
 
 
-def _run_rank(command: str, words: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
-    context = open_context(command, words, watch)
+def _run_rank(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
+    context = open_context(command, args, watch)
     context.attach_notifier(notifier)
-    return run_in_process(context, words)
+    return run_in_process(context, args)
 
 
-def fix_deadline(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+def fix_deadline(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
     """Replace ``05:30`` or ``4h`` by its moment, from which ranks that start later count, too.
 
     Args:
-        words: The command line after `fit`.
+        args: The command line after `fit`.
         environ: Environment variables. Processes that another one started may find the deadline over.
 
     Raises:
         ConfigError: If it cannot be read, or is over.
     """
     is_resolved = bool(environ.get(INHERITED) or environ.get(RUN_FILE)) or join_launch(environ) is not None
-    fixed = list(words)
+    fixed = list(args)
     for at, word in enumerate(fixed):
         if word.startswith(f"{_DEADLINE}=") or (at and fixed[at - 1] == _DEADLINE):
             option, equals, given = word.rpartition("=")
@@ -139,7 +139,7 @@ def _set_thread_variables(context: RunContext) -> None:
         os.environ[THREADS] = str(share_cores(rank, num_cores=this_machine().cores or 1))
 
 
-def run_in_process(context: RunContext, words: list[str]) -> int:
+def run_in_process(context: RunContext, args: list[str]) -> int:
     """Run the stage in this process; where an interrupted run had other data, begin a new one.
 
     Raises:
@@ -160,7 +160,7 @@ def run_in_process(context: RunContext, words: list[str]) -> int:
             reason = str(change).replace("begins a new run: ", "")
             raise ConfigError(f"run.resume: {reason}, and --run.resume=never begins a new run") from change
         context.tell(str(change))
-        again = open_context(context.command, [*words, "--run.resume=never"], context.watch)
+        again = open_context(context.command, [*args, "--run.resume=never"], context.watch)
         again.notifier = context.notifier
         return _run_once(again)
 
@@ -259,7 +259,7 @@ def require_srun(context: RunContext) -> None:
     if context.launch.engine == "slurm" and context.command == "fit" and this_rank(os.environ) is None:
         raise mistake(
             "launch.engine: slurm: the ranks are started by srun, which is not the case here; say lightkit submit "
-            "with the same words, or another launch.engine",
+            "with the same arguments, or another launch.engine",
             context.resolved.origin_of("launch.engine"),
         )
 
@@ -276,9 +276,9 @@ def supervise(context: RunContext, plan: Plan) -> int:
             "to a table such as list.csv, or predict in one process, with --trainer.devices=1."
         )
     root = context.base.root if context.base else Path((context.resolved.values.get("run") or {}).get("root") or "runs")
-    words, num_cores = [context.command, *context.words], this_machine().cores or 1
+    args, num_cores = [context.command, *context.args], this_machine().cores or 1
     try:
-        supervisor = Supervisor(plan, words, root=root, num_cores=num_cores, job=compute_job_digest(context))
+        supervisor = Supervisor(plan, args, root=root, num_cores=num_cores, job=compute_job_digest(context))
     except OSError as error:
         raise ConfigError(
             f"run.root: cannot write {root}: {error.strerror or error}. Set run.root to a folder that can be written."
@@ -296,10 +296,10 @@ def supervise(context: RunContext, plan: Plan) -> int:
             result = LaunchResult(interruption.exit_code, format_interruption(interruption), f"signal {signum}")
         message, summary = (text and context.resolved.masked(text) for text in (result.message, result.summary))
         result = replace(result, message=message, summary=summary)
-        if result.kind == DATA_CHANGED and _NEVER not in context.words:
+        if result.kind == DATA_CHANGED and _NEVER not in context.args:
             context.tell(str(result.message).splitlines()[0].removeprefix("error: "))
-            return supervise(replace(context, words=[*context.words, _NEVER]), plan)
-        context.notifier.words = result.message or ""
+            return supervise(replace(context, args=[*context.args, _NEVER]), plan)
+        context.notifier.message = result.message or ""
         if result.message:
             needs_logs = run is not None and result.code not in (2, 3, 75, 129, 130, 143)
             logs = f"logs  {run.folder / 'logs'}\n" if run is not None and needs_logs else ""
@@ -348,7 +348,7 @@ def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchRe
 
 def open_context(
     command: str,
-    words: Sequence[str],
+    args: Sequence[str],
     watch: SignalWatch,
     *,
     subcommands: Sequence[str] = STAGES,
@@ -359,7 +359,7 @@ def open_context(
 
     Args:
         command: `fit`, `validate`, `test`, `predict` or `export`.
-        words: The command line after the command.
+        args: The command line after the command.
         watch: Handler of SIGINT and SIGTERM.
         subcommands: All commands whose blocks a file may have.
         full: Whether jsonargparse is asked for more mistakes also where the schema describes every class.
@@ -369,24 +369,24 @@ def open_context(
         ConfigError: If anything in them is wrong.
         DataError: If data is missing and nothing else is wrong.
     """
-    context = load_context(command, words, watch, subcommands=subcommands, full=full, machine=machine)
+    context = load_context(command, args, watch, subcommands=subcommands, full=full, machine=machine)
     if context.problems:
         validate_with_imports(context)
     context.raise_problems()
     return context
 
 
-def open_run_context(words: Sequence[str], *, is_quiet: bool = False) -> RunContext:
+def open_run_context(args: Sequence[str], *, is_quiet: bool = False) -> RunContext:
     """Open a context on a finished run, for one process, wherever it was trained.
 
     Args:
-        words: Command line, with ``--run`` or ``--ckpt_path``.
+        args: Command line, with ``--run`` or ``--ckpt_path``.
         is_quiet: Whether only warnings and errors are printed.
 
     Raises:
         ConfigError: If anything in it is wrong.
     """
-    context = open_context("export", words, SignalWatch())
+    context = open_context("export", args, SignalWatch())
     context.rank_context = None
     context.mode = "quiet" if is_quiet else context.mode
     return context

@@ -58,22 +58,22 @@ _OPTIONS = {"--full": False, "--deep": False, "--no-hardware": False, "--for": T
 _MISTAKES = 2
 
 
-def check(words: list[str]) -> int:
-    """Check the config that the words name, and return the exit code.
+def check(args: list[str]) -> int:
+    """Check the config that the arguments name, and return the exit code.
 
     Args:
-        words: The command line after the command.
+        args: The command line after the command.
 
     Raises:
         ConfigError: If `--junit` or `--for` lacks its value.
     """
     began = time.monotonic()
-    left, config_words, own = list(words), list[str](), dict[str, str]()
+    left, config_args, own = list(args), list[str](), dict[str, str]()
     stage = left.pop(0) if left and left[0] in STAGES else "fit"
     while left:
         option, equals, value = (word := left.pop(0)).partition("=")
         if option not in _OPTIONS or (equals and not _OPTIONS[option]):
-            config_words.append(word)
+            config_args.append(word)
         elif _OPTIONS[option] and not (value := value if equals else left.pop(0) if left else ""):
             raise ConfigError(f"check: {option}: expected a {'file' if option == '--junit' else 'device'} after it")
         else:
@@ -83,7 +83,7 @@ def check(words: list[str]) -> int:
         machine = (
             None if "--no-hardware" in own else _assume_machine(own["--for"]) if "--for" in own else this_machine()
         )
-        context = open_context(stage, config_words, SignalWatch(), full="--full" in own, machine=machine)
+        context = open_context(stage, config_args, SignalWatch(), full="--full" in own, machine=machine)
         imports = "--full" in own or "--deep" in own or context.needs_imports
         _check_config(context, imports=imports, plans=machine is not None)
         report: dict[str, Any] = {"stage": context.command, "mistakes": []}
@@ -101,9 +101,9 @@ def check(words: list[str]) -> int:
     except LightkitError as raised:
         print(f"error: {raised}", file=sys.stderr)
         error = raised
-        if "--output=json" in words or "--output json" in " ".join(words):
+        if "--output=json" in args or "--output json" in " ".join(args):
             print(json.dumps({"stage": stage, "mistakes": _list_mistakes(raised)}))
-    files = split_arguments(config_words, options=options_of("fit"), problems=Problems()).files
+    files = split_arguments(config_args, options=options_of("fit"), problems=Problems()).files
     add_step_summary(check_page(files, error))
     if "--junit" in own:
         write_junit(own["--junit"], "lightkit check", check_cases(files, error, time.monotonic() - began))

@@ -60,23 +60,23 @@ compdef _lightkit lightkit
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH}
 
 
-def completion(words: list[str], commands: Mapping[str, str | None]) -> int:
+def completion(args: list[str], commands: Mapping[str, str | None]) -> int:
     """Print the script of a shell, or what can complete the last of several words, and return the exit code.
 
     Args:
-        words: The shell; or `words`, the shell, and the words of the command line up to the one under the cursor.
+        args: The shell; or `words`, the shell, and the words of the command line up to the one under the cursor.
         commands: The module of each command, which has its help; None for the stages.
 
     Raises:
         ConfigError: If no shell is named that there is a script for.
     """
-    if words[:1] == ["words"] and len(words) > 1:
+    if args[:1] == ["words"] and len(args) > 1:
         from lightkit.cli.completion_choices import completion_choices  # here: printing the script loads nothing else
 
-        print("\n".join(completion_choices(words[2:], commands=commands, is_split=words[1] == "bash")))
+        print("\n".join(completion_choices(args[2:], commands=commands, is_split=args[1] == "bash")))
         return 0
-    if len(words) != 1 or words[0] not in _SCRIPTS:
-        got = f", got {' '.join(words)!r}" if words else ""
+    if len(args) != 1 or args[0] not in _SCRIPTS:
+        got = f", got {' '.join(args)!r}" if args else ""
         raise ConfigError(f"completion: expected a shell, {' or '.join(_SCRIPTS)}{got}\n{HELP.rstrip()}")
-    print(_SCRIPTS[words[0]], end="")
+    print(_SCRIPTS[args[0]], end="")
     return 0

@@ -55,7 +55,7 @@ _ARGUMENTS = {"root": "IMAGES", "on_bad_image": "--on-bad-image", "max_bad_fract
 _KEY = re.compile(rf"(?<![\w/.-])(?:data\.init_args\.({'|'.join(_ARGUMENTS)})|((?:val|test)_fraction))(?![\w/])")
 
 
-def convert(words: list[str]) -> int:
+def convert(args: list[str]) -> int:
     """Write a folder of photos as a table, and return the exit code.
 
     Raises:
@@ -63,7 +63,7 @@ def convert(words: list[str]) -> int:
         DataError: If the photos cannot be used, or the disk is full.
         RunLocked: If another process is writing the same table.
     """
-    line = parse_options(HELP, words, most=2)
+    line = parse_options(HELP, args, most=2)
     images, table = _parse_paths(line)
     is_delta = line.get_choice("--format", ("delta", "parquet"), "delta") == "delta"
     on_bad_image = line.get_choice("--on-bad-image", ("skip", "error"), "skip")
@@ -153,16 +153,16 @@ def _parse_paths(line: CommandLine) -> tuple[Path, Path]:
     Raises:
         ConfigError: If one is missing, or the table's name is an address or no text.
     """
-    words = line.positionals
-    if len(words) != 2:
-        found = f"got {', '.join(map(repr, words))}" if words else "got none"
+    paths = line.positionals
+    if len(paths) != 2:
+        found = f"got {', '.join(map(repr, paths))}" if paths else "got none"
         raise line.error(f"expected a folder of images and the table to write, {found}")
-    if "://" in words[1]:
+    if "://" in paths[1]:
         raise ConfigError(
-            f"convert: expected the name of a folder to write, got the address {words[1]}. Write the table to a "
+            f"convert: expected the name of a folder to write, got the address {paths[1]}. Write the table to a "
             "folder, and copy that as a whole: nothing in it says where it is."
         )
-    images, table = (Path(word).expanduser() for word in words)
+    images, table = (Path(word).expanduser() for word in paths)
     if visible(str(table), in_line=True) != str(table):  # libraries that read tables want text
         raise ConfigError(f"convert: the name of the table, {str(table)!r}, holds what is no text. Say another name.")
     return images, table.resolve() if table.name in ("", "..") else table

@@ -18,16 +18,16 @@ built with, and versions. CUDA_VISIBLE_DEVICES and PJRT_DEVICE count.
 """
 
 
-def devices(words: list[str]) -> int:
+def devices(args: list[str]) -> int:
     """Print a table, or JSON, and return the exit code.
 
     Args:
-        words: The command line after the command.
+        args: The command line after the command.
 
     Raises:
         ConfigError: If a word is no option of this command.
     """
-    line = parse_options(HELP, words)
+    line = parse_options(HELP, args)
     machine, horovod = this_machine(), find_horovod()
     if "--json" in line.options:
         print(json.dumps({"schema": 1, **asdict(machine), "horovod": asdict(horovod)}, indent=2))

@@ -58,16 +58,16 @@ _HARDWARE_KEYS += [("trainer", key) for key in (*OLD_TRAINER_KEYS, "accelerator"
 _HARDWARE_TARGETS = [(name,) for name in ("trainer", "launch", "callbacks", "data", "optimizer", "model")]
 
 
-def explain(words: list[str]) -> int:
-    """Explain the keys that the words name, or the whole config, and return the exit code.
+def explain(args: list[str]) -> int:
+    """Explain the keys that the arguments name, or the whole config, and return the exit code.
 
     Args:
-        words: The command line after the command.
+        args: The command line after the command.
 
     Raises:
         ConfigError: If there is no such key, or the config cannot be read.
     """
-    stage, keys, layers = _split_keys(words)
+    stage, keys, layers = _split_keys(args)
     split_arguments(layers, options=_OPTIONS)
     problems = Problems()
     loaded = load_config(stage, layers, problems, options=_OPTIONS)
@@ -100,9 +100,9 @@ def explain(words: list[str]) -> int:
     return 0
 
 
-def _split_keys(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
-    """Split the command line into the stage, the keys, and the words that name layers."""
-    rest, alone, layers = list(words), list[str](), list[str]()
+def _split_keys(args: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """Split the command line into the stage, the keys, and the arguments that name layers."""
+    rest, alone, layers = list(args), list[str](), list[str]()
     while rest:
         word = rest.pop(0)
         if word.startswith("-") or "=" in word or word.endswith(NESTED_FILES):  # a file without -c is an error later

@@ -20,13 +20,13 @@ it stopped; a complete one is not repeated.
 """
 
 
-def fetch(words: list[str]) -> int:
+def fetch(args: list[str]) -> int:
     """Download what the config's data module needs, and return the exit code.
 
     Raises:
         ConfigError: If the config names no data module, or one that has nothing to fetch.
     """
-    context = open_context("fetch", words, SignalWatch(), subcommands=(*STAGES, "fetch"))
+    context = open_context("fetch", args, SignalWatch(), subcommands=(*STAGES, "fetch"))
     configure_console(context.mode, context.resolved.masked)
     section = context.resolved.values.get("data")
     if section is None:

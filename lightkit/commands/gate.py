@@ -80,7 +80,7 @@ def gate(words: list[str]) -> int:
     baseline = [f"--gate.baseline={options['--baseline']}"] if "--baseline" in options else []
     junit = Path(options["--junit"]) if options.get("--junit") else None
     with junit_on_failure(junit, "lightkit gate", "gate"):
-        context = open_run_context(["--run", run, *line.config_words, *baseline], is_quiet="--json" in options)
+        context = open_run_context(["--run", run, *line.config_args, *baseline], is_quiet="--json" in options)
         if "--allow-empty" not in options:
             require_rule(read_gate(context.resolved), " --allow-empty passes a run all the same.")
         from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch

@@ -58,14 +58,14 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
 _log = logging.getLogger("lightkit")
 
 
-def collect(words: list[str]) -> int:
+def collect(args: list[str]) -> int:
     """Delete runs, and return the exit code.
 
     Raises:
         ConfigError: If a word is wrong, a run cannot be deleted, or it is unknown which runs the registry needs.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_options(HELP, words, most=1)
+    line = parse_options(HELP, args, most=1)
     options = line.options
     rules = _parse_rules(line)
     root, name = get_root_and_job(line)

@@ -33,14 +33,14 @@ lightkit history flowers
 _HEAD = ("time", "what", "version", "by", "score", "baseline", "reason")
 
 
-def history(words: list[str]) -> int:
+def history(args: list[str]) -> int:
     """Print the promotion log, and return the exit code.
 
     Raises:
         ConfigError: If the arguments are wrong, or there is no such model.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_options(HELP, words, most=1)
+    line = parse_options(HELP, args, most=1)
     name = line.get_positional("the name of a registered model")
     address = address_of_root(line.options.get("--tracking-uri"), Path(line.options.get("--root", "runs")))
     quiet_libraries()

@@ -50,24 +50,24 @@ _SIGNS: Mapping[str, Sign] = {"start": "start", "failure": "fail", "end": "ok"}
 _CONFIG_TIMEOUT_S = 10.0
 
 
-def notify_test(words: list[str]) -> int:
+def notify_test(args: list[str]) -> int:
     """Send the messages, print a line for each, and return the exit code.
 
     Args:
-        words: The command line after the command.
+        args: The command line after the command.
 
     Raises:
         ConfigError: If the arguments or the config are wrong, or there is no receiver.
     """
-    line = parse_options(HELP, words, config=_CONFIG_OPTIONS)
+    line = parse_options(HELP, args, config=_CONFIG_OPTIONS)
     kinds = line.options["--kind"].split(",") if "--kind" in line.options else [*_MESSAGES]
     for kind in kinds:
         if kind not in _MESSAGES:
             raise ConfigError(f"--kind: expected {', '.join(_MESSAGES)}, got {kind!r}{near(kind, _MESSAGES)}")
     mode = choose_output_mode({"quiet": "--quiet" in line.options}, sys.stdout)
-    resolved = _load_config(line.config_words)
+    resolved = _load_config(line.config_args)
     configure_console(mode, resolved.masked)
-    job = f"{find_job_name(resolved, 'fit', line.config_words)} (test of lightkit notify-test)"
+    job = f"{find_job_name(resolved, 'fit', line.config_args)} (test of lightkit notify-test)"
     tests = list(_list_tests(resolved, kinds, job))
     if not tests:
         raise ConfigError(
@@ -88,11 +88,11 @@ def notify_test(words: list[str]) -> int:
     return 1 if num_failed else 0
 
 
-def _load_config(words: Sequence[str]) -> Resolved:
+def _load_config(args: Sequence[str]) -> Resolved:
     """Load the config; its data need not exist."""
     problems = Problems()
-    is_of_run = any(word.partition("=")[0] == "--run" for word in words)
-    resolved = load_config("test" if is_of_run else "fit", words, problems).resolved
+    is_of_run = any(word.partition("=")[0] == "--run" for word in args)
+    resolved = load_config("test" if is_of_run else "fit", args, problems).resolved
     if (error := problems.error()) is not None:
         raise error.reworded(resolved.masked)
     for key in ("callbacks", "run"):

@@ -80,7 +80,7 @@ lightkit promote latest --name flowers --reason "retrained on the photos of Nove
 _MAX_DECISION_AGE_S = 24 * 3600.0  # the data may have changed
 
 
-def promote(words: list[str]) -> int:
+def promote(args: list[str]) -> int:
     """Promote a run, and return the exit code.
 
     Raises:
@@ -90,7 +90,7 @@ def promote(words: list[str]) -> int:
         RunLocked: If another process promotes.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_options(HELP, words, config=RUN_OPTIONS, most=1)
+    line = parse_options(HELP, args, config=RUN_OPTIONS, most=1)
     junit = Path(line.options["--junit"]) if line.options.get("--junit") else None
     began = time.monotonic()
     with junit_on_failure(junit, "lightkit promote", "promote"):
@@ -98,7 +98,7 @@ def promote(words: list[str]) -> int:
             check_name(line.options["--name"])
         check_alias(line.options.get("--alias", "champion"))
         run = get_run_argument(line)
-        context = open_run_context(["--run", run, *line.config_words], is_quiet="--json" in line.options)
+        context = open_run_context(["--run", run, *line.config_args], is_quiet="--json" in line.options)
         assert context.base is not None
         try:
             with FileLock(context.base.folder / ".promote.lock", timeout=0):
@@ -127,7 +127,7 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
 
     def reopen(is_quiet: bool) -> RunContext:
         """Open the same context once more: one builds its model once."""
-        again = open_run_context(["--run", str(run.folder), *context.words[2:]])
+        again = open_run_context(["--run", str(run.folder), *context.args[2:]])
         again.mode = "quiet" if is_quiet else mode
         return again
 

@@ -43,7 +43,7 @@ mlflow models serve -m models:/flowers@challenger --env-manager local
 """
 
 
-def register(words: list[str]) -> int:
+def register(args: list[str]) -> int:
     """Register the model of a run, and return the exit code.
 
     Raises:
@@ -51,7 +51,7 @@ def register(words: list[str]) -> int:
         ExportError: If the model cannot be written so that it gives the same answers.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_options(HELP, words, config={**RUN_OPTIONS, "--input-shape": "value"}, most=1)
+    line = parse_options(HELP, args, config={**RUN_OPTIONS, "--input-shape": "value"}, most=1)
     options, run = line.options, get_run_argument(line)
     if "--name" not in options:
         raise line.error("under which name? Give --name, such as --name flowers.")
@@ -61,7 +61,7 @@ def register(words: list[str]) -> int:
     if "none" in aliases and len(aliases) > 1:
         raise ConfigError(f"--alias: none stands alone, got {', '.join(aliases)}")
     aliases = [check_alias(alias) for alias in aliases if alias != "none"]
-    context = open_run_context(["--run", run, *line.config_words])
+    context = open_run_context(["--run", run, *line.config_args])
     from lightkit.cli.registration import register_run  # it loads torch
 
     register_run(context, name, aliases, form=cast("PackageFormat", form), tracking_uri=options.get("--tracking-uri"))

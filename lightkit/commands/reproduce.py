@@ -53,25 +53,25 @@ _SUFFIX = "-reproduced"
 _log = logging.getLogger("lightkit")
 
 
-def reproduce(words: list[str]) -> int:
+def reproduce(args: list[str]) -> int:
     """Train a run again, compare the two, and return the exit code.
 
     Args:
-        words: The command line after the command.
+        args: The command line after the command.
 
     Raises:
         ConfigError: If the arguments are wrong, there is no such run, it is no finished fit, it had no seed, or its
             code, packages or hardware differ from those here.
         DataError: If only its data differs.
     """
-    line = parse_options(HELP, words, most=1)
+    line = parse_options(HELP, args, most=1)
     is_json, is_quiet, is_trusting = (option in line.options for option in ("--json", "--quiet", "--trust"))
     run = runs.find(get_run_argument(line), line.options.get("--root", "runs"))
     manifest = _read_manifest(run)
-    fit_words = _fit_words(run, manifest) + ["--quiet"] * (is_quiet or is_json) + ["--trust"] * is_trusting
+    fit_args = _list_fit_args(run, manifest) + ["--quiet"] * (is_quiet or is_json) + ["--trust"] * is_trusting
     with SignalWatch() as watch:
         with _without_variables():
-            context = open_context("fit", fit_words, watch)
+            context = open_context("fit", fit_args, watch)
         configure_console(context.mode, context.resolved.masked)
         if differences := _list_differences(run, manifest, context):
             _refuse(run, differences, anyway="--anyway" in line.options)
@@ -80,7 +80,7 @@ def reproduce(words: list[str]) -> int:
             _log.warning(
                 "%s was interrupted %s and went on; it is trained again in one go", shown_path(run.folder), times
             )
-        if (code := _train_again(fit_words, manifest, watch)) != 0:
+        if (code := _train_again(fit_args, manifest, watch)) != 0:
             return code
     again = runs.list_runs(run.root, f"{run.name}{_SUFFIX}")[0]
     origin = {"parent": str(run.folder), "reproduces": run.id}
@@ -122,14 +122,14 @@ def _read_manifest(run: runs.Run) -> dict[str, Any]:
     return manifest
 
 
-def _fit_words(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
+def _list_fit_args(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
     """Build the command line of ``fit`` that repeats a run.
 
     Raises:
         ConfigError: If the checkpoint that it started from is gone.
     """
-    words = ["-c", str(run.config_path), f"--seed_everything={manifest['seed']}"]
-    words += [f"--run.name={run.name}{_SUFFIX}", f"--run.root={run.root}", "--run.resume=auto"]
+    args = ["-c", str(run.config_path), f"--seed_everything={manifest['seed']}"]
+    args += [f"--run.name={run.name}{_SUFFIX}", f"--run.root={run.root}", "--run.resume=auto"]
     checkpoint = manifest.get("ckpt_path")
     if checkpoint in ("best", "last"):
         checkpoint = str(Path(str(manifest.get("parent")), "checkpoints", f"{checkpoint}.ckpt"))
@@ -138,15 +138,15 @@ def _fit_words(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
             f"reproduce: {shown_path(run.folder)} began from {checkpoint}, which is gone. Put it back to repeat "
             "the run."
         )
-    return words if checkpoint is None else [*words, f"--ckpt_path={checkpoint}"]
+    return args if checkpoint is None else [*args, f"--ckpt_path={checkpoint}"]
 
 
-def _train_again(words: Sequence[str], manifest: Mapping[str, Any], watch: SignalWatch) -> int:
+def _train_again(args: Sequence[str], manifest: Mapping[str, Any], watch: SignalWatch) -> int:
     hardware = manifest.get("hardware") or {}
     with _without_variables():
         if (threads := hardware.get("threads")) and hardware.get("devices") in (None, 1):
             os.environ[THREADS] = str(threads)  # the order of sums depends on it
-        return run_stage("fit", list(words), watch)
+        return run_stage("fit", list(args), watch)
 
 
 def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunContext) -> dict[str, list[str]]:

@@ -184,7 +184,7 @@ def _parse(args: Sequence[str]) -> tuple[RetrainOptions, list[str]]:
         if_changed=tuple(option for option in ("--if-changed", "--unchanged-ok") if option in given),
         reason=given.get("--reason"),
         junit=Path(given["--junit"]).expanduser() if "--junit" in given else None,
-    ), list(line.config_words)
+    ), list(line.config_args)
 
 
 def _retrain(args: list[str], options: RetrainOptions, notifier: CommandNotifier) -> int:
@@ -215,7 +215,7 @@ def _retrain(args: list[str], options: RetrainOptions, notifier: CommandNotifier
             try:
                 return work.run(may_continue=settings.resume == "auto")
             finally:
-                notifier.is_told, notifier.words = work.has_notified, work.failure
+                notifier.has_sent_end, notifier.message = work.has_notified, work.failure
 
 
 def _check(context: RunContext, options: RetrainOptions) -> None:
@@ -532,7 +532,7 @@ class Retrain:
     def _fit(self) -> int:
         run_file = (self._root / self._name / ".retrain-run.json").absolute()
         run_file.unlink(missing_ok=True)
-        args = ["fit", *self._context.words, *self._if_changed]
+        args = ["fit", *self._context.args, *self._if_changed]
         if self._deadline is not None:
             left_s = self._left_s()
             reserve_s = self._reserve_s(left_s)

@@ -45,7 +45,7 @@ lightkit rollback flowers --reason "roses are taken for tulips"
 """
 
 
-def rollback(words: list[str]) -> int:
+def rollback(args: list[str]) -> int:
     """Move an alias back, and return the exit code.
 
     Raises:
@@ -53,7 +53,7 @@ def rollback(words: list[str]) -> int:
         RunLocked: If another process promotes.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_options(HELP, words, most=1)
+    line = parse_options(HELP, args, most=1)
     name = line.get_positional("the name of a registered model")
     options = line.options
     alias = check_alias(options.get("--alias", "champion"))

@@ -32,16 +32,16 @@ and as first line of a config:
 """
 
 
-def schema(words: list[str]) -> int:
+def schema(args: list[str]) -> int:
     """Print the schema or write it to a file, and return the exit code.
 
     Args:
-        words: The command line after the command.
+        args: The command line after the command.
 
     Raises:
         ConfigError: If a word is no option of this command, or the file cannot be written.
     """
-    line = parse_options(HELP, words)
+    line = parse_options(HELP, args)
     is_of_summary = "--summary" in line.options
     if is_of_summary:
         text = SUMMARY_SCHEMA.read_text(encoding="utf-8")

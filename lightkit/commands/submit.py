@@ -29,23 +29,23 @@ lightkit submit -c configs/flowers.yaml --launch.slurm.time=2:00:00
 """
 
 
-def submit_fit(words: list[str]) -> int:
-    """Submit `lightkit fit` with these words, or print its script, and return the exit code.
+def submit_fit(args: list[str]) -> int:
+    """Submit `lightkit fit` with these arguments, or print its script, and return the exit code.
 
     Raises:
         ConfigError: If the config is wrong, or Slurm cannot run it.
     """
-    is_dry = "--dry-run" in words
-    words = [word for word in words if word != "--dry-run"]
+    is_dry = "--dry-run" in args
+    args = [word for word in args if word != "--dry-run"]
     # The flag: what the config asks for must be on the cluster's machines, not on this one.
-    context = open_context("fit", [*words, "--launch.engine=slurm"], SignalWatch())
-    pairs = [f"{word}={following}" for word, following in itertools.pairwise(words) if word.startswith("--")]
-    if (secret := next((word for word in (*words, *pairs) if mask_line(word) != word), None)) is not None:
+    context = open_context("fit", [*args, "--launch.engine=slurm"], SignalWatch())
+    pairs = [f"{word}={following}" for word, following in itertools.pairwise(args) if word.startswith("--")]
+    if (secret := next((word for word in (*args, *pairs) if mask_line(word) != word), None)) is not None:
         raise ConfigError(
             f"submit: {mask_line(secret)}: Slurm keeps the command line, and shows it to others; write "
             f"${{oc.env:NAME}} there, and set that variable where the job runs"
         )
-    script, output = _make_script(context, words)
+    script, output = _make_script(context, args)
     if is_dry:
         print(script, end="")
         return 0
@@ -55,7 +55,7 @@ def submit_fit(words: list[str]) -> int:
     return 0
 
 
-def _make_script(context: RunContext, words: list[str]) -> tuple[str, str]:
+def _make_script(context: RunContext, args: list[str]) -> tuple[str, str]:
     """Write the batch script; return it with the file that takes its output."""
     make_plan(context)  # refuses what Slurm cannot start
     values = context.resolved.values
@@ -84,7 +84,7 @@ def _make_script(context: RunContext, words: list[str]) -> tuple[str, str]:
         )
     output = str(Path(run.get("root") or "runs") / name / "slurm-%j.out")
     script = batch_script(
-        ["fit", *words],
+        ["fit", *args],
         name=name,
         folder=str(Path.cwd()),
         output=output,

@@ -78,19 +78,19 @@ _LEAST_GAIN = 1.05
 """A larger batch is worth its memory where it gives more than this times as many samples a second."""
 
 
-def tune(words: list[str]) -> int:
+def tune(args: list[str]) -> int:
     """Measure, print what was found, write the layer, and return the exit code.
 
     Args:
-        words: The command line after the command.
+        args: The command line after the command.
 
     Raises:
         LightkitError: If the arguments, the config or the data are wrong.
     """
-    for option in (word.partition("=")[0] for word in words):
+    for option in (word.partition("=")[0] for word in args):
         if option in _OF_OTHERS:
             raise ConfigError(f"tune: {option} is no option of it; {_OF_OTHERS[option]}")
-    line = parse_options(HELP, words, config=_CONFIG)
+    line = parse_options(HELP, args, config=_CONFIG)
     budget_s = line.get_number("--budget", math.inf)
     if not budget_s > 0:
         raise line.error(f"--budget: expected a number of seconds above 0, got {line.options['--budget']!r}")
@@ -101,7 +101,7 @@ def tune(words: list[str]) -> int:
         raise unwritable
     with SignalWatch() as watch:
         keep_memory()  # as fit does
-        context = open_context("fit", line.config_words, watch)
+        context = open_context("fit", line.config_args, watch)
         if context.passthrough:
             raise ConfigError("tune: --KEY.help is an option of lightkit fit")
         configure_console(context.mode, context.resolved.masked)
@@ -127,7 +127,7 @@ def tune(words: list[str]) -> int:
                 lines, benchmark = _measure(context, keys, line.options, budget_s=budget_s)
         except LightkitError as error:
             raise add_place(error, context.resolved) from error
-    layer = context.resolved.masked(_format_layer(lines, words))
+    layer = context.resolved.masked(_format_layer(lines, args))
     try:
         output.write_text(layer, encoding="utf-8")
     except OSError as error:
@@ -167,7 +167,7 @@ def _measure(
     """Measure what is open.
 
     Returns:
-        By key of the section `accelerator`: the value that gained, and its number in words; and all trials.
+        By key of the section `accelerator`: the value that gained, and its number as text; and all trials.
     """
     import torch  # here, as all that loads torch: arguments and config are checked before
 
@@ -215,9 +215,9 @@ def _measure(
     lines: dict[str, tuple[Any, str]] = {}
     sized: dict[str, int] = {}
     if "--batch-size" in options:
-        size, words = _find_batch_size(factory, make_benchmark, base, make_tuner_trainer(base))
+        size, text = _find_batch_size(factory, make_benchmark, base, make_tuner_trainer(base))
         if size is not None:
-            sized["batch_size"], lines["batch_size"] = size, (size, words)
+            sized["batch_size"], lines["batch_size"] = size, (size, text)
     benchmark = make_benchmark(**sized)
     benchmark.start(base, reference=replace(base, precision="32-true") if "precision" in keys else None)
     benchmark.search(
@@ -237,11 +237,11 @@ def _measure(
         if key in lines and lines[key][0] == value:  # changed, and back again
             del lines[key]
     if "--learning-rate" in options:
-        rate, words = find_learning_rate(partial(factory.build, **sized), make_tuner_trainer(best))
+        rate, text = find_learning_rate(partial(factory.build, **sized), make_tuner_trainer(best))
         if rate is None:
-            logging.getLogger("lightkit").warning("tune: no learning rate was found: %s", words)
+            logging.getLogger("lightkit").warning("tune: no learning rate was found: %s", text)
         else:
-            lines["learning_rate"] = rate, f"a tenth of the rate of the least loss: {words}"
+            lines["learning_rate"] = rate, f"a tenth of the rate of the least loss: {text}"
     return lines, benchmark
 
 
@@ -267,8 +267,8 @@ def _find_batch_size(
         trials.append(benchmark.best)
     size = trials[1].batch_size or size  # the data may have fewer samples
     rates = [(trial.batch_size or 0) / trial.step_s for trial in trials]
-    words = f"{rates[1]:.4g} samples/s, with {first} {rates[0]:.4g}; the learning rate is not scaled"
-    return (size, words) if rates[1] > _LEAST_GAIN * rates[0] else (None, words)
+    text = f"{rates[1]:.4g} samples/s, with {first} {rates[0]:.4g}; the learning rate is not scaled"
+    return (size, text) if rates[1] > _LEAST_GAIN * rates[0] else (None, text)
 
 
 @contextmanager
@@ -285,8 +285,8 @@ def _limit_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def _format_layer(lines: Mapping[str, tuple[Any, str]], words: Sequence[str]) -> str:
-    head = f"# {shlex.join(['lightkit', 'tune', *words])}\n# measured on {this_machine().cpu}\n"
+def _format_layer(lines: Mapping[str, tuple[Any, str]], args: Sequence[str]) -> str:
+    head = f"# {shlex.join(['lightkit', 'tune', *args])}\n# measured on {this_machine().cpu}\n"
     if not lines:
         return f"{head}accelerator: {{}}  # nothing that was tried gains\n"
     rows = [f"  {dump_yaml({key: value}).strip()}  # {says}\n" for key, (value, says) in lines.items()]

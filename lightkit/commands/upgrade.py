@@ -30,13 +30,13 @@ lightkit upgrade configs/old.yaml -o configs/new.yaml
 """
 
 
-def upgrade(words: list[str]) -> int:
+def upgrade(args: list[str]) -> int:
     """Upgrade one file, and return the exit code.
 
     Raises:
         ConfigError: If a word is wrong, the config cannot be read or upgraded, or the new one cannot be written.
     """
-    command = parse_options(HELP, words, most=1)
+    command = parse_options(HELP, args, most=1)
     old, output = Path(command.get_positional("one config")), command.options.get("--output")
     new = None if output is None else Path(output)
     if output == "":
