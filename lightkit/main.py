@@ -122,13 +122,13 @@ def _code_of(words: list[str], watch: SignalWatch) -> int:
             watch.deferred = True  # what there was to do is done, and how it has ended is still to be told
         print(end="", flush=True)  # here, where a reader that has left is no news
     except Interrupted as interruption:
-        return _told(interruption)
+        return _report_interruption(interruption)
     except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
         discard_output(sys.stdout)
         return PIPE_CLOSED
     except Exception as error:
         if watch.received is not None and watch.explains(error):
-            return _told(Interrupted(watch.received))
+            return _report_interruption(Interrupted(watch.received))
         if not isinstance(error, LightkitError):
             raise
         if isinstance(error, OutputLost):
@@ -138,7 +138,7 @@ def _code_of(words: list[str], watch: SignalWatch) -> int:
     return code
 
 
-def _told(interruption: Interrupted) -> int:
+def _report_interruption(interruption: Interrupted) -> int:
     print_error(format_interruption(interruption))
     return interruption.exit_code
 
@@ -194,7 +194,7 @@ def _spell_options(words: list[str], help_text: str) -> list[str]:
 
 
 def _help_topics(words: list[str]) -> list[str] | None:
-    """Give what `--help` asks about, `[]` for the command as a whole; None where nobody asks for help."""
+    """Return the topics after `--help`, `[]` for the command as a whole; None without `--help`."""
     for at, word in enumerate(words):
         option, _, topic = word.partition("=")
         if option in _SECTION_HELP:  # where a class has `--model.help`, which jsonargparse reads
@@ -226,7 +226,7 @@ def _command_of(words: list[str], at: int) -> tuple[str, list[str]]:
 
 
 def _near_option(words: list[str]) -> str:
-    """Give the hint for the first word that looks like an option and is none."""
+    """Return the hint for the first argument that looks like an option and is none."""
     options = ["--help", "--version", "--quiet", "--print_config", *_TAKE_A_WORD]
     given = (word.partition("=")[0] for word in words if word.startswith("--"))
     return next((_near(option, options, most=1) for option in given if option not in options), "")

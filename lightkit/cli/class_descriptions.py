@@ -160,14 +160,14 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
         whole, _, inside = name.partition(".")
         is_required = action.dest in required
         if inside:
-            folded = found.setdefault(whole, _folded(parser, f"{prefix}{whole}"))
+            folded = found.setdefault(whole, _describe_mapping(parser, f"{prefix}{whole}"))
             folded["required"] = folded["required"] or is_required
         else:
             found[name] = _argument(action, required=is_required)
     return found
 
 
-def _folded(parser: LightningArgumentParser, dest: str) -> dict[str, Any]:
+def _describe_mapping(parser: LightningArgumentParser, dest: str) -> dict[str, Any]:
     """Describe an argument that is a dataclass, of which jsonargparse makes one option for each field.
 
     It may be a mapping of the fields, a class with its arguments or a file, so that only jsonargparse judges it.
@@ -195,7 +195,7 @@ def _takes_anything(cls: type) -> bool:
 
 
 def schema_of(typehint: Any) -> dict[str, Any]:
-    """Give the JSON Schema of a type; ``{}``, which takes anything, where jsonargparse may take what JSON cannot say.
+    """Return the JSON Schema of a type; ``{}``, which takes anything, where jsonargparse may take what JSON cannot say.
 
     A class is ``{"class": path}``, a function that makes one has ``"callable": true`` beside it, and ``"given": 2``
     where it is called with two arguments, which need not be set: keywords of our own.
@@ -241,7 +241,7 @@ def _tuple_schema(arguments: tuple[Any, ...]) -> dict[str, Any]:
 
 @cache
 def _is_plain_class(typehint: Any) -> bool:
-    """Tell whether jsonargparse takes a class_path for a type, and nothing else."""
+    """Check whether jsonargparse takes a class_path for a type, and nothing else."""
     return (
         inspect.isclass(typehint)
         and not issubclass(typehint, (dict, list, tuple, str, int, float, BaseException))
@@ -253,7 +253,7 @@ def _is_plain_class(typehint: Any) -> bool:
 
 
 def import_path(cls: type) -> str:
-    """Give the shortest path that leads to a class."""
+    """Return the shortest path that leads to a class."""
     return min(paths_to(cls), key=lambda path: (path.count("."), path))
 
 

@@ -270,7 +270,7 @@ def _parse_print_flags(value: str | bool | None) -> tuple[str, ...] | None:
 
 
 def find_job(settings: RunSettings) -> tuple[Path, str]:
-    """Give the run root and the name of a job: that of the run to go on in, where one is named.
+    """Return the run root and the name of a job: that of the run to go on in, where one is named.
 
     Raises:
         ConfigError: If the name cannot be a folder's, or there is no such run.

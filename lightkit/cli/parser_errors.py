@@ -171,7 +171,7 @@ def _make_error(path: KeyPath, says: str, resolved: Resolved, *, at_key: bool = 
 
 
 def _was_removed(missing: str, section: KeyPath, resolved: Resolved) -> bool:
-    """Tell whether something among what is missing has been left out, because it was wrong or could not be read."""
+    """Check whether a missing key was left out because it was wrong or could not be read."""
     names = [tuple(name.strip().split(".")) for name in missing.split(",")]
     section = original_path(section, resolved.removed)
     return resolved.is_incomplete or any((*section, *name) in resolved.removed for name in names)
@@ -200,7 +200,7 @@ def _find_entry(path: KeyPath, class_path: str, resolved: Resolved) -> KeyPath:
 
 
 def _find_import_failure(class_path: str) -> str | None:
-    """Say what is wrong inside the module of a class, and on which line; None where the module is not at fault."""
+    """Describe the error inside the module of a class, with its line; None if the module has none."""
     module = class_path.rpartition(".")[0]
     try:
         importlib.import_module(module or "builtins")
@@ -331,7 +331,7 @@ def explain_full_disk() -> Iterator[None]:
 
 
 def _describe_full_disk(error: OSError) -> str:
-    """Say that a disk is full or cannot be written, and how to go on."""
+    """Describe a disk that is full or cannot be written, and how to go on."""
     run = runs.current()
     free = None if run is None else free_bytes(run.folder)
     aside = re.fullmatch(r"(.*/)?\.([^/]+)\.[0-9a-f]{8}\.aside", str(error.filename))  # which is made to replace it

@@ -49,7 +49,7 @@ def check_paths(command: str, resolved: Resolved, option: Any, problems: Problem
 
 
 def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> ConfigError | None:
-    """Say why nothing can be kept below a folder that may not be there yet; None where it can.
+    """Explain why a folder, which may not exist yet, cannot be written; None where it can.
 
     Args:
         root: The folder.

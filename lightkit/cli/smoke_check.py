@@ -153,7 +153,7 @@ def format_smoke_report(report: dict[str, Any]) -> list[str]:
 
 @contextmanager
 def _isolate_process() -> Iterator[Path]:
-    """Give a temporary folder, refuse downloads, and restore random numbers, variables and warnings at the end."""
+    """Make a temporary folder, refuse downloads, and restore random numbers, variables and warnings at the end."""
 
     def refuse(url: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise DataError(
@@ -515,7 +515,7 @@ class _SmokeCheckCLI(LightkitCLI):
         return raised[0] if raised else None
 
     def _locate_error(self, probe: _Probe) -> tuple[KeyPath, str]:
-        """Give the key that an error raised now is most likely about, and what fails."""
+        """Return the key that an error raised now is most likely about, and what fails."""
         is_data = probe.phase and not probe.has_batch and "data" in self._resolved.values
         doing = f"one batch of {_LOOPS[probe.phase]} fails" if probe.phase else "cannot be set up"
         return ("data",) if is_data else ("model",), doing

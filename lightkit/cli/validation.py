@@ -52,7 +52,7 @@ def validate(
 
 
 def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
-    """Say how to name the model; where there is a checkpoint, by the config of its run."""
+    """Describe how to name the model; where there is a checkpoint, by the config of its run."""
     from_files = any(origin.file is not None for origin in loaded.resolved.origins.values())
     empty = "" if from_files or not loaded.arguments.files else f"; {', '.join(loaded.arguments.files)} sets nothing"
     checkpoint = loaded.arguments.options.get("ckpt_path", loaded.resolved.values.get("ckpt_path"))
@@ -66,7 +66,7 @@ def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
 
 
 def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
-    """Judge by the signatures of the config's own classes, too, and give the config without what is wrong.
+    """Validate by the signatures of the config's own classes, too, and return the config without its errors.
 
     jsonargparse finds the same mistakes, but stops at the first of a class.
 
@@ -105,7 +105,7 @@ def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -
 
 
 def _is_loaded(name: str, bases: Collection[str]) -> bool:
-    """Tell whether jsonargparse or Lightning takes a short name for something that this process has loaded."""
+    """Check whether jsonargparse or Lightning knows a short name of something that this process has loaded."""
     for path in bases:
         module, _, short = path.rpartition(".")
         base = getattr(sys.modules.get(module), short, None)
@@ -116,7 +116,7 @@ def _is_loaded(name: str, bases: Collection[str]) -> bool:
 
 
 def _class_at(resolved: Resolved, path: KeyPath) -> str | None:
-    """Give the name of the class at a place that could not be judged."""
+    """Return the name of the class at a place that could not be validated."""
     value: Any = resolved.values
     for part in path:
         value = value[part]
@@ -181,7 +181,7 @@ def check_known_paths(resolved: Resolved, *, starts_training: bool) -> None:
 
 
 def _path_of(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
-    """Give the path of a section's class where the schema describes it and the config gives it arguments."""
+    """Return the path of a section's class where the schema describes it and the config gives it arguments."""
     value = resolved.values.get(section)
     named = value.get("class_path") if isinstance(value, dict) else None
     return schema.path_of(str(named), schema.data["bases"][section])
@@ -224,7 +224,7 @@ def _error_at(origin: Origin | None, kind: type[LightkitError], says: str) -> Li
 
 
 def _describe_missing(value: str, kind: str) -> str | None:
-    """Say what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is."""
+    """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is."""
     if kind == "any" and "://" in value:
         return None
     place = Path(value).expanduser()

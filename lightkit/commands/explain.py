@@ -329,7 +329,7 @@ def _explain_node(config: _Config, path: KeyPath, node: Node, argument: Argument
 
 
 def _note_hardware(config: _Config, path: KeyPath, node: Node) -> Iterator[tuple[str, str]]:
-    """Say which hardware key gave a value, what a hardware key became, and which key overrules it."""
+    """List which hardware key gave a value, what a hardware key became, and which key overrules it."""
 
     def format_key(key: KeyPath, value: Node) -> str:
         return f"{dotted(key)}: {format_inline(config.redact(key).value(value, key))}"

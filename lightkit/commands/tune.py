@@ -313,7 +313,7 @@ def _print_trials(benchmark: Benchmark) -> None:
 
 
 def _describe(lines: Mapping[str, tuple[Any, str]], benchmark: Benchmark) -> dict[str, Any]:
-    """Give all that was measured, for JSON."""
+    """Return all measurements, for JSON."""
     trials = [
         {**asdict(trial), "step_s": trial.step_s if trial.times else None, "note": _note(trial, benchmark)}
         for trial in benchmark.trials.values()
