@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ from lightkit.export.target import ExportTarget
 from lightkit.loggers.mlflow_address import find_address, find_or_create_experiment, manifest_tags, send_model_files
 from lightkit.registry.package import PackageFormat, write_package
 from lightkit.registry.store import Registry, tracked_run
+from lightkit.reports.card import describe_model, render_card
+from lightkit.reports.facts import read_facts
 from lightkit.runs.files import write_json
 from lightkit.version import __version__
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["RegisteredVersion", "collect_exports", "origin_tags", "register"]
 
 _MAX_TAG_CHARS = 5000  # the smallest limit of a tag among MLflow's stores
+_MAX_DESCRIPTION_CHARS = 5000  # of a version in MLflow's tables
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,10 @@ def register(
             on_step(left_out)
         on_step(f"writing the model for MLflow ({form})")
         write_package(subject, folder, form=form)
+        facts = read_facts(run)
+        if checkpoint.name != "best.ckpt":  # the run's metrics are of another model
+            facts = replace(facts, predictions={}, summary={})
+        (folder / "README.md").write_text(render_card(facts), encoding="utf-8")
         with registry.attempt("take the model"):
             run_id, experiment_id = _find_or_create_run(client, run, tags)
         on_step(f"sending it to MLflow at {registry.address.shown}")  # outside: a closed pipe is no error of MLflow
@@ -98,7 +105,10 @@ def register(
             model = client.create_logged_model(experiment_id, plain_name, run_id, params=params)
             send_model_files(client, run_id, model, folder)
         with registry.attempt(f"register a version of {name!r}"):
-            version = _create_version(client, name, model_id=model.model_id, run_id=run_id, tags=tags)
+            description = f"Run {tags['run']}\n\n{describe_model(facts)}"[:_MAX_DESCRIPTION_CHARS]
+            version = _create_version(
+                client, name, model_id=model.model_id, run_id=run_id, tags=tags, description=description
+            )
             where = None
             if (exports / RECORD).is_file():
                 where = f"export/{name}-{version}"  # so that a later version's exports do not replace them
@@ -218,7 +228,9 @@ def _find_or_create_run(client: MlflowClient, run: runs.Run, tags: Mapping[str, 
     return str(run_id), experiment_id
 
 
-def _create_version(client: MlflowClient, name: str, *, model_id: str, run_id: str, tags: Mapping[str, str]) -> str:
+def _create_version(
+    client: MlflowClient, name: str, *, model_id: str, run_id: str, tags: Mapping[str, str], description: str
+) -> str:
     from mlflow.exceptions import MlflowException  # 2 s
 
     try:
@@ -227,7 +239,7 @@ def _create_version(client: MlflowClient, name: str, *, model_id: str, run_id: s
         if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):
             raise
     created: Any = client.create_model_version(
-        name, f"models:/{model_id}", run_id, tags=dict(tags), description=f"Run {tags['run']}", model_id=model_id
+        name, f"models:/{model_id}", run_id, tags=dict(tags), description=description, model_id=model_id
     )
     # As mlflow.register_model notes it, for the model's page.
     versions = json.dumps([{"name": created.name, "version": created.version}])

@@ -21,6 +21,7 @@ import numpy as np
 from markupsafe import Markup
 
 from lightkit.reports import figures
+from lightkit.reports.card import render_card
 from lightkit.reports.facts import RunFacts, describe_verdict, read_facts
 from lightkit.reports.predictions import (
     Predictions,
@@ -159,7 +160,7 @@ def shorten(text: Any, length: int = _LONGEST_TEXT) -> str:
 
 
 def write_run_report(run: Run, path: Path | None = None) -> Path:
-    """Write the page of a run and ``figures/`` in its folder, and return the page's path.
+    """Write the page of a run, and ``figures/`` and ``card.md`` in its folder; return the page's path.
 
     Args:
         run: The run.
@@ -172,6 +173,7 @@ def write_run_report(run: Run, path: Path | None = None) -> Path:
         (run.folder / "figures" / f"{each.name}.png").write_bytes(figures.to_png(each.drawing))
     path = path or run.folder / "report.html"
     write_text(path, render_run(facts, drawn), durable=False)
+    write_text(run.folder / "card.md", render_card(facts), durable=False)
     return path
 
 

@@ -139,6 +139,7 @@ for model in client.search_registered_models():
         run = client.get_run(version.run_id)
         versions[str(version.version)] = {
             "tags": version.tags,
+            "description": version.description,
             "created": version.creation_timestamp,
             "run_id": version.run_id,
             "run_name": run.info.run_name,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 from tests.contract.mlflow_process import started
@@ -90,6 +91,19 @@ def test_the_tags_of_a_version_lead_back_to_its_run(registered_original: Path, r
     assert tags["checkpoint_sha256"] == hashlib.sha256((run / tags["checkpoint"]).read_bytes()).hexdigest()
     assert tags["data_fingerprint"] == read_json(run / "manifest.json")["data"]["fingerprint"]
     assert json.loads(tags["class_names"]) == ["blues", "reds"]
+
+
+def test_a_version_carries_its_model_card(registered_original: Path, registry: dict[str, Any]) -> None:
+    cards = [path.read_text(encoding="utf-8") for path in registered_original.glob("runs/**/README.md")]
+    (card,) = (text for text in cards if "# pictures" in text)
+    start, block, text = card.split("---\n", 2)
+    assert start == ""
+    assert yaml.safe_load(block)["pipeline_tag"] == "image-classification"
+    described = registry["flowers"]["versions"]["1"]["description"]
+    assert described.startswith("Run pictures/")
+    assert len(described) <= 5000
+    assert "## Data" in described
+    assert text.strip().startswith(described.partition("\n\n")[2].strip())
 
 
 def test_the_exports_of_the_checkpoint_go_to_the_runs_artifacts(
