@@ -245,11 +245,13 @@ def describe_verdict(facts: RunFacts) -> str:
     if score.chance is not None and score.low is not None and score.high is not None:
         is_better = score.high < score.chance if score.is_loss else score.low > score.chance
         text += f", {'better' if is_better else 'not better'} than chance ({score.chance:.3g})"
-    baseline = (facts.gate.get("scores") or {}).get("baseline") or {}
-    metric = facts.gate.get("metric")
-    if isinstance(value := baseline.get(metric), (int, float)):
-        mine = ((facts.gate.get("scores") or {}).get("challenger") or {}).get(metric)
-        text += f"; {facts.gate.get('baseline')} has {metric} {value:.4g}" + (
-            f", this model {mine:.4g}" if isinstance(mine, (int, float)) and metric != score.metric else ""
-        )
+    metric, scores = facts.gate.get("metric"), facts.gate.get("scores") or {}
+    mine, other = ((scores.get(which) or {}).get(metric) for which in ("challenger", "baseline"))
+    if isinstance(mine, (int, float)) and isinstance(other, (int, float)):
+        significance = facts.gate.get("significance") or {}
+        gain = other - mine if infer_mode(str(metric)) == "min" else mine - other
+        found = "better than" if gain > 0 else "worse than" if gain < 0 else "equal to"
+        if significance.get("test") and not significance.get("counts"):
+            found = "no different beyond noise from"
+        text += f"; by {metric} ({mine:.4g}) it is {found} {facts.gate.get('baseline')} ({other:.4g})"
     return f"{state}: so far {text}." if state else f"{text}."

@@ -353,22 +353,27 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
         label = f"{stem} over {len(facts.rows)} epochs; at the end: {last}"
         drawn.append(PageFigure(name, drawing, stem, label))
     for found in [*facts.predictions.values()][:1]:
-        about = f"{len(found)} samples of the {found.split} split"
-        if not found.is_classifier:
-            drawing = figures.draw_scatter(found.target, found.prediction)
-            drawn.append(PageFigure("scatter", drawing, "prediction over target", f"Predictions for {about}"))
-            continue
-        counts = confusion_counts(found)
-        label = f"Confusion matrix of {len(counts)} classes, {about}, of which {found.is_correct.sum()} are right"
-        drawing = figures.draw_confusion_matrix(counts, found.class_names)
-        drawn.append(PageFigure("confusion-matrix", drawing, "labels in rows, predictions in columns", label))
-        if np.isfinite(found.probability).all():
-            bins, error = _calibrate(found)
-            label = f"Reliability diagram of {about}; expected calibration error {error:.3f}"
-            drawn.append(PageFigure("reliability", figures.draw_reliability(bins), "reliability", label))
+        drawn += draw_predictions(found)
     spent = facts.summary.get("phases") or {}
     phases = {name: float(spent[name]) for name in _PHASES if spent.get(name)}
     if phases:
         label = ", ".join(f"{name} {format_duration(value)}" for name, value in phases.items())
         drawn.append(PageFigure("time", figures.draw_durations(phases), "where the time of training went", label))
     return {each.name: each for each in drawn}
+
+
+def draw_predictions(found: Predictions) -> list[PageFigure]:
+    """Draw the confusion matrix and reliability diagram of a classifier, or predictions over targets of a regressor."""
+    about = f"{len(found)} samples of the {found.split} split"
+    if not found.is_classifier:
+        drawing = figures.draw_scatter(found.target, found.prediction)
+        return [PageFigure("scatter", drawing, "prediction over target", f"Predictions for {about}")]
+    counts = confusion_counts(found)
+    label = f"Confusion matrix of {len(counts)} classes, {about}, of which {found.is_correct.sum()} are right"
+    matrix = figures.draw_confusion_matrix(counts, found.class_names)
+    drawn = [PageFigure("confusion-matrix", matrix, "labels in rows, predictions in columns", label)]
+    if np.isfinite(found.probability).all():
+        bins, error = _calibrate(found)
+        label = f"Reliability diagram of {about}; expected calibration error {error:.3f}"
+        drawn.append(PageFigure("reliability", figures.draw_reliability(bins), "reliability", label))
+    return drawn
