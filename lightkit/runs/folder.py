@@ -25,6 +25,7 @@ FILES = {
     "inputs.json": "what `--if-changed` compares: digests of the config, the data and the code",
     "checkpoints/": "`best.ckpt`, `last.ckpt`, `last-1.ckpt`, each with its digest in a second file",
     "report.html": "the page of `lightkit report`",
+    "comparison.html": "the page of `lightkit report RUN OTHER`, in the folder of the first",
     "card.md": "the model card, in the format of the Hugging Face Hub",
     "figures/": "confusion matrices and other figures of the validation and the test",
     "test_predictions.parquet": "label, prediction and probabilities of each sample of the last test",
