@@ -15,10 +15,12 @@ from typing import Any
 
 from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
+from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext, create_job_lock
 from lightkit.cli.redaction import RedactedEventStream, redact_command_line
 from lightkit.cli.up_to_date import record_inputs
 from lightkit.config.display import format_origin, iterate_leaves
+from lightkit.config.origins import shown_path
 from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, OutOfTime, format_interruption
 from lightkit.launch import INHERITED
@@ -203,7 +205,9 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
             from lightkit.reports.pages import try_run_report  # here: it loads Jinja2 and Matplotlib
 
             with watch.deferring():
-                try_run_report(run)
+                page = try_run_report(run)
+            if page is not None and raised is None:
+                print_line(f"report {shown_path(page)}", context.mode)
 
 
 def _add_checkpoint(error: BaseException, context: RunContext) -> BaseException:

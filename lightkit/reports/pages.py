@@ -177,13 +177,14 @@ def write_run_report(run: Run, path: Path | None = None) -> Path:
     return path
 
 
-def try_run_report(run: Run) -> None:
-    """Write the report of a run; where that fails, warn: no training fails by its report."""
+def try_run_report(run: Run) -> Path | None:
+    """Write the report of a run and return its path; where that fails, warn: no training fails by its report."""
     try:
-        write_run_report(run)
+        return write_run_report(run)
     except Exception as error:  # noqa: BLE001
         text = " ".join(f"{type(error).__name__}: {error}".split())
         logging.getLogger("lightkit").warning("report.html was not written: %s. `lightkit report` tries again.", text)
+        return None
 
 
 def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
