@@ -231,7 +231,11 @@ def starter_config(data: ImageData, name: str) -> str:
     settings = [
         *((key, value, "") for key, value in arguments.items()),
         ("image_size", image_size, f"the shorter side of the images is {side} pixels (median)"),
-        ("batch_size", batch_size, f"{data.num_train} training images make {data.num_train // batch_size} batches"),
+        (
+            "batch_size",
+            batch_size,
+            f"{data.num_train // batch_size} batches of about {data.num_train} training images",
+        ),
         *([("augment", "false", "the features of a frozen backbone are then computed once")] if frozen else []),
     ]
     lines = [
@@ -258,14 +262,14 @@ def starter_config(data: ImageData, name: str) -> str:
             "gate:   # for lightkit gate, promote and retrain",
             "  metric: test/accuracy",
             f"  min: {minimum}   # always answering {largest!r} gives {share:.2f}; halfway from there to 1",
-            f"  max_drop: {drop}   # below the champion; one standard error of {data.num_test} test images at most",
+            f"  max_drop: {drop}   # below the champion; a standard error of about {data.num_test} images",
         ]
     return "\n".join(lines) + "\n"
 
 
 def _freeze_reason(num_train: int) -> str:
-    few = f"{num_train} images are few: train the head only; `none` trains all layers"
-    return few if num_train < _FEW_IMAGES else f"{num_train} images are enough to train all layers"
+    few = f"about {num_train} training images are few: train the head only; `none` trains all layers"
+    return few if num_train < _FEW_IMAGES else f"about {num_train} training images are enough to train all layers"
 
 
 def _section(name: str, class_path: str, arguments: Sequence[tuple[str, Any, str]]) -> list[str]:

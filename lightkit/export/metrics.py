@@ -32,7 +32,7 @@ _MAX_TOLERANCE = 0.2
 
 
 @dataclass(frozen=True)
-class Score:
+class MetricComparison:
     """The module's own validation of the samples.
 
     Args:
@@ -119,13 +119,13 @@ class MetricScorer:
             except _NotScored as error:
                 self._reason = str(error)
                 return
-            outside = Score(eager, {metric: again.get(metric, math.nan) for metric in eager}, exact).outside
+            outside = MetricComparison(eager, {metric: again.get(metric, math.nan) for metric in eager}, exact).outside
             self._eager = {metric: value for metric, value in eager.items() if metric not in outside}
             if not self._eager:
                 not_own = f"{', '.join(outside)} do not come from what forward gives for each sample alone"
                 self._reason = not_own if eager else "validation_step logs no metric"
 
-    def score(self, outputs: Sequence[Sequence[Array]], *, precision: str) -> Score:
+    def score(self, outputs: Sequence[Sequence[Array]], *, precision: str) -> MetricComparison:
         """Validate with the outputs of a file.
 
         Args:
@@ -135,12 +135,12 @@ class MetricScorer:
         off, num_flips = METRIC_TOLERANCES.get(precision, METRIC_TOLERANCES["float32"])
         tolerance = min(off + num_flips / self._num_samples, _MAX_TOLERANCE)
         if self._reason is not None:
-            return Score({}, {}, tolerance, self._reason)
+            return MetricComparison({}, {}, tolerance, self._reason)
         try:
             found = self._validate(outputs)
         except _NotScored as error:
-            return Score({}, {}, tolerance, str(error))
-        return Score(self._eager, {name: found.get(name, math.nan) for name in self._eager}, tolerance)
+            return MetricComparison({}, {}, tolerance, str(error))
+        return MetricComparison(self._eager, {name: found.get(name, math.nan) for name in self._eager}, tolerance)
 
     def _validate(self, outputs: Sequence[Sequence[Array]] | None) -> dict[str, float]:
         """Return the metrics with a file's outputs; None runs the module's own ``forward``.

@@ -23,7 +23,7 @@ from lightkit.errors import ExportError
 from lightkit.export import worker
 from lightkit.export.compare import TOLERANCES, Array, Comparison, ReferenceBatch, Tolerance, compare
 from lightkit.export.metadata import Metadata
-from lightkit.export.metrics import MetricScorer, Score
+from lightkit.export.metrics import MetricComparison, MetricScorer
 from lightkit.export.samples import EvaluationSamples
 from lightkit.export.target import ExportTarget, clone_inputs
 
@@ -76,7 +76,7 @@ class Proof:
     """
 
     comparisons: Mapping[int, Comparison]
-    score: Score
+    score: MetricComparison
     latency: Mapping[int, Mapping[str, float]]
     eager_latency: Mapping[int, Mapping[str, float]]
     loaded: Sequence[str]

@@ -207,7 +207,7 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def _count(batch: Any) -> int:
-    """Count the samples of a batch, without those of weight 0, which replace images that cannot be read."""
+    """Count the samples of a batch, without those of weight 0."""
     if isinstance(batch, (tuple, list)) and len(batch) > 2:
         weights = batch[2]
         if isinstance(weights, Tensor) and weights.ndim == 1 and weights.is_floating_point():

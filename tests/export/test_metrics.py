@@ -15,7 +15,7 @@ from pytorch_lightning import LightningModule
 from torch import Tensor
 
 from lightkit.export.metadata import TensorSpec
-from lightkit.export.metrics import Score
+from lightkit.export.metrics import MetricComparison
 from lightkit.export.proof import Reference
 from tests.export.planted import NUM, LineOfThree, samples_of, subject_of
 
@@ -25,7 +25,9 @@ def reference_of(model: torch.nn.Module, *, num: int = NUM, **changes: Any) -> R
     return Reference(subject_of(model), replace(samples, **changes), in_graph=False, folder=Path("unused"))
 
 
-def score_of(reference: Reference, change: Callable[[Any], Any] = lambda x: x, *, precision: str = "float32") -> Score:
+def score_of(
+    reference: Reference, change: Callable[[Any], Any] = lambda x: x, *, precision: str = "float32"
+) -> MetricComparison:
     """Score a file that returns what a function makes of the model's outputs."""
     outputs = [[change(output) for output in batch.expected] for batch in reference.batches[32]]
     return reference.scorer.score(outputs, precision=precision)
