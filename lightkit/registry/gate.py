@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from lightkit.config import Origin, Resolved, mistake, near, read_scalar
 from lightkit.errors import ConfigError
-from lightkit.registry.significance import compare_on_same_samples, compute_interval, select_class
-from lightkit.reports.predictions import Predictions
 from lightkit.runs.index import infer_mode
+
+if TYPE_CHECKING:
+    from lightkit.reports.predictions import Predictions
 
 RECORD = "gate.json"
 """Name of the file in the run folder that holds the decision."""
@@ -232,6 +233,9 @@ def decide(
         as ``checks``, the ``scores`` and ``slices`` of ``challenger`` and ``baseline``, their ``intervals``, and as
         ``significance`` whether they differ beyond the noise of the samples, see `compare_on_same_samples`.
     """
+    # here: it loads numpy, which no command needs that reads a config
+    from lightkit.registry.significance import compare_on_same_samples, compute_interval, select_class
+
     metric = str(settings.metric)
     value, values = candidate.metrics.get(metric), {} if baseline is None else baseline.metrics
     slices = {} if baseline is None else baseline.slices

@@ -98,7 +98,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
         ("runs", "--columns=model.hiden"),
         r"--columns: .*'model.hiden'; did you mean 'model.hidden'",
     ),
-    "output": (("runs", "--output=cvs"), r"--output: expected csv, json, got 'cvs'; did you mean 'csv'"),
+    "output": (("runs", "--output=cvs"), r"--output: expected csv or json, got 'cvs'; did you mean 'csv'"),
     "filter": (("runs", "--filter=stats=done"), r"--filter: .*did you mean 'status'"),
     "a filter's value": (("runs", "--filter=status=don"), r"--filter status: .*'don'; did you mean 'done'"),
     "a metric": (("runs", "--metric=val/los"), r"--metric: no run has 'val/los'; did you mean 'val/loss'"),
