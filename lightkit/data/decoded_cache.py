@@ -236,7 +236,7 @@ def _open_or_decode(
     sizes = np.array([compute_resized_size(photo.height, photo.width, shorter) for photo in photos], np.uint64)
     num_bytes = int(sizes.prod(axis=1).sum()) * 3 + (len(photos) + 8) * _INDEX.itemsize
     for folder, in_memory in _places("memory"):
-        for file in folder.glob(f"*{_SUFFIX}") if in_memory else ():
+        for file in folder.glob(f"*{_SUFFIX}*") if in_memory else ():  # also the part of a file
             process = file.name.split(".")[1]
             if not (process.isdigit() and psutil.pid_exists(int(process))):  # killed
                 file.unlink(missing_ok=True)

@@ -159,11 +159,12 @@ def test_files_in_memory_of_killed_processes_go_and_those_of_others_stay(
     choose: Choose, folders: dict[bool, Path]
 ) -> None:
     folders[True].mkdir()
-    left, used = folders[True] / f"left.{2**22 + 1}.pixels", folders[True] / f"used.{os.getpid()}.pixels"
-    left.touch()
-    used.touch()
+    names = [f"one.{process}.pixels" for process in (2**22 + 1, os.getpid())]
+    files = [folders[True] / f"{name}{end}" for name in names for end in ("", ".part")]
+    for file in files:
+        file.touch()
     assert choose(cache="disk").described["kept"] == "disk"
-    assert (left.exists(), used.exists()) == (False, True)
+    assert [file.exists() for file in files] == [False, False, True, True]
 
 
 def test_half_a_file_of_a_killed_process_is_written_over_and_a_whole_one_is_used_wherever_it_is(
