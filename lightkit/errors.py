@@ -6,7 +6,7 @@
       ConfigError                2   the config or the command line is wrong
         ConfigErrors             2   so it is in several places
       DataError                  3   the data is wrong or missing
-      GateFailed                 4   the gate said no: the model is not good enough
+      GateFailed                 4   the gate failed: the model is not good enough
       ExportError                5   an export does not match its model, or cannot be made of it
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
       Stalled                   70   nothing was finished for too long: the watchdog has ended it

@@ -31,7 +31,7 @@ class CommandLine:
     """The parts of a command line.
 
     Args:
-        positionals: Words without an option.
+        positionals: Arguments without an option.
         options: The command's own options and their values; an empty text for a switch.
         config_args: Arguments of the config.
         command: Name of the command.
@@ -132,12 +132,12 @@ def parse_command_line(
             (config_args if equals and config is not None else positionals).append(word)
         elif option in own:
             if option in options and own[option] != "values":
-                raise ConfigError(f"{command}: {option} is said twice\n{usage}")
+                raise ConfigError(f"{command}: {option} is given twice\n{usage}")
             if own[option] == "switch" and equals:
                 raise ConfigError(f"{command}: {option} takes no value\n{usage}")
             if own[option] != "switch" and not equals:
                 if not left or left[0].startswith("--"):
-                    raise ConfigError(f"{command}: {option}: expected a word after it\n{usage}")
+                    raise ConfigError(f"{command}: {option}: expected a value after it\n{usage}")
                 value = left.pop(0)
             options[option] = f"{options[option]},{value}" if option in options else value
         elif config is not None and (

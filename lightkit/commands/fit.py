@@ -32,7 +32,7 @@ def run(command: str, args: list[str], watch: SignalWatch) -> int:
 
 
 def _export(args: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
-    """Export in this one process, whatever hardware the config names."""
+    """Export in this one process, independent of the hardware in the config."""
     options, arguments = parse_export_options(args)
     if options is not None and options.logged is not None:
         from lightkit.cli.model_export import export_logged_model  # here: it loads torch

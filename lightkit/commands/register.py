@@ -24,7 +24,7 @@ with torch alone, and is compared with the trained module before it is sent.
 
   --run RUN            a run or latest
   --name NAME          of the registered model; in Unity Catalog CATALOG.SCHEMA.NAME
-  --alias ALIAS...     points to this version from now on; may be said again; default: challenger; none: no alias
+  --alias ALIAS...     points to this version from now on; may be given again; default: challenger; none: no alias
   --ckpt_path CKPT     best, last or a file; default: best
   --format FORMAT      torch_export (default) or torchscript
   --tracking-uri URI   where MLflow is; default: where the training was tracked, else mlflow.db in the run root

@@ -194,7 +194,7 @@ def _list_hardware_differences(before: Mapping[str, Any], context: RunContext) -
     if missing := [name for name in before.get("gpus") or () if name not in gpus]:
         found.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
     if before.get("accelerator") == "cpu" and gpus and context.hardware.kind is None:  # Lightning takes a GPU
-        found.append(f"accelerator cpu -> {', '.join(gpus)}; --trainer.accelerator=cpu was not said")
+        found.append(f"accelerator cpu -> {', '.join(gpus)}; --trainer.accelerator=cpu was not given")
     return found
 
 

@@ -69,7 +69,7 @@ judged, and nothing promoted.
                        Training stops in time for what follows; what does not fit any more is left to the next start
   --reserve DURATION   time to leave for what follows the training; default: one and a half times what it took in the
                        last retrains, and 10 s; the first time a quarter of the time there is, at most 15m
-  --skip STAGE...      leave out test, export, or promote; may be said again
+  --skip STAGE...      leave out test, export, or promote; may be given again
   --export-format FORMAT  as for lightkit export; default: torch_export
   --if-changed         train only if config, data or code changed since the last run that ended well; else code 6
   --unchanged-ok       with --if-changed: code 0 in place of 6
@@ -80,7 +80,7 @@ judged, and nothing promoted.
   --quiet              print warnings and errors only
   --output json        print the events of all stages, one JSON object a line
 
-Exit code 0: done; 4: the gate said no, and the next start trains anew; 6: nothing has changed; 75: interrupted, out of
+Exit code 0: done; 4: the gate failed, and the next start trains anew; 6: nothing has changed; 75: interrupted, out of
 time, or another process runs the job: the same command goes on; another: that of the stage that failed, at which the
 same command goes on until it has failed three times.
 
@@ -641,7 +641,7 @@ class Retrain:
         self.has_notified = stage in ("fit", "test", "export") or code == _REJECTED
         if is_rejected:  # promote asks the gate again where the champion is another by now
             if stage == "gate":
-                self._skip("promote", "the gate said no")
+                self._skip("promote", "the gate failed")
             self.state.finish("not promoted")
         return code
 
