@@ -34,7 +34,7 @@ from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.errors import CheckpointError, ConfigError
 from lightkit.hardware.processor import available_memory_bytes, memory_bytes
 from lightkit.runs.files import check_room, free_bytes, in_bytes
-from lightkit.safe_loading import classes_beside_tensors, harmless_allowed, load_file
+from lightkit.torch_files import classes_beside_tensors, harmless_allowed, load_file
 
 LAST, LAST_BUT_ONE = "last.ckpt", "last-1.ckpt"
 _FEW = 3  # checkpoints: a disk with less room is nearly full

@@ -22,7 +22,7 @@ from lightkit import runs
 from lightkit.errors import ConfigError, DataError, join_names
 from lightkit.export.metadata import check_digest, find_digest_fault, read_metadata
 from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, timm_pretrained
-from lightkit.safe_loading import explain_unreadable, load_file
+from lightkit.torch_files import explain_unreadable, load_file
 
 __all__ = ["differences", "load_exported", "load_into", "read", "read_safetensors"]
 
