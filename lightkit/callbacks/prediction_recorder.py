@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,6 +165,7 @@ class PredictionRecorder(Callback):
         self._pass: _Pass | None = None
         self._best: _Pass | None = None
         self._best_score: float | None = None
+        self._has_warned = False
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin."""
@@ -175,16 +177,17 @@ class PredictionRecorder(Callback):
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Take the outcomes of a batch."""
-        self._add(outputs, batch_idx)
+        self._add(trainer, outputs, batch_idx)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions, and show their figures in the loggers that take pictures."""
         self.predictions = self._finish(trainer, self._pass, "test", trainer.ckpt_path)
         albums = [logger for logger in trainer.loggers if hasattr(logger, "add_picture")]
-        for each in draw_predictions(self.predictions) if albums and self.predictions else ():
-            pixels = torch.from_numpy(to_pixels(each.drawing)).permute(2, 0, 1)
-            for album in albums:
-                album.add_picture(f"test/{each.name.replace('-', '_')}", pixels, trainer.global_step)
+        with self._warn_of_failure():
+            for each in draw_predictions(self.predictions) if albums and self.predictions else ():
+                pixels = torch.from_numpy(to_pixels(each.drawing)).permute(2, 0, 1)
+                for album in albums:
+                    album.add_picture(f"test/{each.name.replace('-', '_')}", pixels, trainer.global_step)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the best score so far, of a run that is resumed."""
@@ -203,7 +206,7 @@ class PredictionRecorder(Callback):
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Take the outcomes of a batch."""
-        self._add(outputs, batch_idx)
+        self._add(trainer, outputs, batch_idx)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the predictions of a validation outside a fit."""
@@ -217,7 +220,8 @@ class PredictionRecorder(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write those of the best epoch so far, where that takes no other rank; quickly, without thumbnails."""
         if trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1:
-            self._finish_fit(trainer, has_thumbnails=False)
+            with self._warn_of_failure():  # after an error of the GPU no score can be read
+                self._finish_fit(trainer, has_thumbnails=False)
 
     def _finish_fit(self, trainer: Trainer, *, has_thumbnails: bool = True) -> None:
         self._keep_best(trainer)
@@ -227,15 +231,18 @@ class PredictionRecorder(Callback):
     def _begin(self, trainer: Trainer, loader: Any) -> None:
         loader = loader[0] if isinstance(loader, list) and len(loader) == 1 else loader
         is_off = getattr(trainer, "fast_dev_run", False) or isinstance(loader, Sequence | Mapping)
-        self._pass = None if is_off else _Pass(trainer, loader, epoch=trainer.current_epoch)
+        self._pass = None
+        with self._warn_of_failure():
+            self._pass = None if is_off else _Pass(trainer, loader, epoch=trainer.current_epoch)
 
-    def _add(self, outputs: Any, batch_idx: int) -> None:
-        if self._pass is None:
+    def _add(self, trainer: Trainer, outputs: Any, batch_idx: int) -> None:
+        if (of_rank := self._pass) is None:
             return
-        if (outcomes := reduce_outputs(outputs)) is None:
-            self._pass = None
-        else:
-            self._pass.add(outcomes, batch_idx)
+        self._pass = None
+        with self._warn_of_failure():  # tensors of the user's step need not fit each other
+            if (outcomes := reduce_outputs(outputs)) is not None:
+                of_rank.add(outcomes, batch_idx)
+                self._pass = of_rank
 
     def _keep_best(self, trainer: Trainer) -> None:
         """Keep the last validation where its checkpoint has become the best; without scores the newest is."""
@@ -255,8 +262,11 @@ class PredictionRecorder(Callback):
     ) -> Predictions | None:
         """Join the ranks' shares and write them on rank 0; a failure is one warning."""
         self._pass = self._best = None
-        shares = gather(trainer, None if of_rank is None else of_rank.share())
-        if of_rank is None or not trainer.is_global_zero or len(shares) != trainer.world_size:
+        mine = None
+        with self._warn_of_failure():
+            mine = None if of_rank is None else of_rank.share()
+        shares = gather(trainer, mine)
+        if of_rank is None or mine is None or not trainer.is_global_zero or len(shares) != trainer.world_size:
             return None
         found = [share for share in shares if share is not None and share[2] == of_rank.epoch]
         if trainer.world_size > 1 and (len(found) < len(shares) or any(indices is None for indices, *_ in found)):
@@ -265,7 +275,7 @@ class PredictionRecorder(Callback):
         is_named = all(indices is not None for indices, *_ in found)
         index = np.concatenate([indices for indices, *_ in found]) if is_named else np.arange(rows.shape[1])
         index, first = np.unique(index, return_index=True)  # a share may have been filled up
-        try:
+        with self._warn_of_failure():
             predictions = _describe(trainer, of_rank, rows[:, first], index, split, checkpoint, is_named=is_named)
             if self.folder is not None and len(predictions):
                 write_predictions(predictions_path(self.folder, split), predictions)
@@ -275,10 +285,18 @@ class PredictionRecorder(Callback):
                     for old in self.folder.glob(f"thumbnails/{split}-*.jpg"):
                         old.unlink()
                     write_thumbnails(self.folder, split, indices, of_rank.source)
-        except Exception as error:  # noqa: BLE001  # names and images are of the user's data; a report is no reason to fail
-            log.warning("predictions of the %s split cannot be recorded: %s: %s", split, type(error).__name__, error)
-            return None
-        return predictions
+            return predictions
+        return None
+
+    @contextmanager
+    def _warn_of_failure(self) -> Iterator[None]:
+        """Turn an exception into a warning, the first one: steps, names and images are the user's."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            level = logging.DEBUG if self._has_warned else logging.WARNING
+            log.log(level, "predictions cannot be recorded: %s: %s", type(error).__name__, error)
+            self._has_warned = True
 
 
 def _best_score(trainer: Trainer) -> float | None:
@@ -316,7 +334,7 @@ def _describe(
         probability=rows[2] if found.num_classes else none,
         label_probability=rows[3] if found.num_classes else none,
         class_names=tuple(map(str, names)),
-        # without it nobody takes the samples of two runs for the same, whose order may differ
+        # None for samples without names: their order may differ between runs
         fingerprint=describe().get("fingerprint") if callable(describe) and is_named else None,
         sha256=runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None,
         epoch=epoch,

@@ -104,6 +104,32 @@ def test_several_loaders_and_other_outputs_leave_no_file(tmp_path: Path) -> None
     assert not (tmp_path / "test_predictions.parquet").exists()
 
 
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"logits": torch.zeros(4, 2), "target": torch.zeros(4, dtype=torch.long), "weights": torch.ones(2)},
+        {"logits": torch.zeros(4, 2, device="meta"), "target": torch.zeros(4, dtype=torch.long)},
+        {"prediction": torch.zeros(4, device="meta"), "target": torch.zeros(4, device="meta")},
+    ],
+    ids=["weights of classes", "on two devices", "unreadable"],
+)
+def test_outputs_that_cannot_be_recorded_are_one_warning(
+    outputs: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(Scripted):
+        def validation_step(self, batch: Any) -> Any:
+            return outputs
+
+        def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            return outputs
+
+    trainer = quiet_trainer(tmp_path, max_epochs=1, callbacks=[PredictionRecorder(tmp_path)])
+    trainer.test(Odd([0.0]), numbers(), verbose=False)
+    trainer.fit(Odd([0.0]), numbers(), numbers())
+    assert caplog.text.count("predictions cannot be recorded") == 1
+    assert not list(tmp_path.glob("*.parquet"))
+
+
 @pytest.mark.parametrize(("losses", "best"), [([3, 1, 2], 1), ([3, 2, 1], 2), ([1, 1, 2], 0)])
 def test_a_fit_leaves_the_validation_of_its_best_epoch(losses: list[float], best: int, tmp_path: Path) -> None:
     keeper = ModelCheckpoint(tmp_path, monitor="val/loss")
