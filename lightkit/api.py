@@ -124,16 +124,14 @@ class TrainingRun:
         """Write the report of the run, as `lightkit report` does, and return its path.
 
         Args:
-            output: An HTML file; `report.html` in the run folder if None.
+            output: An HTML file, and nothing is written in the run folder; `report.html` in it if None.
 
         Raises:
             OSError: If it cannot be written.
         """
         from lightkit.reports.pages import write_run_report  # here: it loads numpy
 
-        path = Path(output or self.folder / "report.html").absolute()
-        write_run_report(runs.open_run(self.folder), path)
-        return path
+        return write_run_report(runs.open_run(self.folder), Path(output).absolute() if output else None).absolute()
 
 
 def fit(config: Files, overrides: Mapping[str, Any] | None = None, *, quiet: bool = False) -> TrainingRun:

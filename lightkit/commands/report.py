@@ -16,11 +16,11 @@ usage: lightkit report RUN... [--output FILE] [--root FOLDER] [--quiet]
 
 Write the report of a run, report.html in its folder: one HTML file that needs no network and no other file. It is made
 of the files in the run folder, also of a run that is training, has failed or was killed; the gate's decision, if there
-is one, has a page of its own, gate.html. Of several runs a comparison,
-comparison.html in the first one's folder: what differs in config, data, code and versions; metrics with intervals and
-curves; and by their predictions whether each is better than the first beyond noise.
+is one, has a page of its own, gate.html. Of several runs a comparison, comparison.html in the first one's folder: what
+differs in config, data, code and versions; metrics with intervals and curves; and by their predictions whether each is
+better than the first beyond noise.
 
-  --output FILE  where the page is written
+  --output FILE  where the page is written; the run folder, which may be read-only, is left as it is
   --root FOLDER  folder of all runs; default: runs
   --quiet        print warnings and errors only
 
@@ -42,8 +42,8 @@ def report(words: list[str]) -> int:
     found = [runs.find(name, root) for name in line.positionals]
     if len({run.folder.resolve() for run in found}) < len(found):
         raise line.error(f"expected different runs, got {' and '.join(line.positionals)}, of which two are the same")
-    default = found[0].folder / ("comparison.html" if found[1:] else "report.html")
-    path = Path(line.options.get("--output") or default)
+    output = Path(line.options["--output"]) if line.options.get("--output") else None
+    path = output or found[0].folder / ("comparison.html" if found[1:] else "report.html")
     try:
         if found[1:]:
             from lightkit.reports.comparison import write_comparison  # here: it loads numpy
@@ -53,9 +53,9 @@ def report(words: list[str]) -> int:
             from lightkit.reports.gate_page import write_gate_page
             from lightkit.reports.pages import write_run_report
 
-            if (found[0].folder / "gate.json").exists():  # whose page the report refers to
+            if output is None and (found[0].folder / "gate.json").exists():  # whose page the report refers to
                 write_gate_page(found[0])
-            write_run_report(found[0], path)
+            write_run_report(found[0], output)
     except OSError as error:
         raise ConfigError(
             f"report: {path} cannot be written: {error.strerror or error}. Give --output FILE."

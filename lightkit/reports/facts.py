@@ -228,7 +228,7 @@ def score_logged(facts: RunFacts, metric: str, value: float) -> Score:
 
 
 def describe_verdict(facts: RunFacts) -> str:
-    """Write in one sentence how good the model is, against chance and the champion, or why nobody knows."""
+    """Write in one sentence how good the model is, against chance and the champion, or why that is unknown."""
     score = find_score(facts)
     state = {
         "running": "The run is still training",

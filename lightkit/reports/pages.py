@@ -160,18 +160,22 @@ def shorten(text: Any, length: int = _LONGEST_TEXT) -> str:
 
 
 def write_run_report(run: Run, path: Path | None = None) -> Path:
-    """Write the page of a run, and ``figures/`` and ``card.md`` in its folder; return the page's path.
+    """Write the page of a run and return its path.
 
     Args:
         run: The run.
-        path: Of the page; ``report.html`` in the folder if None.
+        path: Of the page, and nothing is written in the run folder; None for ``report.html``, ``figures/`` and
+            ``card.md`` in the folder.
     """
     facts = read_facts(run)
     drawn = draw_figures(facts)
+    if path is not None:
+        write_text(path, render_run(facts, drawn), durable=False)
+        return path
     (run.folder / "figures").mkdir(exist_ok=True)
     for each in drawn.values():
         (run.folder / "figures" / f"{each.name}.png").write_bytes(figures.to_png(each.drawing))
-    path = path or run.folder / "report.html"
+    path = run.folder / "report.html"
     write_text(path, render_run(facts, drawn), durable=False)
     write_text(run.folder / "card.md", render_card(facts), durable=False)
     return path

@@ -379,9 +379,11 @@ def test_thumbnails_make_no_page_of_more_than_3_mb(workspace: Workspace) -> None
 
 def test_output_names_another_file_and_wrong_words_are_errors(workspace: Workspace) -> None:
     run = write_run(workspace)
+    (run / "gate.json").write_text("{}", encoding="utf-8")
+    before = sorted(run.rglob("*"))
     workspace.run("report", str(run), "-o", "pages/one.html").ok()
     assert (workspace.folder / "pages" / "one.html").is_file()
-    assert not (run / "report.html").exists()
+    assert sorted(run.rglob("*")) == before
     assert workspace.run("report").code == 2
     missing = workspace.run("report", "jop")
     assert missing.code == 2
