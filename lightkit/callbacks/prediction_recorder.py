@@ -286,7 +286,7 @@ class PredictionRecorder(Callback):
                         old.unlink()
                     write_thumbnails(self.folder, split, indices, of_rank.source)
             return predictions
-        return None
+        return None  # type: ignore[unreachable]  # after a failure
 
     @contextmanager
     def _warn_of_failure(self) -> Iterator[None]:
