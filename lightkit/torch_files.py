@@ -33,8 +33,8 @@ _HARMLESS = (
     *(decimal.Decimal, uuid.UUID),
     *(argparse.Namespace, jsonargparse.Namespace, list, dict, tuple, frozenset, str, int, float, bool, range, slice),
 )
-"""Classes that people's callbacks keep values in, beside those that torch allows: to build one runs nothing but its own
-constructor. numpy's are not among them: to unpickle an array can reach into memory."""
+"""Classes that users' callbacks keep values in, besides those that torch allows: building one runs its own constructor
+alone. numpy's are not among them: to unpickle an array can reach into memory."""
 _NOT_READ = (
     *(RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
     *(ImportError, OverflowError, MemoryError, struct.error, zipfile.BadZipFile),
@@ -82,13 +82,13 @@ def explain_unreadable(path: str | Path, error: Exception, *, kind: str) -> str:
     if reason is None:
         return message
     return (
-        f"{message} If it only has another pickle protocol than torch.save's own, or names something beside tensors, "
+        f"{message} If it only has another pickle protocol than torch.save's own, or names something besides tensors, "
         f"--trust on the command line reads it: say that where you know who made it."
     )
 
 
 def classes_beside_tensors(path: str | Path) -> list[str]:
-    """List the classes and functions that loading a file would call beside harmless ones, without loading it.
+    """List the classes and functions that loading a file would call besides harmless ones, without loading it.
 
     Any thread may ask: nothing is allowed meanwhile.
     """

@@ -148,7 +148,7 @@ class VerifiedCheckpointIO(CheckpointReader):
         if new := set(classes_beside_tensors(path)) - self._reported:
             self._reported |= new
             _log.warning(
-                "%s holds %s beside tensors and plain values: to go on from it needs --trust. Hyper-parameters, and "
+                "%s holds %s besides tensors and plain values: to go on from it needs --trust. Hyper-parameters, and "
                 "what callbacks keep in a checkpoint, are best texts, numbers, lists and dicts of these.",
                 path,
                 ", ".join(sorted(new)),

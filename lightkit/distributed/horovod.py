@@ -362,7 +362,7 @@ class AveragedGradients:
     def watch(self, optimizers: list[Optimizer]) -> None:
         """Hook every parameter that asks for a gradient; call it before each backward, as more may ask by then.
 
-        A gradient of a backward that nobody announced, as `loss.backward()` is one, stays on this rank; an optimizer
+        A gradient of a backward that was not announced, as `loss.backward()` is one, stays on this rank; an optimizer
         that is about to use it raises `LightkitError`.
 
         Raises:
@@ -564,6 +564,6 @@ def _lengths(loader: Any, collectives: Collectives, *, what: str) -> tuple[list[
 
 
 def _has_fixed_length(loader: Any) -> bool:
-    """Say whether the loader's length is what it gives in every epoch; somebody's own sampler may vary it."""
+    """Say whether the loader's length is what it gives in every epoch; a user's own sampler may vary it."""
     samplers = (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
     return all(sampler is None or type(sampler).__module__.startswith(_KNOWN) for sampler in samplers)

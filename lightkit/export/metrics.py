@@ -98,7 +98,7 @@ class MetricScorer:
         self.batch_size = batch_size
         self._module, self._samples, self._template = module, samples, template
         self._num_samples, self._is_softened = num_samples, is_softened
-        # a parameter that is returned beside the outputs has no row for each sample
+        # a parameter that is returned with the outputs has no row for each sample
         self._has_rows = [
             all(batch.expected[at].shape[:1] == (len(batch.rows),) for of in batches.values() for batch in of)
             for at in range(len(batches[batch_size][0].expected))

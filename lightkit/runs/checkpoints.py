@@ -282,7 +282,7 @@ def warn_of_trust(path: Path | str, names: Collection[str]) -> None:
     """
     if str(path) not in _trusted[-1]:
         _trusted[-1].add(str(path))
-        says = "--trust: %s holds %s beside tensors and plain values; loading it may run code"
+        says = "--trust: %s holds %s besides tensors and plain values; loading it may run code"
         _log.warning(says, path, join_names(sorted(names)) or "objects")
 
 
@@ -295,6 +295,6 @@ def refusal(path: Path | str, names: Collection[str]) -> str:
     """Format the error for a file that is not loaded. The arguments are those of `warn_of_trust`."""
     names = join_names(sorted(names)) or "objects"
     return (
-        f"{path} holds {names} beside tensors and plain values. Loading that can run code, so nothing of it was "
+        f"{path} holds {names} besides tensors and plain values. Loading that can run code, so nothing of it was "
         f"loaded. If you know who made the file, --trust on the command line allows it."
     )

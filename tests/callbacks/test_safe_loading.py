@@ -40,7 +40,7 @@ class Touches:
 @pytest.mark.parametrize("is_zip", [True, False], ids=["archive", "before torch 1.6"])
 def test_a_file_that_runs_code_is_refused_and_does_not_run_it(is_zip: bool, tmp_path: Path) -> None:
     torch.save({**CONTENT, "a": Touches(tmp_path / "ran")}, tmp_path / "a.ckpt", _use_new_zipfile_serialization=is_zip)
-    with pytest.raises(ConfigError, match=r"a\.ckpt holds posix\.system beside tensors .* --trust"):
+    with pytest.raises(ConfigError, match=r"a\.ckpt holds posix\.system besides tensors .* --trust"):
         read_checkpoint(tmp_path / "a.ckpt")
     with pytest.raises(ConfigError, match="--trust"):
         CheckpointReader().load_checkpoint(tmp_path / "a.ckpt", weights_only=False)
@@ -66,7 +66,7 @@ def test_another_pickle_protocol_is_told_with_the_reason_and_what_reads_it(makes
         read_checkpoint(path)
     assert str(caught.value) == (
         f"{path} cannot be read as a checkpoint: it is damaged, cut short, or something else (Unsupported operand "
-        f"149). If it only has another pickle protocol than torch.save's own, or names something beside tensors, "
+        f"149). If it only has another pickle protocol than torch.save's own, or names something besides tensors, "
         f"--trust on the command line reads it: say that where you know who made it."
     )
     with runs.trusting():
@@ -92,7 +92,7 @@ def test_trust_loads_it_and_one_warning_says_what(tmp_path: Path, caplog: pytest
             assert read_checkpoint(tmp_path / "a.ckpt")["a"] == 0
     assert (tmp_path / "ran").exists()
     assert [record.getMessage() for record in caplog.records] == [
-        f"--trust: {tmp_path / 'a.ckpt'} holds posix.system beside tensors and plain values; loading it may run code"
+        f"--trust: {tmp_path / 'a.ckpt'} holds posix.system besides tensors and plain values; loading it may run code"
     ]
 
 
@@ -153,7 +153,7 @@ def test_what_is_written_tells_at_once_that_it_will_need_trust(
     for name in ("a.ckpt", "b.ckpt"):
         io.save_checkpoint({**CONTENT, "hyper_parameters": {"layer": torch.nn.ReLU()}}, tmp_path / name)
     (told,) = caplog.records
-    assert "a.ckpt holds torch.nn.modules.activation.ReLU beside tensors" in told.getMessage()
+    assert "a.ckpt holds torch.nn.modules.activation.ReLU besides tensors" in told.getMessage()
 
 
 def test_hyper_parameters_are_written_as_plain_values(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`comparison.html` and `card.md`: what `lightkit report` writes of several runs, and beside a report."""
+"""`comparison.html` and `card.md`: what `lightkit report` writes of several runs, and next to a report."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_file_that_is_no_state_dict_is_named(tmp_path: Path, content: object, 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
     torch.save(build("small_cnn", 5), tmp_path / "module.pth")  # a whole module, which unpickling would construct
-    with pytest.raises(ConfigError, match=r"holds torch\.nn\..*\.Sequential, .* beside tensors .* --trust"):
+    with pytest.raises(ConfigError, match=r"holds torch\.nn\..*\.Sequential, .* besides tensors .* --trust"):
         read(str(tmp_path / "module.pth"), backbone="small_cnn")
 
 

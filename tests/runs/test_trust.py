@@ -16,7 +16,7 @@ def test_a_trusted_file_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> N
     with runs.trusting():
         for name in ("a.ckpt", "a.ckpt", "b.ckpt"):
             runs.warn_of_trust(name, ["os.system"])
-    rest = "holds os.system beside tensors and plain values; loading it may run code"
+    rest = "holds os.system besides tensors and plain values; loading it may run code"
     assert [record.getMessage() for record in caplog.records] == [
         f"--trust: {name} {rest}" for name in ("a.ckpt", "b.ckpt")
     ]
