@@ -80,7 +80,7 @@ def test_a_training_that_is_resumed_too_late_is_done_with_what_it_has(tmp_path: 
     assert (trainer.global_step, stopped, hands.now_s) == (BATCHES, [STOPPED_BY], 1000)
 
 
-def test_without_any_time_nothing_istrained(tmp_path: Path) -> None:
+def test_without_any_time_nothing_is_trained(tmp_path: Path) -> None:
     hands = Hands(start_s=1000)
     with pytest.raises(OutOfTime, match=r"nothing could be saved before its end\. Say a later --deadline"):
         trained(tmp_path, 999, hands)

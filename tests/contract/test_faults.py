@@ -304,7 +304,8 @@ def test_a_deadline_ends_a_training_well_after_the_last_epoch_that_fits(workspac
     assert (summary["status"], summary["stopped_by"]) == ("done", "deadline")
     epochs = len(read_metrics(workspace.only_run))
     assert epochs >= 1
-    assert step_of(workspace.only_run / "checkpoints" / "last.ckpt") == 6 * epochs
+    # Of the last epoch at least one batch: one that turns out to be longer ends after a batch and is validated.
+    assert 6 * (epochs - 1) < step_of(workspace.only_run / "checkpoints" / "last.ckpt") <= 6 * epochs
 
 
 def test_a_deadline_that_is_no_time_is_an_error(workspace: Workspace) -> None:
