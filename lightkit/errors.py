@@ -82,7 +82,7 @@ class LightkitError(Exception):
 
     Args:
         says: The words, with the places that they are about.
-        places: Those places, for whoever goes on after the mistake.
+        places: Those places, for whoever goes on after the error.
     """
 
     exit_code = 1
@@ -105,7 +105,7 @@ class ConfigError(LightkitError):
 
     @property
     def problems(self) -> tuple[ConfigError, ...]:
-        """Each mistake by itself."""
+        """Each error by itself."""
         return (self,)
 
 
@@ -113,7 +113,7 @@ class ConfigErrors(ConfigError):
     """The config or the command line is wrong in several places.
 
     Args:
-        problems: The mistakes, in the order in which they are told.
+        problems: The errors, in the order in which they are told.
     """
 
     def __init__(self, problems: Iterable[ConfigError]) -> None:
@@ -123,11 +123,11 @@ class ConfigErrors(ConfigError):
 
     @property
     def problems(self) -> tuple[ConfigError, ...]:
-        """Each mistake by itself."""
+        """Each error by itself."""
         return self._problems
 
     def reworded(self, rewrite: Callable[[str], str]) -> Self:
-        """Give the same mistakes in other words."""
+        """Give the same errors in other words."""
         return type(self)([problem.reworded(rewrite) for problem in self._problems])
 
 

@@ -166,7 +166,7 @@ def load_config(
     Args:
         command: `fit`, `validate`, `test` or `predict`, whose block in a file applies; empty where there is none.
         args: The command line after the command.
-        problems: Collects the mistakes; the config is what is left without them.
+        problems: Collects the errors; the config is what is left without them.
         options: Its options, and whether each takes a value; those of the command if None.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
@@ -240,7 +240,7 @@ def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
 def _find_base_run(command: str, reference: str, section: Any) -> runs.Run:
     if command == "fit":
         raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
-    section = section if isinstance(section, Mapping) else {}  # a mistake in its place is reported later
+    section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
     run = runs.find(reference, section.get("root") or "runs", section.get("name"))
     if not run.config_path.is_file():
         raise ConfigError(f"--run {reference}: {run.folder} has no {run.config_path.name}; it is not a run of lightkit")
@@ -267,7 +267,7 @@ def resolve_settings(
     Args:
         command: `fit`, `validate`, `test` or `predict`; others launch nothing.
         loaded: The command line and its config.
-        problems: Collects the mistakes, whose keys are left out of what is returned.
+        problems: Collects the errors, whose keys are left out of what is returned.
         machine: Machine that must have the devices; None to check for none.
     """
     resolved = drop_paths(loaded.resolved, loaded.resolved.unresolved)
@@ -276,7 +276,7 @@ def resolve_settings(
             resolved, partial(limit_to_this_machine, saved=loaded.base.config_path), problems
         )
         resolved = local or resolved
-    for read in (read_settings, read_watchdog, read_gate):  # their mistakes first: hardware depends on launch
+    for read in (read_settings, read_watchdog, read_gate):  # their errors first: hardware depends on launch
         _, resolved = collect_errors(resolved, read, problems)
     if command == "export":  # it runs on one CPU, wherever the model was trained
         machine = None

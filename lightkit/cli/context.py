@@ -20,7 +20,7 @@ from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.predict_options import check_predict_options
 from lightkit.cli.validation import validate
-from lightkit.config import Hardware, mistake
+from lightkit.config import Hardware, error_at
 from lightkit.config.loader import find_masked_values
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
@@ -55,7 +55,7 @@ class RunContext:
         resolved: The config.
         hardware: The resolved hardware keys.
         launch: The config's `launch` section.
-        problems: Mistakes that have been found in the config.
+        problems: Errors that have been found in the config.
         unchecked_classes: Places of classes that must be imported before their arguments can be checked.
         mask: Hides the secrets of the config as the user wrote it.
         needs_imports: Whether classes must be imported for a complete verdict on the config.
@@ -72,7 +72,7 @@ class RunContext:
         recorder: Keeps the run folder up to date.
         data_before: Description of the data that the interrupted run was trained on.
         resumes_automatically: Whether the run was resumed without the user naming it.
-        keeps_folder: Set once training has begun: a mistake in the config that shows before leaves no folder.
+        keeps_folder: Set once training has begun: an error in the config that shows before leaves no folder.
         nothing_left: Whether the checkpoint of another run has left nothing to train.
     """
 
@@ -133,10 +133,10 @@ class RunContext:
         notifier.begin(self.resolved, self.rank_context, runs_stage=not self.passthrough and self.print_config is None)
 
     def raise_problems(self) -> None:
-        """Raise every mistake that has been found, with secrets hidden.
+        """Raise every error that has been found, with secrets hidden.
 
         Raises:
-            ConfigError: If there are mistakes in the config.
+            ConfigError: If there are errors in the config.
             DataError: If only data is missing.
         """
         if (error := self.problems.error()) is not None:
@@ -176,7 +176,7 @@ def load_context(
 ) -> RunContext:
     """Read the arguments, merge the layers, resolve them for this machine, and check what can be checked without torch.
 
-    Where there are mistakes, and classes that must be imported before the verdict is complete, the context holds both,
+    Where there are errors, and classes that must be imported before the verdict is complete, the context holds both,
     and the caller calls `validate_with_imports`.
 
     Args:
@@ -188,7 +188,7 @@ def load_context(
         default_entries: Sections that get a default entry: the checkpoint, and a logger where there is none.
         has_own_parser: Whether a script's own parser decides which keys there are.
         own_options: Arguments of that parser, which come before lightkit's options of the same names.
-        full: Whether jsonargparse is asked for more mistakes also where the schema describes every class.
+        full: Whether jsonargparse is asked for more errors also where the schema describes every class.
         machine: Machine whose hardware the config must fit; None to check against none.
 
     Raises:
@@ -232,7 +232,7 @@ def load_context(
     trainer = resolved.values.get("trainer")
     if not has_own_parser and command in STAGES and isinstance(trainer, dict) and spawns(trainer.get("strategy")):
         says = "trainer.strategy: its processes have no run folder; ddp trains the same and has one"
-        problems.add(mistake(says, resolved.origin_of("trainer.strategy")))
+        problems.add(error_at(says, resolved.origin_of("trainer.strategy")))
     with problems.noted():
         context.print_config = _parse_print_flags(options.get("print_config"))
     if command == "predict":
@@ -249,7 +249,7 @@ def load_context(
         elif named and context.weights is None:
             context.ckpt_path = str(named)
     if command and not problems:
-        section = resolved.values.get("run")  # a mistake that is not found yet may stand in its place
+        section = resolved.values.get("run")  # an error that is not found yet may stand in its place
         root = section.get("root") if isinstance(section, dict) else None
         context.rank_context = join_launch(os.environ, root or "runs")
     if not has_own_parser and not context.passthrough:

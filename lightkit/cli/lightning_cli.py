@@ -88,7 +88,7 @@ _TRAINING_HARDWARE = (
 
 
 class Checked(Exception):
-    """The config was parsed without a mistake, and nothing more was asked for."""
+    """The config was parsed without an error, and nothing more was asked for."""
 
 
 class LightkitCLI(LightningCLI):
@@ -101,7 +101,7 @@ class LightkitCLI(LightningCLI):
     Args:
         args: Positional arguments of LightningCLI.
         context: The invocation, where a command has loaded it already; None in a script.
-        kwargs: Keyword arguments of LightningCLI. With `parser_kwargs={"exit_on_error": False}` a mistake raises
+        kwargs: Keyword arguments of LightningCLI. With `parser_kwargs={"exit_on_error": False}` an error raises
             `LightkitError`; otherwise it is printed on standard error and ends the process.
     """
 
@@ -186,14 +186,14 @@ class LightkitCLI(LightningCLI):
         parse = partial(self._parse, parser, command)
         try:
             self.config = parse(context.resolved)
-        except ConfigError:  # the first mistake: collect all of them
+        except ConfigError:  # the first error: collect all of them
             problems, resolved = config.Problems(), context.resolved
             if not context.has_own_parser:
                 resolved = validate_signatures(resolved, problems)
             self.config, _ = collect_errors(resolved, parse, problems)
             if (error := problems.error()) is not None:
                 raise error.reworded(context.resolved.masked) from None
-        if self.config is None:  # the rest of the config depends on a mistake that is reported already
+        if self.config is None:  # the rest of the config depends on an error that is reported already
             raise Checked
         section = self.config[command[0]] if command else self.config
         if command:

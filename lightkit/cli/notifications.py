@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.config_loader import WITH_MODEL, first_file_name, load_config, options_of
-from lightkit.config import Problems, Resolved, mistake, read_scalar, split_arguments
+from lightkit.config import Problems, Resolved, error_at, read_scalar, split_arguments
 from lightkit.errors import ConfigError, DataChanged, Interrupted, LightkitError, exit_code_of, format_interruption
 from lightkit.launch import INHERITED, LAUNCH, this_rank
 from lightkit.runs import Run
@@ -204,7 +204,7 @@ def create_heartbeat(resolved: Resolved) -> DeadMansSwitch | None:
     try:
         return DeadMansSwitch(str(url))
     except LightkitError as error:
-        raise mistake(str(error), resolved.origin_of("run.heartbeat_url")) from None
+        raise error_at(str(error), resolved.origin_of("run.heartbeat_url")) from None
 
 
 def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
@@ -229,7 +229,7 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         path = str(path or "")
         if path in ("slack", "webhook"):
             hint = f"leave it out of callbacks.{path}, or say {path.capitalize()}Notifier"
-            raise mistake(f"{key}.class_path: {path!r} is no class; {hint}", resolved.origin_of(f"{key}.class_path"))
+            raise error_at(f"{key}.class_path: {path!r} is no class; {hint}", resolved.origin_of(f"{key}.class_path"))
         module, _, name = path.rpartition(".")
         is_known = module.partition(".")[0] in ("", "lightkit", "lightning", "pytorch_lightning")
         if is_known and not name.endswith("Notifier"):
@@ -244,7 +244,7 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
                 if isinstance(error, ConfigError)
                 else f"{path} cannot be built: {type(error).__name__}: {text}"
             )
-            raise mistake(f"{key}: {resolved.masked(reason)}", resolved.origin_of(key)) from None
+            raise error_at(f"{key}: {resolved.masked(reason)}", resolved.origin_of(key)) from None
         if notifier is not None:
             notifier.mask = resolved.masked
             found.append((key.removeprefix("callbacks."), notifier))
@@ -280,7 +280,7 @@ def find_job_name(resolved: Resolved, command: str, args: Sequence[str]) -> str:
 
 
 def _section(resolved: Resolved, name: str) -> dict[str, Any]:
-    """Return a section; an empty one where it is missing, or a mistake is in its place."""
+    """Return a section; an empty one where it is missing, or an error is in its place."""
     section = resolved.values.get(name)
     return section if isinstance(section, dict) else {}
 

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from lightkit import runs
-from lightkit.config import KeyPath, Origin, Resolved, dotted, mistake, near
+from lightkit.config import KeyPath, Origin, Resolved, dotted, error_at, near
 from lightkit.config.loader import Consequence, original_path
 from lightkit.config.origins import cut, no_class, shown_path
 from lightkit.config.schema import join_alternatives, type_words
@@ -167,7 +167,7 @@ def _explain_class(path: KeyPath, class_path: str, inside: str, resolved: Resolv
 def _make_error(path: KeyPath, says: str, resolved: Resolved, *, at_key: bool = False) -> ConfigError:
     origin = resolved.origin_of(path)
     place = origin.at_key() if origin is not None and at_key else origin
-    return mistake(f"{dotted(original_path(path, resolved.removed))}: {says}", place)
+    return error_at(f"{dotted(original_path(path, resolved.removed))}: {says}", place)
 
 
 def _was_removed(missing: str, section: KeyPath, resolved: Resolved) -> bool:
@@ -373,4 +373,4 @@ def locate_lightning_error(error: Exception, resolved: Resolved) -> ConfigError:
             best = (score, path, node.origin)
     _, path, origin = best
     says = " ".join(resolved.masked(str(error)).split())
-    return mistake(f"{dotted(path)}: {says}", origin) if path else ConfigError(says)
+    return error_at(f"{dotted(path)}: {says}", origin) if path else ConfigError(says)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.config import Problems, Resolved, mistake
+from lightkit.config import Problems, Resolved, error_at
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
@@ -35,14 +35,14 @@ def check_paths(command: str, resolved: Resolved, option: Any, problems: Problem
     if (
         command != "export" and isinstance(root, str) and (error := explain_unwritable(root)) is not None
     ):  # it makes no run
-        problems.add(mistake(str(error), resolved.origin_of("run.root")))
+        problems.add(error_at(str(error), resolved.origin_of("run.root")))
     resume = section.get("resume")
     if command == "fit" and isinstance(resume, str) and resume not in ("auto", "never"):
         with problems.noted():
             _at("run.resume", resolved, lambda: _check_run(resume, str(root), name))
     named = resolved.values.get("ckpt_path") if option is None else option
     if named is not None and not isinstance(named, str):
-        problems.add(mistake(f"ckpt_path: expected text or null, got {named!r}", resolved.origin_of("ckpt_path")))
+        problems.add(error_at(f"ckpt_path: expected text or null, got {named!r}", resolved.origin_of("ckpt_path")))
     elif named and named not in _CHOICES:
         with problems.noted():
             _at("ckpt_path" if option is None else "", resolved, lambda: check_checkpoint_file(named))
@@ -83,4 +83,4 @@ def _at(key: str, resolved: Resolved, check: Any) -> None:
         check()
     except LightkitError as error:
         says = str(error).removeprefix("--") if key else str(error)
-        raise mistake(says, resolved.origin_of(key) if key else None) from error
+        raise error_at(says, resolved.origin_of(key) if key else None) from error

@@ -14,7 +14,7 @@ from lightkit.callbacks.predictions import ListedPredictions
 from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.predict_options import format_predict_end, parse_predict_options
-from lightkit.config import mistake
+from lightkit.config import error_at
 from lightkit.data.listed import ListedImages
 from lightkit.errors import LightkitError
 from lightkit.models.pretrained import load_exported
@@ -42,7 +42,7 @@ def build_image_data(
     """
     preprocessing = getattr(data, "preprocessing", None)
     if not callable(preprocessing):
-        raise mistake(
+        raise error_at(
             f"data: {'missing' if data is None else f'{type(data).__name__} has none'}; IMAGES are prepared as the "
             "data module's attribute `preprocessing` says, such as "
             "lightkit.images.preprocessing.Preprocessing(resize=256, crop=(224, 224), mean=(...), std=(...))",

@@ -179,7 +179,7 @@ def _announce(context: RunContext, earlier: Mapping[str, Any] | None) -> None:
 
 @contextmanager
 def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
-    """Record how the run ends, and report it; a mistake before training has begun leaves no folder of a new run."""
+    """Record how the run ends, and report it; an error before training has begun leaves no folder of a new run."""
     run, watch = context.run, context.watch
     raised: BaseException | None = None
     context.recorder.__enter__()

@@ -51,7 +51,7 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import LightkitCLI, restrict_loading
 from lightkit.cli.parser_errors import add_place, explain_lightning_errors, locate_lightning_error, unwrap_errors
 from lightkit.cli.stage_runner import make_plan
-from lightkit.config import KeyPath, Problems, dotted, mistake, near, shown_path
+from lightkit.config import KeyPath, Problems, dotted, error_at, near, shown_path
 from lightkit.errors import CheckpointError, DataError, LightkitError
 from lightkit.hardware.processor import available_memory_bytes
 from lightkit.loggers import CSV, MLflow, TensorBoard
@@ -96,7 +96,7 @@ def run_smoke_check(context: RunContext) -> dict[str, Any]:
     """Build everything on the CPU, run one batch of each loop, and check monitors, disk and memory.
 
     Args:
-        context: The invocation, whose config has no mistakes that show without building.
+        context: The invocation, whose config has no errors that show without building.
 
     Returns:
         What was seen, as plain values: the JSON that `check --deep --output json` prints.
@@ -301,12 +301,12 @@ class _Probe(Callback):
 
 
 class _SmokeCheckCLI(LightkitCLI):
-    """Parses as the command does, builds each part by itself, so that each mistake is found, and runs one batch.
+    """Parses as the command does, builds each part by itself, so that each error is found, and runs one batch.
 
     Args:
         context: The invocation.
         scratch: Run whose folder is removed at the end.
-        problems: Receives the mistakes.
+        problems: Receives the errors.
     """
 
     def __init__(self, context: RunContext, scratch: runs.Run, problems: Problems) -> None:
@@ -397,18 +397,18 @@ class _SmokeCheckCLI(LightkitCLI):
 
     def _add_mistake(self, path: KeyPath, says: str, problems: Problems | None = None) -> None:
         origin = self._resolved.origin_of(path)
-        (problems or self._problems).add(mistake(f"{dotted(path)}: {says}", origin))
+        (problems or self._problems).add(error_at(f"{dotted(path)}: {says}", origin))
 
     @contextmanager
     def _collect(
         self, find_key: Callable[[], tuple[KeyPath, str]], problems: Problems | None = None
     ) -> Iterator[list[BaseException]]:
-        """Keep an error of the block as a mistake in the config and go on; signals pass.
+        """Keep an error of the block as one in the config and go on; signals pass.
 
         Args:
             find_key: Gives the key and what fails, such as `cannot be built`, once the block has failed. A part whose
                 method was running is named in place of the key.
-            problems: Receives the mistake; by default those of the check.
+            problems: Receives the error; by default those of the check.
 
         Yields:
             List that holds the error after the block.
@@ -435,7 +435,7 @@ class _SmokeCheckCLI(LightkitCLI):
             for file, line, function in frames:
                 source = linecache.getline(str(file), line).strip()
                 lines.append(f"  --> {shown_path(file)}:{line}, in {function}\n{line:>5} | {source}")
-            problems.add(mistake(f"{dotted(path)}: " + "\n".join(lines), self._resolved.origin_of(path)))
+            problems.add(error_at(f"{dotted(path)}: " + "\n".join(lines), self._resolved.origin_of(path)))
 
     def _find_running_part(self, error: BaseException) -> tuple[KeyPath, str] | None:
         """Find the callback, the optimizer or the scheduler of the config whose method has raised an error."""
@@ -451,7 +451,7 @@ class _SmokeCheckCLI(LightkitCLI):
     # -- the batch -----------------------------------------------------------------------------------------------------
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Run one batch of each loop and fill the report; mistakes are added to the problems."""
+        """Run one batch of each loop and fill the report; errors are added to the problems."""
         if self.model is None or (self.datamodule is None and self.config[subcommand].get("data")):
             self._set_up_data()
             return
@@ -504,7 +504,7 @@ class _SmokeCheckCLI(LightkitCLI):
     def _run_alone(
         self, stage: str, trainer: Trainer, probe: _Probe, but_not: BaseException | None = None
     ) -> BaseException | None:
-        """Run a second stage and return its error; missing data and an error that is known already are no mistake."""
+        """Run a second stage and return its error; missing data and an error that is known already give None."""
         found = Problems()
         probe.phase = ""
         with self._collect(lambda: self._locate_error(probe), found) as raised:
@@ -544,7 +544,7 @@ class _SmokeCheckCLI(LightkitCLI):
         return trainer
 
     def _set_up_data(self) -> None:
-        """Find mistakes of the data where the model cannot be built."""
+        """Find errors of the data where the model cannot be built."""
         if self.datamodule is None:
             return
         found = Problems()

@@ -25,7 +25,7 @@ from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.parser_errors import add_place
 from lightkit.cli.up_to_date import check_up_to_date, warn_unchecked_rank
 from lightkit.cli.validation import validate_signatures
-from lightkit.config import mistake
+from lightkit.config import error_at
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, LightkitError, format_interruption
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
@@ -257,7 +257,7 @@ def require_srun(context: RunContext) -> None:
         ConfigError: If `srun` has not started this process.
     """
     if context.launch.engine == "slurm" and context.command == "fit" and this_rank(os.environ) is None:
-        raise mistake(
+        raise error_at(
             "launch.engine: slurm: the ranks are started by srun, which is not the case here; say lightkit submit "
             "with the same arguments, or another launch.engine",
             context.resolved.origin_of("launch.engine"),
@@ -355,14 +355,14 @@ def open_context(
     full: bool = False,
     machine: Machine | Literal["this"] | None = "this",
 ) -> RunContext:
-    """Load the config of a command and raise every mistake in it.
+    """Load the config of a command and raise every error in it.
 
     Args:
         command: `fit`, `validate`, `test`, `predict` or `export`.
         args: The command line after the command.
         watch: Handler of SIGINT and SIGTERM.
         subcommands: All commands whose blocks a file may have.
-        full: Whether jsonargparse is asked for more mistakes also where the schema describes every class.
+        full: Whether jsonargparse is asked for more errors also where the schema describes every class.
         machine: Machine whose hardware the config must fit; None to check against none.
 
     Raises:
@@ -393,7 +393,7 @@ def open_run_context(args: Sequence[str], *, is_quiet: bool = False) -> RunConte
 
 
 def validate_with_imports(context: RunContext) -> None:
-    """Import the classes that the config names and add their mistakes to `context.problems`."""
+    """Import the classes that the config names and add their errors to `context.problems`."""
     # Late: it loads torch and Lightning, which takes seconds.
     from lightkit.cli.lightning_cli import Checked, LightkitCLI
 

@@ -12,7 +12,7 @@ from typing import Any
 from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
 from lightkit.cli.parser_errors import list_subclass_names
 from lightkit.cli.path_checks import check_paths
-from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, mistake, near
+from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
 from lightkit.config.loader import drop_paths
 from lightkit.config.origins import near_files, shortened, shown_path
 from lightkit.config.schema import PACKAGES, ConfigSchema, join_alternatives, load_schema
@@ -36,7 +36,7 @@ def validate(
         command: Command that runs.
         loaded: The command line and its config.
         resolved: The config with today's hardware keys.
-        problems: Takes the mistakes.
+        problems: Takes the errors.
 
     Returns:
         The config without what is wrong; and what was found, with the places that only an import can judge.
@@ -68,11 +68,11 @@ def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
 def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
     """Validate by the signatures of the config's own classes, too, and return the config without its errors.
 
-    jsonargparse finds the same mistakes, but stops at the first of a class.
+    jsonargparse finds the same errors, but stops at the first of a class.
 
     Args:
         resolved: The config.
-        problems: Takes the mistakes.
+        problems: Takes the errors.
     """
     from lightkit.cli.class_descriptions import describe_classes  # here: it loads torch, as above
 
@@ -197,7 +197,7 @@ def _find_wrong_choices(
             continue
         few = choices if len(choices) <= _MOST_CHOICES else [*choices[:_MOST_CHOICES], "another"]
         hint = near(value, choices) or f"; expected {join_alternatives(few)}"
-        yield path, mistake(f"{dotted(path)}: there is no {name} {shortened(value)}{hint}", resolved.origin_of(path))
+        yield path, error_at(f"{dotted(path)}: there is no {name} {shortened(value)}{hint}", resolved.origin_of(path))
 
 
 def _is_choice(value: str, choices: Iterable[str]) -> bool:

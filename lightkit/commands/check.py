@@ -140,7 +140,7 @@ def _check_config(context: RunContext, *, imports: bool, plans: bool) -> None:
     """Check the launch and the data, and with imports let jsonargparse parse the config.
 
     Raises:
-        ConfigError: If there are mistakes in it.
+        ConfigError: If there are errors in it.
         DataError: If only data is missing.
     """
     configure_console(context.mode, context.resolved.masked)

@@ -117,7 +117,7 @@ def _read_input(name: str, root: str) -> DiffInput:
 
 
 def _load_alone(stage: str, words: Sequence[str]) -> Resolved:
-    """Load a config without variables; it is compared in spite of its mistakes, unless it cannot be read."""
+    """Load a config without variables; it is compared in spite of its errors, unless it cannot be read."""
     problems = Problems()
     environ = {key: value for key, value in os.environ.items() if key[: len(PREFIX)] != PREFIX}
     environ |= {key: os.environ[key] for key in RESERVED_VARIABLES if key in os.environ}

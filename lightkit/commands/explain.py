@@ -178,7 +178,7 @@ class _Config:
 
 
 def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
-    """Resolve the hardware keys of a config that may have mistakes, whether or not this machine has the hardware."""
+    """Resolve the hardware keys of a config that may have errors, whether or not this machine has the hardware."""
     run = loaded.resolved.tree.entries.get("run", MappingNode({}, Origin("default")))
     if isinstance(run, MappingNode) and ("name" not in run.entries or plain(run.entries["name"]) is None):
         rule = "the base run's name" if loaded.base is not None else "the first -c file's name"

@@ -34,7 +34,7 @@ from lightkit.cli.context import RunContext, create_job_lock, find_job
 from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.stage_runner import open_context
-from lightkit.config import mistake, near, read_scalar, shown_path
+from lightkit.config import error_at, near, read_scalar, shown_path
 from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import ConfigError, OutOfTime
 from lightkit.launch.plan import THREADS
@@ -230,7 +230,7 @@ def _check(context: RunContext, options: RetrainOptions) -> None:
             f"retrain: unexpected argument {context.passthrough[0]!r}; lightkit fit --help lists the keys"
         )
     if (resolved.values.get("trainer") or {}).get("fast_dev_run") not in (None, False, "false", 0, "0"):
-        raise mistake(
+        raise error_at(
             "trainer.fast_dev_run: leaves nothing that could be tested and promoted; use lightkit fit",
             resolved.origin_of("trainer.fast_dev_run"),
         )

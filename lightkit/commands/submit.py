@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import make_plan, open_context
-from lightkit.config import mistake, read_scalar, shown_path
+from lightkit.config import error_at, read_scalar, shown_path
 from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError
 from lightkit.launch.slurm import batch_script, submit
@@ -63,7 +63,7 @@ def _make_script(context: RunContext, args: list[str]) -> tuple[str, str]:
     name = str(run.get("name") or context.default_name)
     fewest, nodes = context.launch.num_nodes
     if fewest != nodes:
-        raise mistake(
+        raise error_at(
             f"launch.nodes: Slurm gives a fixed number of machines, got {context.launch.nodes!r}",
             context.resolved.origin_of("launch.nodes"),
         )

@@ -13,8 +13,8 @@
   `origin_of(key)`, `lightkit_path(key)`, `lightning()`, `named(dumped)`, `with_references(config)`, `masked(text)`.
 - `resolve_hardware` turns hardware keys, ``accelerator: {gpus: 2}`` and those of Lightning 1.x, into the trainer's.
 - `dump_yaml` and `read_scalar` write and read YAML as jsonargparse does; `read_file` reads a file with its places.
-- `Problems` collects all mistakes instead of the first.
-- `mistake`, `near` and `dotted` make errors that show a place, hint at a near word, and name a key.
+- `Problems` collects all errors instead of the first.
+- `error_at`, `near` and `dotted` make errors that show a place, hint at a near word, and name a key.
 
 Layers, lowest first: defaults, each file after what it extends, variables, flags. Mappings merge key by key; scalars
 and lists replace; ``key+:`` appends; a new ``class_path`` drops the arguments of the class that it replaces.
@@ -24,7 +24,7 @@ Apart, and without torch, so that mistakes in a config are reported before anyth
 from lightkit.config.accelerator import Hardware, resolve_hardware
 from lightkit.config.loader import CLASS_SECTIONS, SECTIONS, Resolved, resolve
 from lightkit.config.named_entries import LightningConfig
-from lightkit.config.origins import KeyPath, Origin, Problems, dotted, mistake, near, shown_path
+from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at, near, shown_path
 from lightkit.config.overrides import PREFIX, RESERVED_VARIABLES, Arguments, Flag, split_arguments
 from lightkit.config.yaml_reader import dump_yaml, read_file, read_scalar
 
@@ -43,7 +43,7 @@ __all__ = [
     "Resolved",
     "dotted",
     "dump_yaml",
-    "mistake",
+    "error_at",
     "near",
     "read_file",
     "read_scalar",

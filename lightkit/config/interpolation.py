@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightkit.config.origins import KeyPath, Problems, dotted, mistake, near, shortened
+from lightkit.config.origins import KeyPath, Problems, dotted, error_at, near, shortened
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, rebuild, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, MAX_NODES, TOO_LARGE
 from lightkit.errors import ConfigError
@@ -93,7 +93,7 @@ def _check_size(tree: MappingNode, texts: Mapping[KeyPath, Leaf]) -> ConfigError
     parts: Mapping[KeyPath, Node] = texts or {(key,): node for key, node in tree.entries.items()}
     found = {path: measure(path, node, 0) for path, node in parts.items()}
     path = max(found, key=lambda path: (found[path][1] > MAX_DEPTH, found[path][0]))
-    return mistake(f"{dotted(path)}: {TOO_LARGE}", parts[path].origin)
+    return error_at(f"{dotted(path)}: {TOO_LARGE}", parts[path].origin)
 
 
 def _list_parts(tree: MappingNode, path: KeyPath, node: Node) -> Iterator[tuple[KeyPath, Node]]:
@@ -127,8 +127,8 @@ def _replace_values(tree: MappingNode, values: Mapping[KeyPath, Any]) -> Mapping
 
 
 def _is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
-    """Tell whether a text is an interpolation by OmegaConf's grammar; add the mistake if not."""
-    if problems.is_full:  # the mistake would not be shown
+    """Tell whether a text is an interpolation by OmegaConf's grammar; add the error if not."""
+    if problems.is_full:  # the error would not be shown
         return False
     # OmegaConf is imported late: it takes 80 ms, more than all the rest that reads a config, and few configs need it.
     from omegaconf import OmegaConf
@@ -144,7 +144,7 @@ def _is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
         else:
             problem = (str(error).splitlines() or [""])[0]
         says = f"{dotted(path)}: {shortened(leaf.value)} is not a valid interpolation: {problem}"
-        problems.add(mistake(rf"{says}; write \${{ where the text itself is meant", leaf.origin))
+        problems.add(error_at(rf"{says}; write \${{ where the text itself is meant", leaf.origin))
         return False
     return True
 
@@ -162,7 +162,7 @@ class _Resolver:
         self.secrets: dict[str, str] = {}
 
     def resolve(self, texts: Mapping[KeyPath, Leaf], problems: Problems) -> dict[KeyPath, Any]:
-        """Return the values of the texts that can be resolved; ``problems`` collects the mistakes of the others."""
+        """Return the values of the texts that can be resolved; ``problems`` collects the errors of the others."""
         from omegaconf import OmegaConf  # late, as above
         from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
         from omegaconf.resolvers import oc
@@ -193,7 +193,7 @@ class _Resolver:
             path, leaf = next(iter(cycle.items()))
             what = "it refers to itself" if len(cycle) == 1 else "it leads back to itself through other keys"
             places = [leaf.origin for leaf in cycle.values()][:_MAX_CYCLE_PLACES]
-            problems.add(mistake(f"{dotted(path)}: cannot resolve {shortened(leaf.value)}: {what}", *places))
+            problems.add(error_at(f"{dotted(path)}: cannot resolve {shortened(leaf.value)}: {what}", *places))
         return values
 
     def _resolve_one(self, path: KeyPath) -> Any:
@@ -245,4 +245,4 @@ class _Resolver:
             says = f"there is no {says.rpartition(' ')[2]}; ${{key}} is another key, ${{oc.env:NAME}} a variable"
         elif isinstance(error, InterpolationToMissingValueError):
             says = "it refers to a value that is ???, which stands for one that is missing"
-        return is_cause, mistake(f"{dotted(path)}: cannot resolve {shortened(text)}: {says}", leaf.origin)
+        return is_cause, error_at(f"{dotted(path)}: cannot resolve {shortened(text)}: {says}", leaf.origin)

@@ -27,7 +27,7 @@ from lightkit.config.origins import (
     Problems,
     UnreadableText,
     dotted,
-    mistake,
+    error_at,
     near,
     near_files,
     shown_path,
@@ -62,7 +62,7 @@ _Result = TypeVar("_Result")
 
 
 class Consequence(ConfigError):
-    """A mistake only because something that was wrong has been left out; it is not reported."""
+    """An error only because something that was wrong has been left out; it is not reported."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def resolve(
             ``LightningCLI(Net)``, holds its arguments directly and must not be among them.
         default_classes: Tables from an entry's name to its class, by the top-level key that holds named entries.
         sections: Top-level keys whose value may be the name of a file that holds the section.
-        problems: Collects all mistakes, after which the config is what is left; they are raised where it is None.
+        problems: Collects all errors, after which the config is what is left; they are raised where it is None.
 
     Raises:
         ConfigError: If anything in them is wrong; it shows the places.
@@ -248,7 +248,7 @@ def resolve(
     merge(variable_layers(environ, tree, found), as_one=True)
     merge(flag_layers(flags, found), as_one=True)
     if "extends" in tree.entries:
-        found.add(mistake("extends: stands at the top of a config file only", tree.entries["extends"].origin))
+        found.add(error_at("extends: stands at the top of a config file only", tree.entries["extends"].origin))
         tree = _without_extends(tree)
     result = _expand_classes(interpolate(tree, environ, found), rules)
     wrong = check_entries(result.tree, rules, found) | check_class_names(result.tree, found)
@@ -281,7 +281,7 @@ def layers_of(
         seen: Resolved paths that are layers already; one that two files extend counts once, at its lowest place.
             The files read are added.
         chain: Files that led here by extending one another.
-        problems: Collects the mistakes after which other layers can still be read; they are raised where it is None.
+        problems: Collects the errors after which other layers can still be read; they are raised where it is None.
 
     Raises:
         ConfigError: If a file is missing or wrong, or extends itself through others.
@@ -320,7 +320,7 @@ def _list_extended(tree: MappingNode, file: Path) -> list[tuple[str, Origin]]:
     names: list[tuple[str, Origin]] = []
     for item in node.items if isinstance(node, Items) else (node,):
         if not isinstance(item, Leaf) or not isinstance(item.value, str):
-            raise mistake(f"{shown_path(file)}: extends takes file names, such as [base, logger/mlflow]", item.origin)
+            raise error_at(f"{shown_path(file)}: extends takes file names, such as [base, logger/mlflow]", item.origin)
         names.append((item.value, item.origin))
     return names
 
@@ -333,18 +333,18 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
         try:
             files = [find_config(name)]
         except ConfigError as error:
-            raise mistake(f"{extending} extends {error}", origin) from None
+            raise error_at(f"{extending} extends {error}", origin) from None
     for file in files:
         if file.is_file():
             if file.resolve() in {link.resolve() for link in chain}:
-                raise mistake(f"{extending} extends {shown_path(file)}: a file cannot extend itself", origin)
+                raise error_at(f"{extending} extends {shown_path(file)}: a file cannot extend itself", origin)
             return file
     wanted = folder / (name if name.endswith(NESTED_FILES) else f"{name}.yaml")
     says = f"{extending} extends {name!r}, but {shown_path(wanted)} does not exist"
     found = [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]  # not all below: it may hold data and environments
     layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in found)
     beside = f"; files beside it: {', '.join(layers[:10])}" if layers else ""
-    raise mistake(f"{says}{near(name.removesuffix('.yaml'), layers) or beside}", origin)
+    raise error_at(f"{says}{near(name.removesuffix('.yaml'), layers) or beside}", origin)
 
 
 def _expand(
@@ -379,7 +379,7 @@ def _expand(
         if isinstance(part, MappingNode):
             layers += _expand(part, sections, None, (), problems)
         elif part is not None and plain(part) is not None:
-            problems.add(mistake(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin))
+            problems.add(error_at(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin))
     return layers
 
 
@@ -392,7 +392,7 @@ def _read_section(node: Node, problems: Problems) -> Sequence[Node | None]:
         if (folder / node.value).is_file():
             return layers_of(folder / node.value, seen=set(), problems=problems) or [None]
     wanted = folders[0] / node.value
-    problems.add(mistake(f"{shown_path(wanted)}: no such file{near_files(wanted)}", node.origin))
+    problems.add(error_at(f"{shown_path(wanted)}: no such file{near_files(wanted)}", node.origin))
     problems.is_incomplete = True
     return [None]
 
@@ -501,7 +501,7 @@ def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
         if isinstance(value, str) and ((is_secret and value == HIDDEN) or _IN_ADDRESS.search(value)):
             says = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; say its value again"
             hint = "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as it is"
-            yield mistake(f"{says} {hint}", leaf.origin)
+            yield error_at(f"{says} {hint}", leaf.origin)
 
 
 def find_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> Iterator[ConfigError]:
@@ -509,7 +509,7 @@ def find_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> 
     for path, reference in references.items():
         if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {*path}:  # stages do without these
             says = f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later stages need the value"
-            yield mistake(
+            yield error_at(
                 f"{says}; write ${{oc.env:NAME}}, and set the variable", getattr(find(tree, path), "origin", None)
             )
 
@@ -536,21 +536,21 @@ def _secrets_in(value: Any, *, is_secret: bool) -> dict[str, str]:
     return find_credentials(value) if isinstance(value, str) and "://" in value else {}
 
 
-# -- a config without its mistakes, so that a check which stops at the first one finds the next ----------------------
+# -- a config without its errors, so that a check which stops at the first one finds the next ----------------------
 
 
 def collect_errors(
     resolved: Resolved, check: Callable[[Resolved], _Result], problems: Problems
 ) -> tuple[_Result | None, Resolved]:
-    """Run a check until it finds nothing more, each time without the places of the mistake that it found.
+    """Run a check until it finds nothing more, each time without the places of the error that it found.
 
     Args:
         resolved: The config.
-        check: Raises at the first mistake, with its places.
-        problems: Collects the mistakes.
+        check: Raises at the first error, with its places.
+        problems: Collects the errors.
 
     Returns:
-        What the check gives for the config without its mistakes, None where it cannot go on; and that config.
+        What the check gives for the config without its errors, None where it cannot go on; and that config.
     """
     begin = monotonic()
     for number in range(_MAX_ERRORS):

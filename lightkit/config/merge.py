@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, Problems, dotted, mistake
+from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, Problems, dotted, error_at
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, supersede
 from lightkit.config.yaml_reader import read_scalar
 
@@ -56,7 +56,7 @@ class MergeRules:
             return supersede(lower, upper)
         if upper.partial and isinstance(lower, Leaf) and str(lower.value).startswith("${"):
             says = f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is {lower.value!r}"
-            raise mistake(f"{says}; set {dotted(path)} itself", upper.origin, lower.origin)
+            raise error_at(f"{says}; set {dotted(path)} itself", upper.origin, lower.origin)
         upper = self._with_arguments_inside(lower, upper, path)
         if isinstance(lower, MappingNode) and not _is_other_class(lower, upper):
             if class_of(upper) is not None and set(upper.entries) <= set(SPEC_KEYS):
@@ -136,7 +136,7 @@ class MergeRules:
         else:
             where = dotted((*path, target))
             says = f"{dotted((*path, key))} appends to a list, but {where} is {below.value!r}"
-            raise mistake(f"{says}; set {where} to a list first", node.origin, below.origin)
+            raise error_at(f"{says}; set {where} to a list first", node.origin, below.origin)
 
     def _into_list(self, lower: Items, upper: MappingNode, path: KeyPath) -> Items:
         """Reach into a list by a dotted key: the element of that index, else the last one, as jsonargparse does."""
@@ -150,11 +150,11 @@ class MergeRules:
             inner = node if isinstance(node, MappingNode) else upper
         if not 0 <= index < len(lower.items):
             says = f"{dotted((*path, *keys))} reaches into a list of {len(lower.items)} elements"
-            raise mistake(f"{says}; append one first, with {dotted(path)}+=", upper.origin, lower.origin)
+            raise error_at(f"{says}; append one first, with {dotted(path)}+=", upper.origin, lower.origin)
         element = _as_spec(lower.items[index])
         if not isinstance(element, MappingNode):
             says = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {plain(element)!r}"
-            raise mistake(f"{says}, not a mapping", upper.origin, element.origin)
+            raise error_at(f"{says}, not a mapping", upper.origin, element.origin)
         return _with_item(lower, index, self.merge(element, inner, (*path, index)))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightkit.config.merge import MergeRules
-from lightkit.config.origins import KeyPath, Problems, dotted, mistake, near, shortened
+from lightkit.config.origins import KeyPath, Problems, dotted, error_at, near, shortened
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
@@ -52,7 +52,7 @@ def check_entries(tree: MappingNode, layering: MergeRules, problems: Problems) -
                 continue
             if word != section or not isinstance(node, MappingNode):
                 says = f"{word}: expected a mapping from names to entries, got {plain(node)!r}"
-                problems.add(mistake(f"{says}; Lightning's own value goes under trainer.{word}", node.origin))
+                problems.add(error_at(f"{says}; Lightning's own value goes under trainer.{word}", node.origin))
                 wrong.add((word,))
                 continue
             for name, entry in node.entries.items():
@@ -74,7 +74,7 @@ def check_class_names(tree: MappingNode, problems: Problems) -> set[KeyPath]:
         is_deep = node.value.count(".") > _MOST_PACKAGES and node.value.replace(".", "").isidentifier()
         if path[-1:] == ("class_path",) or is_deep:
             says = f"{dotted(path)}: expected the name of a class, got {shortened(node.value)}"
-            problems.add(mistake(says, node.origin))
+            problems.add(error_at(says, node.origin))
             wrong.add(path)
     return wrong
 
@@ -84,16 +84,16 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
         return None
     if not isinstance(entry, MappingNode):
         says = f"{dotted(path)}: expected a class name, a mapping or null, got {plain(entry)!r}"
-        return mistake(f"{says}; {{}} takes the entry as it is", entry.origin)
+        return error_at(f"{says}; {{}} takes the entry as it is", entry.origin)
     class_path = entry.entries.get("class_path")
     if class_path is None:
         names = f"\nnames: {', '.join(sorted(known))}; any other needs a class_path"
         says = f"{dotted(path)}: there is no class of that name{near(str(path[1]), known)}"
-        return mistake(says + (names if known else "; give it a class_path"), entry.origin.at_key())
+        return error_at(says + (names if known else "; give it a class_path"), entry.origin.at_key())
     if isinstance(class_path, Leaf) and isinstance(class_path.value, str):
         return None
     says = f"{dotted(path)}.class_path: expected the name of a class, got {plain(class_path)!r}"
-    return mistake(says, class_path.origin)
+    return error_at(says, class_path.origin)
 
 
 def lightning_config(tree: MappingNode, layering: MergeRules) -> LightningConfig:
@@ -113,7 +113,9 @@ def lightning_config(tree: MappingNode, layering: MergeRules) -> LightningConfig
         if not entries:
             continue
         if given is not None and not isinstance(given, MappingNode) and plain(given) is not None:
-            raise mistake(f"trainer: expected a mapping of the trainer's arguments, got {plain(given)!r}", given.origin)
+            raise error_at(
+                f"trainer: expected a mapping of the trainer's arguments, got {plain(given)!r}", given.origin
+            )
         trainer = values["trainer"] = values.get("trainer") or {}
         source = section if section in trainer else f"{section}+"
         own = trainer.pop(source, None)

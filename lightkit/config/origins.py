@@ -76,7 +76,7 @@ class Origin:
         return f"{head}\n{self.line:>5} | {text}\n{margin}{carets}"
 
 
-def mistake(says: str, *origins: Origin | None) -> ConfigError:
+def error_at(says: str, *origins: Origin | None) -> ConfigError:
     """Make the error that says ``says`` and shows each of ``origins`` under it."""
     places = [origin for origin in origins if origin is not None]
     rendered = [cut(says, _LONGEST_MESSAGE), *(origin.render() for origin in places)]
@@ -152,11 +152,11 @@ def shown_path(file: Path) -> str:
     return plain
 
 
-_MAX_REPORTED = 100  # a config that has more mistakes is not the one that was meant
+_MAX_REPORTED = 100  # a config that has more errors is not the one that was meant
 
 
 class UnreadableText(str):
-    """The text of a value that is reported as a mistake, kept so that the rest around it can be validated."""
+    """The text of a value that is reported as an error, kept so that the rest around it can be validated."""
 
     __slots__ = ()
 
@@ -182,24 +182,24 @@ class Problems:
 
     @property
     def is_full(self) -> bool:
-        """Whether further mistakes are counted only, so that looking for near names is of no use."""
+        """Whether further errors are counted only, so that looking for near names is of no use."""
         return len(self._found) > _MAX_REPORTED
 
     def add(self, error: LightkitError) -> None:
-        """Keep a mistake, or each of several; a known one is not kept twice."""
+        """Keep an error, or each of several; a known one is not kept twice."""
         for problem in error.problems if isinstance(error, ConfigError) else (error,):
             if str(problem) not in self._known:
                 self._known.add(str(problem))
                 self._found.append(problem)
 
     def read(self, file: Path) -> None:
-        """Note that a file is the next layer above those read before it; mistakes are reported in this order."""
+        """Note that a file is the next layer above those read before it; errors are reported in this order."""
         if file not in self._files:
             self._files.append(file)
 
     @contextmanager
     def noted(self, *, leaves_gap: bool = False) -> Iterator[None]:
-        """Keep the mistake that the block raises, and go on after it.
+        """Keep the error that the block raises, and go on after it.
 
         Args:
             leaves_gap: Whether the block gives a part of the config, which is missing where it fails.
@@ -226,7 +226,7 @@ class Problems:
         """Raise what was found, if anything was.
 
         Raises:
-            ConfigError: If there are mistakes in the config.
+            ConfigError: If there are errors in the config.
             DataError: If only data is missing.
         """
         if (error := self.error()) is not None:

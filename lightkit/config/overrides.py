@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lightkit.config.origins import NESTED_FILES, Origin, Problems, cut, mistake, near
+from lightkit.config.origins import NESTED_FILES, Origin, Problems, cut, error_at, near
 from lightkit.config.packaged import find_config
 from lightkit.config.secrets import mask_line
 from lightkit.config.tree import Leaf, MappingNode, Node, graft, plain
@@ -252,6 +252,6 @@ def _read_value(text: str, origin: Origin) -> Node:
     except YamlSyntaxError:
         return Leaf(text, origin)
     except ConfigError as error:
-        raise mistake(str(error).splitlines()[0], origin) from None
+        raise error_at(str(error).splitlines()[0], origin) from None
     is_braced_word = isinstance(value, dict) and value and all(child is None for child in value.values())
     return graft(value, origin) if isinstance(value, (dict, list)) and not is_braced_word else Leaf(text, origin)

@@ -128,7 +128,7 @@ def mask_credentials(text: str) -> str:
     return _QUERY.sub(_hidden_query, _USER.sub(_hidden_user, text))
 
 
-@lru_cache(maxsize=1)  # a thousand mistakes in one line show it a thousand times
+@lru_cache(maxsize=1)  # a thousand errors in one line show it a thousand times
 def mask_line(line: str) -> str:
     """Write a line of a config file, or a flag, as far as no key in it says that what follows is secret."""
     at = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Union
 
-from lightkit.config.origins import KeyPath, Origin, mistake
+from lightkit.config.origins import KeyPath, Origin, error_at
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def put(table: MappingNode, path: KeyPath, node: Node) -> MappingNode:
         if inner is None or plain(inner) is None:
             inner = MappingNode({}, node.origin)
         if not isinstance(inner, MappingNode):
-            raise mistake(f"{key}: expected a mapping, got {plain(inner)!r}", inner.origin)
+            raise error_at(f"{key}: expected a mapping, got {plain(inner)!r}", inner.origin)
         node = put(inner, tuple(rest), node)
     return replace(table, entries={**table.entries, key: node})
 

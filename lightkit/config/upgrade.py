@@ -27,7 +27,7 @@ from lightkit.config.accelerator.vocabulary import (
 )
 from lightkit.config.loader import CLASS_SECTIONS, WORDS, Resolved, layers_of
 from lightkit.config.merge import MergeRules
-from lightkit.config.origins import KeyPath, Origin, dotted, mistake, shown_path
+from lightkit.config.origins import KeyPath, Origin, dotted, error_at, shown_path
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain
 from lightkit.config.yaml_reader import YamlLoader, dump_yaml, read_file, read_scalar, read_text
@@ -434,7 +434,7 @@ class _Upgrade:
 
     def refuse(self, origin: Origin, says: str) -> None:
         """Record something that cannot be upgraded."""
-        self.errors.append(mistake(says, origin))
+        self.errors.append(error_at(says, origin))
 
     def _format(self, path: KeyPath, value: Any) -> str:
         text = value if isinstance(value, str) and value else self.text.write(value)

@@ -30,7 +30,7 @@ from lightkit.config.origins import (
     Origin,
     cut,
     dotted,
-    mistake,
+    error_at,
     near,
     near_class,
     no_class,
@@ -86,7 +86,7 @@ class ValidationResult:
     """What was found in a config.
 
     Args:
-        problems: All mistakes, each with its place in the config.
+        problems: All errors, each with its place in the config.
         unjudged: Places of classes that the schema does not describe: the user's own, those of other packages, and
             those of another version.
         unverified: Places of values that only jsonargparse can judge, such as functions.
@@ -485,11 +485,11 @@ class _Validator:
     # -- reports -----------------------------------------------------------------------------------------------
 
     def _report(self, path: KeyPath, says: str, node: Node, *others: Origin, at_key: bool = False) -> None:
-        """Keep a mistake, with the places that somebody has written, each once."""
+        """Keep an error, with the places that somebody has written, each once."""
         if not self._is_unresolved(path):
             first = node.origin.at_key() if at_key else node.origin
             places = dict.fromkeys(place for place in (first, *others) if place.kind != "default")
-            self.result.problems.append((path, mistake(f"{dotted(path)}: {says}", *places)))
+            self.result.problems.append((path, error_at(f"{dotted(path)}: {says}", *places)))
 
     def _note_outdated(self, reason: str, node: Node) -> str:
         """Note the file of an old word, which `lightkit upgrade` rewrites, and say what has changed."""

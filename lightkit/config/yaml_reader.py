@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from lightkit.config.origins import Origin, Problems, UnreadableText, mistake, near_files, shortened, shown_path
+from lightkit.config.origins import Origin, Problems, UnreadableText, error_at, near_files, shortened, shown_path
 from lightkit.config.tree import Items, Leaf, MappingNode, Node
 from lightkit.errors import ConfigError
 
@@ -154,7 +154,7 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
 
     Args:
         file: File to read.
-        problems: Collects those mistakes after which the rest can still be read; they are raised where it is None.
+        problems: Collects those errors after which the rest can still be read; they are raised where it is None.
 
     Raises:
         ConfigError: If it cannot be read, is not UTF-8 or not YAML, repeats a key, or holds something else.
@@ -185,7 +185,7 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
     if isinstance(tree, Leaf) and tree.value is None:
         return MappingNode({}, tree.origin)
     kind = "a list" if isinstance(tree, Items) else f"the single value {tree.value!r}"
-    raise mistake(f"{name}: expected a mapping of keys to values, got {kind}", tree.origin)
+    raise error_at(f"{name}: expected a mapping of keys to values, got {kind}", tree.origin)
 
 
 def read_text(text: str, *, name: str, file: Path | None = None, problems: Problems | None = None) -> Node:
@@ -195,7 +195,7 @@ def read_text(text: str, *, name: str, file: Path | None = None, problems: Probl
         text: The text.
         name: What errors and origins call it.
         file: File that holds it.
-        problems: Collects those mistakes after which the rest can still be read; they are raised where it is None.
+        problems: Collects those errors after which the rest can still be read; they are raised where it is None.
 
     Raises:
         YamlSyntaxError: If it is not YAML.
@@ -239,7 +239,7 @@ class _TreeBuilder:
             if num_nodes > 2 * MAX_NODES or len(self._brackets) > MAX_DEPTH:  # keys are nodes, too
                 assert event.start_mark is not None
                 place = self._origin_at(event.start_mark.line, event.start_mark.column)
-                raise mistake(f"{self._name}: {TOO_LARGE}", place)
+                raise error_at(f"{self._name}: {TOO_LARGE}", place)
 
     def _explain_syntax_error(self, error: yaml.YAMLError) -> YamlSyntaxError:
         mark = getattr(error, "problem_mark", None)
@@ -277,13 +277,13 @@ class _TreeBuilder:
         origin = self._origin_of(node, key)
         self._num_nodes += 1
         if self._num_nodes > MAX_NODES or depth > MAX_DEPTH:
-            raise mistake(f"{self._name}: {TOO_LARGE}", origin)
+            raise error_at(f"{self._name}: {TOO_LARGE}", origin)
         if isinstance(node, yaml.ScalarNode):
             return Leaf(self._read_scalar(node, origin), origin)
         if _COLLECTIONS.get(node.tag) is not type(node):
             return Leaf(self._refuse_tag(node.tag, node.tag, origin), origin)
         if id(node) in self._open:
-            raise mistake(f"{self._name}: an alias stands inside its own anchor", origin)
+            raise error_at(f"{self._name}: an alias stands inside its own anchor", origin)
         self._open.add(id(node))
         try:
             if isinstance(node, yaml.MappingNode):
@@ -295,7 +295,7 @@ class _TreeBuilder:
     def _refuse_tag(self, tag: str, text: str, origin: Origin) -> UnreadableText:
         shown = tag.replace("tag:yaml.org,2002:", "!!")
         says = f"{self._name}: the tag {shown} is not allowed here; configs hold plain YAML values"
-        self._problems.add(mistake(f"{says}, and classes are named by class_path", origin))
+        self._problems.add(error_at(f"{says}, and classes are named by class_path", origin))
         return UnreadableText(text)
 
     def _read_scalar(self, node: yaml.ScalarNode, origin: Origin) -> Any:
@@ -307,7 +307,7 @@ class _TreeBuilder:
         except (ValueError, KeyError, yaml.YAMLError):
             kind = _KINDS.get(node.tag.rpartition(":")[2], "a plain value")
             says = f"{self._name}: cannot read {shortened(node.value)} as {kind}; put quotes around it if it is text"
-            self._problems.add(mistake(says, origin))
+            self._problems.add(error_at(says, origin))
             return UnreadableText(node.value)
         return value
 
@@ -321,17 +321,17 @@ class _TreeBuilder:
             if key_node.tag != _MERGE:
                 if not isinstance(key_node, yaml.ScalarNode):
                     says = f"{self._name}: a key must be a plain value, not a mapping or a list"
-                    self._problems.add(mistake(says, place))
+                    self._problems.add(error_at(says, place))
                     continue
                 key = self._read_scalar(key_node, place)
                 if key is None:
                     says = f"{self._name}: a key is null; put quotes around it if it is text"
-                    self._problems.add(mistake(says, place))
+                    self._problems.add(error_at(says, place))
                 if key is None or isinstance(key, UnreadableText):
                     continue
             if (type(key), key) in places:
                 says = f"{self._name}: the key {key!r} stands twice in one mapping"
-                self._problems.add(mistake(says, places[type(key), key], place))
+                self._problems.add(error_at(says, places[type(key), key], place))
                 continue
             places[type(key), key] = place
             if key_node.tag == _MERGE:
@@ -349,5 +349,5 @@ class _TreeBuilder:
                 entries = {**entries, **table.entries}
             else:
                 says = f"{self._name}: << takes mappings to merge, such as *anchor"
-                self._problems.add(mistake(says, table.origin))
+                self._problems.add(error_at(says, table.origin))
         return entries

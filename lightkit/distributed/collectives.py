@@ -18,7 +18,7 @@ from torchmetrics import Metric
 from torchmetrics.metric import jit_distributed_available
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from lightkit.config import mistake
+from lightkit.config import error_at
 from lightkit.errors import LightkitError
 from lightkit.launch import waiting
 
@@ -43,7 +43,7 @@ def require_horovod() -> None:
         ConfigError: If it cannot, with how to build it.
     """
     if hvd is None:
-        raise mistake(
+        raise error_at(
             f"strategy: horovod needs Horovod for torch {torch.__version__}, which cannot be imported ({_MISSING}). "
             "Build it: make horovod, or python scripts/build_horovod.py in lightkit's sources."
         )

@@ -24,7 +24,7 @@ from torch.nn import Embedding, EmbeddingBag, Module, Parameter
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from lightkit.config import mistake
+from lightkit.config import error_at
 from lightkit.distributed.collectives import Collectives, begin_syncing, end_syncing, hvd, plain, require_horovod
 from lightkit.distributed.lr_scaling import before_update
 from lightkit.errors import DataError, LightkitError
@@ -135,7 +135,7 @@ class HorovodStrategy(ParallelStrategy):
     def __init__(self, compression: Literal["fp16"] | None = None, sync_buffers: bool = True) -> None:
         require_horovod()
         if compression not in (None, "fp16"):
-            raise mistake(f"trainer.strategy.init_args.compression: expected fp16 or null, got {compression!r}")
+            raise error_at(f"trainer.strategy.init_args.compression: expected fp16 or null, got {compression!r}")
         self._environment = HorovodEnvironment()
         super().__init__(cluster_environment=self._environment)
         self.compression, self.sync_buffers = compression, sync_buffers
@@ -147,31 +147,31 @@ class HorovodStrategy(ParallelStrategy):
         """Check the devices and meet the other ranks; Lightning calls it once it has chosen the devices."""
         devices = self.parallel_devices or []
         if len(devices) != 1:
-            raise mistake(
+            raise error_at(
                 f"strategy: horovod trains on one device a process, but trainer.devices gives {len(devices)}. Set "
                 "trainer.devices: 1, and the number of ranks in launch.processes."
             )
         if devices[0].type not in ("cpu", "cuda"):
-            raise mistake(f"strategy: horovod trains on CPUs and NVIDIA GPUs, not on {devices[0].type}.")
+            raise error_at(f"strategy: horovod trains on CPUs and NVIDIA GPUs, not on {devices[0].type}.")
         if devices[0].type == "cuda" and not hvd.nccl_built():
-            raise mistake("this Horovod was built without NCCL: HOROVOD_GPU_OPERATIONS=NCCL make horovod")
+            raise error_at("this Horovod was built without NCCL: HOROVOD_GPU_OPERATIONS=NCCL make horovod")
         self._environment.start(on_cpu=devices[0].type == "cpu")
         if self._layer_sync is not None and self.world_size > 1:
-            raise mistake("trainer.sync_batchnorm does not work with strategy: horovod; ddp has it.")
+            raise error_at("trainer.sync_batchnorm does not work with strategy: horovod; ddp has it.")
         if devices[0].type == "cuda":
             self._check_gpu(devices[0].index or 0)
 
     def _check_gpu(self, index: int) -> None:
         if index and self._environment.local_size() > 1:
-            raise mistake(f"trainer.devices names GPU {index} for every rank. Set CUDA_VISIBLE_DEVICES instead.")
+            raise error_at(f"trainer.devices names GPU {index} for every rank. Set CUDA_VISIBLE_DEVICES instead.")
         own, count = self.root_device.index, torch.cuda.device_count()
         uuid = str(torch.cuda.get_device_properties(own).uuid) if own < count else None
         uuids = self.collectives.gather_objects(uuid)
         if uuid is None:
-            raise mistake(f"rank {self.local_rank} of this machine needs GPU {own}, but only {count} can be seen.")
+            raise error_at(f"rank {self.local_rank} of this machine needs GPU {own}, but only {count} can be seen.")
         sharing = ", ".join(str(rank) for rank, other in enumerate(uuids) if other == uuid)
         if uuids.count(uuid) > 1:
-            raise mistake(
+            raise error_at(
                 f"ranks {sharing} would share the GPU with the UUID {uuid}. Start one rank a GPU, and show each rank "
                 "all GPUs of its machine, or its own: CUDA_VISIBLE_DEVICES."
             )
@@ -205,7 +205,7 @@ class HorovodStrategy(ParallelStrategy):
         super().setup_environment()
         seeds = self.collectives.gather_objects(os.environ.get("PL_GLOBAL_SEED"))
         if len(set(seeds)) > 1:
-            raise mistake(
+            raise error_at(
                 f"the ranks have the seeds {', '.join(map(str, seeds))}, so their shares of the data would overlap. "
                 "Set seed_everything to a number."
             )
@@ -229,7 +229,7 @@ class HorovodStrategy(ParallelStrategy):
         self.collectives.where = lambda: module._current_fx_name
         for optimizer in self.optimizers:
             if isinstance(optimizer, torch.optim.LBFGS):
-                raise mistake("LBFGS decides by each rank's own loss how often it asks for gradients; Horovod waits.")
+                raise error_at("LBFGS decides by each rank's own loss how often it asks for gradients; Horovod waits.")
         if self.optimizers:
             self._gradients = AveragedGradients(self.lightning_module, compression=self.compression)
             self._gradients.watch(self.optimizers)
@@ -334,9 +334,9 @@ def _refuse_layers(model: Module, *, on_cpu: bool) -> None:
     for name, layer in model.named_modules():
         if isinstance(layer, torch.nn.SyncBatchNorm) or (on_cpu and isinstance(layer, hvd.SyncBatchNorm)):
             where = "on CPUs" if isinstance(layer, hvd.SyncBatchNorm) else "with Horovod, which has one of its own"
-            raise mistake(f"{name} is a {type(layer).__module__}.SyncBatchNorm, which does not work {where}.")
+            raise error_at(f"{name} is a {type(layer).__module__}.SyncBatchNorm, which does not work {where}.")
         if isinstance(layer, Embedding | EmbeddingBag) and layer.sparse:
-            raise mistake(f"{name} has sparse gradients, which are not averaged under Horovod: set sparse=False.")
+            raise error_at(f"{name} has sparse gradients, which are not averaged under Horovod: set sparse=False.")
 
 
 class AveragedGradients:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lightkit.config import mistake
+from lightkit.config import error_at
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")  # what torch's schedulers keep in an optimizer's groups
 _BASES = ("base_lrs", "max_lrs", "_last_lr")  # and in themselves; a floor such as eta_min stays as it was set
@@ -38,7 +38,7 @@ class ScaledLearningRate(Callback):
 
     def __init__(self, warmup_epochs: float = 0) -> None:
         if warmup_epochs < 0:
-            raise mistake(f"ScaledLearningRate.warmup_epochs: expected 0 or more, got {warmup_epochs}")
+            raise error_at(f"ScaledLearningRate.warmup_epochs: expected 0 or more, got {warmup_epochs}")
         self.warmup_epochs = warmup_epochs
         self._reset()
 
@@ -65,12 +65,12 @@ class ScaledLearningRate(Callback):
             return
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, LearningRateFinder):
-                raise mistake(
+                raise error_at(
                     "ScaledLearningRate would scale the rate that LearningRateFinder finds, which is that of all ranks "
                     "together already. Leave one of them out: accelerator.scale_lr: false, or the callback lr_finder."
                 )
             if isinstance(callback, GradientAccumulationScheduler) and self.warmup_epochs:
-                raise mistake(
+                raise error_at(
                     "ScaledLearningRate.warmup_epochs needs as many steps in each epoch, which "
                     "GradientAccumulationScheduler changes. Set trainer.accumulate_grad_batches, or warmup_epochs: 0."
                 )
@@ -96,7 +96,7 @@ class ScaledLearningRate(Callback):
     def _begin_warmup(self, trainer: Trainer) -> None:
         accumulated = trainer.accumulate_grad_batches if trainer.lightning_module.automatic_optimization else 1
         if trainer.num_training_batches == float("inf"):
-            raise mistake(
+            raise error_at(
                 "ScaledLearningRate.warmup_epochs needs to know how many batches an epoch has; the training data has "
                 "no length. Set trainer.limit_train_batches, or warmup_epochs: 0."
             )
@@ -215,7 +215,9 @@ def _scale_scheduler(scheduler: Any, factor: float, numbers: Mapping[Optimizer, 
         _scale_scheduler(part, factor, numbers)
     if not parts and not isinstance(scheduler, ReduceLROnPlateau) and not hasattr(scheduler, "base_lrs"):
         name = f"{type(scheduler).__module__}.{type(scheduler).__qualname__}"
-        raise mistake(f"ScaledLearningRate cannot find the rates of {name}, which has no base_lrs; scale them by hand.")
+        raise error_at(
+            f"ScaledLearningRate cannot find the rates of {name}, which has no base_lrs; scale them by hand."
+        )
     for key in _BASES:
         rates = getattr(scheduler, key, None)
         if isinstance(rates, list):

@@ -182,7 +182,7 @@ def write_file(kind: str, target: ExportTarget, path: Path, options: WriteOption
     """
     metadata = _describe_file(target, kind, options)
     with silence_exporters(), torch.no_grad():
-        try:  # so that the model's own mistakes are not reported as an exporter's
+        try:  # so that the model's own errors are not reported as an exporter's
             target.model(*clone_inputs(target.example))
         except Exception as error:  # the model's own code raises anything
             reason = f"its forward fails on the example inputs: {format_reason(error)}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from socket import gethostname
 from typing import Any
 
-from lightkit.config import KeyPath, Origin, Resolved, mistake, near, read_scalar
+from lightkit.config import KeyPath, Origin, Resolved, error_at, near, read_scalar
 
 ENGINES = ("local", "horovod", "torchrun", "spark", "ray", "slurm")
 THREADS = "OMP_NUM_THREADS"
@@ -149,7 +149,7 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
     if block is None:
         return LaunchSettings()
     if not isinstance(block, dict):
-        raise mistake(
+        raise error_at(
             f"launch: expected a mapping such as {{processes: 2}}, got {block!r}", resolved.origin_of("launch")
         )
     values = {key: _read_value(value, resolved, ("launch", key)) for key, value in block.items()}
@@ -157,11 +157,11 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
         origin = resolved.origin_of(("launch", key))
         if key not in _EXPECTED:
             names = f"{near(str(key), [*_EXPECTED])}\nkeys: {', '.join(_EXPECTED)}"
-            raise mistake(f"launch.{key}: there is no such key{names}", origin)
+            raise error_at(f"launch.{key}: there is no such key{names}", origin)
         is_valid, expected = _EXPECTED[key]
         is_default_null = value is None and getattr(LaunchSettings, key) is None
         if not is_default_null and not is_valid(value):
-            raise mistake(f"launch.{key}: expected {expected}, got {value!r}", origin)
+            raise error_at(f"launch.{key}: expected {expected}, got {value!r}", origin)
     settings = LaunchSettings(**values)
     if settings.engine is not None:
         _check_keys(settings, resolved, settings.engine)
@@ -203,7 +203,7 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
     if not isinstance(num_nodes, int) or num_nodes == 1:
         return
     if engine not in ("torchrun", "slurm"):
-        raise mistake(
+        raise error_at(
             f"trainer.num_nodes: {num_nodes} machines whose processes are started by hand are not joined to one run, "
             f"and the engine here is {engine!r}; say launch.engine: torchrun, launch.nodes: {num_nodes} and "
             f"launch.rendezvous",
@@ -212,7 +212,7 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
     fewest, most = settings.num_nodes
     is_asked = engine == "slurm" and most == 1  # `lightkit submit` takes the trainer's number then
     if not is_asked and not fewest <= num_nodes <= most and not _is_overruled(resolved, path, ("launch", "nodes")):
-        raise mistake(
+        raise error_at(
             f"trainer.num_nodes: {num_nodes} contradicts launch.nodes: {settings.nodes}; say launch.nodes only",
             resolved.origin_of(path),
             resolved.origins.get(("launch", "nodes")),
@@ -225,7 +225,7 @@ def _check_keys(settings: LaunchSettings, resolved: Resolved, engine: str) -> No
         if is_default or engine in engines or _is_overruled(resolved, ("launch", key), ("launch", "engine")):
             continue
         here = "launch.engine is" if settings.engine is not None else "launch.engine is not said, which comes to"
-        raise mistake(
+        raise error_at(
             f"launch.{key}: is for the engine {' or '.join(engines)} only, but {here} {engine!r}",
             resolved.origin_of(("launch", key)),
             resolved.origins.get(("launch", "engine")),
@@ -320,19 +320,19 @@ def plan_launch(
     name = strategy or "ddp"
     if engine == "horovod" and strategy != "horovod":
         found = "no strategy" if strategy is None else f"the strategy {strategy!r}"
-        raise mistake(
+        raise error_at(
             f"launch.engine: horovodrun starts ranks for the strategy horovod, but there is {found}; "
             f"say accelerator.strategy: horovod, or take the engine torchrun",
             origin,
         )
     if strategy == "horovod" and engine not in ("horovod", "spark"):
-        raise mistake(
+        raise error_at(
             f"launch.engine: the engine {engine!r} starts ranks for ddp; the strategy horovod takes the engine "
             f"horovod or spark",
             origin,
         )
     if not name.startswith(_STRATEGIES_OF.get(engine, "")):
-        raise mistake(f"launch.engine: the engine {engine!r} trains with the strategy ddp, not {strategy!r}", origin)
+        raise error_at(f"launch.engine: the engine {engine!r} trains with the strategy ddp, not {strategy!r}", origin)
     num_slots = sum(settings.slots.values())
     wanted = settings.processes
     if wanted is None:
@@ -345,16 +345,16 @@ def plan_launch(
             return None
         return Plan("local", wanted or 1, wanted or 1, name, uses_gpus, settings)
     if wanted is None:
-        raise mistake(f"launch.processes: the engine {engine!r} must know how many; say launch.processes", origin)
+        raise error_at(f"launch.processes: the engine {engine!r} must know how many; say launch.processes", origin)
     if wanted < 0 and engine != "spark":
-        raise mistake(f"launch.processes: {wanted} has a meaning for the engine spark only; expected 1 or more", origin)
+        raise error_at(f"launch.processes: {wanted} is for the engine spark only; expected 1 or more", origin)
     if settings.hosts and num_slots < wanted:
-        raise mistake(
+        raise error_at(
             f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {num_slots} slots", origin
         )
     fewest, most = settings.num_nodes
     if engine == "torchrun" and most > 1 and settings.rendezvous is None:
-        raise mistake("launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them", origin)
+        raise error_at("launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them", origin)
     here = abs(wanted)
     if settings.hosts:  # all names of this machine are one machine; the fullest machine counts
         own = [slots for host, slots in settings.slots.items() if host in ("localhost", "127.0.0.1", gethostname())]

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Literal, NamedTuple
 
-from lightkit.config import Resolved, mistake, read_scalar
+from lightkit.config import Resolved, error_at, read_scalar
 
 STALLED = 70
 """Exit code of a process that its watchdog has ended."""
@@ -365,7 +365,7 @@ def read_watchdog(resolved: Resolved) -> WatchdogSettings:
     ):
         value = values.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value < math.inf:
-            raise mistake(f"watchdog.{key}: expected {expected}, got {value!r}", resolved.origin_of(("watchdog", key)))
+            raise error_at(f"watchdog.{key}: expected {expected}, got {value!r}", resolved.origin_of(("watchdog", key)))
     return WatchdogSettings(**values)
 
 

@@ -41,7 +41,7 @@ _POLL_S = 0.05
 _STOP_POLL_S = 0.3
 _WRITTEN_S = 5.0  # a rank may be killed before it has written its file
 _CLOCK_SKEW_S = 60.0  # clocks of machines differ, and ranks do not begin together
-_SAME_ERROR_S = 2.0  # ranks meet the same mistake at about the same time
+_SAME_ERROR_S = 2.0  # ranks meet the same error at about the same time
 
 
 @dataclass(frozen=True)
@@ -355,7 +355,7 @@ class RankContext:
                 Path(marker).touch()
             return self._fail(interruption, format_interruption(interruption), interruption.exit_code, process_code=0)
         except LightkitError as error:
-            # Torch's agent and Ray would start all ranks again, to meet the same mistake.
+            # Torch's agent and Ray would start all ranks again, to meet the same error.
             is_final = self.rank.engine in ("torchrun", "ray") and (
                 error.exit_code != 1 or type(error).__name__ in (DATA_CHANGED, LeftAlone.__name__)
             )

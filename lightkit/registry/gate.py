@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from lightkit.config import Origin, Resolved, mistake, near, read_scalar
+from lightkit.config import Origin, Resolved, error_at, near, read_scalar
 from lightkit.errors import ConfigError
 from lightkit.runs.index import infer_mode
 
@@ -127,14 +127,14 @@ def read_gate(resolved: Resolved) -> GateSettings:
             dotted = ".".join(("gate", *path))
             if path not in _RULES:
                 message = f"{dotted}: there is no such key{near(str(key), names)}\nkeys: {', '.join(names)}"
-                raise mistake(message, origin(*path))
+                raise error_at(message, origin(*path))
             holds, expected = _RULES[path]
             is_optional = not parents and key != "mode"
             if not (holds(value) or (is_optional and value is None)):
-                raise mistake(f"{dotted}: expected {expected}, got {value!r}", origin(*path))
+                raise error_at(f"{dotted}: expected {expected}, got {value!r}", origin(*path))
 
     if not isinstance(block, dict):
-        raise mistake(f"gate: expected a mapping such as {{metric: test/accuracy, min: 0.8}}, got {block!r}", origin())
+        raise error_at(f"gate: expected a mapping such as {{metric: test/accuracy, min: 0.8}}, got {block!r}", origin())
     given = {key: _typed(key, value) for key, value in block.items()}
     check(given)
     settings = GateSettings(**given)
@@ -142,19 +142,19 @@ def read_gate(resolved: Resolved) -> GateSettings:
         check(settings.drift, "drift")
         if missing := [key for key in ("window", "max_drop") if key not in settings.drift]:
             message = f"gate.drift: {missing[0]} is missing; expected both, such as {{window: 5, max_drop: 0.03}}"
-            raise mistake(message, origin("drift"))
+            raise error_at(message, origin("drift"))
     if settings.min is not None and settings.max is not None and settings.min > settings.max:
         message = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
-        raise mistake(message, origin("min"), origin("max"))
+        raise error_at(message, origin("min"), origin("max"))
     if settings.max_drop is not None and settings.baseline is None:
-        raise mistake(
+        raise error_at(
             "gate.max_drop: there is nothing that the model could be worse than: gate.baseline is null. Name a "
             "baseline, such as champion, or leave max_drop out",
             origin("max_drop"),
             origin("baseline"),
         )
     if settings.metric is None and settings.rules:
-        raise mistake(
+        raise error_at(
             f"gate.{settings.rules[0]}: of which metric? gate.metric is not set; say one such as test/accuracy",
             origin(settings.rules[0]),
         )

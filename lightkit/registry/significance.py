@@ -176,7 +176,7 @@ def choose_deciding_samples(
     """Choose the samples to look at before a decision, for ``gate.json``.
 
     With a baseline they are those that it alone predicts right (``lost``) and those that the candidate alone does
-    (``won``), of a regressor the largest changes of the error; without one the worst mistakes (``wrong``). Then come
+    (``won``), of a regressor the largest changes of the error; without one the worst errors (``wrong``). Then come
     those of each class in ``slices``.
 
     Returns:

@@ -164,11 +164,11 @@ def add_fit_page(run: Run) -> None:
 
 
 def check_cases(files: Sequence[str], error: LightkitError | None, seconds: float) -> list[Case]:
-    """Return a failed case for each mistake in a config, or one that passes.
+    """Return a failed case for each error in a config, or one that passes.
 
     Args:
         files: The config files.
-        error: The mistakes; None for none.
+        error: The errors; None for none.
         seconds: Duration of the check.
     """
     subject = ", ".join(files) or "command line"

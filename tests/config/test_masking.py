@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.config import Resolved, mistake, resolve
+from lightkit.config import Resolved, error_at, resolve
 from lightkit.config.origins import cut, shortened
 from lightkit.errors import ConfigError
 
@@ -60,8 +60,8 @@ def test_a_secret_is_masked_however_it_is_escaped(tmp_path: Path, secret: str, w
         f"a: expected an integer, got {shortened(LONG)}; what else",
         cut(LONG),
         cut(f"got {LONG!r}, expected a number", 1000),
-        str(mistake(f"a: expected a number, got {LONG!r}")),
-        str(mistake(f"a: got {{'b': {LONG!r}}}; one of {'x' * 300}")),
+        str(error_at(f"a: expected a number, got {LONG!r}")),
+        str(error_at(f"a: got {{'b': {LONG!r}}}; one of {'x' * 300}")),
         f"{LONG[:20]}…",
     ],
     ids=["shortened", "shortened-inside", "cut", "cut-message", "mistake", "mistake-with-tail", "ellipsis"],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.config import Origin, Problems, mistake, resolve, split_arguments
+from lightkit.config import Origin, Problems, error_at, resolve, split_arguments
 from lightkit.errors import ConfigError, ConfigErrors, DataError
 
 FIRST, SECOND = Path("first.yaml"), Path("second.yaml")
@@ -25,7 +25,7 @@ def test_mistakes_are_told_file_by_file_and_line_by_line_and_flags_last() -> Non
         ("a1-late", place(FIRST, 1, 9)),
         ("a1", place(FIRST, 1, 3)),
     ]:
-        problems.add(mistake(says, origin))
+        problems.add(error_at(says, origin))
     assert [str(problem).split("\n")[0] for problem in problems] == ["a1", "a1-late", "b2", "c1", "flag"]
 
 
@@ -66,7 +66,7 @@ def test_the_exit_code_is_that_of_data_only_where_nothing_else_is_wrong(
 
 
 def test_rewording_keeps_each_mistake_and_its_place() -> None:
-    error = ConfigErrors([mistake("secret one", place(FIRST, 1)), mistake("two secret", place(FIRST, 2))])
+    error = ConfigErrors([error_at("secret one", place(FIRST, 1)), error_at("two secret", place(FIRST, 2))])
     told = error.reworded(lambda says: says.replace("secret", "${oc.env:TOKEN}"))
     assert [str(problem).split("\n")[0] for problem in told.problems] == ["${oc.env:TOKEN} one", "two ${oc.env:TOKEN}"]
     assert told.places == error.places

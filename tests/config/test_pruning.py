@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.config import Problems, Resolved, loader, mistake, resolve, split_arguments
+from lightkit.config import Problems, Resolved, error_at, loader, resolve, split_arguments
 from lightkit.config.loader import Consequence, collect_errors, drop_origins, drop_paths, original_path
 from lightkit.errors import ConfigError
 
@@ -21,7 +21,7 @@ def refuse_text(resolved: Resolved) -> int:
     """Refuse the first value that is text."""
     for path, value in sorted(resolved.values.get("a", {}).items()):
         if isinstance(value, str):
-            raise mistake(f"a.{path}: {value}", resolved.origin_of(("a", path)))
+            raise error_at(f"a.{path}: {value}", resolved.origin_of(("a", path)))
     return len(resolved.values["a"])
 
 

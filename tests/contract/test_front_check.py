@@ -370,7 +370,7 @@ def test_a_check_adds_its_mistakes_to_the_page_of_the_job(room: Workspace, check
     assert "small.yaml" in said
     assert "2 mistakes" in said
     mistakes = checked["wrong"].err.removeprefix("error: ").split("\nerror: ")
-    assert [mistake for mistake in mistakes if mistake.strip() not in said] == []
+    assert [error_at for error_at in mistakes if error_at.strip() not in said] == []
 
 
 def test_a_right_config_is_said_to_have_no_mistakes_and_is_one_passed_case(

@@ -120,11 +120,11 @@ LIMITS = {
     "of_what_interpolations_reach": Mistake(NET + DOUBLED, [r"k0: .*20,?000 values", r"--> top\.yaml:"]),
 }
 MISTAKES = {
-    **{f"extends_{name}": mistake for name, mistake in EXTENDS.items()},
-    **{f"key_{name}": mistake for name, mistake in KEYS.items()},
-    **{f"entry_{name}": mistake for name, mistake in ENTRIES.items()},
-    **{f"reference_{name}": mistake for name, mistake in REFERENCES.items()},
-    **{f"limit_{name}": mistake for name, mistake in LIMITS.items()},
+    **{f"extends_{name}": error_at for name, error_at in EXTENDS.items()},
+    **{f"key_{name}": error_at for name, error_at in KEYS.items()},
+    **{f"entry_{name}": error_at for name, error_at in ENTRIES.items()},
+    **{f"reference_{name}": error_at for name, error_at in REFERENCES.items()},
+    **{f"limit_{name}": error_at for name, error_at in LIMITS.items()},
 }
 WITHIN = {
     "files": Mistake(

@@ -23,7 +23,7 @@ from lightkit.config.accelerator.vocabulary import (
 )
 from lightkit.config.loader import Consequence, Resolved
 from lightkit.config.merge import class_of
-from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near
+from lightkit.config.origins import KeyPath, Origin, dotted, error_at, near
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import MappingNode, Node, find, graft, plain
 from lightkit.config.yaml_reader import read_scalar
@@ -99,7 +99,7 @@ class RawSetting:
 
     def expect(self, expected: str, hint: str = "") -> ConfigError:
         """Make the error that says what was expected here instead, with a hint at what may be meant."""
-        return mistake(f"{dotted(self.path)}: expected {expected}, got {plain(self.node)!r}{hint}", self.origin)
+        return error_at(f"{dotted(self.path)}: expected {expected}, got {plain(self.node)!r}{hint}", self.origin)
 
 
 Targets = dict[KeyPath, tuple[Node, RawSetting]]
@@ -154,15 +154,15 @@ def read_settings(resolved: Resolved) -> list[RawSetting]:
     found: list[tuple[KeyPath, Node]] = []
     if block is not None and plain(block) is not None:
         if not isinstance(block, MappingNode):
-            raise mistake(f"accelerator: expected {expected}, got {plain(block)!r}", block.origin)
+            raise error_at(f"accelerator: expected {expected}, got {plain(block)!r}", block.origin)
         for key, node in block.entries.items():
             if key not in BLOCK_KEYS:
                 says = f"accelerator.{key}: there is no such key{near(str(key), BLOCK_KEYS)}"
-                raise mistake(f"{says}\nkeys: {', '.join(BLOCK_KEYS)}", node.origin.at_key())
+                raise error_at(f"{says}\nkeys: {', '.join(BLOCK_KEYS)}", node.origin.at_key())
             word = plain(node)
             if key == "kind" and word is not None and not (isinstance(word, str) and word in KINDS):
                 hint = near(str(word), KINDS) or "; a strategy stands below it, as in accelerator: {strategy: ddp}"
-                raise mistake(f"accelerator: expected {expected}, got {word!r}{hint}", node.origin)
+                raise error_at(f"accelerator: expected {expected}, got {word!r}{hint}", node.origin)
             found.append((("accelerator", key), node))
     others = ((path, find(resolved.tree, path)) for path in _TRAINER_AND_LAUNCH)
     found += [(path, node) for path, node in others if node is not None]
@@ -171,7 +171,7 @@ def read_settings(resolved: Resolved) -> list[RawSetting]:
 
 def contradiction(one: RawSetting, other: RawSetting, advice: str) -> ConfigError:
     """Make the error that shows two places that exclude each other."""
-    return mistake(f"{one} contradicts {other}; {advice}", one.origin, other.origin)
+    return error_at(f"{one} contradicts {other}; {advice}", one.origin, other.origin)
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def parse_numbers(setting: RawSetting, *, distinct: bool = True) -> tuple[int, .
     if not all(is_int(number) and number >= 0 for number in numbers):
         return None
     if distinct and len(set(numbers)) < len(numbers):
-        raise mistake(f"{dotted(setting.path)}: {numbers} names a device twice", setting.origin)
+        raise error_at(f"{dotted(setting.path)}: {numbers} names a device twice", setting.origin)
     return tuple(numbers)
 
 
@@ -426,7 +426,7 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
         is_removed = any(path[:1] == (section,) for path in resolved.removed)
         if setting.value == AUTO or resolved.is_incomplete or is_removed:
             return None
-        raise mistake(f"{setting}: nothing takes it, because {section} is not set; name its class", setting.origin)
+        raise error_at(f"{setting}: nothing takes it, because {section} is not set; name its class", setting.origin)
     name = _first_given(node.entries.get("init_args") if isinstance(node, MappingNode) else None, names)
     described = None if name else _describe_class(str(class_of(node)), section)
     if described is not None:
@@ -437,7 +437,7 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
             says = (
                 f"{setting}: {named.rpartition('.')[2]} has no argument {' or '.join(names)}, so that nothing takes it"
             )
-            raise mistake(f"{says}\narguments of {named}: {', '.join(arguments) or 'none'}", setting.origin)
+            raise error_at(f"{says}\narguments of {named}: {', '.join(arguments) or 'none'}", setting.origin)
     return section, "init_args", name or names[0]
 
 
@@ -476,6 +476,6 @@ def _check(one: RawSetting, key: str) -> None:
     if key in _MEASURED and value == AUTO:
         option = key.replace("_", "-")
         says = f"accelerator.{key}: auto: no training measures; `lightkit tune --{option}` finds a number"
-        raise mistake(f"{says}, and writes it into a layer", one.origin)
+        raise error_at(f"{says}, and writes it into a layer", one.origin)
     if key in _NUMBERS and value != AUTO and not _NUMBERS[key][0](value):
         raise one.expect(_NUMBERS[key][1], near(word, (AUTO,)) if key not in _MEASURED else "")

@@ -47,7 +47,7 @@ from lightkit.config.accelerator.vocabulary import (
 )
 from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
-from lightkit.config.origins import KeyPath, Origin, dotted, mistake, near
+from lightkit.config.origins import KeyPath, Origin, dotted, error_at, near
 from lightkit.config.tree import Leaf, MappingNode, Node, find, graft, plain, put, rebuild
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
@@ -228,7 +228,7 @@ def resolve_hardware(
         if count == ALL and by.path[0] != "launch":
             processes = _count_visible(devices.kind, machine)
             if machine is not None and processes is None:
-                raise mistake(f"{by}: this machine's GPUs cannot be counted without CUDA; say how many", by.origin)
+                raise error_at(f"{by}: this machine's GPUs cannot be counted without CUDA; say how many", by.origin)
 
     targets = _trainer_targets(settings, devices, strategy, num_nodes)
     if precision is not None:
@@ -311,7 +311,7 @@ def _parse_strategy(setting: RawSetting) -> _Strategy:
         return _Strategy(STRATEGY_CLASSES.get(str(named).rpartition(".")[2]), node, setting)
     word = setting.value.lower()
     if word in GONE_STRATEGIES:
-        raise mistake(f"{setting} is no strategy any more: {GONE_STRATEGIES[word]}", setting.origin)
+        raise error_at(f"{setting} is no strategy any more: {GONE_STRATEGIES[word]}", setting.origin)
     name, kind = OLD_STRATEGIES.get(word, (word, None))
     if isinstance(node, Leaf) and (name != word or setting.path[-1] == "accelerator"):
         node = replace(node, value=name)
@@ -389,10 +389,10 @@ def _make_claims(settings: _Settings, *, is_horovod: bool, num_tpu_cores: int | 
         subject, value = one.subject, one.value
         beside = [other for other in settings if other.path[0] == one.path[0]]
         if subject in ("ipus", "hpus") and value not in (None, 0, [], ""):
-            raise mistake(f"{one}: {GONE_DEVICES[subject[:-1]]}", one.origin)
+            raise error_at(f"{one}: {GONE_DEVICES[subject[:-1]]}", one.origin)
         if subject == "accelerator":
             if value in ("ipu", "hpu"):
-                raise mistake(f"{one}: {GONE_DEVICES[value]}", one.origin)
+                raise error_at(f"{one}: {GONE_DEVICES[value]}", one.origin)
             kind = _find_kind(one)
             word = plain(one.node)
             claims.append(_Claim(one, kind, word=word if isinstance(word, str) else None, is_weak=kind == "auto"))
@@ -472,7 +472,7 @@ def _count_horovod(found: _Devices, counted: Sequence[_Claim], *, has_hosts: boo
             raise one.expect("a number of processes, each with one device")
         says = f"{one}: Horovod's processes take the visible GPUs in their order; set the variable "
         listed = ",".join(map(str, numbers))
-        raise mistake(f"{says}CUDA_VISIBLE_DEVICES={listed}, and say gpus: {len(numbers)}", one.origin)
+        raise error_at(f"{says}CUDA_VISIBLE_DEVICES={listed}, and say gpus: {len(numbers)}", one.origin)
     given = [claim for claim in counted if claim.is_launched or (claim.count not in (1, ALL) and not has_hosts)]
     top = [claim for claim in given if claim.rank == max(each.rank for each in given)]
     top.sort(key=lambda claim: not claim.is_launched)
@@ -528,7 +528,7 @@ def _resolve_precision(
         if (word := XLA_PRECISIONS.get(str(written))) is None:
             why = "16-true computes in float32 there without a word, and mixed precision is refused"
             says = f"{chosen}: on a TPU expected 32-true or bf16-true; {why}; say precision: bf16-true"
-            raise mistake(says, chosen.origin)
+            raise error_at(says, chosen.origin)
     if on_xla and (variable := environ.get("XLA_USE_BF16", "")).lower() in ("1", "true", "yes"):
         source = RawSetting(("XLA_USE_BF16",), Leaf(variable, Origin("variable", "XLA_USE_BF16")), "bf16-true")
         if chosen is None or not is_set:
@@ -605,7 +605,7 @@ def _check_machine(
             missing = "TPUs need torch-xla, which is not installed; its last version, 2.9, needs"
             what = missing if xla is None else f"torch-xla {xla} needs"
             says = f"{asks}: {what} torch {needed}, and here is torch {torch or 'none'}; {_INSTALL}"
-            raise mistake(says, asks.origin)
+            raise error_at(says, asks.origin)
     launched = next(iter(settings.of("launch.processes")), None)
     if launched is not None and count in (None, "auto") and is_int(launched.value):
         count, by = launched.value, launched
@@ -621,7 +621,7 @@ def _check_machine(
     if num_there and (count in (None, ALL, "auto") or wanted <= num_there):
         if kind == "gpu" and machine.gpus and "+cpu" in torch:
             says = f"{by}: torch {torch} is built for CPUs only; install one that is built with CUDA, or say {cpu}"
-            raise mistake(says, by.origin)
+            raise error_at(says, by.origin)
         return
     if in_trainer:
         all_auto = "trainer.accelerator: auto and trainer.devices: auto"
@@ -640,7 +640,7 @@ def _check_machine(
         found += f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""
         auto = "" if devices.kind_source is None else f", or {all_auto if in_trainer else 'leave it out'}"
         advice = f"say {f'at most {len(gpus)}, or ' if gpus else ''}{cpu}{auto}"
-    raise mistake(f"{by}: {found}; {advice}", by.origin)
+    raise error_at(f"{by}: {found}; {advice}", by.origin)
 
 
 def _check_combination(devices: _Devices, strategy: _Strategy | None, num_nodes: RawSetting | None) -> None:
@@ -655,9 +655,9 @@ def _check_combination(devices: _Devices, strategy: _Strategy | None, num_nodes:
         other = devices.kind_source
         if other is None:
             found = _FOUND[str(devices.kind)]
-            return mistake(f"{setting}: Lightning finds {found} on this machine; {advice}", setting.origin)
+            return error_at(f"{setting}: Lightning finds {found} on this machine; {advice}", setting.origin)
         if other.origin == setting.origin:
-            return mistake(f"{setting}: {advice}", setting.origin)
+            return error_at(f"{setting}: {advice}", setting.origin)
         return contradiction(setting, other, advice)
 
     by, count, kind = devices.count_source, devices.count, devices.kind
@@ -731,7 +731,7 @@ def _scale_lr_targets(settings: _Settings, resolved: Resolved) -> Targets:
             raise warmup.expect("a number of epochs from 0")
         if scale is None or scale.value is None:
             says = f"{warmup} has no effect without accelerator.scale_lr"
-            raise mistake(
+            raise error_at(
                 f"{says}: it is the warm-up to the scaled learning rate; say scale_lr: true too", warmup.origin
             )
     if scale is None or not scale.value:
@@ -739,7 +739,7 @@ def _scale_lr_targets(settings: _Settings, resolved: Resolved) -> Targets:
     entry = find(resolved.tree, _SCALE_LR)
     if entry is not None and plain(entry) is None:
         says = f"{scale} contradicts callbacks.scale_lr: null, which removes it"
-        raise mistake(f"{says}; say scale_lr: false", scale.origin, entry.origin)
+        raise error_at(f"{says}; say scale_lr: false", scale.origin, entry.origin)
     targets: Targets = {}
     if entry is None:
         targets[(*_SCALE_LR, "class_path")] = Leaf("lightkit.distributed.ScaledLearningRate", scale.origin), scale
