@@ -167,14 +167,6 @@ def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[PassedOver]]
     return None, passed_over
 
 
-def remove_leftovers(folder: Path | str) -> list[Path]:
-    """Delete what killed writers left aside. Only for the process that holds the lock: it may have no living writer."""
-    leftovers = sorted(Path(folder).glob(".*.aside"))
-    for path in leftovers:
-        path.unlink(missing_ok=True)
-    return leftovers
-
-
 def _read_digests(path: Path) -> list[str]:
     try:
         lines = sidecar(path).read_text(encoding="utf-8").splitlines()

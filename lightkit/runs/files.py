@@ -66,6 +66,12 @@ def aside_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.aside")
 
 
+def remove_leftovers(folder: Path | str, name: str = "*") -> None:
+    """Delete what killed writers of a file left under names of `aside_of`; only where no writer of it can be alive."""
+    for path in Path(folder).glob(f".{name}.*.aside"):
+        path.unlink(missing_ok=True)
+
+
 def flush(path: Path) -> None:
     """Return once a file's content, or a folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

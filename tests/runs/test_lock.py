@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import errno
 import json
 import os
-import queue
 import random
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -15,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lightkit import runs
-from lightkit.errors import ConfigError, LightkitError, RunLocked
-from lightkit.runs.lock import describe_process, is_gone
+from lightkit.errors import ConfigError, RunLocked
+from lightkit.runs.lock import SHARED_LOCK, describe_process, is_gone
 
 forks = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 DEAD_PID = 2**22 + 1
@@ -43,20 +40,10 @@ def write_lock(root: Path, *, silent_s: float = 0.0, **changes: object) -> Path:
     """Write the lock of a process that differs from this one and sent its last heartbeat some time ago."""
     path = root / "flowers" / "lock.json"
     path.parent.mkdir(exist_ok=True)
-    record = {**describe_process(), "started": "2026-01-02 03:04:05 UTC", "folder": None, "token": "11", "beat_s": 0.1}
-    path.write_text(json.dumps({**record, **changes}))
+    record = {"started": "2026-01-02 03:04:05 UTC", "folder": None, "token": "11"}
+    path.write_text(json.dumps({**record, "processes": [{**describe_process(), **changes}]}))
     os.utime(path, (path.stat().st_atime, path.stat().st_mtime - silent_s))
     return path
-
-
-def test_the_lock_names_its_owner_while_it_is_held(tmp_path: Path) -> None:
-    with runs.Lock(tmp_path, "flowers") as lock, runs.Lock(tmp_path, "shoes"):
-        held = json.loads(lock.path.read_text())
-        assert lock.path == tmp_path / "flowers" / "lock.json"
-        assert (held["host"], held["pid"], held["folder"]) == (socket.gethostname(), os.getpid(), None)
-        lock.note_folder(tmp_path / "flowers" / "7")
-        assert json.loads(lock.path.read_text()) == {**held, "folder": str(tmp_path / "flowers" / "7")}
-    assert list_names(tmp_path) == []
 
 
 def test_a_reused_process_number_is_a_dead_owner(tmp_path: Path) -> None:
@@ -65,40 +52,23 @@ def test_a_reused_process_number_is_a_dead_owner(tmp_path: Path) -> None:
         pass
 
 
-ELSEWHERE = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "changes", [{"host": "other-host"}, {"kernel": "another boot"}], ids=["host", "boot_or_container"]
 )
-
-
-@ELSEWHERE
 def test_an_owner_elsewhere_is_alive_until_its_lease_expires(changes: dict[str, object], tmp_path: Path) -> None:
     write_lock(tmp_path, pid=4242, silent_s=8.0, **changes)
     with pytest.raises(RunLocked, match=r"process 4242 on .* heartbeat was 8 s ago; it counts as dead after 10 s"):
         runs.Lock(tmp_path, "flowers", stale_s=10.0).acquire()
-    with runs.Lock(tmp_path, "flowers", stale_s=7.0) as lock:
-        assert json.loads(lock.path.read_text())["pid"] == os.getpid()
-
-
-def test_an_owner_with_rare_heartbeats_may_miss_three(tmp_path: Path) -> None:
-    write_lock(tmp_path, host="other-host", silent_s=1200.0, beat_s=500.0)
-    with pytest.raises(RunLocked):
-        runs.Lock(tmp_path, "flowers", stale_s=10.0).acquire()
+    with runs.Lock(tmp_path, "flowers", stale_s=7.0):
+        holder = runs.lock_holder(tmp_path, "flowers")
+        assert holder is not None
+        assert holder["pid"] == os.getpid()
 
 
 def test_a_living_process_of_this_host_needs_no_heartbeat(tmp_path: Path) -> None:
     write_lock(tmp_path, silent_s=3600.0)
     with pytest.raises(RunLocked, match=f"process {os.getpid()} on "):
         runs.Lock(tmp_path, "flowers", stale_s=10.0).acquire()
-
-
-def test_the_heartbeat_is_the_modification_time_of_the_file(tmp_path: Path) -> None:
-    with runs.Lock(tmp_path, "flowers", stale_s=0.06) as lock:
-        long_ago = lock.path.stat().st_mtime - 1000
-        os.utime(lock.path, (long_ago, long_ago))
-        deadline = time.monotonic() + 60
-        while lock.path.stat().st_mtime == long_ago:
-            assert time.monotonic() < deadline, "no heartbeat"
-        assert lock.path.stat().st_mtime > long_ago + 900
 
 
 @pytest.mark.parametrize("content", ['{"pid"', "", "[]", "\xff"], ids=["half", "empty", "another_type", "no_text"])
@@ -128,34 +98,6 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_the_reason(tmp_path: P
         runs.Lock(tmp_path / "file", "flowers").acquire()
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=["disk", "quota"])
-def test_a_full_disk_is_no_mistake_in_the_config(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("lightkit.runs.lock.write_json", fail)
-    with pytest.raises(LightkitError, match=r"Cannot write the lock .*lock\.json: .*Free space, or set run\.root") as e:
-        runs.Lock(tmp_path, "flowers").acquire()
-    assert e.value.exit_code == 1
-    assert list_names(tmp_path) == []
-
-
-def test_a_deleted_lock_is_written_again_and_released(tmp_path: Path) -> None:
-    lost: queue.SimpleQueue[str] = queue.SimpleQueue()
-    with runs.Lock(tmp_path, "flowers", stale_s=0.06, lost=lost.put) as lock:
-        lock.note_folder(tmp_path / "7")
-        before = json.loads(lock.path.read_text())
-        lock.path.unlink()
-        deadline = time.monotonic() + 60
-        while not lock.path.exists():
-            assert time.monotonic() < deadline, "it is not written again"
-        assert json.loads(lock.path.read_text()) == before
-        lock.note_folder(tmp_path / "8")
-        assert json.loads(lock.path.read_text())["folder"] == str(tmp_path / "8")
-    assert lost.empty()
-    assert list_names(tmp_path) == []
-
-
 def test_a_lock_that_this_user_may_not_read_is_held(tmp_path: Path) -> None:
     (tmp_path / "flowers" / "lock.json").mkdir(parents=True)  # opening it fails for root, too
     assert runs.lock_holder(tmp_path, "flowers") == dict.fromkeys(("host", "pid", "started", "heartbeat", "folder"))
@@ -164,44 +106,6 @@ def test_a_lock_that_this_user_may_not_read_is_held(tmp_path: Path) -> None:
 def test_this_process_is_not_gone() -> None:
     assert is_gone(describe_process()) is False
     assert is_gone({**describe_process(), "pid": DEAD_PID}) is True
-
-
-# -- waiting, delegates, losing it -------------------------------------------------------------------------------------
-
-
-def test_a_waiting_process_names_the_owner_once_and_then_gets_the_lock(tmp_path: Path) -> None:
-    path = write_lock(tmp_path)
-    messages: list[str] = []
-
-    def tell(message: str) -> None:
-        messages.append(message)
-        path.unlink()
-
-    with runs.Lock(tmp_path, "flowers", wait_s=60.0, tell=tell):
-        assert path.exists()
-    (message,) = messages
-    assert message.startswith(f"waits up to 60 s: Job 'flowers' is being run by process {os.getpid()} on ")
-
-
-def test_a_wait_that_is_over_ends_with_75(tmp_path: Path) -> None:
-    path = write_lock(tmp_path)
-    with pytest.raises(RunLocked, match=rf"Its lock is {path}\. Waited 0\.3 s for it\.") as caught:
-        runs.Lock(tmp_path, "flowers", wait_s=0.3).acquire()
-    assert caught.value.exit_code == 75
-
-
-@pytest.mark.parametrize(
-    ("times", "message"),
-    [
-        ((-1.0, 300.0), r"run\.wait_s: expected a number of seconds, 0 or more, got -1\.0"),
-        ((0.0, 0.0), r"run\.stale_s: expected a number of seconds, above 0, got 0\.0"),
-        ((float("nan"), 300.0), r"run\.wait_s: expected"),
-    ],
-    ids=["negative", "zero", "nan"],
-)
-def test_a_wrong_time_is_a_mistake_in_the_config(times: tuple[float, float], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        runs.Lock(tmp_path, "flowers", *times)
 
 
 @forks
@@ -216,56 +120,24 @@ def test_a_delegate_works_on_the_job_and_does_not_release_it(tmp_path: Path, mon
     with runs.Lock(tmp_path, "flowers") as lock:
         variables = lock.delegate()
         assert run_in_fork(work) == 0
-        record = json.loads(lock.path.read_text())
-        assert (record["pid"], record["folder"]) == (os.getpid(), f"{tmp_path}/flowers/7")
-        assert record["delegate"] is None
+        holder = runs.lock_holder(tmp_path, "flowers")
+        assert holder is not None
+        assert (holder["pid"], holder["folder"]) == (os.getpid(), f"{tmp_path}/flowers/7")
     assert not lock.path.exists()
-    monkeypatch.setenv(*next(iter(variables.items())))
-    with runs.Lock(tmp_path, "flowers") as lock:  # the owner has ended: this is a lock of its own
-        assert json.loads(lock.path.read_text())["delegate"] is None
 
 
 def test_a_living_delegate_of_a_dead_owner_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_lock(tmp_path, pid=DEAD_PID)
-    monkeypatch.setenv("_LIGHTKIT_LOCK", json.dumps({"path": str(path), "token": "11"}))
-    with runs.Lock(tmp_path, "flowers"):
-        monkeypatch.delenv("_LIGHTKIT_LOCK")
+    write_lock(tmp_path, pid=DEAD_PID)
+    monkeypatch.setenv(SHARED_LOCK, "11")
+    with runs.Lock(tmp_path, "flowers") as delegate:
+        monkeypatch.delenv(SHARED_LOCK)
         with pytest.raises(RunLocked, match=f"process {os.getpid()} on "):
             runs.Lock(tmp_path, "flowers").acquire()
-        holder = runs.lock_holder(tmp_path, "flowers")
-        assert holder is not None
-        assert holder["pid"] == os.getpid()
-    assert runs.lock_holder(tmp_path, "flowers") is None
+    assert delegate.path.exists()
+    write_lock(tmp_path, pid=DEAD_PID)
     with runs.Lock(tmp_path, "flowers"):
         pass
-
-
-def test_a_process_that_has_lost_the_lock_is_told_and_does_not_touch_it(tmp_path: Path) -> None:
-    lost: queue.SimpleQueue[str] = queue.SimpleQueue()
-    lock = runs.Lock(tmp_path, "flowers", stale_s=0.06, lost=lost.put)
-    with lock:
-        path = tmp_path / "flowers" / "lock.json"
-        (tmp_path / "other").mkdir()
-        other = write_lock(tmp_path / "other", host="other-host", pid=4242)
-        other.replace(path)  # as after this machine was suspended
-        assert "process 4242 on other-host" in lost.get(timeout=60)
-        before = path.stat().st_mtime
-        lock.note_folder(Path("mine"))
-    assert json.loads(path.read_text())["folder"] is None
-    assert path.stat().st_mtime == before
-
-
-def test_the_owner_is_described_for_programs(tmp_path: Path) -> None:
-    assert runs.lock_holder(tmp_path, "flowers") is None
-    with runs.Lock(tmp_path, "flowers") as lock:
-        lock.note_folder(tmp_path / "7")
-        holder = runs.lock_holder(tmp_path, "flowers")
-        assert holder is not None
-        assert set(holder) == {"host", "pid", "started", "heartbeat", "folder"}
-        assert (holder["host"], holder["pid"]) == (socket.gethostname(), os.getpid())
-        assert holder["heartbeat"].startswith("20")
-        assert holder["folder"] == f"{tmp_path}/7"
-    assert runs.lock_holder(tmp_path, "flowers") is None
+    assert list_names(tmp_path) == []
 
 
 # -- kills and races ---------------------------------------------------------------------------------------------------
