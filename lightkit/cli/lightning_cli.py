@@ -79,7 +79,7 @@ _SECTIONS = {
 """Sections that lightkit adds to LightningCLI's."""
 _EXPORT = "export"
 _NOT_SAVED = ("ckpt_path", "weights_only", "verbose", "return_predictions", "config")
-_TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
+TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 _TRAINING_HARDWARE = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "plugins", "sync_batchnorm"),
     *("callbacks", "logger", "profiler", "model_registry"),
@@ -386,7 +386,7 @@ class LightkitCLI(LightningCLI):
             kwargs |= {key: value for key, value in components.items() if key in kwargs or key in known}
         try:
             trainer = super().instantiate_trainer(**kwargs)
-        except _TRAINER_ERRORS as error:
+        except TRAINER_ERRORS as error:
             if context is None:
                 raise
             raise locate_lightning_error(error, context.resolved) from error
