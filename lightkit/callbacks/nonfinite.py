@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.loops.optimization.automatic import Closure
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
@@ -30,7 +29,6 @@ _MAX_NAMES, _MAX_SAMPLES = 3, 8  # in a message
 _NUM_BATCHES_LATE = 16
 _NUM_REMEMBERED = 1024  # batches: more than any loader prepares ahead
 _MIN_BYTES = 2  # torch computes no norms of 8-bit floating-point numbers
-_OF_NONE = "`training_step` returned `None`. If this was on purpose, ignore this warning..."  # Lightning 2.6.6
 _log = logging.getLogger("lightkit")
 
 
@@ -39,17 +37,16 @@ class FiniteLoss(Callback):
 
     On the CPU, in one process, it is looked at before the backward pass. On a GPU, and where several processes train
     together, `stop` looks at the losses of 16 batches at once, and always before a validation and before a checkpoint
-    is written, so that the device is waited for once in 16 steps; `skip` must know before the optimizer steps, and
-    waits for each loss. A model that steps its optimizers itself is watched by what it returns, or where it returns
-    nothing by what it gives `manual_backward`.
+    is written, so that the device is waited for once in 16 steps; `skip` waits for each loss. Every loss is looked at
+    of which gradients are computed, also where a model steps its optimizers itself.
 
     A finite loss can have gradients that are not: no checkpoint is written of weights that are NaN or infinite, nor of
     running statistics, unless they were so from the beginning as masks are.
 
     Args:
-        action: `stop` ends the run. `skip` leaves the batch out: no optimizer step, and nothing of it in metrics and
-            running statistics; several processes leave out all their batches of that step, and the accumulation that
-            it is part of. Ten such batches in a row, or an epoch that has no other, end the run.
+        action: `stop` ends the run. `skip` leaves the batch out: its optimizer step changes nothing, and nothing of it
+            is in metrics and running statistics. The batches of other processes in that step, and those of the same
+            accumulation, are left out with it. Ten such batches in a row, or an epoch that has no other, end the run.
         events: Gets an event for each such batch.
         last_good: Finds the newest checkpoint that can be trusted.
     """
@@ -64,18 +61,17 @@ class FiniteLoss(Callback):
         self._action, self._events, self._last_good = action, events, last_good
         self._indices = BatchIndices()
         self._interval = 1  # batches
-        self._num_waiting = 0
-        self._losses: list[tuple[dict[str, Any], Tensor]] = []  # position and loss of the batches that wait
-        self._backward_losses: list[Tensor] = []
         self._batch = 0
-        self._drops_gradients = False
+        self._losses: list[tuple[dict[str, Any], Tensor]] = []  # position and loss of the batches that wait
+        self._restore: Callable[[], None] | None = None
+        self._is_bad = self._drops_gradients = False
         self._error: NonfiniteLoss | None = None
         self._skipped: list[dict[str, Any]] = []
         self._num_skipped = self._num_in_a_row = self._num_in_epoch = 0
         self._on_purpose: set[str] = set()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """See the training batches, and what their steps give.
+        """See the training batches, and what is saved.
 
         Raises:
             ConfigError: If the model steps its optimizers itself, so that nothing can be left out.
@@ -89,37 +85,70 @@ class FiniteLoss(Callback):
         strategy: Any = trainer.strategy
         is_immediate = self._action == "skip" or (trainer.world_size == 1 and strategy.root_device.type == "cpu")
         self._interval = 1 if is_immediate else _NUM_BATCHES_LATE
-        process, backward = strategy.process_dataloader, strategy.backward
-
-        def keep_loss(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
-            self._backward_losses.append(loss.detach().sum())
-            return backward(loss, *args, **kwargs)
-
-        # Lightning has no hook between a step and its backward pass that could leave the batch out, and none for
-        # checkpoints of weights alone.
-        strategy.training_step = partial(self._run_step, trainer, strategy.training_step)
+        process = strategy.process_dataloader
+        # Lightning has no hook for a loader before it is read, and none for checkpoints of weights alone.
         strategy.process_dataloader = lambda loader: process(
             self._indices.watch(loader) if trainer.training else loader
         )
         strategy.save_checkpoint = partial(self._save, trainer, strategy.save_checkpoint)
-        if not pl_module.automatic_optimization:
-            strategy.backward = keep_loss
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count the skipped batches of the epoch from 0 again."""
         self._num_in_epoch = 0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Note the batch's number."""
+        """Note the batch's number, and what is restored where it is left out."""
         self._batch = batch_idx
+        self._restore = _snapshot(trainer, pl_module) if self._action == "skip" else None
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Look at a loss, or keep it for later.
+
+        Raises:
+            NonfiniteLoss: If it is not finite and the run ends.
+        """
+        self._losses.append((self._position(trainer), loss.detach().sum()))
+        if self._interval > 1:
+            return
+        found = self._find_bad(trainer)
+        if not found:
+            self._num_in_a_row = 0
+            return
+        if self._restore is None:
+            raise self._stop(trainer, found)
+        self._is_bad = self._drops_gradients = True
+        self._skipped = found
+        self._num_in_a_row, self._num_in_epoch = self._num_in_a_row + 1, self._num_in_epoch + 1
+        if self._num_in_a_row >= _MAX_IN_A_ROW:
+            raise self._stop(trainer, found, f"So were those of the {_MAX_IN_A_ROW - 1} batches before it. ")
+        for bad in found if trainer.is_global_zero else ():
+            self._num_skipped += 1
+            self._write_event(bad, "skip")
+            if self._num_skipped <= _MAX_SHOWN:
+                more = " Further ones are in events.jsonl only." * (self._num_skipped == _MAX_SHOWN)
+                _log.warning("%s: the batch is left out.%s", _describe(bad), more)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Let the optimizer find no gradients where the batch of one process has spoilt those of all."""
+        """Let the optimizer find no gradients where a batch has spoilt them."""
         if self._drops_gradients:
             for group in optimizer.param_groups:  # Horovod refuses `zero_grad` here
                 for parameter in group["params"]:
                     parameter.grad = None
             self._drops_gradients = False
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Restore what a batch that is left out has changed, or look at the losses that wait.
+
+        Raises:
+            NonfiniteLoss: If one of them was not finite.
+        """
+        if self._is_bad and self._restore is not None:  # not before: the backward pass reads running statistics
+            self._restore()
+            self._is_bad = False
+        if self._interval > 1 and batch_idx % self._interval == self._interval - 1:
+            self._stop_if_bad(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Do not measure weights that are spoilt."""
@@ -148,52 +177,15 @@ class FiniteLoss(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Restore the strategy's methods."""
-        for name in ("training_step", "process_dataloader", "save_checkpoint", "backward"):
+        for name in ("process_dataloader", "save_checkpoint"):
             vars(trainer.strategy).pop(name, None)
-
-    def _run_step(self, trainer: Trainer, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a training step; return None in place of its output where its batch is to be left out."""
-        position = self._position(trainer)
-        restore = _snapshot(trainer, trainer.lightning_module) if self._action == "skip" else None
-        output = step(*args, **kwargs)
-        loss = output.get("loss") if isinstance(output, dict) else output
-        if self._backward_losses:
-            loss = loss if isinstance(loss, Tensor) else torch.stack(self._backward_losses).sum()
-            self._backward_losses.clear()
-        if isinstance(loss, Tensor):
-            self._losses.append((position, loss.detach().sum()))
-        self._num_waiting += 1
-        if self._num_waiting < self._interval:
-            return output
-        found = self._find_bad(trainer)
-        if not found:
-            self._num_in_a_row = 0
-            return output
-        if restore is None:
-            raise self._stop(trainer, found)
-        restore()
-        self._skipped = found
-        self._num_in_a_row, self._num_in_epoch = self._num_in_a_row + 1, self._num_in_epoch + 1
-        if self._num_in_a_row >= _MAX_IN_A_ROW:
-            raise self._stop(trainer, found, f"So were those of the {_MAX_IN_A_ROW - 1} batches before it. ")
-        for bad in found if trainer.is_global_zero else ():
-            self._num_skipped += 1
-            self._write_event(bad, "skip")
-            if self._num_skipped <= _MAX_SHOWN:
-                more = " Further ones are in events.jsonl only." * (self._num_skipped == _MAX_SHOWN)
-                _log.warning("%s: the batch is left out.%s", _describe(bad), more)
-        if trainer.world_size == 1:
-            Closure.warning_cache.add(_OF_NONE)  # Lightning would warn about the None
-            return None
-        self._drops_gradients = True  # all processes go through the backward pass, in which they wait for each other
-        return output
 
     def _position(self, trainer: Trainer) -> dict[str, Any]:
         return {"epoch": trainer.current_epoch, "step": trainer.global_step, "batch": self._batch}
 
     def _find_bad(self, trainer: Trainer) -> list[dict[str, Any]]:
         """Look at the losses that wait, and return the earliest bad batches, at most one of each process."""
-        waiting, self._losses, self._num_waiting = self._losses, [], 0
+        waiting, self._losses = self._losses, []
         values = torch.stack([loss for _, loss in waiting]).tolist() if waiting else []
         own = None
         for (position, _), value in zip(waiting, values, strict=True):

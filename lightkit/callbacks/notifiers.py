@@ -41,27 +41,21 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from itertools import accumulate
 from typing import Any, Literal
 from urllib.parse import quote
 
-from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit import runs
-from lightkit.callbacks.recorder import Epoch, EpochCallback, describe_end
+from lightkit.callbacks.recorder import Epoch, describe_end
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import finite
-from lightkit.runs.webhook import (
-    CLOSE_TIMEOUT_S,
-    BackgroundSender,
-    Deliverable,
-    DeliveryError,
-    HttpMessage,
-    check_address,
-)
+from lightkit.runs.webhook import BackgroundSender, Deliver, DeliveryError, check_address, post
 
 Kind = Literal["start", "epoch", "end", "failure", "gate"]
 KINDS: tuple[Kind, ...] = ("start", "epoch", "end", "failure", "gate")
@@ -145,17 +139,6 @@ def format_error_tail(error: BaseException, mask: Callable[[str], str] = str) ->
     return "\n".join(lines[-_MAX_LINES:])[-_MAX_CHARACTERS:]
 
 
-def mask_texts(value: Any, mask: Callable[[str], str]) -> Any:
-    """Replace the secrets in the texts of plain containers by references."""
-    if isinstance(value, str):
-        return mask(value)
-    if isinstance(value, Mapping):
-        return {str(key): mask_texts(child, mask) for key, child in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [mask_texts(child, mask) for child in value]
-    return value
-
-
 def _describe_run(trainer: Trainer | None = None) -> dict[str, str]:
     """Return the fields that name the run, and where MLflow shows it: a server's page or a command."""
     run = runs.current()
@@ -171,12 +154,12 @@ def _describe_run(trainer: Trainer | None = None) -> dict[str, str]:
     return known
 
 
-class Notifier(EpochCallback):
+class Notifier(Callback):
     """Sends messages about a run. Subclasses implement `compose`, which formats a message for its service.
 
     Messages are sent in order, from a thread of the process of rank zero, so that training never waits for the server
     and never fails because of it; the end of the process waits 5 s for what is unsent. A ``fast_dev_run`` sends
-    nothing.
+    nothing. Epochs and metrics come from the trainer's `RunRecorder`.
 
     Args:
         address: The argument with the address, and whether it is given; without one nothing is sent.
@@ -194,63 +177,44 @@ class Notifier(EpochCallback):
         timeout_s: float = 10.0,
         retries: int = 3,
     ) -> None:
-        super().__init__()
         name = type(self).__name__
+        if every_n_epochs < 1 or not 0 < timeout_s < math.inf or retries < 0:
+            raise ConfigError(
+                f"{name}: expected every_n_epochs of 1 or more, timeout_s above 0 and retries of 0 or more, "
+                f"got {every_n_epochs}, {timeout_s:g} and {retries}."
+            )
         self.mask: Callable[[str], str] = str
         """Puts references in the place of secrets; set by the command line."""
         self.command_sends_end = False
         """Whether the command line sends the end: it knows the exit code, and what goes wrong after training."""
-        self.events: tuple[Kind, ...] = KINDS if events is None else tuple(events)
-        if unknown := [event for event in self.events if event not in KINDS]:
-            raise ConfigError(f"events of {name}: expected some of {', '.join(KINDS)}, got {unknown[0]!r}.")
-        if every_n_epochs < 1:
-            raise ConfigError(f"every_n_epochs of {name}: expected 1 or more, got {every_n_epochs}.")
-        if not (timeout_s > 0 and math.isfinite(timeout_s)) or retries < 0:
-            says = f"expected timeout_s above 0 and retries of 0 or more, got {timeout_s:g} and {retries}."
-            raise ConfigError(f"{name}: {says}")
-        self._address_key, self._is_configured = address
-        self._every_n_epochs = every_n_epochs
-        self._timeout_s, self._retries = timeout_s, retries
-        self._sender: BackgroundSender | None = None
+        self.sender = BackgroundSender(name, timeout_s=timeout_s, retries=retries)
+        self._kinds = (KINDS if events is None else tuple(events)) if address[1] else ()
+        self._address, self._every_n_epochs = address, every_n_epochs
         self._stage: str | None = None
         self._began_s: float | None = None
         self._known: dict[str, Any] = {}
         self._is_silent = False  # on other ranks, and in a trial
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process has no thread, and sends by one of its own."""
-        return {**self.__dict__, "_sender": None}
-
-    def compose(self, message: Message) -> Deliverable:
-        """Format a message for the service."""
+    def compose(self, message: Message) -> Deliver:
+        """Format a message for the service, and return the call that delivers it."""
         raise NotImplementedError
 
     def list_kinds(self, kinds: Sequence[str]) -> list[Kind]:
         """Return those of some kinds of messages that are sent."""
-        return [kind for kind in self.events if kind in kinds] if self._is_configured else []
+        return [kind for kind in self._kinds if kind in kinds]
 
     def send(self, message: Message) -> None:
         """Queue a message, if its kind is among the events."""
-        if self._is_silent or message.kind not in self.list_kinds(KINDS):
-            return
-        name = type(self).__name__
-        try:
-            composed = self.compose(message)
-        except Exception as error:  # noqa: BLE001 (the class may be a user's, and no message is worth a training)
-            _log.warning("%s cannot write a message: %s", name, type(error).__name__)
-            return
-        if self._sender is None:
-            self._sender = BackgroundSender(name, timeout_s=self._timeout_s, retries=self._retries)
-        self._sender.put(composed)
+        if not self._is_silent and message.kind in self._kinds:
+            self.sender.put(partial(self.deliver, message))
 
-    def send_now(self, message: Message) -> None:
-        """Send a message once, and wait for the answer.
+    def deliver(self, message: Message, *, timeout_s: float, retries: int = 0) -> None:
+        """Send a message and wait for the answer.
 
         Raises:
             DeliveryError: If it was not taken.
         """
-        if self._is_configured:
-            self.compose(message).send(timeout_s=self._timeout_s)
+        self.compose(message)(timeout_s=timeout_s, retries=retries)
 
     def send_end(self, error: BaseException | None, **known: Any) -> None:
         """Send how the process has ended.
@@ -261,11 +225,9 @@ class Notifier(EpochCallback):
         """
         status, code, text = describe_end(error)
         status = "preempted" if code == _TRY_AGAIN else status
-        text = (
-            format_error_tail(error, self.mask)
-            if error is not None and status == "failed"
-            else text and self.mask(text)
-        )
+        text = text and self.mask(text)
+        if error is not None and status == "failed":
+            text = format_error_tail(error, self.mask)
         fields = {"job": "unknown", "stage": self._stage, **known, **self._known, "seconds": self._seconds()}
         kind: Kind = "failure" if status == "failed" else "end"
         self.send(Message(kind, status=status, exit_code=code, error=text, **fields))
@@ -274,46 +236,39 @@ class Notifier(EpochCallback):
         """Send the decision of the gate.
 
         Args:
-            decision: As ``gate.json`` has it.
+            decision: As ``gate.json`` has it, without secrets.
         """
         scores = (decision.get("scores") or {}).get("challenger") or {}
-        job, _, run_id = str(decision.get("run") or "unknown").rpartition("/")
-        fields = {"job": job or run_id, "run": run_id, **_describe_run(), **self._known, "stage": "gate"}
-        passed = bool(decision.get("passed"))
-        fields |= {
-            "metrics": {str(name): float(value) for name, value in scores.items() if isinstance(value, (int, float))},
-            "gate": mask_texts(decision, self.mask),
-            "error": self.mask("\n".join(map(str, decision.get("reasons") or ()))) or None,
-            "exit_code": 0 if passed else 4,
-        }
-        self.send(Message("gate", status="passed" if passed else "failed", **fields))
-
-    def begin_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Start the time limit within which unsent messages may be sent."""
-        if self._sender is not None:
-            self._sender.begin_close(timeout_s)
-
-    def close(self) -> None:
-        """Wait a few seconds for unsent messages."""
-        if self._sender is not None:
-            self._sender.close()
+        job, _, run_id = str(decision["run"]).rpartition("/")
+        passed = bool(decision["passed"])
+        message = Message(
+            "gate",
+            status="passed" if passed else "failed",
+            exit_code=0 if passed else 4,
+            stage="gate",
+            metrics={name: float(value) for name, value in scores.items() if isinstance(value, (int, float))},
+            gate=decision,
+            error="\n".join(decision["reasons"]) or None,
+            **{"job": job, "run": run_id, **_describe_run()},
+        )
+        self.send(message)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the clock."""
         self._is_silent = not trainer.is_global_zero or bool(getattr(trainer, "fast_dev_run", False))
-        if not self._is_configured and not self._is_silent:
-            _log.info("%s sends nothing: its %s is null", type(self).__name__, self._address_key)
+        key, is_given = self._address
+        if not is_given and not self._is_silent:
+            _log.info("%s sends nothing: its %s is null", type(self).__name__, key)
         self._stage = str(getattr(stage, "value", stage))
         self._began_s = time.monotonic()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send the start: data and model are there, and trackers have opened the run."""
-        super().on_train_start(trainer, pl_module)
-        self._send_start(trainer, pl_module)
+        known = {"epoch": trainer.current_epoch, "step": trainer.global_step, "max_epochs": trainer.max_epochs}
+        self._send_start(trainer, pl_module, **known)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send the start of a validation by itself."""
-        super().on_validation_start(trainer, pl_module)
         if trainer.state.fn == TrainerFn.VALIDATING:
             self._send_start(trainer, pl_module)
 
@@ -323,18 +278,11 @@ class Notifier(EpochCallback):
 
     on_predict_start = on_test_start
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Send the end, unless the command does."""
-        self._send_own_end(trainer)
+    def _send_start(self, trainer: Trainer, module: LightningModule, **known: Any) -> None:
+        self._known = {"job": type(module).__name__, "stage": self._stage, **_describe_run(trainer), **known}
+        self.send(Message("start", status="running", **self._known))
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Send the epoch before, as far as it is known, and the failure, unless the command does."""
-        if (epoch := self._meter.take()) is not None:
-            self.record_epoch(trainer, epoch)
-        if not self.command_sends_end:
-            self.send_end(exception)
-
-    def record_epoch(self, trainer: Trainer, epoch: Epoch) -> None:
+    def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Send an epoch, if it is its turn."""
         keeper = trainer.checkpoint_callback
         best = None
@@ -342,25 +290,22 @@ class Notifier(EpochCallback):
             best = {"monitor": keeper.monitor, "value": float(keeper.best_model_score)}
         self._known |= {"epoch": epoch.epoch, "step": epoch.step, "metrics": epoch.row, "best": best}
         if (epoch.epoch + 1) % self._every_n_epochs == 0:
-            known = {"job": "unknown", **self._known, "seconds": self._seconds()}
-            self.send(Message("epoch", status="running", **known))
+            self.send(Message("epoch", status="running", **self._known, seconds=self._seconds()))
 
-    def record_result(self, trainer: Trainer, stage: str, metrics: dict[str, float]) -> None:
-        """Send the end of a stage with its metrics."""
+    def on_result_recorded(self, trainer: Trainer, stage: str, metrics: dict[str, float]) -> None:
+        """Keep the metrics of a stage for the message of its end."""
         self._known["metrics"] = metrics
-        self._send_own_end(trainer)
 
-    def _send_start(self, trainer: Trainer, module: LightningModule) -> None:
-        self._known = {"job": type(module).__name__, "stage": self._stage, **_describe_run(trainer)}
-        if trainer.state.fn == TrainerFn.FITTING:
-            self._known |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
-            self._known["max_epochs"] = trainer.max_epochs
-        self.send(Message("start", status="running", **self._known))
-
-    def _send_own_end(self, trainer: Trainer) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Send the end, unless the command does."""
         self._known |= _describe_run(trainer)
         if not self.command_sends_end:
             self.send_end(None)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Send the failure, unless the command does."""
+        if not self.command_sends_end:
+            self.send_end(exception)
 
     def _seconds(self) -> float | None:
         return None if self._began_s is None else round(time.monotonic() - self._began_s, 3)
@@ -395,10 +340,9 @@ class WebhookNotifier(Notifier):
         self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of WebhookNotifier")
         self._headers = dict(headers or {})
 
-    def compose(self, message: Message) -> HttpMessage:
+    def compose(self, message: Message) -> Deliver:
         """Write the message as JSON."""
-        headers = {**_JSON, **self._headers}
-        return HttpMessage(self._url, as_json(message), headers, is_superseded=message.kind in ("start", "epoch"))
+        return partial(post, self._url, as_json(message), {**_JSON, **self._headers})
 
 
 _MAX_IN_BLOCK = 3000  # characters of a section's text: https://docs.slack.dev/reference/block-kit/blocks/section-block
@@ -441,7 +385,7 @@ class SlackNotifier(Notifier):
             raise ConfigError(f"mention of SlackNotifier: {says}, got {mention!r}.")
         self._mention = mention
 
-    def compose(self, message: Message) -> HttpMessage:
+    def compose(self, message: Message) -> Deliver:
         """Write the message as Slack's blocks, with plain text for where they are not shown."""
         mention = ""
         if self._mention is not None and message.kind == "failure":
@@ -459,8 +403,7 @@ class SlackNotifier(Notifier):
         text = {"type": "mrkdwn", "text": " · ".join(context)[:_MAX_IN_BLOCK]}
         blocks.append({"type": "context", "elements": [text]})
         body = json.dumps({"text": mention + headline, "blocks": blocks}, ensure_ascii=False)
-        is_superseded = message.kind in ("start", "epoch")
-        return HttpMessage(self._url, body.encode("utf-8", errors="replace"), _JSON, is_superseded=is_superseded)
+        return partial(post, self._url, body.encode("utf-8", errors="replace"), _JSON)
 
 
 class AppriseNotifier(Notifier):
@@ -497,38 +440,26 @@ class AppriseNotifier(Notifier):
             if apprise.Apprise.instantiate(url, suppress_exceptions=True) is None:
                 raise ConfigError(f"urls of AppriseNotifier: entry {number} is no address that apprise knows.")
 
-    def compose(self, message: Message) -> _AppriseMessage:
+    def compose(self, message: Message) -> Deliver:
         """Write the message as text with a headline."""
         texts = [text for text, _ in _details(message)]
         texts += [text for text in (message.mlflow_url, " · ".join(_origin(message))) if text]
-        return _AppriseMessage(self._urls, _headline(message), "\n\n".join(texts), message.kind)
+        kind = {"failure": "failure", "end": "success"}.get(message.kind, "info")
+        return partial(_notify, self._urls, "\n\n".join(texts), title=_headline(message), notify_type=kind)
 
 
-@dataclass
-class _AppriseMessage:
-    urls: list[str] = field(repr=False)
-    title: str
-    body: str
-    kind: Kind
+def _notify(urls: Sequence[str], body: str, *, timeout_s: float, retries: int, **message: Any) -> None:  # noqa: ARG001
+    """Send a message to services of apprise, which have timeouts of their own; again to those that did not take it."""
+    import apprise  # an extra, and 0.3 s to import
 
-    @property
-    def is_superseded(self) -> bool:
-        return self.kind in ("start", "epoch")
-
-    def send(self, *, timeout_s: float, retries: int = 0) -> None:
-        import apprise  # an extra, and 0.3 s to import
-
-        logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its warnings may hold parts of an address
-        kind = {"failure": "failure", "end": "success"}.get(self.kind, "info")
-        urls = self.urls
-        for attempt in range(retries + 1):
-            time.sleep(min(2 ** (attempt - 1), 60) if attempt else 0)
-            services = {url: apprise.Apprise(url) for url in urls}
-            sent = {url: each.notify(self.body, title=self.title, notify_type=kind) for url, each in services.items()}
-            urls = [url for url in urls if not sent[url]]
-            if not urls:
-                return
-        raise DeliveryError(f"{len(urls)} of {len(self.urls)} services did not take it")
+    logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its warnings may hold parts of an address
+    left = list(urls)
+    for attempt in range(retries + 1):
+        time.sleep(min(2 ** (attempt - 1), 60) if attempt else 0)
+        left = [url for url in left if not apprise.Apprise(url).notify(body, **message)]
+        if not left:
+            return
+    raise DeliveryError(f"{len(left)} of {len(urls)} services did not take it")
 
 
 def escape(text: str) -> str:

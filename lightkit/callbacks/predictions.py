@@ -25,55 +25,48 @@ from lightkit.prediction.table import Prediction
 from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks
 
 
-class _Place(NamedTuple):
-    """Where a row, or what was predicted for a batch, belongs among those of all processes.
+class _Batch(NamedTuple):
+    """What was predicted for a batch.
 
     Args:
         loader: Number of the loader.
-        sample: Its index in the dataset, for a batch that of its first; -1 where the loader does not tell.
-        turn: Number of the batch on its process.
-        rank: The process.
+        first: Least index of its samples in the dataset; -1 where the loader does not give them.
+        number: Of the batch, on its rank.
+        rank: The rank.
+        indices: Of its samples in the dataset.
+        prediction: Of `predict_step`.
     """
 
     loader: int
-    sample: int
-    turn: int
+    first: int
+    number: int
     rank: int
+    indices: list[int]
+    prediction: Any
 
 
 class PredictionTable(BasePredictionWriter):
-    """Write what `predict_step` returns, one row a sample, batch by batch.
+    """Write what `predict_step` returns, one row a sample.
 
     A classifier's row has `path` where the data knows it, `label` and `probability`; any other tensor's row has its
-    elements. What is no tensor goes to `predictions.pt`, a list with one item a batch, for `torch.load`. Several
-    processes make one table together, in the order of the data, each sample once; where a loader does not tell which
-    samples it gives, their shares come one batch after another. A table is there once it is complete: until then the
-    one before it stays.
+    elements. If a batch has no tensor with a row for each sample, all go to `predictions.pt`, a list with one item a
+    batch, for `torch.load`. Several processes make one table together, in the order of the data, each sample once;
+    where a loader does not give its samples' indices, their shares come one batch after another. The table is written
+    when it is complete: until then the one before it stays.
 
     Args:
-        folder: Where `predictions.csv` is written; all processes must see it.
+        folder: Where `predictions.csv` is written.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(write_interval="batch")
         self.folder = folder
         self.path = folder / "predictions.csv"
-        self._rank: int | None = None
-        self._files = ExitStack()
-        self._writer: Any = None
-        self._num_rows = 0
-        self._others: list[tuple[_Place, Any]] = []
-        self._names: Sequence[str] | None = None
-        self._paths: Sequence[str] | None = None
+        self._batches: list[_Batch] = []
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the table, aside, and ask the data once for what may take it long to list."""
-        self._rank = trainer.global_rank if trainer.world_size > 1 else None
-        self.path = self.folder / "predictions.csv"
-        file = self._files.enter_context(self._share(".csv").open("w", newline="", encoding="utf-8"))
-        self._writer, self._num_rows, self._others = csv.writer(file), 0, []
-        self._names = getattr(trainer.datamodule, "class_names", None)  # type: ignore[attr-defined]
-        self._paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
+        """Begin with an empty table."""
+        self._batches = []
 
     def write_on_batch_end(
         self,
@@ -85,96 +78,58 @@ class PredictionTable(BasePredictionWriter):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Append a row for each sample of the batch."""
+        """Keep the predictions of a batch."""
         indices = list(batch_indices or ())
-        if not isinstance(prediction, Tensor) or prediction.ndim == 0:
-            first = min(indices, default=-1)
-            place = _Place(dataloader_idx, first, batch_idx, self._rank or 0)
-            self._others.append((place, move_data_to_device(prediction, "cpu")))
-            return
-        names, paths = self._names, self._paths
-        rows = prediction.detach().float().cpu().reshape(len(prediction), -1)
-        classes = names if names is not None and rows.shape[1] == len(names) else None
-        if self._num_rows == 0:
-            values = ["label", "probability"] if classes else [f"prediction_{i}" for i in range(rows.shape[1])]
-            self._write(_Place._fields, [*(["path"] if paths else []), *values])
-        if not indices and self._rank is None:
-            indices = list(range(self._num_rows, self._num_rows + len(rows)))
-        for offset, row in enumerate(rows):
-            index = indices[offset] if indices else -1
-            path = [paths[index] if index >= 0 else ""] if paths else []
-            values = [classes[int(row.argmax())], f"{float(row.max()):.6f}"] if classes else row.tolist()
-            self._write(_Place(dataloader_idx, index, batch_idx, self._rank or 0), [*path, *values])
-        self._num_rows += len(rows)
-
-    def _write(self, place: Sequence[Any], row: Sequence[Any]) -> None:
-        self._writer.writerow(row if self._rank is None else [*place, *row])
+        if isinstance(prediction, Tensor):
+            prediction = prediction.detach()
+        kept = move_data_to_device(prediction, "cpu")
+        first = min(indices, default=-1)
+        self._batches.append(_Batch(dataloader_idx, first, batch_idx, trainer.global_rank, indices, kept))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the table in its place, or what fits into none; rank 0 does once all have written their shares."""
-        self._files.close()
-        others = [item for share in gather(trainer, self._others) for item in share]  # waits for all ranks
-        self._others = []
-        if self._rank not in (None, 0):
+        """Write the table of all ranks on rank 0, or what fits into none."""
+        shares, self._batches = gather(trainer, self._batches), []
+        batches = sorted((each for share in shares for each in share), key=lambda each: each[:4])
+        if trainer.global_rank != 0:
             return
-        table = _aside(self.folder, None, ".csv")
+        is_table = all(isinstance(each.prediction, Tensor) and each.prediction.ndim for each in batches)
+        self.path = self.folder / ("predictions.csv" if is_table else "predictions.pt")
+        aside = self.folder / f".{self.path.name}.aside"
         try:
-            if others:
-                whole = _aside(self.folder, None, ".pt")
-                torch.save([item for _, item in (others if self._rank is None else sorted(others, key=_order))], whole)
-                for path in (table, self.path):  # an earlier table is not of these predictions
-                    path.unlink(missing_ok=True)
-                self.path = self.path.with_suffix(".pt")
-                whole.replace(self.path)
+            if is_table:
+                with aside.open("w", newline="", encoding="utf-8") as file:
+                    csv.writer(file).writerows(_format_rows(batches, trainer))
             else:
-                if self._rank is not None:
-                    _merge_tables(self.folder, trainer.world_size)
-                table.replace(self.path)
+                torch.save([each.prediction for each in batches], aside)
+                (self.folder / "predictions.csv").unlink(missing_ok=True)  # it is not of these predictions
+            aside.replace(self.path)
         finally:
-            for share in self.folder.glob(".predictions-rank=*.aside"):
-                share.unlink()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Remove what was written so far: half a table looks like a whole one."""
-        self._files.close()
-        for suffix in (".csv", ".pt"):
-            self._share(suffix).unlink(missing_ok=True)
-
-    def _share(self, suffix: str) -> Path:
-        """What this process writes."""
-        return _aside(self.folder, self._rank, suffix)
+            aside.unlink(missing_ok=True)
 
 
-def _aside(folder: Path, rank: int | None, suffix: str) -> Path:
-    share = "" if rank is None else f"-rank={rank}"
-    return folder / f".predictions{share}{suffix}.aside"
-
-
-def _merge_tables(folder: Path, num_ranks: int) -> None:
-    header: list[str] = []
-    found: list[tuple[_Place, list[str]]] = []
-    for rank in range(num_ranks):
-        rows = _rows(_aside(folder, rank, ".csv"))
-        header = next(rows, header)
-        found += [(_Place(*map(int, row[:4])), row[4:]) for row in rows]
-    with _aside(folder, None, ".csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        if header:
-            writer.writerow(header[4:])
-        before = None
-        for place, row in sorted(found, key=_order):
-            if place.sample < 0 or place[:2] != before:  # a share may have been filled up
-                writer.writerow(row)
-            before = place[:2]
-
-
-def _rows(table: Path) -> Iterator[list[str]]:
-    with table.open(newline="", encoding="utf-8") as file:
-        yield from csv.reader(file)
-
-
-def _order(item: tuple[_Place, Any]) -> _Place:
-    return item[0]
+def _format_rows(batches: Sequence[_Batch], trainer: Trainer) -> Iterator[list[Any]]:
+    """Return the header and the row of each sample, in the order of the data."""
+    if not batches:
+        return
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    names, paths = getattr(data, "class_names", None), getattr(data, "predict_paths", None)
+    width = batches[0].prediction[0].numel()
+    classes = names if names is not None and width == len(names) else None
+    values = ["label", "probability"] if classes else [f"prediction_{i}" for i in range(width)]
+    yield [*(["path"] if paths else []), *values]
+    keyed = []
+    for each in batches:
+        rows = each.prediction.float().reshape(len(each.prediction), -1)
+        indices = each.indices or (range(len(keyed), len(keyed) + len(rows)) if trainer.world_size == 1 else None)
+        keyed += [(each.loader, indices[n] if indices else -1, row) for n, row in enumerate(rows)]
+    if all(index >= 0 for _, index, _ in keyed):
+        keyed.sort(key=lambda each: each[:2])
+    before = None
+    for loader, index, row in keyed:
+        if index < 0 or (loader, index) != before:  # a share may have been filled up
+            path = [paths[index] if index >= 0 else ""] if paths else []
+            yield [*path, *([classes[int(row.argmax())], f"{float(row.max()):.6f}"] if classes else row.tolist())]
+        before = loader, index
 
 
 _log = logging.getLogger("lightkit")

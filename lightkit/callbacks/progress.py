@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from lightkit.callbacks.recorder import Epoch, EpochCallback
+from lightkit.callbacks.recorder import Epoch
 from lightkit.config import shown_path
 
 _MOST_METRICS = 6
@@ -50,46 +50,16 @@ class SilentProgress(ProgressBar):
         """Print nothing."""
 
 
-class _EpochProgress(EpochCallback, SilentProgress):
-    """Shows each epoch once everything about it is logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._chosen: list[str] = []
-
-    def show_epoch(self, trainer: Trainer, epoch: Epoch, names: Sequence[str]) -> None:
-        """Show a complete epoch.
-
-        Args:
-            trainer: The trainer.
-            epoch: What it measured.
-            names: The metrics to show.
-        """
-        raise NotImplementedError
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take what the epoch measured, and what the model logs for its bar."""
-        super().on_train_epoch_end(trainer, pl_module)
-        self._chosen = list(trainer.progress_bar_metrics)
-
-    def record_epoch(self, trainer: Trainer, epoch: Epoch) -> None:
-        """Show what the model logs for its bar, and the losses; all of it where that is nothing."""
-        if trainer.is_global_zero:
-            names = sorted(name for name in epoch.metrics if not name.endswith("_step"))
-            chosen = [name for name in names if name in self._chosen or name in _ALWAYS_SHOWN]
-            self.show_epoch(trainer, epoch, (chosen or names)[:_MOST_METRICS])
-
-
-class PlainProgress(_EpochProgress):
+class PlainProgress(SilentProgress):
     """One line an epoch on standard output, for pipes and files: no carriage return, no colour."""
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print a line of the model's."""
         self._print_line(str(kwargs.get("sep") or " ").join(map(str, args)))
 
-    def show_epoch(self, trainer: Trainer, epoch: Epoch, names: Sequence[str]) -> None:
+    def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Print the line of an epoch."""
-        metrics = [f"{name} {epoch.metrics[name]:.3g}" for name in names]
+        metrics = [f"{name} {epoch.metrics[name]:.3g}" for name in _choose_metrics(trainer, epoch)]
         self._print_line("  ".join([f"epoch {_count(trainer, epoch.epoch)}", *metrics, *_speed(epoch)]))
 
     def _print_line(self, line: str) -> None:
@@ -98,7 +68,7 @@ class PlainProgress(_EpochProgress):
             sys.stdout.flush()
 
 
-class RichProgress(_EpochProgress):
+class RichProgress(SilentProgress):
     """One line with a bar on a terminal, above it a table that grows by one row an epoch.
 
     The bar moves four times a second at most, and its metrics are read from their device once a second. Beside it is
@@ -119,13 +89,14 @@ class RichProgress(_EpochProgress):
         """Print a line of the model's above the bar."""
         self._put(str(kwargs.get("sep") or " ").join(map(str, args)))
 
-    def show_epoch(self, trainer: Trainer, epoch: Epoch, names: Sequence[str]) -> None:
+    def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Add a row to the table; its head comes again where other metrics are measured."""
+        names = _choose_metrics(trainer, epoch)
         width = (80 if self._progress is None else self._progress.console.width) - 37
         while names and sum(max(len(name), 8) + 2 for name in names) > width:
             names = names[:-1]
-        if list(names) != self._columns:
-            self._columns = list(names)
+        if names != self._columns:
+            self._columns = names
             head = "".join(f"  {name:>8}" for name in names)
             self._put(f"{'epoch':>14}{head}  {'time':>8}  {'samples/s':>9}", style="bold")
         cells = "".join(f"  {f'{epoch.metrics[name]:.3g}':>{max(len(name), 8)}}" for name in names)
@@ -135,14 +106,12 @@ class RichProgress(_EpochProgress):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the bar of an epoch."""
-        super().on_train_epoch_start(trainer, pl_module)
         self._open("train", f"epoch {_count(trainer, trainer.current_epoch)}", self.total_train_batches)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Move the bar."""
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if "train" not in self._bars:  # a fit that is resumed within an epoch
             self._open("train", f"epoch {_count(trainer, trainer.current_epoch)}", self.total_train_batches)
         now = time.monotonic()
@@ -165,7 +134,6 @@ class RichProgress(_EpochProgress):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove the bar."""
-        super().on_validation_end(trainer, pl_module)
         self.reset_dataloader_idx_tracker()
         if self._progress is not None and "validation" in self._bars:
             self._progress.remove_task(self._bars.pop("validation"))
@@ -257,6 +225,14 @@ class RichProgress(_EpochProgress):
         if trainer.max_steps > 0:
             shares.append(trainer.global_step / trainer.max_steps)
         return max(shares, default=None)
+
+
+def _choose_metrics(trainer: Trainer, epoch: Epoch) -> list[str]:
+    """Choose what the model logs for its bar, and the losses; all of it where that is nothing."""
+    names = sorted(name for name in epoch.metrics if not name.endswith("_step"))
+    logged = trainer.progress_bar_metrics
+    chosen = [name for name in names if name in logged or name in _ALWAYS_SHOWN]
+    return (chosen or names)[:_MOST_METRICS]
 
 
 def _count(trainer: Trainer, epoch: int) -> str:

@@ -1,15 +1,23 @@
-"""Keeps the run folder up to date while Lightning runs: events, metrics.csv, manifest.json, summary.json."""
+"""Keep the run folder up to date while Lightning runs: events, metrics.csv, manifest.json, summary.json.
+
+A complete epoch, and the result of another stage, is one event: `RunRecorder` writes it and then hands it to each
+callback of the trainer that has one of these methods, on every rank:
+
+============================================  ========================================================
+on_epoch_recorded(trainer, epoch)             an epoch of a fit, with all that was logged in it
+on_result_recorded(trainer, stage, metrics)   ``validate``, ``test`` or ``predict`` is complete
+============================================  ========================================================
+"""
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import zip_longest
 from pathlib import Path
@@ -28,6 +36,7 @@ from lightkit.runs.files import free_space
 
 _log = logging.getLogger(__name__)
 _SUMMARY_INTERVAL_S = 1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
+_END_TIMEOUT_S = 1.0  # for the record of the end that another thread is writing
 
 
 @dataclass
@@ -55,35 +64,22 @@ class Epoch:
 
 
 class EpochMeter:
-    """Measures the epochs of a fit, one after the other."""
+    """Measures the epochs of a fit: durations, samples, and the metrics that are logged."""
 
     def __init__(self) -> None:
-        self.batches = 0
         self.rates: dict[str, float] = {}
         self.phases: dict[str, float] = {}
-        self._lap_s = time.monotonic()
-        self._samples = self._all_samples = 0
-        self._began_s = time.monotonic()
-        self._paused_s = self._all_training_s = 0.0
-        self._pause_began_s: float | None = None
+        self.num_batches = 0
+        self.complete: Epoch | None = None
+        self._lap_s = self._began_s = time.monotonic()
+        self._validation_s = self._total_training_s = 0.0
+        self._num_samples = self._total_samples = 0
         self._seen: dict[str, torch.Tensor] = {}
-        self._waiting: Epoch | None = None
 
     @property
     def samples_per_s(self) -> float | None:
         """Samples a second in training, over all complete epochs; None before the first."""
-        return round(self._all_samples / self._all_training_s, 2) if self._all_training_s > 0 else None
-
-    def start_epoch(self, trainer: Trainer, *, rates: Mapping[str, float] | None = None) -> None:
-        """Start the clock of an epoch, or of the rest of one.
-
-        Args:
-            trainer: The trainer.
-            rates: Learning rates at the start of an epoch that is resumed within; those of now by default.
-        """
-        self.rates = dict(rates or learning_rates(trainer))
-        self.batches = self._samples = 0
-        self._began_s, self._paused_s, self._pause_began_s = time.monotonic(), 0.0, None
+        return round(self._total_samples / self._total_training_s, 2) if self._total_training_s > 0 else None
 
     def lap(self, phase: str) -> None:
         """Count the time since the last call as that of a phase of training."""
@@ -91,160 +87,44 @@ class EpochMeter:
         self.phases[phase] = self.phases.get(phase, 0.0) + now_s - self._lap_s
         self._lap_s = now_s
 
+    def start_epoch(self, rates: Mapping[str, float]) -> None:
+        """Start the clock of an epoch, or of the rest of one, whose learning rates were ``rates`` at its start."""
+        self.rates, self.num_batches, self._num_samples = dict(rates), 0, 0
+        self._began_s, self._validation_s = time.monotonic(), self.phases.get("validation", 0.0)
+
     def count(self, batch: Any) -> None:
         """Count the samples of a batch."""
-        self.batches += 1
-        self._samples += find_batch_size(batch) or 0
-
-    def pause(self) -> None:
-        """Stop the clock of training."""
-        self._pause_began_s = time.monotonic()
-
-    def go_on(self) -> None:
-        """Let the clock of training run on."""
-        if self._pause_began_s is not None:
-            self._paused_s += time.monotonic() - self._pause_began_s
-            self._pause_began_s = None
+        self.num_batches += 1
+        self._num_samples += find_batch_size(batch) or 0
 
     def end_epoch(self, trainer: Trainer) -> None:
-        """Take what the epoch measured; for all ranks, because reading metrics may synchronise them."""
+        """Complete the epoch; for all ranks, because reading metrics may synchronise them."""
         seconds = time.monotonic() - self._began_s
-        training_s = max(seconds - self._paused_s, 1e-9)
-        samples = self._samples * trainer.world_size
-        self._all_samples += samples
-        self._all_training_s += training_s
+        training_s = max(seconds - self.phases.get("validation", 0.0) + self._validation_s, 1e-9)
+        num_samples = self._num_samples * trainer.world_size
+        self._total_samples += num_samples
+        self._total_training_s += training_s
         speed = {**self.rates, "epoch_seconds": round(seconds, 3)}
-        if samples:
-            speed["samples_per_s"] = round(samples / training_s, 2)
-        self._waiting = Epoch(trainer.current_epoch, trainer.global_step, {}, round(seconds, 3), speed)
-        self.batches = 0
-        self.add_late_metrics(trainer)
+        if num_samples:
+            speed["samples_per_s"] = round(num_samples / training_s, 2)
+        self.complete = Epoch(trainer.current_epoch, trainer.global_step, {}, round(seconds, 3), speed)
+        self.num_batches = 0
+        self.add_metrics(trainer)
 
-    def add_late_metrics(self, trainer: Trainer) -> None:
+    def add_metrics(self, trainer: Trainer) -> None:
         """Add what was logged since, as by the model's own ``on_train_epoch_end``; for all ranks."""
-        if self._waiting is None:
+        if self.complete is None:
             return
         logged = dict(trainer.callback_metrics)
         for name, value in logged.items():
             # Lightning keeps the values of an earlier validation in there; those are the very same tensors. "lr-..."
             # are LearningRateMonitor's names for what `learning_rates` gives.
             if self._seen.get(name) is not value and not name.startswith("lr-"):
-                self._waiting.metrics[name] = float(value)
+                self.complete.metrics[name] = float(value)
         self._seen = logged
 
-    def take(self) -> Epoch | None:
-        """Return the epoch that is complete and not taken yet, if there is one."""
-        epoch, self._waiting = self._waiting, None
-        return epoch
 
-
-class EpochCallback(Callback):
-    """Measures each training epoch; a subclass gets it, and the results of other stages, once they are complete."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._meter = EpochMeter()
-
-    def record_epoch(self, trainer: Trainer, epoch: Epoch) -> None:
-        """Get a complete epoch; on every rank."""
-
-    def record_result(self, trainer: Trainer, stage: str, metrics: dict[str, float]) -> None:
-        """Get the metrics of ``validate``, ``test`` or ``predict``; on every rank."""
-
-    def flush_epoch(self, trainer: Trainer) -> None:
-        """Hand over the epoch that is complete, if there is one; for all ranks."""
-        self._meter.add_late_metrics(trainer)
-        if (epoch := self._meter.take()) is not None:
-            self.record_epoch(trainer, epoch)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock; an epoch that is resumed in its middle has no other start."""
-        super().on_train_start(trainer, pl_module)
-        self._meter.start_epoch(trainer)
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hand over the epoch before, now that all of it is logged, and start the clock."""
-        self.flush_epoch(trainer)
-        self._meter.start_epoch(trainer)
-        self._meter.lap("other")
-        super().on_train_epoch_start(trainer, pl_module)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Count the samples."""
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        self._meter.count(batch)
-        self._meter.lap("step")
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take what the epoch measured; without batches Lightning only resumes at its end."""
-        super().on_train_epoch_end(trainer, pl_module)
-        if self._meter.batches:
-            self._meter.end_epoch(trainer)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hand over the last epoch."""
-        self.flush_epoch(trainer)
-        super().on_train_end(trainer, pl_module)
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop the clock: validation does not count in the throughput of training."""
-        super().on_validation_start(trainer, pl_module)
-        self._meter.lap("other")
-        self._meter.pause()
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hand over the metrics of ``lightkit validate``; those within a fit are in its epochs."""
-        super().on_validation_end(trainer, pl_module)
-        self._meter.lap("validation")
-        self._meter.go_on()
-        if trainer.state.fn == TrainerFn.VALIDATING:
-            self._hand_over_result(trainer, "validate")
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hand over the metrics of ``lightkit test``."""
-        super().on_test_end(trainer, pl_module)
-        self._hand_over_result(trainer, "test")
-
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hand over that predictions were made."""
-        super().on_predict_end(trainer, pl_module)
-        self._hand_over_result(trainer, "predict")
-
-    def _hand_over_result(self, trainer: Trainer, stage: str) -> None:
-        self.record_result(trainer, stage, {name: float(value) for name, value in trainer.callback_metrics.items()})
-
-
-def learning_rates(trainer: Trainer) -> dict[str, float]:
-    """Return ``lr``, or ``lr/0``, ``lr/1``, ... where parameter groups differ, as the next step is taken with them.
-
-    A callback that changes them for the time of a step only has ``rate_factors(index of the optimizer)``, which gives
-    what the rate of each of the first groups is multiplied by.
-    """
-    rates = []
-    for index, optimizer in enumerate(trainer.optimizers):
-        own = [float(group["lr"]) for group in optimizer.param_groups]
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            factors = callback.rate_factors(index) if hasattr(callback, "rate_factors") else []
-            own = [rate * factor for rate, factor in zip_longest(own, factors[: len(own)], fillvalue=1.0)]
-        rates += own
-    if len(set(rates)) == 1:
-        return {"lr": rates[0]}
-    return {f"lr/{index}": rate for index, rate in enumerate(rates)}
-
-
-def find_batch_size(batch: Any) -> int | None:
-    """Return the first dimension of the first tensor in a batch, however it is nested; None if there is no tensor."""
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.ndim else 1
-    parts: Iterable[Any] = batch.values() if isinstance(batch, Mapping) else batch
-    if isinstance(batch, Mapping | list | tuple):
-        return next((size for part in parts if (size := find_batch_size(part)) is not None), None)
-    return None
-
-
-class RunRecorder(EpochCallback):
+class RunRecorder(Callback):
     """Record events, epochs and the end, on the process of rank zero.
 
     Used as a context manager around everything that may fail or warn, so that the end is always recorded.
@@ -265,24 +145,33 @@ class RunRecorder(EpochCallback):
         manifest: Mapping[str, Any] | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        super().__init__()
         self.run = run
         self.events = events
         self.manifest = None if manifest is None else dict(manifest)
         self._checkpoint = checkpoint
+        self._meter = EpochMeter()
+        self._restored_rates: dict[str, float] | None = None
         self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._record_warning)
-        self._summary_writer = SummaryWriter(run)
-        self._stage: str | None = None
-        self._stage_began_s = self._began_s = time.monotonic()
-        self._announced: str | None = None
-        self._stopped_by: str | None = None
-        self._drops_later_rows = False
-        self._restored_rates: dict[str, float] | None = None
-        self._end_claim = threading.Lock()  # taken once, by the thread that records the end
-        self._end_owner: threading.Thread | None = None
-        self._end_recorded = threading.Event()
         self._writes = getattr(rank_zero_only, "rank", 0) == 0  # until the trainer knows better
+        self._stage: str | None = None
+        self._announced: str | None = None
+        self._began_s = self._stage_began_s = self._summary_s = time.monotonic()
+        self._end_lock = threading.Lock()  # the main thread, or one that ends the process by force, records the end
+        self._is_ended = False
+        # A stage that only adds its metrics to an earlier fit leaves the fields of that fit as they are.
+        self._is_new = run.resumed or runs.Summary.read(run.summary_path) is None
+        self._results: dict[str, dict[str, float]] = {}
+        self._durations: dict[str, float] = {}
+        self._summary: dict[str, Any] = {
+            "status": "running",
+            "exit_code": None,
+            "error": None,
+            "stopped_by": None,
+            "started": _now(),
+            "ended": None,
+            "durations": self._durations,
+        }
 
     def __enter__(self) -> RunRecorder:
         self._warnings.__enter__()
@@ -293,48 +182,36 @@ class RunRecorder(EpochCallback):
     ) -> None:
         self.close(error)
 
-    def reserve_end(self, timeout_s: float) -> None:
-        """Let the calling thread, which ends the process by force, record the end.
-
-        Args:
-            timeout_s: Seconds to wait for the record where another thread is writing it already.
-        """
-        if self._end_claim.acquire(blocking=False):
-            self._end_owner = threading.current_thread()
-        else:
-            self._end_recorded.wait(timeout_s)
-
     def close(self, error: BaseException | None = None) -> None:
-        """Record the end; only the first call counts, or that of the thread that has reserved it.
+        """Record the end; only the first call counts. A call from another thread waits a second for that one.
 
         Args:
             error: What ended the process before it was done.
         """
         self._warnings.stop()
-        if not self._writes:
+        if not self._writes or not self._end_lock.acquire(timeout=_END_TIMEOUT_S):
             return
-        if self._end_owner is not threading.current_thread() and not self._end_claim.acquire(blocking=False):
-            return
-        self._end_owner = None
-        if self._is_deleted():
-            self._end_recorded.set()
-            return
-        status, code, text = describe_end(error)
-        seconds = round(time.monotonic() - self._began_s, 3)
         try:
-            self._summary_writer.end(status, code, text, seconds=seconds, stopped_by=self._stopped_by)
-            why = {} if self._stopped_by is None else {"stopped_by": self._stopped_by}
-            self.events.write("end", status=status, exit_code=code, seconds=seconds, error=text, **why)
+            if self._is_ended or self._is_deleted():
+                return
+            self._is_ended = True
+            status, code, text = describe_end(error)
+            seconds = self._durations["total"] = round(time.monotonic() - self._began_s, 3)
+            if self._is_new:
+                self._write_summary(status=status, exit_code=code, error=text, ended=_now())
+            why = self._summary["stopped_by"]
+            more = {} if why is None else {"stopped_by": why}
+            self.events.write("end", status=status, exit_code=code, seconds=seconds, error=text, **more)
         except OSError as failure:
             if error is None:
                 raise LightkitError(f"The end of the run cannot be recorded: {failure}.") from failure
             _log.warning("The end of the run cannot be recorded in %s: %s.", self.run.folder, failure)
         finally:
-            self._end_recorded.set()
+            self._end_lock.release()
 
     def stopped_early(self, reason: str) -> None:
         """Keep the reason for which training ends well, but earlier than its config says."""
-        self._stopped_by = reason
+        self._summary["stopped_by"] = reason
 
     def checkpoint_saved(self, path: Path | str, epoch: int, step: int, kind: str) -> None:
         """Record that a checkpoint is on disk.
@@ -354,9 +231,8 @@ class RunRecorder(EpochCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Complete the manifest: the data module is set up by now."""
         self._writes = trainer.is_global_zero
-        stage = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
-        self._stage, self._stage_began_s = stage, time.monotonic()
-        self._summary_writer.begin(stage)
+        self._stage = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
+        self._stage_began_s = time.monotonic()
         self._warnings.watch_loggers()
         if not self._writes:
             return
@@ -365,18 +241,17 @@ class RunRecorder(EpochCallback):
             self.manifest["data"] = (dict(describe()) if callable(describe) else None) or self.manifest.get("data")
             self.manifest["hardware"] = _describe_hardware(trainer)
             runs.write_json(self.run.manifest_path, self.manifest)
-        self._write_summary(trainer)
-        if not (stage == "fit" and self.run.resumed):  # what it resumes from is known when training starts
-            path = self._checkpoint or trainer.ckpt_path
-            self._announce("start", stage, checkpoint=None if path is None else runs.relative(path, self.run.folder))
+        if self._is_new:
+            self._update_summary(trainer)
+        if not (self._stage == "fit" and self.run.resumed):  # what it resumes from is known when training starts
+            self._announce("start", self._checkpoint or trainer.ckpt_path)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hand the manifest to the loggers that keep more than metrics."""
-        self._meter.lap("start")
         manifest = self.manifest or runs.read_json(self.run.manifest_path)
         if manifest is not None:
-            _call_loggers(trainer, "log_manifest", manifest)
-        _call_loggers(trainer, "record_fit_start", trainer, pl_module)
+            _call_each(trainer.loggers, "log_manifest", manifest)
+        _call_each(trainer.loggers, "record_fit_start", trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
         """Keep the learning rates at the epoch's start, which a resume within the epoch records."""
@@ -387,25 +262,43 @@ class RunRecorder(EpochCallback):
         self._restored_rates = state_dict.get("rates")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record a resume, and start the clock."""
+        """Record a resume, and start the clock; an epoch that is resumed in its middle has no other start."""
         self._announce_resume(trainer)
-        self._meter.start_epoch(trainer, rates=self._restored_rates)
+        self._meter.start_epoch(self._restored_rates or learning_rates(trainer))
         self._meter.lap("start")
-        self._drops_later_rows = True
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the epoch before, now that all of it is logged, and start the clock."""
+        self._record_epoch(trainer)
+        self._meter.start_epoch(learning_rates(trainer))
+        self._meter.lap("other")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Drop the rows of epochs that a resume trains again, once it does."""
+        """Measure the time of loading."""
         self._meter.lap("load")
-        if self._drops_later_rows and self._writes:
-            self._table.truncate(after_epoch=trainer.current_epoch - 1)
-        self._drops_later_rows = False
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the samples, and measure the time of the step."""
+        self._meter.count(batch)
+        self._meter.lap("step")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure the time before it."""
+        self._meter.lap("other")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure the time of a validation within a fit, or record the metrics of ``lightkit validate``."""
+        self._meter.lap("validation")
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self._record_result(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the epoch's metrics, on every rank, because reading them may synchronise."""
-        is_trained = bool(self._meter.batches)
-        super().on_train_epoch_end(trainer, pl_module)
-        if is_trained:
-            _call_loggers(trainer, "record_epoch_end", trainer, pl_module)
+        """Take the epoch's metrics, on every rank; without batches Lightning only resumes at the epoch's end."""
+        if self._meter.num_batches:
+            self._meter.end_epoch(trainer)
+            _call_each(trainer.loggers, "record_epoch_end", trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Write the epoch before its checkpoint: the next process goes on after it and would never write it.
@@ -418,14 +311,27 @@ class RunRecorder(EpochCallback):
                 f"The run folder {self.run.folder} was deleted while it was trained, and nothing can be saved. "
                 "The same command begins a new run."
             )
-        self.flush_epoch(trainer)
+        self._record_epoch(trainer)
         self._meter.lap("other")
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the last epoch."""
+        self._record_epoch(trainer)
+
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the loggers; the end itself is recorded when the process has ended well."""
+        """Call the loggers; the end itself is recorded when the process has ended well."""
         self._announce_resume(trainer)
         self._end_stage(trainer)
-        _call_loggers(trainer, "record_fit_end", trainer, pl_module)
+        _call_each(trainer.loggers, "record_fit_end", trainer, pl_module)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the metrics of ``lightkit test``, and call the loggers."""
+        self._record_result(trainer)
+        _call_each(trainer.loggers, "record_test_end", trainer, pl_module)
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record that predictions were made."""
+        self._record_result(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write what is complete, and note where it happened. The end is recorded by `close`."""
@@ -435,72 +341,146 @@ class RunRecorder(EpochCallback):
                 notes.append(f"The same command resumes from {path}.")
             vars(exception).setdefault("__notes__", []).extend(notes)  # PEP 678; Python 3.10 has no add_note
         try:
-            if self._writes and not self._end_claim.locked() and not self._is_deleted():
-                if (epoch := self._meter.take()) is not None:
-                    self.record_epoch(trainer, epoch)
+            if self._writes and not self._is_ended and not self._is_deleted():
+                self._hand_over_epoch(trainer)
                 self._end_stage(trainer)
         except OSError as failure:  # the exception that ends the training is the one to report
             _log.warning("What is complete cannot be recorded in %s: %s.", self.run.folder, failure)
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the metrics of ``lightkit test``, and hand them to the loggers."""
-        super().on_test_end(trainer, pl_module)
-        _call_loggers(trainer, "record_test_end", trainer, pl_module)
+    def _record_epoch(self, trainer: Trainer) -> None:
+        """Record the epoch that is complete, if there is one; for all ranks."""
+        self._meter.add_metrics(trainer)
+        self._hand_over_epoch(trainer)
 
-    def record_epoch(self, trainer: Trainer, epoch: Epoch) -> None:
-        """Write the row and the event of an epoch."""
-        if not self._writes:
+    def _hand_over_epoch(self, trainer: Trainer) -> None:
+        epoch, self._meter.complete = self._meter.complete, None
+        if epoch is None:
             return
-        self._table.record(epoch.epoch, epoch.step, epoch.row)
-        free = free_space(self.run.folder)
-        self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=epoch.seconds, **free)
-        if self._summary_writer.is_due:
-            self._write_summary(trainer)
-
-    def record_result(self, trainer: Trainer, stage: str, metrics: dict[str, float]) -> None:
-        """Write the metrics of a stage beside the fit."""
         if self._writes:
-            self._summary_writer.stages[stage] = metrics
+            self._table.record(epoch.epoch, epoch.step, epoch.row)
+            free, seconds = free_space(self.run.folder), epoch.seconds
+            self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=seconds, **free)
+            if time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
+                self._update_summary(trainer)
+        _call_each(_callbacks(trainer), "on_epoch_recorded", trainer, epoch)
+
+    def _record_result(self, trainer: Trainer) -> None:
+        assert self._stage is not None
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}  # on all ranks
+        if self._writes:
+            self._results[self._stage] = metrics
             self._end_stage(trainer)
-            self.events.write("result", stage=stage, metrics=metrics)
+            self.events.write("result", stage=self._stage, metrics=metrics)
+        _call_each(_callbacks(trainer), "on_result_recorded", trainer, self._stage, metrics)
 
     def _is_deleted(self) -> bool:
         is_known = self._announced == "fit" and self._writes and self.manifest is not None
         return is_known and not self.run.manifest_path.exists()
 
-    def _announce(self, event: str, stage: str, **more: Any) -> None:
-        name = f"{self.run.name}/{self.run.id}"
-        self.events.write(event, run=name, stage=stage, folder=str(self.run.folder), **more)
-        self._announced = stage
+    def _announce(self, event: str, checkpoint: Any, **more: Any) -> None:
+        name, path = f"{self.run.name}/{self.run.id}", checkpoint and runs.relative(checkpoint, self.run.folder)
+        self.events.write(event, run=name, stage=self._stage, folder=str(self.run.folder), checkpoint=path, **more)
+        self._announced = self._stage
 
     def _announce_resume(self, trainer: Trainer) -> None:
         if self._writes and self._announced != "fit":
-            path = None if trainer.ckpt_path is None else runs.relative(str(trainer.ckpt_path), self.run.folder)
-            self._announce("resume", "fit", checkpoint=path, epoch=trainer.current_epoch, step=trainer.global_step)
+            self._announce("resume", trainer.ckpt_path, epoch=trainer.current_epoch, step=trainer.global_step)
 
     def _end_stage(self, trainer: Trainer) -> None:
         if self._stage is not None and self._writes:
-            self._write_summary(trainer, {self._stage: round(time.monotonic() - self._stage_began_s, 3)})
+            self._durations[self._stage] = round(time.monotonic() - self._stage_began_s, 3)
+            self._update_summary(trainer)
 
-    def _write_summary(self, trainer: Trainer, durations: Mapping[str, float] | None = None) -> None:
-        self._summary_writer.write(
-            trainer,
-            self._table.rows,
-            samples_per_s=self._meter.samples_per_s,
-            phases=self._meter.phases,
-            durations=durations or {},
+    def _update_summary(self, trainer: Trainer) -> None:
+        """Write the present state of the fit, or the result of another stage."""
+        if self._stage != "fit":
+            self._write_summary()
+            return
+        rows = self._table.rows
+        keeper = trainer.checkpoint_callback
+        monitor = keeper.monitor if isinstance(keeper, ModelCheckpoint) else None
+        mode = getattr(keeper, "mode", "min")
+        best = rows[-1] if rows else None
+        if monitor is not None:  # the first of equals, as ModelCheckpoint
+            measured = [row for row in rows if math.isfinite(row.get(monitor, math.nan))]
+            best = (max if mode == "max" else min)(measured, key=lambda row: row[monitor], default=None)
+        chosen = None
+        if monitor is not None and best is not None:
+            chosen = {"monitor": monitor, "mode": mode, "value": best[monitor], "epoch": int(best["epoch"])}
+        run, keepers = self.run, trainer.checkpoint_callbacks
+        last = next((path for each in keepers if (path := getattr(each, "last_model_path", ""))), "")
+        paths = {
+            "best_checkpoint": Path(getattr(keeper, "best_model_path", "") or run.checkpoints / "best.ckpt"),
+            "last_checkpoint": Path(last or run.checkpoints / "last.ckpt"),
+            "config": run.config_path,
+            "manifest": run.manifest_path,
+            "events": run.events_path,
+            "metrics": run.metrics_path,
+        }
+        self._write_summary(
+            epochs=int(rows[-1]["epoch"]) + 1 if rows else 0,
+            steps=trainer.global_step,
+            throughput={"samples_per_s": self._meter.samples_per_s},
+            phases={name: round(seconds, 3) for name, seconds in self._meter.phases.items()},
+            metrics={"best": best or {}, "last": rows[-1] if rows else {}},
+            best=chosen,
+            paths={name: str(path) for name, path in paths.items() if path.exists()},
         )
 
+    def _write_summary(self, **fields: Any) -> None:
+        """Write this process's fields into what the file holds: a test may run at the same time as the fit."""
+        self._summary |= fields
+        self._summary_s = time.monotonic()
+        path = self.run.summary_path
+        summary = runs.Summary.read(path) or runs.Summary(run=f"{self.run.name}/{self.run.id}")
+        if self._is_new:
+            summary = replace(summary, **self._summary)
+        summary.stages.update(self._results)
+        summary.durations.update(self._durations)
+        summary.write(path)
+
     def _record_warning(self, message: str, source: str) -> None:
-        if self._writes and not self._end_claim.locked():
+        if self._writes and not self._is_ended:
             with suppress(OSError):  # a warning must not end the run; it is shown, and the next record fails aloud
                 self.events.write("warning", message=message, source=source)
 
 
-def _call_loggers(trainer: Trainer, hook: str, *arguments: Any) -> None:
-    for logger in trainer.loggers:
-        if callable(method := getattr(logger, hook, None)):
+def _callbacks(trainer: Trainer) -> list[Callback]:
+    return trainer.callbacks  # type: ignore[attr-defined, no-any-return]
+
+
+def _call_each(receivers: Iterable[Any], hook: str, *arguments: Any) -> None:
+    for receiver in receivers:
+        if callable(method := getattr(receiver, hook, None)):
             method(*arguments)
+
+
+def learning_rates(trainer: Trainer) -> dict[str, float]:
+    """Return ``lr``, or ``lr/0``, ``lr/1``, ... where parameter groups differ, as the next step is taken with them.
+
+    A callback that changes them for the time of a step only has ``rate_factors(index of the optimizer)``, which gives
+    what the rate of each of the first groups is multiplied by.
+    """
+    rates = []
+    for index, optimizer in enumerate(trainer.optimizers):
+        own = [float(group["lr"]) for group in optimizer.param_groups]
+        for callback in _callbacks(trainer):
+            factors = callback.rate_factors(index) if hasattr(callback, "rate_factors") else []
+            own = [rate * factor for rate, factor in zip_longest(own, factors[: len(own)], fillvalue=1.0)]
+        rates += own
+    if len(set(rates)) == 1:
+        return {"lr": rates[0]}
+    return {f"lr/{index}": rate for index, rate in enumerate(rates)}
+
+
+def find_batch_size(batch: Any) -> int | None:
+    """Return the first dimension of the first tensor in a batch, however it is nested; None if there is no tensor."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.ndim else 1
+    parts: Iterable[Any] = batch.values() if isinstance(batch, Mapping) else batch
+    if isinstance(batch, Mapping | list | tuple):
+        return next((size for part in parts if (size := find_batch_size(part)) is not None), None)
+    return None
 
 
 def describe_end(error: BaseException | None) -> tuple[str, int, str | None]:
@@ -531,120 +511,6 @@ def _describe_hardware(trainer: Trainer) -> dict[str, Any]:
         "devices": trainer.world_size,
         "threads": torch.get_num_threads(),
     }
-
-
-class SummaryWriter:
-    """Writes the summary of a run, and keeps what other processes wrote in it.
-
-    Args:
-        run: The run.
-    """
-
-    def __init__(self, run: runs.Run) -> None:
-        self.stages: dict[str, dict[str, float]] = {}
-        """Metrics of the stages beside the fit."""
-        self._run = run
-        self._is_fit = False
-        self._written_s = 0.0
-        left = runs.Summary.read(run.summary_path)
-        # A stage that only adds its metrics to an earlier fit leaves how that one ended as it is.
-        self._owns_status = left is None or run.resumed
-        self._summary = left or runs.Summary(run=f"{run.name}/{run.id}")
-        if self._owns_status:
-            self._summary.status, self._summary.exit_code, self._summary.error = "running", None, None
-            self._summary.started, self._summary.ended, self._summary.stopped_by = _now(), None, None
-            self._summary.durations = {}
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it was written long enough ago."""
-        return time.monotonic() - self._written_s > _SUMMARY_INTERVAL_S
-
-    def begin(self, stage: str) -> None:
-        """Begin a stage; a fit owns the status."""
-        self._is_fit = self._is_fit or stage == "fit"
-        self._owns_status = self._owns_status or self._is_fit
-
-    def write(
-        self,
-        trainer: Trainer,
-        rows: list[dict[str, float]],
-        *,
-        samples_per_s: float | None,
-        phases: Mapping[str, float],
-        durations: Mapping[str, float],
-    ) -> None:
-        """Write the present state.
-
-        Args:
-            trainer: Its steps and checkpoints are written.
-            rows: Those of metrics.csv.
-            samples_per_s: Throughput of the training.
-            phases: Seconds of each phase of the training.
-            durations: Seconds of stages that have ended.
-        """
-        if not self._owns_status and not durations:
-            return
-        summary = self._summary
-        summary.durations.update(durations)
-        if self._is_fit:
-            keeper = trainer.checkpoint_callback
-            monitor = keeper.monitor if isinstance(keeper, ModelCheckpoint) else None
-            mode = getattr(keeper, "mode", "min")
-            best = rows[-1] if rows else None
-            if monitor is not None:  # the first of equals, as ModelCheckpoint
-                measured = [row for row in rows if math.isfinite(row.get(monitor, math.nan))]
-                choose = max if mode == "max" else min
-                best = choose(measured, key=lambda row: row[monitor], default=None)
-            summary.epochs = int(rows[-1]["epoch"]) + 1 if rows else 0
-            summary.steps = trainer.global_step
-            summary.throughput = {"samples_per_s": samples_per_s}
-            summary.phases = {name: round(seconds, 3) for name, seconds in phases.items()}
-            summary.metrics = {"best": best or {}, "last": rows[-1] if rows else {}}
-            summary.best = None
-            if monitor is not None and best is not None:
-                summary.best = {"monitor": monitor, "mode": mode, "value": best[monitor], "epoch": int(best["epoch"])}
-            run = self._run
-            keepers = trainer.checkpoint_callbacks
-            last = next((path for each in keepers if (path := getattr(each, "last_model_path", ""))), "")
-            paths = {
-                "best_checkpoint": Path(getattr(keeper, "best_model_path", "") or run.checkpoints / "best.ckpt"),
-                "last_checkpoint": Path(last or run.checkpoints / "last.ckpt"),
-                "config": run.config_path,
-                "manifest": run.manifest_path,
-                "events": run.events_path,
-                "metrics": run.metrics_path,
-            }
-            summary.paths = {name: str(path) for name, path in paths.items() if path.exists()}
-        self._save(durations)
-        self._written_s = time.monotonic()
-
-    def end(self, status: str, code: int, text: str | None, *, seconds: float, stopped_by: str | None) -> None:
-        """Write the end.
-
-        Args:
-            status: One of `runs.STATUSES`.
-            code: Exit code of the process.
-            text: The error, in one line.
-            seconds: Since this process began it.
-            stopped_by: Why training ended well, but earlier than its config says.
-        """
-        if self._owns_status:
-            self._summary.status, self._summary.exit_code, self._summary.error = status, code, text
-            self._summary.ended, self._summary.stopped_by = _now(), stopped_by or self._summary.stopped_by
-            self._summary.durations["total"] = seconds
-            self._save({})
-
-    def _save(self, durations: Mapping[str, float]) -> None:
-        """Write with what another process has written meanwhile: a test may run beside the fit of its run."""
-        written = runs.Summary.read(self._run.summary_path)
-        summary = copy.deepcopy(self._summary)
-        if written is not None:
-            summary = summary if self._owns_status else written
-            summary.stages = written.stages
-        summary.stages.update(self.stages)
-        summary.durations.update(durations)
-        summary.write(self._run.summary_path)
 
 
 def _now() -> str:

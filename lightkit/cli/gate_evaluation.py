@@ -40,6 +40,7 @@ from lightkit.registry.store import Registry, address_of_run, find_version, list
 from lightkit.reports.gate_page import describe_significance, write_gate_page
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.runs.retrain_state import IS_TESTED
+from lightkit.runs.webhook import close_all
 from lightkit.version import __version__
 
 if TYPE_CHECKING:
@@ -92,10 +93,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
             notifiers = []
         for notifier in notifiers:
             notifier.send_gate_decision(record)
-        for notifier in notifiers:
-            notifier.begin_close()
-        for notifier in notifiers:
-            notifier.close()
+        close_all(notifier.sender for notifier in notifiers)
     return record
 
 

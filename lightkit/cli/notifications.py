@@ -15,7 +15,7 @@ from lightkit.config import Problems, Resolved, error_at, read_scalar, split_arg
 from lightkit.errors import ConfigError, DataChanged, Interrupted, LightkitError, exit_code_of, format_interruption
 from lightkit.launch import INHERITED, LAUNCH, this_rank
 from lightkit.runs import Run
-from lightkit.runs.webhook import CLOSE_TIMEOUT_S, HELD, DeadMansSwitch, heartbeat_sign
+from lightkit.runs.webhook import CLOSE_TIMEOUT_S, HELD, DeadMansSwitch, close_all, heartbeat_sign
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifiers import Notifier
@@ -178,10 +178,7 @@ class CommandNotifier:
         timeout_s = self._close_timeout_s
         if isinstance(error, (Interrupted, KeyboardInterrupt)):
             timeout_s = min(timeout_s, _INTERRUPTED_CLOSE_S)
-        for sender in senders:
-            sender.begin_close(timeout_s)
-        for sender in senders:
-            sender.close()
+        close_all((sender.sender for sender in senders), timeout_s)
 
 
 class _ChildFailed(LightkitError):

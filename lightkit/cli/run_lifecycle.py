@@ -32,8 +32,6 @@ from lightkit.version import __version__
 
 __all__ = ["find_last_good", "start_run"]
 
-_RECORD_TIMEOUT_S = 1.0  # for a record of the end that is being written when the process is ended by force
-
 
 def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, is_trial: bool) -> None:
     """Choose the run and its checkpoint, record the beginning, and let `context.stack` record the end.
@@ -228,7 +226,6 @@ def _add_checkpoint(error: BaseException, context: RunContext) -> BaseException:
 
 def _finish_by_force(context: RunContext, signum: int) -> int:
     """Record the end of a process that does not end after a signal, and return its exit code."""
-    context.recorder.reserve_end(_RECORD_TIMEOUT_S)
     newest = runs.newest_written(context.run.checkpoints) if context.command == "fit" else None
     interruption = Interrupted(signum, checkpoint=newest)
     context.recorder.close(interruption)

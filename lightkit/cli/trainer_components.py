@@ -292,8 +292,7 @@ def find_reached_limit(trainer: Trainer, context: RunContext) -> str | None:
 
 
 _FORCED_END_S = 5.0
-_RECORD_S = 2.0  # for a record of the end that is being written, out of the same time
-_NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of it too
+_NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of the same time
 
 
 def make_watchdog(context: RunContext, settings: WatchdogSettings) -> Watchdog:
@@ -383,7 +382,6 @@ class _StallReport:
                 child.kill()
             os._exit(STALLED)
         if not self._is_reported:
-            self._context.recorder.reserve_end(_RECORD_S)
             error = Stalled(self._format(stall, runs.newest_written))
             message = f"error: {error}"
             self._context.recorder.close(error)

@@ -47,7 +47,6 @@ _MESSAGES: dict[str, dict[str, Any]] = {
 _CONFIG_OPTIONS: Mapping[str, Takes] = {"-c": "value", "--config": "value", "--run": "value"}
 _TIMEOUT_S = 10.0
 _SIGNS: Mapping[str, Sign] = {"start": "start", "failure": "fail", "end": "ok"}
-_CONFIG_TIMEOUT_S = 10.0
 
 
 def notify_test(args: list[str]) -> int:
@@ -109,9 +108,9 @@ def _list_tests(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[
 
         for sent in notifier.list_kinds(kinds):
             message = Message(sent, job=job, stage="gate" if sent == "gate" else "fit", **_MESSAGES[sent])
-            yield name, sent, partial(notifier.send_now, message)
+            yield name, sent, partial(notifier.deliver, message, timeout_s=_TIMEOUT_S)
     if (heartbeat := create_heartbeat(resolved)) is not None:
         for kind, sign in _SIGNS.items():
             if kind in kinds:
-                post = heartbeat.compose_ping(sign, "lightkit notify-test: nothing has happened")
-                yield "run.heartbeat_url", kind, partial(post.send, timeout_s=_TIMEOUT_S)
+                ping = heartbeat.compose(sign, "lightkit notify-test: nothing has happened")
+                yield "run.heartbeat_url", kind, partial(ping, timeout_s=_TIMEOUT_S)

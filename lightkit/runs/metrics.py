@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from lightkit.runs.files import write_text
@@ -26,37 +26,24 @@ class MetricsTable:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._rows = {row["epoch"]: row for row in _read(self.path)}
+        self._rows = _read(self.path)
         self._durable_s = 0.0
 
     @property
     def rows(self) -> list[dict[str, float]]:
         """The rows in the order of the epochs; a metric that an epoch did not measure is not in its row."""
-        return [dict(row) for row in self._sorted()]
-
-    def _sorted(self) -> list[dict[str, float]]:
-        return [self._rows[epoch] for epoch in sorted(self._rows)]
+        return [dict(row) for row in self._rows]
 
     def record(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write the row of an epoch, in place of one that it has already."""
+        """Write the row of an epoch, in place of the rows of this epoch and of later ones, which are trained again."""
         measured = {name: float(value) for name, value in values.items() if name not in _KEYS}
-        self._rows[epoch] = {"epoch": epoch, "step": step, **measured}
-        self._write(self._sorted())
-
-    def truncate(self, after_epoch: int) -> None:
-        """Drop the rows of later epochs: training goes on from the end of this one. -1 drops all."""
-        later = [epoch for epoch in self._rows if epoch > after_epoch]
-        for epoch in later:
-            del self._rows[epoch]
-        if later:
-            self._write(self._sorted())
-
-    def _write(self, rows: Sequence[Mapping[str, float]]) -> None:
-        names = sorted({name for row in rows for name in row} - set(_KEYS))
+        earlier = [row for row in self._rows if row["epoch"] < epoch]
+        self._rows = [*earlier, {"epoch": epoch, "step": step, **measured}]
+        names = sorted({name for row in self._rows for name in row} - set(_KEYS))
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, [*_KEYS, *names], restval="", lineterminator="\n")
         table.writeheader()
-        table.writerows(rows)
+        table.writerows(self._rows)
         now_s = time.monotonic()
         durable = now_s - self._durable_s > _DURABLE_EVERY_S
         write_text(self.path, text.getvalue(), durable=durable)

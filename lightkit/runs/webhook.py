@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import queue
 import re
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import requests
@@ -31,6 +30,8 @@ CLOSE_TIMEOUT_S = 5.0
 HELD = "_LIGHTKIT_HEARTBEAT"
 """Variable by which a process that reports a whole command keeps the processes that it starts silent."""
 Sign = Literal["start", "ok", "fail"]
+Deliver = Callable[..., None]
+"""Delivers one message within ``timeout_s``, trying it ``retries`` times more, or raises `DeliveryError`."""
 _MAX_QUEUED = 100
 _MAX_PAUSE_S = 60
 _MAX_HEARTBEAT_BYTES = 10_000
@@ -42,72 +43,46 @@ class DeliveryError(Exception):
     """The server did not take a message. The text does not hold the address."""
 
 
-class Deliverable(Protocol):
-    """A message with its address."""
+def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, retries: int = 0) -> None:
+    """Send the body of a POST request and wait for the answer.
 
-    @property
-    def is_superseded(self) -> bool:
-        """Whether it may be dropped at the end of the process, such as the metrics of an epoch."""
-
-    def send(self, *, timeout_s: float, retries: int = 0) -> None:
-        """Send it and wait for the answer, or raise `DeliveryError`."""
-
-
-@dataclass
-class HttpMessage:
-    """The body of a POST request. Its address and headers are secrets: its repr shows neither.
+    Redirects are not followed: the address was configured for this message.
 
     Args:
-        url: Address.
+        url: Address, a secret.
         body: Content.
-        headers: Further headers, such as the type of the content.
-        is_superseded: Whether it may be dropped at the end of the process.
+        headers: Further headers, such as the type of the content; they may be secrets too.
+        timeout_s: Seconds to wait for the connection, and for each part of the answer.
+        retries: Further attempts after a connection error, a timeout or a status of 408, 425, 429 or 5xx, after
+            pauses of 0, 1, 2, ... seconds, or as long as the server asks, 60 s at most.
+
+    Raises:
+        DeliveryError: If it was not taken.
     """
-
-    url: str = field(repr=False)
-    body: bytes = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    is_superseded: bool = False
-
-    def send(self, *, timeout_s: float, retries: int = 0) -> None:
-        """Send the message and wait for the answer.
-
-        Redirects are not followed: the address was configured for this message.
-
-        Args:
-            timeout_s: Seconds to wait for the connection, and for each part of the answer.
-            retries: Further attempts after a connection error, a timeout or a status of 408, 425, 429 or 5xx, after
-                pauses of 0, 1, 2, ... seconds, or as long as the server asks, 60 s at most.
-
-        Raises:
-            DeliveryError: If it was not taken.
-        """
-        retry = Retry(
-            retries,
-            backoff_factor=0.5,
-            backoff_max=_MAX_PAUSE_S,
-            retry_after_max=_MAX_PAUSE_S,
-            status_forcelist=_TEMPORARY_STATUS,
-            allowed_methods=None,
-            redirect=0,
-            raise_on_status=False,
-        )
-        headers = {"User-Agent": "lightkit", **self.headers}
-        with requests.Session() as session:
-            session.mount("http://", HTTPAdapter(max_retries=retry))
-            session.mount("https://", HTTPAdapter(max_retries=retry))
-            try:
-                response = session.post(
-                    self.url, data=self.body, headers=headers, timeout=timeout_s, allow_redirects=False
-                )
-            except (requests.RequestException, ValueError) as error:  # their texts hold the host, or the headers
-                raise DeliveryError(_describe(error, timeout_s)) from None
-        if 300 <= response.status_code < 400:
-            raise DeliveryError(f"the server answers {response.status_code}, a redirect, which is not followed")
-        if not response.ok:
-            answer = response.content[:200].decode("ascii", errors="replace").strip()
-            is_code = _ERROR_CODE.fullmatch(answer) and answer not in self.url
-            raise DeliveryError(f"the server answers {response.status_code}{f' ({answer})' if is_code else ''}")
+    retry = Retry(
+        retries,
+        backoff_factor=0.5,
+        backoff_max=_MAX_PAUSE_S,
+        retry_after_max=_MAX_PAUSE_S,
+        status_forcelist=_TEMPORARY_STATUS,
+        allowed_methods=None,
+        redirect=0,
+        raise_on_status=False,
+    )
+    headers = {"User-Agent": "lightkit", **headers}
+    with requests.Session() as session:
+        session.mount("http://", HTTPAdapter(max_retries=retry))
+        session.mount("https://", HTTPAdapter(max_retries=retry))
+        try:
+            response = session.post(url, data=body, headers=headers, timeout=timeout_s, allow_redirects=False)
+        except (requests.RequestException, ValueError) as error:  # their texts hold the host, or the headers
+            raise DeliveryError(_describe(error, timeout_s)) from None
+    if 300 <= response.status_code < 400:
+        raise DeliveryError(f"the server answers {response.status_code}, a redirect, which is not followed")
+    if not response.ok:
+        answer = response.content[:200].decode("ascii", errors="replace").strip()
+        is_code = _ERROR_CODE.fullmatch(answer) and answer not in url
+        raise DeliveryError(f"the server answers {response.status_code}{f' ({answer})' if is_code else ''}")
 
 
 def _describe(error: Exception, timeout_s: float) -> str:
@@ -143,33 +118,30 @@ def check_address(url: str, name: str) -> str:
 
 
 class BackgroundSender:
-    """Send messages in order from one daemon thread. Nothing it does raises or blocks, except `close`.
-
-    A process that was forked from this one sends nothing.
+    """Deliver messages in order from one daemon thread. Nothing it does raises or blocks, except `close`.
 
     Args:
         name: Sender's name in warnings; the address is a secret and is never logged.
         timeout_s: Seconds to wait for an answer.
-        retries: Further attempts for a message. After a lost message the next ones are tried once until one arrives.
+        retries: Further attempts for a message.
     """
 
     def __init__(self, name: str, *, timeout_s: float = 10.0, retries: int = 3) -> None:
         self._name, self._timeout_s, self._retries = name, timeout_s, retries
-        self._queue: queue.Queue[Deliverable | None] = queue.Queue()
+        self._queue: queue.SimpleQueue[Deliver | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._process = os.getpid()
         self._deadline_s: float | None = None  # of the process's end, on the monotonic clock
-        self._num_unsent = self._num_lost = 0
-        self._is_away = False
+        self._num_lost = 0
 
-    def put(self, message: Deliverable) -> None:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process has a thread of its own."""
+        return partial(BackgroundSender, self._name, timeout_s=self._timeout_s, retries=self._retries), ()
+
+    def put(self, message: Deliver) -> None:
         """Queue a message and return at once; beyond 100 waiting messages further ones are dropped."""
-        if os.getpid() != self._process:
-            return
-        if self._num_unsent >= _MAX_QUEUED:
+        if self._queue.qsize() >= _MAX_QUEUED:
             self._lose("too many messages wait")
             return
-        self._num_unsent += 1
         self._queue.put(message)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=f"lightkit-send-{self._name}", daemon=True)
@@ -178,46 +150,47 @@ class BackgroundSender:
 
     def begin_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Start the time limit within which unsent messages may be sent; several senders can share it so."""
-        if self._thread is not None and os.getpid() == self._process and self._deadline_s is None:
+        if self._thread is not None and self._deadline_s is None:
             self._deadline_s = time.monotonic() + timeout_s
             self._queue.put(None)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
-        """Wait until the queue is sent, at most ``timeout_s``; return the number of undelivered messages.
-
-        Messages that are superseded are dropped in the last 2.5 s.
-        """
+        """Wait until the queue is sent, at most ``timeout_s``; return the number of undelivered messages."""
         self.begin_close(timeout_s)
-        if self._thread is not None and self._deadline_s is not None and os.getpid() == self._process:
+        if self._thread is not None and self._deadline_s is not None:
             self._thread.join(max(0.0, self._deadline_s - time.monotonic()))
             atexit.unregister(self.close)
-            if self._thread.is_alive():
-                num, self._num_unsent = self._num_unsent, 0
-                self._lose("the server was too slow at the end", num=num)
+            if self._thread.is_alive():  # with the message that it sends in the place of the queue's end
+                self._lose("the server was too slow at the end", num=self._queue.qsize())
             self._thread = self._deadline_s = None
-            self._queue = queue.Queue()
+            self._queue = queue.SimpleQueue()
         return self._num_lost
 
     def _work(self) -> None:
         messages = self._queue
         while (message := messages.get()) is not None:
             deadline_s = self._deadline_s  # which `close` sets, and takes back
-            left_s = self._timeout_s if deadline_s is None else deadline_s - time.monotonic()
-            if not (message.is_superseded and deadline_s is not None and left_s < CLOSE_TIMEOUT_S / 2):
-                retries = 0 if self._is_away or deadline_s is not None else self._retries
-                try:
-                    message.send(timeout_s=max(0.1, min(self._timeout_s, left_s)), retries=retries)
-                    self._is_away = False
-                except Exception as error:  # noqa: BLE001 (a defect must not end the thread, and with it all further messages)
-                    self._is_away = True
-                    if messages is self._queue:
-                        self._lose(str(error) if isinstance(error, DeliveryError) else type(error).__name__)
-            self._num_unsent = max(0, self._num_unsent - 1)
+            left_s = self._timeout_s if deadline_s is None else max(0.1, deadline_s - time.monotonic())
+            retries = self._retries if deadline_s is None else 0
+            try:
+                message(timeout_s=min(self._timeout_s, left_s), retries=retries)
+            except Exception as error:  # noqa: BLE001 (a defect must not end the thread, and with it all further messages)
+                if messages is self._queue:
+                    self._lose(str(error) if isinstance(error, DeliveryError) else type(error).__name__)
 
     def _lose(self, reason: str, *, num: int = 1) -> None:
         if self._num_lost == 0 and num:
             _log.warning("%s: a message was not delivered: %s; further ones are only counted", self._name, reason)
         self._num_lost += num
+
+
+def close_all(senders: Iterable[BackgroundSender], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    """Wait until the queues of all senders are sent, at most ``timeout_s`` together."""
+    senders = list(senders)
+    for sender in senders:
+        sender.begin_close(timeout_s)
+    for sender in senders:
+        sender.close()
 
 
 def heartbeat_sign(code: int) -> Literal["ok", "fail"] | None:
@@ -241,12 +214,11 @@ class DeadMansSwitch:
 
     def __init__(self, url: str) -> None:
         self._url = check_address(url, "run.heartbeat_url")
-        self._sender = BackgroundSender("run.heartbeat_url")
-        self.begin_close, self.close = self._sender.begin_close, self._sender.close
+        self.sender = BackgroundSender("run.heartbeat_url")
 
     def begin(self) -> None:
         """Report that the command has begun."""
-        self._sender.put(self.compose_ping("start"))
+        self.sender.put(self.compose("start"))
 
     def end(self, code: int, text: str = "") -> None:
         """Report how the command has ended, where that is a success or a failure.
@@ -256,10 +228,10 @@ class DeadMansSwitch:
             text: The error, without secrets.
         """
         if (sign := heartbeat_sign(code)) is not None:
-            self._sender.put(self.compose_ping(sign, text))
+            self.sender.put(self.compose(sign, text))
 
-    def compose_ping(self, sign: Sign, text: str = "") -> HttpMessage:
-        """Return the message for a sign.
+    def compose(self, sign: Sign, text: str = "") -> Deliver:
+        """Return the call that delivers a sign.
 
         Args:
             sign: The event.
@@ -269,4 +241,4 @@ class DeadMansSwitch:
         path = parts.path.rstrip("/") + f"/{sign}" if sign != "ok" else parts.path
         body = text.encode("utf-8", errors="replace")[-_MAX_HEARTBEAT_BYTES:]
         headers = {"Content-Type": "text/plain; charset=utf-8"}
-        return HttpMessage(urlunsplit(parts._replace(path=path)), body, headers, is_superseded=sign == "start")
+        return partial(post, urlunsplit(parts._replace(path=path)), body, headers)

@@ -167,11 +167,13 @@ def test_a_skipped_batch_leaves_no_trace_in_weights_statistics_and_metrics(tmp_p
     assert (event["action"], event["count"], event["indices"]) == ("skip", 1, [8, 9, 10, 11])
 
 
-def test_in_an_accumulation_only_the_bad_batch_is_left_out(tmp_path: Path) -> None:
+def test_an_accumulation_is_left_out_with_its_bad_batch(tmp_path: Path) -> None:
     training = Training(tmp_path, "skip", {5: math.nan}, accumulate_grad_batches=3).fit()
+    clean = Training(tmp_path / "clean", "stop", {}).fit()
     assert all(bool(value.isfinite().all()) for value in training.module.state_dict().values())
     assert training.trainer.global_step == 2
     assert [math.isfinite(loss) for loss in training.module.losses] == [True, False, True, True, True, True]
+    assert float(training.module.total.compute()) == float(clean.module.total.compute()) - SIZE
 
 
 def test_ten_bad_batches_in_a_row_are_the_end(tmp_path: Path) -> None:

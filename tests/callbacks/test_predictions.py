@@ -99,7 +99,7 @@ def test_a_failed_predict_leaves_what_was_there_before(tmp_path: Path, answer: A
 def test_the_table_appears_when_it_is_complete(tmp_path: Path) -> None:
     class Looking(Scores):
         def predict_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
-            assert [file.name for file in tmp_path.iterdir()] == [".predictions.csv.aside"]
+            assert not list(tmp_path.iterdir())
             return super().predict_step(batch, batch_idx)
 
     assert len(predict(tmp_path, Data(), Looking())) == 4

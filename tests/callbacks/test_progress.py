@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightkit import runs
+from lightkit.callbacks import RunRecorder
 from lightkit.callbacks.progress import PlainProgress, RichProgress, SilentProgress, create_progress
 
 # Lightning 2.6.6 asks torch 2.15 for a name that is going; seen 2026-11-20.
@@ -44,7 +47,10 @@ class Late(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def _shown(logs: Mapping[str, float], capsys: pytest.CaptureFixture[str], *, max_epochs: int = 1) -> list[str]:
+def _shown(
+    logs: Mapping[str, float], capsys: pytest.CaptureFixture[str], folder: Path, *, max_epochs: int = 1
+) -> list[str]:
+    run = runs.create(folder, "late")
     loader = DataLoader(TensorDataset(torch.ones(4, 1)), batch_size=4)
     trainer = pl.Trainer(
         max_epochs=max_epochs,
@@ -53,7 +59,7 @@ def _shown(logs: Mapping[str, float], capsys: pytest.CaptureFixture[str], *, max
         logger=False,
         enable_checkpointing=False,
         enable_model_summary=False,
-        callbacks=[PlainProgress()],
+        callbacks=[PlainProgress(), RunRecorder(run, events=runs.EventStream(run.events_path))],
     )
     trainer.fit(Late(logs), loader)
     return capsys.readouterr().out.splitlines()
@@ -70,12 +76,12 @@ def _shown(logs: Mapping[str, float], capsys: pytest.CaptureFixture[str], *, max
     ids=["late", "telling", "many", "nan"],
 )
 def test_the_line_has_what_tells_most(
-    logs: Mapping[str, float], shown: str, capsys: pytest.CaptureFixture[str]
+    logs: Mapping[str, float], shown: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (epoch,) = _shown(logs, capsys)
+    (epoch,) = _shown(logs, capsys, tmp_path)
     assert re.fullmatch(rf"epoch 0 \(1 of 1\)  {shown}  \d+\.\d s  \d+ samples/s", epoch)
 
 
-def test_without_a_last_epoch_the_line_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = _shown({"mae": 0.5}, capsys, max_epochs=-1)
+def test_without_a_last_epoch_the_line_counts_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lines = _shown({"mae": 0.5}, capsys, tmp_path, max_epochs=-1)
     assert [line.split("  ")[0] for line in lines] == ["epoch 0", "epoch 1"]

@@ -218,31 +218,14 @@ def test_what_ended_it_is_recorded(error: BaseException, status: str, code: int,
     assert _events(run)[-1] == end
 
 
-def test_who_ends_by_force_records_the_end_though_another_comes_to_its_own_meanwhile(run: runs.Run) -> None:
+def test_the_end_is_recorded_once(run: runs.Run) -> None:
     recorder = _recorder(run)
-    recorder.reserve_end(0.01)
-    gently = threading.Thread(target=recorder.close)
-    gently.start()
-    gently.join()
     recorder.close(Interrupted(15, checkpoint=Path("last.ckpt")))
+    late = threading.Thread(target=recorder.close)
+    late.start()
+    late.join()
     assert [(event["event"], event["status"]) for event in _events(run)] == [("end", "preempted")]
     assert _summary(run).exit_code == 75
-
-
-def test_an_end_that_is_recorded_is_not_taken_over(run: runs.Run) -> None:
-    recorder = _recorder(run)
-    recorder.close()
-
-    def by_force() -> None:
-        recorder.reserve_end(0.01)
-        recorder.close(Interrupted(15))
-
-    forced = threading.Thread(target=by_force)
-    forced.start()
-    forced.join()
-    recorder.events.write("warning", message="of who has ended it well", source="test")
-    assert [event["event"] for event in _events(run)] == ["end", "warning"]
-    assert (_summary(run).status, _summary(run).exit_code) == ("done", 0)
 
 
 def test_a_full_disk_does_not_hide_what_ended_the_training(run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,19 +289,6 @@ def test_a_resumed_fit_leaves_the_rows_of_one_that_never_stopped(
     (resume,) = _events(run, "resume")
     assert resume["checkpoint"] == "checkpoints/epoch=1.ckpt"
     assert resume["step"] == 6
-
-
-def test_rows_that_are_trained_again_are_dropped_first(run: runs.Run) -> None:
-    keeper = ModelCheckpoint(run.checkpoints, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
-    with _recorder(run) as recorder:
-        _trainer(run, recorder, keeper, epochs=4).fit(Line(), Pairs())
-    resumed = runs.open_run(run.folder, resumed=True)
-    recorder = _recorder(resumed)
-    trainer = _trainer(resumed, recorder, keeper, epochs=4)
-    module = Line(fails_at_step=7, error=ZeroDivisionError())
-    with pytest.raises(ZeroDivisionError):
-        trainer.fit(module, Pairs(), ckpt_path=run.checkpoints / "epoch=1.ckpt", weights_only=False)
-    assert [row["epoch"] for row in _rows(run)] == ["0", "1"]
 
 
 def test_the_row_is_on_disk_before_the_checkpoint_of_its_epoch(run: runs.Run) -> None:

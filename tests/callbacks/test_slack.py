@@ -16,7 +16,8 @@ WHERE: dict[str, Any] = {"host": "night", "time": "2026-11-22T03:00:00+00:00"}
 
 
 def sent(message: Message, **arguments: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(SlackNotifier("https://host/x", **arguments).compose(message).body)
+    deliver: Any = SlackNotifier("https://host/x", **arguments).compose(message)
+    body: dict[str, Any] = json.loads(deliver.args[1])
     return body
 
 

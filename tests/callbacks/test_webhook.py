@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightkit import runs
-from lightkit.callbacks import SlackNotifier, WebhookNotifier
+from lightkit.callbacks import RunRecorder, SlackNotifier, WebhookNotifier
 from lightkit.errors import ConfigError, Interrupted, OutOfTime
 from tests.receiving import CANARY, Receiver, receiving
 
@@ -90,40 +89,38 @@ def fitted(notifier: WebhookNotifier, module: Marigold | None = None, **argument
     trainer(notifier, **arguments).fit(module or Marigold(), loader(), loader())
 
 
-def test_a_training_is_told_from_start_to_end(receiver: Receiver) -> None:
+def test_a_training_without_a_run_is_told_from_start_to_end(receiver: Receiver) -> None:
     notifier = WebhookNotifier(receiver.url(), headers={"Authorization": "Bearer abc"})
     fitted(notifier)
-    notifier.close()
-    assert told(receiver) == [
-        ("start", "running", "fit", 0),
-        ("epoch", "running", "fit", 0),
-        ("epoch", "running", "fit", 1),
-        ("epoch", "running", "fit", 2),
-        ("end", "done", "fit", 2),
-    ]
-    first, last = receiver.requests[1].json, receiver.requests[-1].json
-    assert first["metrics"]["train/late"] == 0.0  # logged after the callbacks had their turn
-    assert first["metrics"]["val/loss"] > 0
-    assert (first["job"], first["run"], first["max_epochs"], first["step"]) == ("Marigold", None, 3, 2)
-    assert (last["exit_code"], last["error"], last["metrics"]["train/late"]) == (0, None, 2.0)
+    notifier.sender.close()
+    assert told(receiver) == [("start", "running", "fit", 0), ("end", "done", "fit", 0)]
+    first, last = (request.json for request in receiver.requests)
+    assert (first["job"], first["run"], first["max_epochs"], first["step"]) == ("Marigold", None, 3, 0)
+    assert (last["exit_code"], last["error"]) == (0, None)
     assert receiver.requests[0].headers["authorization"] == "Bearer abc"
     assert receiver.requests[0].headers["content-type"] == "application/json; charset=utf-8"
 
 
-def test_a_failure_is_told_with_its_last_lines_after_the_epochs_before(receiver: Receiver) -> None:
+def test_a_failure_is_told_with_its_last_lines_after_the_epochs_before(receiver: Receiver, tmp_path: Path) -> None:
     notifier = WebhookNotifier(receiver.url(), every_n_epochs=2)
     notifier.mask = lambda text: text.replace("out of stock", "***")
-    with pytest.raises(ValueError, match="out of stock"):
-        fitted(notifier, Marigold(fails_at=5))
-    notifier.close()
+    notifier.command_sends_end = True
+    run = runs.create(tmp_path, "tulips")
+    recorder = RunRecorder(run, events=runs.EventStream(run.events_path))
+    with pytest.raises(ValueError, match="out of stock") as caught:
+        fitted(notifier, Marigold(fails_at=5), callbacks=[notifier, recorder])
+    notifier.send_end(caught.value)
+    notifier.sender.close()
     assert told(receiver) == [
         ("start", "running", "fit", 0),
         ("epoch", "running", "fit", 1),
         ("failure", "failed", "fit", 1),
     ]
-    error = receiver.requests[-1].json["error"]
-    assert error.endswith("ValueError: batches are *** & <gone>")
-    assert "training_step" in error
+    epoch, failure = receiver.requests[1].json, receiver.requests[2].json
+    assert epoch["metrics"]["train/late"] == 1.0  # logged after the callbacks had their turn
+    assert epoch["metrics"]["val/loss"] > 0
+    assert failure["error"].endswith("ValueError: batches are *** & <gone>")
+    assert "training_step" in failure["error"]
 
 
 def test_a_trial_and_other_ranks_tell_nothing(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +128,7 @@ def test_a_trial_and_other_ranks_tell_nothing(receiver: Receiver, monkeypatch: p
     fitted(notifier, fast_dev_run=True)
     monkeypatch.setattr(Trainer, "is_global_zero", False)
     fitted(notifier)
-    notifier.close()
+    notifier.sender.close()
     assert receiver.requests == []
 
 
@@ -139,7 +136,7 @@ def test_only_the_chosen_events_are_told(receiver: Receiver) -> None:
     notifier = WebhookNotifier(receiver.url(), events=["end"])
     assert notifier.list_kinds(["start", "end"]) == ["end"]
     fitted(notifier)
-    notifier.close()
+    notifier.sender.close()
     assert [kind for kind, *_ in told(receiver)] == ["end"]
 
 
@@ -154,15 +151,9 @@ def test_the_command_tells_the_end_in_its_own_words(receiver: Receiver, tmp_path
     notifier.send_end(Interrupted(15, checkpoint=Path("last.ckpt")))
     notifier.send_end(Interrupted(15))
     notifier.send_end(OutOfTime("the deadline has come"))
-    notifier.close()
-    assert [status for _, status, *_ in told(receiver)] == [
-        "running",
-        "running",
-        "preempted",
-        "interrupted",
-        "preempted",
-    ]
-    assert [kind for kind, *_ in told(receiver)][2:] == ["end", "end", "end"]
+    notifier.sender.close()
+    assert [status for _, status, *_ in told(receiver)] == ["running", "preempted", "interrupted", "preempted"]
+    assert [kind for kind, *_ in told(receiver)][1:] == ["end", "end", "end"]
     last = receiver.requests[-1].json
     assert (last["job"], last["run"], last["folder"]) == ("tulips", run.id, str(run.folder))
     assert last["mlflow_url"] == "https://mlflow.example/base/#/experiments/3/runs/9f"
@@ -174,20 +165,15 @@ def test_a_notifier_can_be_copied_and_shows_no_address(receiver: Receiver) -> No
     fitted(notifier, max_epochs=1)
     for twin in (copy.deepcopy(notifier), pickle.loads(pickle.dumps(notifier))):
         twin.send_end(None)
-        twin.close()
-    notifier.close()
-    assert len(receiver.requests) == 3 + 2
+        twin.sender.close()
+    notifier.sender.close()
+    assert len(receiver.requests) == 2 + 2
     assert CANARY not in repr(notifier)
     assert notifier.state_dict() == {}
 
 
-def test_without_an_address_nothing_is_sent(caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("lightkit").propagate = True
-    caplog.set_level(logging.INFO, "lightkit")
+def test_without_an_address_nothing_is_sent() -> None:
     notifier = WebhookNotifier(None)
-    fitted(notifier)
-    notifier.close()
-    assert caplog.text.count("WebhookNotifier sends nothing: its webhook_url is null") == 1
     assert notifier.list_kinds(["start"]) == []
 
 
@@ -195,16 +181,12 @@ def test_without_an_address_nothing_is_sent(caplog: pytest.LogCaptureFixture) ->
     ("arguments", "says"),
     [
         ({"webhook_url": f"hooks/{CANARY}"}, "webhook_url of WebhookNotifier: expected an address"),
-        (
-            {"events": ["begin"]},
-            "events of WebhookNotifier: expected some of start, epoch, end, failure, gate, got 'begin'",
-        ),
-        ({"every_n_epochs": 0}, "every_n_epochs of WebhookNotifier: expected 1 or more, got 0"),
-        ({"timeout_s": 0}, "WebhookNotifier: expected timeout_s above 0 and retries of 0 or more, got 0 and 3"),
-        ({"timeout_s": float("inf")}, "got inf and 3"),
-        ({"retries": -1}, "got 10 and -1"),
+        ({"every_n_epochs": 0}, "WebhookNotifier: expected every_n_epochs of 1 or more, timeout_s above 0"),
+        ({"timeout_s": 0}, "got 1, 0 and 3"),
+        ({"timeout_s": float("inf")}, "got 1, inf and 3"),
+        ({"retries": -1}, "got 1, 10 and -1"),
     ],
-    ids=["address", "event", "every", "time-out", "forever", "retries"],
+    ids=["address", "every", "time-out", "forever", "retries"],
 )
 def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -28,17 +28,19 @@ def test_a_command_is_told_from_its_beginning_to_its_end(code: int, paths: list[
         switch = DeadMansSwitch(receiver.url("beat"))
         switch.begin()
         switch.end(code, "the last words")
-        switch.close()
+        switch.sender.close()
         assert [request.path for request in receiver.requests] == paths
         assert [request.body for request in receiver.requests] == [b"", b"the last words"][: len(paths)]
 
 
 def test_the_address_keeps_its_question_and_the_body_its_end() -> None:
-    switch = DeadMansSwitch("https://host/ping/?token=1")
-    assert switch.compose_ping("start").url == "https://host/ping/start?token=1"
-    assert switch.compose_ping("ok").url == "https://host/ping/?token=1"
-    assert switch.compose_ping("fail", "a" * 20_000 + "end").body[-4:] == b"aend"
-    assert len(switch.compose_ping("fail", "a" * 20_000).body) == 10_000
+    with receiving() as receiver:
+        switch = DeadMansSwitch(receiver.url("beat") + "?token=1")
+        for sign in ("start", "ok", "fail"):
+            switch.compose(sign, "a" * 20_000 + "end")(timeout_s=10)
+        found = receiver.requests
+        assert [request.path for request in found] == [f"/beat/*{end}?token=1" for end in ("/start", "", "/fail")]
+        assert {(len(request.body), request.body[-4:]) for request in found} == {(10_000, b"aend")}
 
 
 def test_an_address_that_is_none_is_refused() -> None:
@@ -52,6 +54,5 @@ def test_a_switch_that_does_not_answer_is_left() -> None:
         switch = DeadMansSwitch(receiver.url("beat"))
         switch.begin()
         switch.end(0)
-        switch.begin_close(0.1)
-        switch.close()
+        switch.sender.close(0.1)
         assert not receiver.over.is_set()

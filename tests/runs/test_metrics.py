@@ -35,16 +35,8 @@ def test_the_next_process_goes_on_in_the_same_table(tmp_path: Path) -> None:
         first.record(epoch, 10 * epoch, {"a": 0.1 + 0.2 * epoch})
     second = runs.MetricsTable(path)
     assert second.rows == first.rows
-    second.truncate(after_epoch=1)
     second.record(2, 20, {"a": 7.0})
     assert path.read_text() == "epoch,step,a\n0,0,0.1\n1,10,0.30000000000000004\n2,20,7.0\n"
-
-
-def test_minus_one_drops_every_row(tmp_path: Path) -> None:
-    table = runs.MetricsTable(tmp_path / "metrics.csv")
-    table.record(0, 1, {"a": 1.0})
-    table.truncate(after_epoch=-1)
-    assert runs.MetricsTable(table.path).rows == []
 
 
 def test_nan_and_infinity_are_kept_as_such(tmp_path: Path) -> None:
