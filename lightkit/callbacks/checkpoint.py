@@ -251,13 +251,12 @@ class DistributedFlag:
         self._num_batches = self._num_left = 1
         self._asked_at_s = time.monotonic()
 
-    def after_batch(self, trainer: Trainer, wanted: bool, *, soon: bool = False, at_once: bool = False) -> bool:
+    def after_batch(self, trainer: Trainer, wanted: bool, *, at_once: bool = False) -> bool:
         """Say whether any process wants it; False where it is too early to ask.
 
         Args:
             trainer: Of this process. All must call it after the same batches.
             wanted: What this process wants.
-            soon: This process may want it so soon that all are to ask after each batch from the next question on.
             at_once: Ask now, since something long comes next; the same in all processes.
         """
         if trainer.world_size == 1:
@@ -266,12 +265,12 @@ class DistributedFlag:
         if self._num_left and not at_once:
             return False
         num_passed = self._num_batches - self._num_left
-        own = [float(wanted), float(soon), time.monotonic() - self._asked_at_s]
+        own = [float(wanted), time.monotonic() - self._asked_at_s]
         every = trainer.strategy.all_gather(torch.tensor(own, device=trainer.strategy.root_device))
-        is_wanted, is_soon, seconds = every.reshape(-1, len(own)).amax(0).tolist()
+        is_wanted, seconds = every.reshape(-1, len(own)).amax(0).tolist()
         self._asked_at_s = time.monotonic()
         in_time = int(num_passed * EVERY_S / max(seconds, 1e-6))
-        most = 1 if is_wanted or is_soon else min(in_time, 2 * self._num_batches, MOST_BATCHES)
+        most = 1 if is_wanted else min(in_time, 2 * self._num_batches, MOST_BATCHES)
         self._num_batches = max(1, most)
         self._num_left = self._num_batches
         return bool(is_wanted)

@@ -13,7 +13,7 @@ import os
 import uuid
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,26 +23,20 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning_fabric.plugins.io.xla import XLACheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
-from packaging.version import InvalidVersion, Version
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
-from torch.optim import Optimizer
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.errors import CheckpointError, ConfigError
-from lightkit.hardware.processor import available_memory_bytes, memory_bytes
-from lightkit.runs.files import check_room, free_bytes, in_bytes
+from lightkit.runs.files import check_room
 from lightkit.torch_files import classes_beside_tensors, harmless_allowed, load_file
 
 LAST, LAST_BUT_ONE = "last.ckpt", "last-1.ckpt"
-_FEW = 3  # checkpoints: a disk with less room is nearly full
-_LITTLE_MEMORY = 0.05  # of the machine's
 _log = logging.getLogger("lightkit")
 _HPARAMS = ("hyper_parameters", "datamodule_hyper_parameters")
 _FACTS = ("epoch", "global_step")
-_BY_PLUGIN = ("pytorch_lightning.strategies.strategy", "pytorch_lightning.strategies.xla")
 
 
 class CheckpointReader(TorchCheckpointIO):
@@ -94,7 +88,6 @@ class VerifiedCheckpointIO(CheckpointReader):
         self._mask = mask
         self._on_saved, self._on_taken = on_saved, on_taken
         self._reported: set[str] = set()
-        self._is_tight = False
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Write, read back and rename.
@@ -107,7 +100,9 @@ class VerifiedCheckpointIO(CheckpointReader):
                 values = plain(checkpoint[key])
                 checkpoint[key] = values if self._mask is None else self._mask(values)
         checkpoint.pop("hparams_type", None)  # a class of OmegaConf's, into which Lightning would turn them back
-        checkpoint |= {key: without_numpy_scalars(value) for key, value in checkpoint.items() if key != "state_dict"}
+        checkpoint |= {key: ordinary(value) for key, value in checkpoint.items() if key != "state_dict"}
+        state = checkpoint.get("state_dict", {})
+        state.update({name: ordinary(value) for name, value in state.items()})  # in place: it has attributes of its own
         if "://" in str(path):  # an object store has no rename; Lightning's own writer knows it
             super().save_checkpoint(checkpoint, path, storage_options)
         else:
@@ -134,17 +129,6 @@ class VerifiedCheckpointIO(CheckpointReader):
                 f"The checkpoint {path} cannot be written: {error}. The one before it, if any, is untouched. "
                 f"Free space or change the folder's permissions, then run the same command to resume."
             ) from error
-        self._warn(path)
-        if self._on_saved is not None:
-            self._on_saved(path, {key: checkpoint[key] for key in _FACTS if key in checkpoint})
-
-    def _warn(self, path: Path) -> None:
-        """Warn, while there is time, of a disk that is nearly full and of objects that a resume cannot load."""
-        size, free = path.stat().st_size, free_bytes(path)
-        if not self._is_tight and free is not None and free < _FEW * size:
-            self._is_tight = True
-            says = "%s are free on the disk of %s, less than %d checkpoints of %s take."
-            _log.warning(says, in_bytes(free), path.parent, _FEW, in_bytes(size))
         if new := set(classes_beside_tensors(path)) - self._reported:
             self._reported |= new
             _log.warning(
@@ -153,6 +137,8 @@ class VerifiedCheckpointIO(CheckpointReader):
                 path,
                 ", ".join(sorted(new)),
             )
+        if self._on_saved is not None:
+            self._on_saved(path, {key: checkpoint[key] for key in _FACTS if key in checkpoint})
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a checkpoint and its digest."""
@@ -199,46 +185,42 @@ def plain(value: Any) -> Any:
     for kinds, convert in _PLAIN_FORMS:
         if isinstance(value, kinds):
             return convert(value)
-    if type(value).__module__ == "omegaconf.listconfig":
-        return [plain(child) for child in value]
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     return value
-
-
-def _plain_set(value: set[Any] | frozenset[Any]) -> Any:
-    children = [plain(child) for child in value]
-    return set(children) if all(isinstance(child, Hashable) for child in children) else children
 
 
 _PLAIN_FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (enum.Enum, lambda value: value.name),
     ((np.generic, np.ndarray), lambda value: value.tolist()),
     ((Tensor, torch.Size, torch.dtype, torch.device, type(None)), lambda value: value),
+    *((kind, kind) for kind in (bool, str, bytes, int, float, complex)),  # of a subclass, too
     (Namespace, lambda value: plain(vars(value))),
     (Mapping, lambda value: {plain(key): plain(child) for key, child in value.items()}),  # OmegaConf interpolates
     (tuple, lambda value: tuple(map(plain, value))),
-    ((list, range), lambda value: list(map(plain, value))),
-    ((set, frozenset), _plain_set),
+    (Sequence, lambda value: list(map(plain, value))),
+    ((set, frozenset), lambda value: set(map(plain, value))),
     ((dt.datetime, dt.date, dt.time), lambda value: value.isoformat()),
     (os.PathLike, os.fspath),
     ((dt.timedelta, decimal.Decimal, uuid.UUID), str),
-    *((kind, kind) for kind in (bool, str, bytes, int, float, complex)),  # of a subclass, too
 )
 
 
-def without_numpy_scalars(value: Any) -> Any:
-    """Replace numpy's numbers within plain containers by Python's; an object without any is returned itself.
+def ordinary(value: Any) -> Any:
+    """Replace numpy's numbers within plain containers by Python's, and tensors of other layouts by contiguous ones.
 
-    A learning rate that was found, or a metric that a callback keeps, may be one.
+    A learning rate that was found, or a metric that a callback keeps, may be a number of numpy's. An object without
+    any of them is returned itself.
     """
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, Tensor):
+        return value.contiguous() if value.layout == torch.strided else value
     if type(value) is dict:
-        changed = {key: without_numpy_scalars(child) for key, child in value.items()}
+        changed = {key: ordinary(child) for key, child in value.items()}
         return changed if any(changed[key] is not child for key, child in value.items()) else value
     if type(value) in (list, tuple):
-        children = [without_numpy_scalars(child) for child in value]
+        children = [ordinary(child) for child in value]
         same = all(new is old for new, old in zip(children, value, strict=True))
         return value if same else type(value)(children)
     return value
@@ -263,26 +245,6 @@ def estimate_size(checkpoint: Mapping[str, Any]) -> int:
     return int(sum(storages.values()) * _MARGIN) + len(tensors) * _PER_TENSOR_BYTES + _AT_LEAST_BYTES
 
 
-def estimate_first_size(state_dict: Mapping[str, Any], optimizers: list[Optimizer]) -> int:
-    """Estimate the first checkpoint of a training whose optimizers have not stepped yet.
-
-    Those that have betas keep two values for each weight, those with a momentum one; for others none are counted.
-    """
-    kept = 0
-    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-        values = 2 if "betas" in group else int(bool(group.get("momentum")))
-        kept += values * sum(weight.numel() * weight.element_size() for weight in group["params"])
-    return estimate_size(state_dict) + kept
-
-
-_FORMS: dict[str, tuple[Any, str]] = {
-    **dict.fromkeys(
-        ("state_dict", "callbacks", "loops", "hyper_parameters", "lightkit_resume"), (Mapping, "a mapping")
-    ),
-    **dict.fromkeys(("optimizer_states", "lr_schedulers"), (Sequence, "a list")),
-    "pytorch-lightning_version": (str, "text"),
-}
-_LOOPS = ("fit_loop", "validate_loop", "test_loop", "predict_loop")
 _TO_GO_ON = ("optimizer_states", "lr_schedulers", "loops")
 
 
@@ -322,12 +284,10 @@ def check_content(content: Any, path: str | Path, *, goes_on: bool = False) -> N
             f"{path} is a state dict, tensors alone, not a checkpoint of Lightning. Where the model is an "
             f"ImageClassifier, --model.weights={path} starts from it."
         )
-    needed = ("state_dict", "pytorch-lightning_version")
-    if missing := [key for key in needed if key not in content]:
+    needed = {"state_dict": Mapping, "pytorch-lightning_version": str}
+    if missing := [key for key, kind in needed.items() if not isinstance(content.get(key), kind)]:
         has = ", ".join(sorted(map(str, content))[:10]) or "nothing"
         raise ConfigError(f"{path} is no checkpoint of Lightning: it lacks {' and '.join(missing)}; it has {has}.")
-    if fault := _fault_of(content):
-        raise ConfigError(f"{path} is no checkpoint of Lightning, or it was altered: {fault}.")
     if goes_on and (missing := [key for key in _TO_GO_ON if key not in content]):
         raise ConfigError(
             f"{path} has the model only (it lacks {', '.join(missing)}), so that no training can go on from it. "
@@ -335,66 +295,23 @@ def check_content(content: Any, path: str | Path, *, goes_on: bool = False) -> N
         )
 
 
-def _fault_of(content: Mapping[str, Any]) -> str | None:
-    """Describe the part of a checkpoint that has another form than Lightning gives it."""
-    for key, (kind, expected) in _FORMS.items():
-        if key in content and not isinstance(content[key], kind):
-            return f"expected {expected} for {key}, got a {type(content[key]).__name__}"
-    try:
-        Version(content["pytorch-lightning_version"])
-    except InvalidVersion:
-        return f"its pytorch-lightning_version is {content['pytorch-lightning_version']!r}"
-    missing = [name for name in _LOOPS if name not in content.get("loops", _LOOPS)]
-    return f"its loops lack {', '.join(missing)}" if missing else None
-
-
 def missing_checkpoint(trainer: Trainer) -> str | None:
-    """Describe the checkpoint that should exist and does not, or is not what was written; None where all are whole.
-
-    Every file that a checkpoint callback counts as its own is looked at, wherever it is. Of those that another
-    `CheckpointIO` or the strategy has written, which need be no files, only the existence is checked.
-    """
-    # the strategies whose `save_checkpoint` leaves the file to the trainer's `CheckpointIO`
-    is_ours = type(trainer.strategy).save_checkpoint.__module__ in _BY_PLUGIN
-    is_kept = (
-        runs.verify if is_ours and isinstance(trainer.strategy.checkpoint_io, VerifiedCheckpointIO) else Path.exists
-    )
+    """Describe a checkpoint that a callback counts as its own and that is not there; None where all are."""
     for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, Checkpoint):
-            best = [callback.last_path.with_name("best.ckpt")] if callback.keeps_best else []
-            for path in (callback.last_path, *best) if trainer.global_step else ():
-                if is_kept(path):
-                    continue
-                if callback.monitor is None or path.exists() or callback.best_k_models:
-                    return f"{path} is missing or is not what was written"
-                monitor = f"{callback.monitor}, which callbacks.checkpoint monitors,"
-                return f"{path} was not written: {monitor} was NaN in each epoch"
-        elif isinstance(callback, ModelCheckpoint):
-            for name in (callback.best_model_path, callback.last_model_path, *callback.best_k_models):
-                path = Path(name)
-                if name and "://" not in name and not path.exists():
-                    return f"{path} is missing"
-                if path.is_file() and runs.sidecar(path).exists() and not runs.verify(path):
-                    return f"{path} is not what was written"
-            if _lacks_last(callback, trainer):
-                return (
-                    f"{type(callback).__name__} with save_last has written no checkpoint: its monitor "
-                    f"({callback.monitor}) was never logged, or no validation came before which it saves"
-                )
+        if not isinstance(callback, ModelCheckpoint):
+            continue
+        for name in (callback.best_model_path, callback.last_model_path, *callback.best_k_models):
+            if name and "://" not in name and not Path(name).exists():
+                return f"{name} is missing"
+        lacks_best = isinstance(callback, Checkpoint) and callback.keeps_best and not callback.best_model_path
+        if lacks_best and trainer.global_step:
+            best, monitor = Path(str(callback.dirpath), "best.ckpt"), callback.monitor
+            return f"{best} was not written: {monitor}, which callbacks.checkpoint monitors, was NaN in each epoch"
     return None
 
 
-def _lacks_last(callback: ModelCheckpoint, trainer: Trainer) -> bool:
-    if callback.save_last is not True or callback.last_model_path or callback._train_time_interval is not None:
-        return False
-    every_steps, every_epochs = callback._every_n_train_steps, callback._every_n_epochs
-    if every_steps >= 1:
-        return trainer.global_step >= every_steps
-    return 1 <= every_epochs <= trainer.current_epoch
-
-
 class DiskSpaceMonitor(Callback):
-    """Refuse a training whose first checkpoint does not fit on the disk, and warn once of little memory left.
+    """Refuse a training whose checkpoints do not fit on the disk, before anything is trained.
 
     Args:
         run: The run whose folder has the checkpoints.
@@ -402,10 +319,9 @@ class DiskSpaceMonitor(Callback):
 
     def __init__(self, run: runs.Run) -> None:
         self._run = run
-        self._has_warned = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at the disk before anything is trained.
+        """Compare the size of the model with the space on the disk; the first rank does for all.
 
         Raises:
             CheckpointError: If it cannot take a checkpoint.
@@ -413,25 +329,11 @@ class DiskSpaceMonitor(Callback):
         keepers = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
         if not keepers or getattr(trainer, "fast_dev_run", False):
             return
-        size, fault = estimate_first_size(pl_module.state_dict(), trainer.optimizers), None
+        fault = None
         if trainer.is_global_zero:
             try:
-                check_room(self._run.checkpoints / "last.ckpt", size)
+                check_room(self._run.checkpoints / LAST, estimate_size(pl_module.state_dict()))
             except CheckpointError as error:
                 fault = str(error)
         if (fault := trainer.strategy.broadcast(fault)) is not None:
             raise CheckpointError(fault)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at the memory."""
-        if self._has_warned or not trainer.is_global_zero:
-            return
-        free, all_of_it = available_memory_bytes(), memory_bytes()
-        if free < _LITTLE_MEMORY * all_of_it:
-            self._has_warned = True
-            _log.warning(
-                "%s of memory are left of %s: the system may soon end a process. Fewer data.init_args.num_workers or a "
-                "smaller batch take less.",
-                in_bytes(free),
-                in_bytes(all_of_it),
-            )

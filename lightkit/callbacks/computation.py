@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from lightkit.errors import ConfigError
 _log = logging.getLogger("lightkit")
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+_EAGER: Literal["eager_on_recompile"] = "eager_on_recompile"  # without compilation where no compiled code is valid
 _COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -34,8 +35,8 @@ class Computation(Callback):
         memory_format: `channels_last` lays the weights of convolutions out with the channels of a pixel side by side,
             as the fastest kernels read them; images take that format in the first layer.
         compile: Have `torch.compile` make one kernel of several, in training, for the model's attributes that are
-            layers and have parameters, each by itself. A batch that is smaller than those before, as the last of an
-            epoch is, is computed without.
+            layers and have parameters, each by itself. They are compiled in the first batch of an epoch; what differs
+            from it, as a smaller last batch does, is computed without.
         tf32: Round float32 to TensorFloat-32 in matrix products and convolutions on CUDA; null leaves it as torch has
             it, which is in convolutions only.
         fused: Update all parameters in one kernel, where the optimizer can; null leaves it to the optimizer.
@@ -55,7 +56,7 @@ class Computation(Callback):
         self.compile = compile
         self.tf32 = tf32
         self.fused = fused
-        self._tf32_before: tuple[bool, bool] | None = None
+        self._is_first_batch = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Prepare the model as soon as it is whole: before it is moved, wrapped and given optimizers.
@@ -65,11 +66,13 @@ class Computation(Callback):
         `Trainer._run`).
         """
         device = trainer.strategy.root_device
-        if self.compile:
-            _refuse_without_compiler(device.type)
+        if self.compile and (missing := missing_for_compiling(device.type)):
+            raise ConfigError(
+                f"accelerator.compile: true, but torch.compile needs {missing}. Install it, or set "
+                "accelerator.compile: false."
+            )
         if self.tf32 is not None and device.type == "cuda":
-            self._tf32_before = _get_tf32()
-            _set_tf32(self.tf32, self.tf32)
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.tf32
         strategy: Any = trainer.strategy
         set_up = strategy.setup
 
@@ -79,15 +82,18 @@ class Computation(Callback):
             set_up(trainer)
 
         strategy.setup = prepare_and_set_up
-        if self.memory_format == "channels_last":
-            _save_contiguous(strategy)
 
     def _prepare(self, trainer: Trainer, module: LightningModule) -> None:
         if self.memory_format == "channels_last":
             for weight in _weights_of_convolutions(module):
                 weight.data = weight.data.contiguous(memory_format=_CHANNELS_LAST[weight.dim()])
-        is_compiling = self.compile and trainer.state.fn == TrainerFn.FITTING
-        if is_compiling and not _compile_parts(module, when=lambda: trainer.training):
+        if not self.compile or trainer.state.fn != TrainerFn.FITTING:
+            return
+        parts = [*_parts(module)]  # not the model, whose steps log and count, which would break it into many pieces
+        for part in parts:
+            part.compile()
+        torch.compiler.set_stance(_EAGER)
+        if not parts:
             _log.warning(
                 "accelerator.compile: true compiles nothing: no attribute of %s is a layer with parameters",
                 type(module).__name__,
@@ -109,26 +115,39 @@ class Computation(Callback):
             if self.fused is not None and _can_be_fused(optimizer):
                 _fuse(optimizer, fused=self.fused)
             _lay_out_state(optimizer)
+        self._is_first_batch = True
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Compile again where layers were frozen or thawed."""
+        self._is_first_batch = True
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Let the first batch of the epoch compile."""
+        if self.compile and self._is_first_batch:
+            torch.compiler.set_stance("default")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Let no other batch compile: for a smaller one, or an evaluation, that takes longer than it saves."""
+        if self.compile and self._is_first_batch:
+            torch.compiler.set_stance(_EAGER)
+        self._is_first_batch = False
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the model and the process as they were."""
-        self._restore(trainer, pl_module)
+        """Leave the model as it was, and torch to compile as it does."""
+        vars(trainer.strategy).pop("setup", None)
+        if self.compile:
+            torch.compiler.set_stance("default")
+            for part in _parts(pl_module):
+                part._compiled_call_impl = None
+        if self.memory_format == "channels_last":
+            for weight in _weights_of_convolutions(pl_module):
+                weight.data = weight.data.contiguous()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the model and the process as they were."""
-        self._restore(trainer, pl_module)
-
-    def _restore(self, trainer: Trainer, module: LightningModule) -> None:
-        for name in ("setup", "lightning_module_state_dict", "optimizer_state"):
-            vars(trainer.strategy).pop(name, None)
-        if self._tf32_before is not None:
-            _set_tf32(*self._tf32_before)
-            self._tf32_before = None
-        if self.compile:
-            _uncompile(module)
-        if self.memory_format == "channels_last":
-            for weight in _weights_of_convolutions(module):
-                weight.data = weight.data.contiguous()
+        """Leave the model as it was."""
+        self.teardown(trainer, pl_module, "fit")
 
 
 def has_convolutions(module: nn.Module) -> bool:
@@ -174,35 +193,6 @@ def _fuse(optimizer: Optimizer, *, fused: bool) -> None:
                 state["step"] = step.to(parameter.device if on_device else "cpu", torch.float32)
 
 
-def _save_contiguous(strategy: Any) -> None:
-    """Have checkpoints, those of weights alone too, hold tensors as any program expects them."""
-    of_module, of_optimizer = strategy.lightning_module_state_dict, strategy.optimizer_state
-
-    def module_state() -> dict[str, Any]:
-        state: dict[str, Any] = of_module()
-        state.update({name: _contiguous(value) for name, value in state.items()})  # in place: it has more attributes
-        return state
-
-    def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
-        saved: dict[str, Any] = of_optimizer(optimizer)
-        states = saved.get("state")
-        if not isinstance(states, dict):
-            return saved
-        return {**saved, "state": {key: _contiguous_values(value) for key, value in states.items()}}
-
-    strategy.lightning_module_state_dict, strategy.optimizer_state = module_state, optimizer_state
-
-
-def _contiguous_values(state: Any) -> Any:
-    if not isinstance(state, dict):
-        return state
-    return {name: _contiguous(value) for name, value in state.items()}  # the optimizer's own stays as it is
-
-
-def _contiguous(value: Any) -> Any:
-    return value.contiguous() if isinstance(value, Tensor) and value.layout == torch.strided else value
-
-
 def _lay_out_state(optimizer: Optimizer) -> None:
     """Lay out what the optimizer keeps of each weight as the weight is, so that its fast kernels take both."""
     for parameter, state in optimizer.state.items():
@@ -231,92 +221,9 @@ def missing_for_compiling(device: str) -> str | None:
     return None
 
 
-def _refuse_without_compiler(device: str) -> None:
-    """Refuse to compile where that would fail in the first step.
-
-    Raises:
-        ConfigError: If something is missing.
-    """
-    if missing := missing_for_compiling(device):
-        raise ConfigError(
-            f"accelerator.compile: true, but torch.compile needs {missing}. Install it, or set accelerator.compile: "
-            "false."
-        )
-
-
-def _compile_parts(module: nn.Module, *, when: Callable[[], bool]) -> int:
-    """Have the first-level children of a model that have parameters compiled when they are first called.
-
-    The parts, not the model: what its steps log and count would break into pieces that cost more than they give.
-
-    Args:
-        module: The model.
-        when: Tells whether a call is to be compiled.
-
-    Returns:
-        Number of these parts.
-    """
-    parts = [*_parts(module)]
-    for part in parts:
-        part.compile()
-        compiled = part._compiled_call_impl
-        assert callable(compiled)
-        part._compiled_call_impl = _SteadyBatches(compiled, part._call_impl, when)
-    return len(parts)
-
-
-def _uncompile(module: nn.Module) -> None:
-    """Undo `_compile_parts`."""
-    for part in module.modules():
-        if isinstance(vars(part).get("_compiled_call_impl"), _SteadyBatches):
-            part._compiled_call_impl = None
-
-
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         if isinstance(child, (nn.ModuleList, nn.ModuleDict)):  # these are never called themselves
             yield from _parts(child)
         elif not isinstance(child, Metric) and any(True for _ in child.parameters()):
             yield child
-
-
-class _SteadyBatches:
-    """A compiled call for the usual size of batch, and the plain one for what is smaller.
-
-    The last batch of an epoch would be compiled once more, for tens of seconds, or have all batches use a slower
-    program for any size.
-    """
-
-    def __init__(self, compiled: Callable[..., Any], plain: Callable[..., Any], when: Callable[[], bool]) -> None:
-        self._compiled, self._plain, self._when = compiled, plain, when
-        self._largest = 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._when():
-            return self._plain(*args, **kwargs)
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim()]
-        size = tensors[0].shape[0] if tensors else self._largest
-        if size < self._largest:
-            return self._plain(*args, **kwargs)
-        self._largest = size
-        return self._compiled(*args, **kwargs)
-
-
-def _get_tf32() -> tuple[bool, bool]:
-    """Tell it of matrix products, and of cuDNN's convolutions."""
-    try:
-        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # set by the new names
-        return _by_new_names("cuda"), _by_new_names("cudnn")
-
-
-def _set_tf32(in_products: bool, in_convolutions: bool) -> None:
-    """Set it for matrix products, and for cuDNN's convolutions."""
-    torch.backends.cuda.matmul.allow_tf32 = in_products
-    torch.backends.cudnn.allow_tf32 = in_convolutions
-
-
-def _by_new_names(library: str) -> bool:
-    backends: Any = torch.backends
-    backend = backends.cuda.matmul if library == "cuda" else backends.cudnn.conv
-    return bool(backend.fp32_precision == "tf32")

@@ -241,17 +241,16 @@ class Notifier(Callback):
         scores = (decision.get("scores") or {}).get("challenger") or {}
         job, _, run_id = str(decision["run"]).rpartition("/")
         passed = bool(decision["passed"])
-        message = Message(
-            "gate",
-            status="passed" if passed else "failed",
-            exit_code=0 if passed else 4,
-            stage="gate",
-            metrics={name: float(value) for name, value in scores.items() if isinstance(value, (int, float))},
-            gate=decision,
-            error="\n".join(decision["reasons"]) or None,
-            **{"job": job, "run": run_id, **_describe_run()},
-        )
-        self.send(message)
+        fields: dict[str, Any] = {
+            "job": job,
+            "run": run_id,
+            **_describe_run(),
+            "stage": "gate",
+            "exit_code": 0 if passed else 4,
+            "metrics": {name: float(value) for name, value in scores.items() if isinstance(value, (int, float))},
+            "error": "\n".join(decision["reasons"]) or None,
+        }
+        self.send(Message("gate", status="passed" if passed else "failed", gate=decision, **fields))
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the clock."""

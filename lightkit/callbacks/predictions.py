@@ -117,7 +117,7 @@ def _format_rows(batches: Sequence[_Batch], trainer: Trainer) -> Iterator[list[A
     classes = names if names is not None and width == len(names) else None
     values = ["label", "probability"] if classes else [f"prediction_{i}" for i in range(width)]
     yield [*(["path"] if paths else []), *values]
-    keyed = []
+    keyed: list[tuple[int, int, Tensor]] = []
     for each in batches:
         rows = each.prediction.float().reshape(len(each.prediction), -1)
         indices = each.indices or (range(len(keyed), len(keyed) + len(rows)) if trainer.world_size == 1 else None)

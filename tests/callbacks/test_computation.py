@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightkit.callbacks import computation
+from lightkit.callbacks import VerifiedCheckpointIO, computation
 from lightkit.callbacks.computation import Computation
 from lightkit.errors import ConfigError
 from lightkit.models.classifier import ImageClassifier
@@ -58,7 +58,14 @@ def test_weights_are_channels_last_in_training_and_in_no_checkpoint(
 ) -> None:
     model = ImageClassifier(num_classes=3, freeze="backbone")  # which is built late
     saving = ModelCheckpoint(tmp_path, save_last=True)
-    looks = fit(trainer_of, model, Computation("channels_last"), callbacks=[saving], enable_checkpointing=True)
+    looks = fit(
+        trainer_of,
+        model,
+        Computation("channels_last"),
+        callbacks=[saving],
+        enable_checkpointing=True,
+        plugins=[VerifiedCheckpointIO()],
+    )
     assert looks.seen["weights"]
     assert looks.seen["states"]
     checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=False)
@@ -79,7 +86,9 @@ def test_a_checkpoint_of_weights_alone_is_contiguous_and_states_are_laid_out_on_
             trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
             trainer.save_checkpoint(tmp_path / "all.ckpt")
 
-    looks = fit(trainer_of, Small(), Computation("channels_last"), callbacks=[Saves()])
+    looks = fit(
+        trainer_of, Small(), Computation("channels_last"), callbacks=[Saves()], plugins=[VerifiedCheckpointIO()]
+    )
     assert looks.seen["states"]  # saving has left the optimizer's own as it was
     saved = torch.load(tmp_path / "weights.ckpt", weights_only=False)["state_dict"]
     assert all(value.is_contiguous() for value in saved.values())
@@ -118,7 +127,7 @@ def test_compiling_nothing_is_warned_of(
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    monkeypatch.setattr(computation, "_refuse_without_compiler", lambda _: None)
+    monkeypatch.setattr(computation, "missing_for_compiling", lambda _: None)
     trainer_of(callbacks=[Computation(compile=True)]).fit(Bare(), datamodule=Pictures())
     assert "no attribute of Bare is a layer with parameters" in caplog.text
 
@@ -206,30 +215,25 @@ def test_several_optimizers_and_steps_by_hand_work(trainer_of: Callable[..., Tra
     assert looks.seen["fused"] == [True]
 
 
-class Counting:
-    """Stands for `torch.compile`: counts the calls that go through it."""
-
-    sizes: ClassVar[list[int]] = []
-
-    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        def compiled(images: Tensor) -> Any:
-            self.sizes.append(len(images))
-            return function(images)
-
-        return compiled
-
-
 def test_parts_are_compiled_for_training_on_full_batches_alone(
     trainer_of: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch, "compile", Counting())
-    monkeypatch.setattr(Counting, "sizes", [])
+    sizes: list[int] = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        def run(*args: Tensor) -> Any:
+            sizes.append(len(args[-1]))
+            return graph(*args)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=count))
     module = Small()
     names = [*module.state_dict()]
     trainer_of(callbacks=[Computation(compile=True)], max_epochs=2).fit(
         module, Pictures().loader(), Pictures().loader()
     )
-    assert Counting.sizes == [4] * 8  # two parts, two epochs of 4, 4 and 2 images
+    assert len(sizes) == 8  # two parts, two epochs of 4, 4 and 2 images
     assert [*module.state_dict()] == names
     assert all(part._compiled_call_impl is None for part in module.modules())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,41 +134,11 @@ def test_a_wish_of_the_first_rank_holds_until_it_is_asked(tmp_path: Path, monkey
     assert 97 < trainer.global_step <= 97 + checkpoint.MOST_BATCHES
 
 
-def test_near_the_deadline_ranks_ask_after_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hands = Hands(96, 5.0, batch_s=0.02)  # far from the deadline, the question after these would come 8 batches later
-    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=hands))
-    trainer, stopped = trained(tmp_path, 24, hands, batches=64, strategy=OfTwo())
-    assert stopped == [STOPPED_BY]
-    assert trainer.global_step > 96
-    assert hands.now_s <= 24
-
-
 def test_an_epoch_that_is_resumed_at_its_end_is_none_that_took_no_time(tmp_path: Path) -> None:
     trained(tmp_path, 10_000, Hands(), max_epochs=1)
     hands = Hands(start_s=1000)
     trainer, stopped = trained(tmp_path, 1105 + 90, hands, ckpt=tmp_path / "last.ckpt")
     assert (trainer.current_epoch, stopped, hands.now_s) == (2, [STOPPED_BY], 1105)
-
-
-def test_a_validation_within_the_epoch_leaves_time_for_the_one_at_the_end(tmp_path: Path) -> None:
-    hands = Hands(slow_from=BATCHES, slow_s=30.0, val_s=20.0)
-    _, stopped = trained(tmp_path, 642, hands, val_check_interval=5)
-    assert stopped == [STOPPED_BY]
-    assert hands.now_s == 300 + 5 * 30 + 5 * 20  # ended by the validation that came anyway
-
-
-@pytest.mark.parametrize(
-    ("spikes_s", "took_s"), [({}, 50 + 5 * 8), ({4: 80.0}, 120)], ids=["time_for_it", "no_time_for_it"]
-)
-def test_the_first_validation_is_begun_only_where_there_is_time_for_it(
-    tmp_path: Path, spikes_s: dict[int, float], took_s: float
-) -> None:
-    hands = Hands(val_s=8.0)
-    hands.spikes_s = spikes_s
-    with pytest.raises(OutOfTime) if spikes_s else nullcontext():
-        trainer, stopped = trained(tmp_path, 152, hands, val_check_interval=5)
-        assert (trainer.global_step, stopped) == (5, [STOPPED_BY])
-    assert hands.now_s == took_s
 
 
 def test_a_stop_that_waits_for_the_fewest_epochs_does_not_outlast_the_deadline(tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ def agreed(
     *,
     wants_from: int | None = None,
     at_once: int | None = None,
-    soon_from: int = NUM_BATCHES,
 ) -> tuple[list[list[bool]], int]:
     """Give what each rank was told after each batch, and the number of messages; rank 1 wants it from a batch on."""
     meeting, told, here = threading.Barrier(2), dict[int, torch.Tensor](), threading.local()
@@ -56,8 +55,7 @@ def agreed(
         for batch in range(NUM_BATCHES):
             rank.now_s += batch_s(rank.number, batch)
             wants = rank.number == 1 and wants_from is not None and batch >= wants_from
-            soon = rank.number == 1 and batch >= soon_from
-            answers.append(asked.after_batch(rank, wants, soon=soon, at_once=batch == at_once))
+            answers.append(asked.after_batch(rank, wants, at_once=batch == at_once))
         return answers
 
     with ThreadPoolExecutor(2) as pool:
@@ -87,12 +85,6 @@ def test_they_ask_before_something_long(monkeypatch: pytest.MonkeyPatch) -> None
     assert answers[0] == answers[1] == [batch >= 26 for batch in range(NUM_BATCHES)]
     _, num_messages = agreed(monkeypatch, lambda rank, batch: 0.001, at_once=26)
     assert num_messages == len([1, 3, 7, 15, 23, *range(27, NUM_BATCHES, MOST_BATCHES)])
-
-
-def test_once_one_may_want_it_soon_they_ask_after_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers, num_messages = agreed(monkeypatch, lambda rank, batch: 0.001, soon_from=24, wants_from=50)
-    assert answers[0] == answers[1] == [batch >= 50 for batch in range(NUM_BATCHES)]
-    assert num_messages == len([1, 3, 7, 15, 23, *range(31, NUM_BATCHES + 1)])
 
 
 def test_the_slowest_rank_decides_how_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from lightkit.callbacks.checkpoint_io import plain, without_numpy_scalars
+from lightkit.callbacks.checkpoint_io import ordinary, plain
 
 NESTED: Any = vars(jsonargparse)["Namespace"](a=argparse.Namespace(b=Path("c")))
 
@@ -84,8 +84,8 @@ def test_what_has_no_plain_form_is_left() -> None:
 def test_numbers_of_numpy_become_pythons_and_all_else_stays_the_same_object() -> None:
     same = {"lr": 0.1, "betas": (0.9, 0.99), "tensor": torch.ones(1)}
     other = {"groups": [same, {"lr": np.float64(0.1), "betas": (np.float32(0.5), 1)}]}
-    changed = without_numpy_scalars(other)
+    changed = ordinary(other)
     assert changed["groups"][0] is same
     assert changed["groups"][1] == {"lr": 0.1, "betas": (0.5, 1)}
     assert type(changed["groups"][1]["lr"]) is float
-    assert without_numpy_scalars(same) is same
+    assert ordinary(same) is same
