@@ -91,7 +91,7 @@ class Computation(Callback):
             return
         parts = [*_parts(module)]  # not the model, whose steps log and count, which would break it into many pieces
         for part in parts:
-            part.compile()
+            part.compile(dynamic=False)
         torch.compiler.set_stance(_EAGER)
         if not parts:
             _log.warning(

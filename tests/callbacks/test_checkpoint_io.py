@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightkit import runs
-from lightkit.callbacks import VerifiedCheckpointIO, checkpoint_io
+from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.errors import CheckpointError
 from lightkit.runs import files
 
@@ -125,18 +125,6 @@ def test_what_does_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(CheckpointError, match=r"last\.ckpt needs 470 kB, but 100 kB are free on its disk\. It was not"):
         writer.save_checkpoint(large, path)
     assert _steps(tmp_path) == {"last": 0}
-
-
-def test_a_disk_that_is_nearly_full_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    writer = VerifiedCheckpointIO()
-    free = iter([10**6, 10**6, 5_000, 5_000])
-    monkeypatch.setattr(checkpoint_io, "free_bytes", lambda _: next(free))
-    for step in range(4):
-        _saved(writer, tmp_path, step)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith(f"5 kB are free on the disk of {tmp_path}, less than 3 checkpoints of")
 
 
 def test_a_removed_checkpoint_takes_its_digest_along(tmp_path: Path) -> None:
