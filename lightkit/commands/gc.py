@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from lightkit.registry.store import address_of_root, open_registry, tracked_run
 from lightkit.runs.deadline import parse_duration
 from lightkit.runs.files import in_bytes
 from lightkit.runs.index import PROMOTED, IndexedRun, index_runs
-from lightkit.runs.retention import RetentionRules, delete_hidden_runs, hide_runs, plan_deletions
+from lightkit.runs.retention import RetentionRules, delete_runs, plan_deletions
 
 __all__ = ["collect"]
 
@@ -41,7 +40,7 @@ whose checkpoint a kept run began.
   --max-size SIZE     delete only until all runs fit into SIZE, the oldest first; 50G, 500M (powers of 1000)
   --older-than TIME   keep what is younger; 30d, 12h
   --metric METRIC     what is best, such as test/accuracy; default: what the best checkpoint was chosen by
-  --mode MODE         min or max; default: as the best checkpoint was chosen, else by the metric's name
+  --mode MODE         min or max; where neither the choice of the checkpoint nor the name says so
   --dry-run           delete nothing, and print what would be deleted
   --tracking-uri URI  where MLflow is; default: where the runs were tracked, MLFLOW_TRACKING_URI, mlflow.db in the root
   --root FOLDER       folder of all runs; default: runs
@@ -80,7 +79,8 @@ def collect(args: list[str]) -> int:
         of_jobs = [each for each in entries if name in (None, each.run.name)]
         promoted = _ask_registries(root, options.get("--tracking-uri"), of_jobs)
         plan = plan_deletions(entries, rules, name=name, promoted=promoted, now=now)
-    deleted = plan.deleted if is_dry else _delete(root, name, plan.deleted)
+    jobs = [name] if name else [path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+    deleted = plan.deleted if is_dry else delete_runs(root, jobs, plan.deleted)
     freed_bytes = sum(each.size_bytes for each in deleted)
     left_bytes = plan.left_bytes + sum(each.size_bytes for each in plan.deleted) - freed_bytes
     if rules.max_size_bytes is not None and left_bytes > rules.max_size_bytes:
@@ -125,17 +125,6 @@ def _parse_rules(line: CommandLine) -> RetentionRules:
         metric=line.options.get("--metric"),
         mode=line.get_choice("--mode", ("min", "max")),
     )
-
-
-def _delete(root: Path, name: str | None, planned: Sequence[IndexedRun]) -> list[IndexedRun]:
-    jobs: dict[str, list[IndexedRun]] = defaultdict(list)
-    for each in planned:
-        jobs[each.run.name].append(each)
-    gone = {run.folder for job, entries in jobs.items() for run in hide_runs(root, job, entries)}
-    names = [name] if name else [path.name for path in root.iterdir() if path.is_dir()]
-    for path in delete_hidden_runs(root, names):
-        _log.warning("%s cannot be deleted as a whole; lightkit gc tries again", path)
-    return [each for each in planned if each.run.folder in gone]
 
 
 def _count_runs(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -50,7 +51,6 @@ class IndexedRun:
         needs: Paths of the checkpoint that it started from, and of its parent.
         in_retrain: Whether a `lightkit retrain` in it is unfinished.
         summary: What its summary.json holds.
-        stamp: Times and sizes of the files that any process that works in its folder changes, see `stamp_activity`.
     """
 
     run: Run
@@ -66,7 +66,6 @@ class IndexedRun:
     needs: tuple[str, ...] = ()
     in_retrain: bool = False
     summary: Mapping[str, Any] = field(default_factory=dict)
-    stamp: tuple[object, ...] = ()
 
     @property
     def key(self) -> str:
@@ -134,33 +133,17 @@ def infer_mode(metric: str, entries: Iterable[IndexedRun] = ()) -> str | None:
     return recorded or (None if is_unknown else "min" if small else "max")
 
 
-def stamp_activity(folder: Path) -> tuple[object, ...]:
-    """Give times and sizes of the files that change when a process starts or ends something in a run's folder."""
-    stamp: list[tuple[int, int] | None] = []
-    for name in ("events.jsonl", "summary.json", "retrain.json", "gate.json", PROMOTED):
-        try:
-            status = (folder / name).stat()
-            stamp.append((status.st_mtime_ns, status.st_size))
-        except OSError:  # noqa: PERF203 (a missing file is a state, too)
-            stamp.append(None)
-    return tuple(stamp)
-
-
-def _size_bytes(folder: Path | str) -> int:
+def _size_bytes(folder: Path) -> int:
     """Add up the sizes of all files below a folder, without following links; files that vanish count as nothing."""
     size_bytes = 0
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                is_folder = entry.is_dir(follow_symlinks=False)
-                size_bytes += _size_bytes(entry.path) if is_folder else entry.stat(follow_symlinks=False).st_size
-    except OSError:
-        return size_bytes
+    for parent, _, files in os.walk(folder):
+        for file in files:
+            with suppress(OSError):
+                size_bytes += os.lstat(os.path.join(parent, file)).st_size  # noqa: PTH118 - a path object is slow
     return size_bytes
 
 
 def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -> IndexedRun:
-    stamp = stamp_activity(run.folder)  # before anything is read, so that later changes show
     summary, manifest = read_json(run.summary_path) or {}, read_json(run.manifest_path) or {}
     status = str(summary.get("status") or "running")
     folder = None if holder is None else holder.get("folder")
@@ -190,7 +173,6 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
         needs=tuple(str(began_in / str(manifest[key])) for key in ("ckpt_path", "parent") if manifest.get(key)),
         in_retrain=retrain is not None and retrain.get("ended") is None,
         summary=summary,
-        stamp=stamp,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import shutil
 from collections import defaultdict
@@ -12,16 +11,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from lightkit.errors import ConfigError, RunLocked
+from lightkit.errors import ConfigError
 from lightkit.runs.checkpoints import choose_good
-from lightkit.runs.folder import Run, list_runs, point_latest
-from lightkit.runs.index import IndexedRun, infer_mode, stamp_activity
-from lightkit.runs.lock import Lock, lock_holder
+from lightkit.runs.folder import list_runs, point_latest
+from lightkit.runs.index import IndexedRun, infer_mode
 
 _log = logging.getLogger("lightkit")
 _HIDDEN = ".deleting-"
-_RUN_FILES = ("manifest.json", "config.yaml", "events.jsonl", "summary.json", "checkpoints")
-_LOCK_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class RetentionRules:
         max_size_bytes: Size of all runs together above which runs are deleted, the oldest first, and only so many.
         older_than_s: Age below which every run is kept; seconds.
         metric: Metric that is compared; if None, the one that chose the best checkpoint.
-        mode: Whether the smallest (``min``) or the largest (``max``) value is best; None: as runs or names say.
+        mode: Whether the smallest (``min``) or the largest (``max``) value is best, where neither runs nor names say.
     """
 
     keep_last: int | None = None
@@ -118,13 +114,10 @@ def plan_deletions(
 
 def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Iterator[tuple[IndexedRun, str]]:
     for each in job:
-        is_run = any((each.run.folder / file).exists() for file in _RUN_FILES) or not any(each.run.folder.iterdir())
         if each.is_locked or each.status == "running":
             yield each, "a process works on it"
         elif each.key in promoted:
             yield each, "promoted"
-        elif not is_run:
-            yield each, "no run of lightkit"
     trainings = [each for each in job if each.is_training]
     if trainings and trainings[0].status != "done":
         yield trainings[0], "the next start resumes it"
@@ -141,17 +134,14 @@ def _apply_rules(job: Sequence[IndexedRun], rules: RetentionRules, now: float) -
     for each in job:
         if each.is_training and each.metric is not None and each.value is not None:
             by_metric[each.metric].append(each)
-    for number, (metric, trainings) in enumerate(by_metric.items() if rules.keep_best else ()):
-        known = infer_mode(metric, trainings)
-        # --mode is about today's metric, that of the newest run, which comes first
-        mode = (known or rules.mode) if number else (rules.mode or known)
+    for metric, trainings in by_metric.items() if rules.keep_best else ():
+        mode = infer_mode(metric, trainings) or rules.mode
         if mode is None and len(trainings) > (rules.keep_best or 0):
             raise ConfigError(
                 f"gc: --keep-best: neither the runs of {job[0].run.name} nor its name tell whether a small or a large "
-                f"{metric} is good. Say --mode min or --mode max."
+                f"{metric} is good. Set --mode min or --mode max."
             )
-        sign = 1 if mode == "min" else -1
-        trainings.sort(key=lambda each: sign * (each.value or 0.0))
+        trainings.sort(key=lambda each: each.value or 0.0, reverse=mode != "min")
         yield from (
             (each, "one of the best") for each in islice(filter(_has_good_checkpoint, trainings), rules.keep_best)
         )
@@ -163,83 +153,40 @@ def _has_good_checkpoint(each: IndexedRun) -> bool:
     return choose_good(each.run.checkpoints)[0] is not None
 
 
-def hide_runs(root: Path, name: str, planned: Sequence[IndexedRun]) -> list[Run]:
-    """Rename runs of one job, so that no start can find half of one.
+def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]) -> list[IndexedRun]:
+    """Delete runs. Each is renamed first, so that no start can find half of one; links are removed, never followed.
 
-    It holds the job's lock, so that none resumes one meanwhile; a process that holds it already has chosen its own
-    run. One in whose folder a process has worked since it was indexed stays.
+    No lock is needed: a start goes on with the newest training of its job alone, which no plan deletes.
 
     Args:
         root: Folder that holds the runs of all jobs.
-        name: The job.
-        planned: Runs of it.
+        jobs: Jobs in which what a killed `lightkit gc` has left is deleted, too.
+        planned: The runs.
 
     Returns:
-        Those that were renamed; none where another process is choosing its run.
+        Those that are gone.
 
     Raises:
-        ConfigError: If the folder cannot be written.
+        ConfigError: If a folder cannot be written.
     """
-    holder = lock_holder(root, name)
-    if holder is not None and holder.get("folder") is not None:
-        return _rename_runs(root, name, [each for each in planned if each.run.id != Path(holder["folder"]).name])
-    try:
-        with Lock(root, name, wait_s=_LOCK_TIMEOUT_S, tell=_log.debug):
-            return _rename_runs(root, name, planned)
-    except RunLocked:
-        _log.warning("the runs of %s are left as they are: a process is beginning one", name)
-        return []
-
-
-def _rename_runs(root: Path, name: str, planned: Sequence[IndexedRun]) -> list[Run]:
-    hidden = []
+    gone = []
     for each in planned:
-        run = each.run
-        if run.folder.is_symlink() or run.folder.parent != (Path(root) / name).resolve():
-            continue
-        if stamp_activity(run.folder) != each.stamp and run.folder.exists():
-            _log.warning("%s is left as it is: a process has worked in it just now", each.key)
-            continue
+        folder = each.run.folder
         try:
-            run.folder.rename(run.folder.with_name(f"{_HIDDEN}{run.id}-{secrets.token_hex(4)}"))
+            folder.rename(folder.with_name(f"{_HIDDEN}{folder.name}-{secrets.token_hex(4)}"))
         except FileNotFoundError:  # another gc was faster
             continue
         except OSError as error:
-            raise ConfigError(f"run.root: {run.folder} cannot be deleted: {error.strerror or error}.") from error
-        hidden.append(run)
-    latest = Path(root) / name / "latest"
-    if latest.is_symlink() and not latest.exists():
-        newest = next(iter(list_runs(root, name)), None)
-        if newest is None:
-            latest.unlink(missing_ok=True)
-        else:
-            point_latest(newest)
-    return hidden
-
-
-def delete_hidden_runs(root: Path | str, names: Collection[str]) -> list[Path]:
-    """Delete renamed runs, also those of a process that was killed. Links are removed, never followed.
-
-    Args:
-        root: Folder that holds the runs of all jobs.
-        names: The jobs.
-
-    Returns:
-        Folders that cannot be deleted.
-    """
-    left = []
-    for name in sorted(names):
-        job = Path(root) / name
-        if job.is_symlink() or not job.is_dir():
-            continue
-        for path in sorted(job.glob(f"{_HIDDEN}*")):
-            if path.is_symlink():
-                continue
-            for parent, folders, _ in os.walk(path):
-                for folder in (Path(parent) / each for each in folders):
-                    if not folder.is_symlink() and not os.access(folder, os.W_OK | os.X_OK):
-                        folder.chmod(0o700)  # else its content cannot be removed
+            raise ConfigError(f"run.root: {folder} cannot be deleted: {error.strerror or error}.") from error
+        gone.append(each)
+    for job in (root / name for name in jobs):
+        for path in job.glob(f"{_HIDDEN}*"):
             shutil.rmtree(path, ignore_errors=True)  # another gc may delete it at the same time
             if path.exists():
-                left.append(path)
-    return left
+                _log.warning("%s cannot be deleted as a whole; lightkit gc tries again", path)
+        latest = job / "latest"
+        if latest.is_symlink() and not latest.exists():
+            latest.unlink(missing_ok=True)
+            for newest in list_runs(root, job.name)[:1]:
+                point_latest(newest)
+    return gone
