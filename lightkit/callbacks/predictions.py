@@ -22,7 +22,7 @@ from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, DataError
 from lightkit.prediction.inference import ProgressLines, select_class_names
 from lightkit.prediction.table import Prediction
-from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks
+from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks, write_predictions, write_rank
 
 
 class _Batch(NamedTuple):
@@ -160,7 +160,7 @@ class ListedPredictions(Callback):
         progress_stream: TextIO | None = None,
         interval_s: float = 10.0,
     ) -> None:
-        self._new_writer = partial(PredictionWriter, output, top_k=top_k, contact_sheet=contact_sheet)
+        self._new_writer = partial(write_predictions, output, top_k=top_k, contact_sheet=contact_sheet)
         self._on_written = on_written
         self._progress_stream, self._interval_s = progress_stream, interval_s
         self._lines: ProgressLines | None = None
@@ -173,8 +173,8 @@ class ListedPredictions(Callback):
         if self._progress_stream is not None and trainer.is_global_zero:
             self._lines = ProgressLines(_images(trainer).num, stream=self._progress_stream, interval_s=self._interval_s)
         if trainer.world_size > 1:
-            writer = RankWriter(_images(trainer).scratch, trainer.global_rank)
-            self._rank_writer = self._rank_open.enter_context(writer)
+            rank_file = write_rank(_images(trainer).scratch, trainer.global_rank)
+            self._rank_writer = self._rank_open.enter_context(rank_file)
 
     def on_predict_batch_end(
         self,
@@ -220,7 +220,7 @@ class ListedPredictions(Callback):
                 type(module).__name__,
             )
             names = None
-        self._writer = self._writer_open.enter_context(self._new_writer(class_names=names, num_values=width))
+        self._writer = self._writer_open.enter_context(self._new_writer(class_names=names))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Complete the files; of several ranks, rank 0 does once all have written theirs."""

@@ -20,13 +20,12 @@ from lightkit.images.inputs import find_images
 from lightkit.images.reading import pillow_warnings
 from lightkit.prediction.inference import (
     check_image_model,
-    count_values,
     predict_images,
     select_class_names,
     show_progress,
 )
 from lightkit.prediction.table import STANDARD_OUTPUT
-from lightkit.prediction.writer import PredictionWriter
+from lightkit.prediction.writer import write_predictions
 
 _log = logging.getLogger("lightkit")
 
@@ -73,15 +72,14 @@ def predict_by_file(args: Sequence[str]) -> int:
     if file.suffix.lower() == ".pt2":
         _check_trust(file, run, is_trusted=bool(given.get("trust")))
     model = _open_model(file)
-    writer = PredictionWriter(
+    files = write_predictions(
         options.output,
         class_names=select_class_names(metadata.output_kind, metadata.class_names),
-        num_values=count_values(metadata),
         top_k=options.top_k,
         contact_sheet=options.contact_sheet,
     )
     screen = sys.stderr if options.output == STANDARD_OUTPUT else sys.stdout
-    with pillow_warnings(), writer:
+    with pillow_warnings(), files as writer:
         predictions = predict_images(model, metadata, images, name=str(file))
         if mode in ("terminal", "plain"):
             predictions = show_progress(predictions, images.count(), stream=screen, is_terminal=screen.isatty())

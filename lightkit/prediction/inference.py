@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -66,13 +65,6 @@ def select_class_names(output_kind: object, names: Sequence[str] | None) -> tupl
     return tuple(map(str, names)) if names is not None and output_kind in ("logits", "probabilities") else None
 
 
-def count_values(metadata: Metadata) -> int | None:
-    """Count the values that a model returns for an image; None if its metadata leave it open."""
-    sizes = metadata.outputs[0].shape[1:] if metadata.outputs else (None,)
-    known = [size for size in sizes if size is not None]
-    return math.prod(known) if len(known) == len(sizes) else None
-
-
 def predict_images(
     run: Run, metadata: Metadata, paths: Iterable[str], *, name: str = "the exported file"
 ) -> Iterator[Prediction]:
@@ -126,12 +118,6 @@ def _run_batch(run: Run, metadata: Metadata, name: str, inputs: Array) -> Array:
             "each. Export it again."
         )
     rows = output.reshape(len(output), -1).astype(np.float32)
-    classes = select_class_names(metadata.output_kind, metadata.class_names)
-    if classes is not None and rows.shape[1] != len(classes):
-        raise DataError(
-            f"{name}: the model gives {rows.shape[1]} values an image, and its metadata name {len(classes)} classes. "
-            "Export it again."
-        )
     if metadata.output_kind != "logits":
         return rows
     exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
@@ -158,14 +144,9 @@ def show_progress(
             lines.add(1)
         return
     from rich.console import Console  # 0.1 s, only for a terminal
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import track
 
-    columns = (TextColumn("predict"), BarColumn(), MofNCompleteColumn(), TextColumn("images"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=stream), transient=True) as bar:
-        task = bar.add_task("predict", total=total)
-        for item in items:
-            yield item
-            bar.advance(task)
+    yield from track(items, "predict", total, console=Console(file=stream), transient=True)
 
 
 class ProgressLines:

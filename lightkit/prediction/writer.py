@@ -7,22 +7,18 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TextIO
 
 import numpy as np
 
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.prediction.contact_sheet import ContactSheet
 from lightkit.prediction.table import STANDARD_OUTPUT, TABLES, Prediction, PredictionColumns, RowWriter
-from lightkit.runs.files import aside_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # typing has it from Python 3.11 on
+from lightkit.runs.files import atomic_write
 
 _NUM_KEPT = 5  # images without a prediction that are named in the end
 
@@ -46,89 +42,67 @@ def _translate_write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-class PredictionWriter:
-    """Write predictions, in the order of the images, to a table and a page of thumbnails.
+@contextmanager
+def write_predictions(
+    output: Path,
+    *,
+    class_names: Sequence[str] | None,
+    top_k: int | None = None,
+    contact_sheet: Path | None = None,
+) -> Iterator[PredictionWriter]:
+    """Open a table and a page of thumbnails, which appear at the end of the block unless it ends in an exception.
 
-    The files are written aside. They get their names at the end of the ``with`` block, and none does if it ends in an
-    exception. Standard output gets each row at once.
+    They are created at once, so that one that cannot be written is known before anything is predicted.
 
     Args:
-        output: The table, in the format of its suffix; see `check_output_path`.
+        output: The table, in the format of its suffix; see `check_output_path`. Standard output gets each row at once.
         class_names: In the order of the values; None for a model without classes.
-        num_values: Outputs of a model without classes; those of the first good image if None.
         top_k: Number of classes of each image; 3 if None.
         contact_sheet: An HTML page, in addition.
+
+    Raises:
+        ConfigError: If a file cannot be created.
+        LightkitError: If one cannot be written, as on a full disk.
+    """
+    with ExitStack() as files:
+        asides: dict[Path, Path] = {}
+        for path in {output, contact_sheet} - {None, STANDARD_OUTPUT}:
+            assert path is not None
+            try:  # what a link leads to is replaced
+                asides[path] = files.enter_context(atomic_write(path.resolve(), durable=False))
+                asides[path].touch()
+            except OSError as error:
+                raise ConfigError(f"{path.parent}: no file can be written there ({error.strerror})") from error
+        writer = PredictionWriter(output, asides.get(output, output), class_names, top_k, has_sheet=bool(contact_sheet))
+        files.push(lambda *_: writer.close())
+        yield writer
+        writer.finish()
+        if contact_sheet is not None and writer.sheet is not None:
+            page = writer.sheet.render()
+            with _translate_write_errors(contact_sheet):
+                asides[contact_sheet].write_text(page, encoding="utf-8")
+
+
+class PredictionWriter:
+    """Rows of a table of predictions, in the order of the images; `write_predictions` makes it.
 
     Attributes:
         num: Images so far.
         num_bad: Those among them without a prediction.
         bad: The first few of these.
+        sheet: The page of thumbnails.
     """
 
     def __init__(
-        self,
-        output: Path,
-        *,
-        class_names: Sequence[str] | None,
-        num_values: int | None = None,
-        top_k: int | None = None,
-        contact_sheet: Path | None = None,
+        self, output: Path, file: Path, class_names: Sequence[str] | None, top_k: int | None, *, has_sheet: bool
     ) -> None:
         self.num, self.num_bad = 0, 0
         self.bad: list[Prediction] = []
-        self._output, self._class_names, self._num_values, self._top_k = output, class_names, num_values, top_k
-        self._columns: PredictionColumns | None = None
+        self._output, self._file, self._class_names, self._top_k = output, file, class_names, top_k
         self._table: RowWriter | None = None
+        self._columns = PredictionColumns(class_names, top_k)
         self._waiting: list[Prediction] = []  # bad ones, until the first good one determines the columns
-        self._sheet_path = contact_sheet
-        self._sheet = None if contact_sheet is None else ContactSheet(PredictionColumns(class_names, top_k))
-        paths = [path for path in (output, contact_sheet) if path is not None and path != STANDARD_OUTPUT]
-        self._files = {path: Path(os.path.realpath(path)) if path.is_symlink() else path for path in paths}
-        self._temporary = {path: aside_of(file) for path, file in self._files.items()}
-
-    def __enter__(self) -> Self:
-        """Create the files, so that one that cannot be written is known before anything is predicted.
-
-        Raises:
-            ConfigError: If one cannot.
-            LightkitError: If the disk is full.
-        """
-        folder = self._output
-        try:
-            for temporary in self._temporary.values():
-                folder = temporary.parent
-                folder.mkdir(parents=True, exist_ok=True)
-                temporary.touch()
-            if self._class_names is not None or self._num_values is not None:
-                self._begin(PredictionColumns(self._class_names, self._top_k, self._num_values or 0))
-        except OSError as error:
-            self._remove()
-            raise ConfigError(f"{folder}: no file can be written there ({error.strerror})") from error
-        except BaseException:  # a signal, after which nothing else would remove them
-            self._remove()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give the files their names, or remove them after an exception."""
-        try:
-            if kind is None:
-                if self._columns is None:
-                    self._begin(PredictionColumns(None))
-                if self._sheet is not None and self._sheet_path is not None:
-                    page = self._sheet.render()
-                    with _translate_write_errors(self._sheet_path):
-                        self._temporary[self._sheet_path].write_text(page, encoding="utf-8")
-                assert self._table is not None
-                with _translate_write_errors(self._output):
-                    self._table.close()
-                for path, temporary in self._temporary.items():
-                    with _translate_write_errors(path):
-                        temporary.replace(self._files[path])
-        finally:
-            self._remove()
+        self.sheet = ContactSheet(self._columns) if has_sheet else None
 
     def add(self, prediction: Prediction) -> None:
         """Write the next prediction.
@@ -145,83 +119,81 @@ class PredictionWriter:
         if prediction.values is None:
             self.num_bad += 1
             self.bad += [prediction] if len(self.bad) < _NUM_KEPT else []
-        if self._sheet is not None:
-            self._sheet.add(prediction)
-        if self._columns is None and prediction.values is not None:
-            self._begin(PredictionColumns(None, num_values=prediction.values.size))
-        self._write(prediction)
+        if self.sheet is not None:
+            self.sheet.add(prediction)
+        if self._table is not None:
+            self._write(self._table, prediction)
+        elif prediction.values is not None:
+            self._write(self._begin(prediction.values.size), prediction)
+        else:
+            self._waiting.append(prediction)
 
-    def _begin(self, columns: PredictionColumns) -> None:
-        self._columns = columns
+    def _begin(self, num_values: int) -> RowWriter:
+        """Open the table, and write the images that wait for it."""
+        self._columns = PredictionColumns(self._class_names, self._top_k, num_values)
         suffix = ".csv" if self._output == STANDARD_OUTPUT else self._output.suffix.lower()
         with _translate_write_errors(self._output):
-            self._table = TABLES[suffix](self._temporary.get(self._output, self._output), columns)
-        waiting, self._waiting = self._waiting, []
-        for prediction in waiting:
-            self._write(prediction)
+            self._table = table = TABLES[suffix](self._file, self._columns)
+        for prediction in self._waiting:
+            self._write(table, prediction)
+        self._waiting.clear()
+        return table
 
-    def _write(self, prediction: Prediction) -> None:
-        if self._columns is None or self._table is None:
-            self._waiting.append(prediction)
-            return
+    def _write(self, table: RowWriter, prediction: Prediction) -> None:
         row = self._columns.row(prediction)
         with _translate_write_errors(self._output):
-            self._table.add(row)
+            table.add(row)
 
-    def _remove(self) -> None:
+    def finish(self) -> None:
+        """Complete the table.
+
+        Raises:
+            LightkitError: If it cannot be written.
+        """
+        table = self._table or self._begin(0)
+        with _translate_write_errors(self._output):
+            table.close()
+
+    def close(self) -> None:
+        """Close the table, complete or not."""
         if self._table is not None:
             with suppress(OSError, ValueError):  # reported before; pyarrow's error is the latter
                 self._table.close()
-        for temporary in self._temporary.values():
-            with suppress(OSError):
-                temporary.unlink()
 
 
-class RankWriter:
-    """Write the predictions of one rank, in increasing index; an exception removes them.
-
-    The file has a JSON object a line, and ``end`` in the last, so that a file that was cut short is noticed.
+@contextmanager
+def write_rank(folder: Path, rank: int) -> Iterator[RankWriter]:
+    """Open the file of one rank's predictions, which appears at the end of the block unless it ends in an exception.
 
     Args:
         folder: Folder of all ranks' files, on a shared disk; created if missing.
         rank: Number of the process.
+
+    Raises:
+        LightkitError: If it cannot be written, as on a full disk.
     """
+    path = _rank_path(folder, rank)
+    with ExitStack() as files:
+        with _translate_write_errors(path):
+            aside = files.enter_context(atomic_write(path, durable=False))
+            file = files.enter_context(aside.open("w", encoding="ascii"))
+        yield RankWriter(path, file)
+        with _translate_write_errors(path):
+            file.close()
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._path = _rank_path(folder, rank)
-        with _translate_write_errors(self._path):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("w", encoding="ascii")
-        self._last = -1
 
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
+class RankWriter:
+    """Predictions of one rank, in increasing index, as a JSON object a line; `write_rank` makes it."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Complete the file, or remove it after an exception."""
-        is_complete = False
-        try:
-            with suppress(OSError) if kind is not None else _translate_write_errors(self._path), self._file:
-                if kind is None:
-                    self._file.write("end\n")
-            is_complete = kind is None
-        finally:
-            if not is_complete:
-                self._path.unlink(missing_ok=True)
+    def __init__(self, path: Path, file: TextIO) -> None:
+        self._path, self._file = path, file
 
     def add(self, prediction: Prediction) -> None:
         """Append a prediction.
 
         Raises:
-            ValueError: If its index is not above that of the one before.
             LightkitError: If it cannot be written, as on a full disk.
         """
-        if prediction.index <= self._last:
-            raise ValueError(f"prediction {prediction.index} comes after {self._last}; expected increasing indices")
-        self._last = prediction.index
         values = None if prediction.values is None else prediction.values.ravel().tolist()
         with _translate_write_errors(self._path):  # as ASCII, which keeps file names that are no text
             self._file.write(json.dumps([prediction.index, prediction.path, values, prediction.defect]) + "\n")
@@ -233,11 +205,11 @@ def join_ranks(folder: Path, num_ranks: int) -> Iterator[Prediction]:
     If the number of ranks does not divide that of the images, two may have predicted the same one: the lower counts.
 
     Args:
-        folder: That of each rank's `RankWriter`.
+        folder: That of each rank's `write_rank`.
         num_ranks: Number of ranks.
 
     Raises:
-        DataError: If a rank's file is missing or cut short.
+        DataError: If a rank's file is missing.
     """
     merged = heapq.merge(*(_read_rank(_rank_path(folder, rank)) for rank in range(num_ranks)), key=attrgetter("index"))
     for _, same in groupby(merged, key=attrgetter("index")):
@@ -249,18 +221,11 @@ def _rank_path(folder: Path, rank: int) -> Path:
 
 
 def _read_rank(path: Path) -> Iterator[Prediction]:
-    reason = "was cut short"
     try:
         with path.open(encoding="ascii") as file:
-            for line in file:
-                if line == "end\n":
-                    return
-                if not line.endswith("\n"):
-                    break
-                index, image, values, defect = json.loads(line)
+            for index, image, values, defect in map(json.loads, file):
                 yield Prediction(index, image, None if values is None else np.array(values, np.float32), defect)
-    except FileNotFoundError:
-        reason = "is missing"
-    raise DataError(
-        f"{path}: this share of the predictions {reason}. Its process ended too early, or sees another disk."
-    )
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path}: this share of the predictions is missing. Its process ended too early, or sees another disk."
+        ) from error

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.errors import DataError
-from lightkit.runs.files import aside_of
+from lightkit.runs.files import atomic_write
 
 Split = Literal["test", "validation"]
 _METADATA = b"lightkit"
@@ -106,12 +106,8 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
         "epoch": predictions.epoch,
     }
     table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about)})
-    aside = aside_of(path)
-    try:
+    with atomic_write(path, durable=False) as aside:
         parquet.write_table(table, aside)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def read_predictions(path: Path) -> Predictions:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightkit.errors import visible
-from lightkit.runs.files import aside_of
+from lightkit.runs.files import atomic_write
 
 _NUM_REASONS = 3
 
@@ -67,13 +67,8 @@ class BadImageList:
     def write(self, rows: Iterable[BadImage]) -> None:
         """Replace the whole list."""
         lines = [",".join(map(_quote, row)) + "\n" for row in (BadImage._fields, *rows)]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = aside_of(self.path)
-        try:
+        with atomic_write(self.path, durable=False) as aside:
             aside.write_bytes("".join(lines).encode("utf-8", "surrogateescape"))
-            aside.replace(self.path)
-        finally:
-            aside.unlink(missing_ok=True)
 
     def add(self, rows: Iterable[BadImage]) -> None:
         """Add the rows whose path is not in the list; for any process."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightkit.errors import join_names
-from lightkit.runs.files import aside_of, flush, write_text
+from lightkit.runs.files import atomic_write, flush, write_text
 
 _log = logging.getLogger("lightkit")
 
@@ -71,9 +71,7 @@ def write_aside(
         OSError: If the file cannot be written, or does not read back as it was written; nothing is replaced.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = aside_of(path)
-    try:
+    with atomic_write(path) as aside:
         written = writer(aside)
         flush(aside)
         new = digest(aside)
@@ -81,11 +79,7 @@ def write_aside(
             raise OSError("it does not read back as it was written")
         before_replace()
         _write_digests(path, [*_digests_of_current(path), new])
-        aside.replace(path)
-        flush(path.parent)
-        _write_digests(path, [new])
-    finally:
-        aside.unlink(missing_ok=True)
+    _write_digests(path, [new])
     return new
 
 
@@ -101,17 +95,13 @@ def keep(path: Path, previous: Path) -> None:
     """
     if not path.is_file() or (value := digest(path)) not in _read_digests(path):
         return
-    aside = aside_of(previous)
-    try:
+    with atomic_write(previous, durable=False) as aside:
         _write_digests(previous, [*_digests_of_current(previous), value])
         try:
             os.link(path, aside)
         except OSError:  # a file system without links
             path.replace(aside)
-        aside.replace(previous)
-        _write_digests(previous, [value])
-    finally:
-        aside.unlink(missing_ok=True)
+    _write_digests(previous, [value])
 
 
 def forget_cached(path: Path) -> None:
@@ -146,23 +136,17 @@ def newest_written(checkpoints: Path | str) -> Path | None:
 def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[PassedOver]]:
     """Find the newest checkpoint that can be trusted, and tell which were passed over for it.
 
-    ``last.ckpt`` comes first, then the others from the newest to the oldest. One without a digest beside it was not
-    written here, or has lost it: it counts where none with a digest does, if its archive reads back whole.
+    ``last.ckpt`` comes first, then the others from the newest to the oldest. One without a digest was not written here,
+    or has lost it: it counts where none with a digest does, if its archive reads back whole.
     """
     paths = [path for path in Path(checkpoints).glob("*.ckpt") if path.is_file()]
     paths.sort(key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name))
+    bare = [path for path in paths if not sidecar(path).exists()]
     passed_over: list[PassedOver] = []
-    bare: list[Path] = []
-    for path in paths:
-        if not sidecar(path).exists():
-            bare.append(path)
-        elif (fault := find_fault(path)) is None:
-            return path, [*passed_over, *(PassedOver(other, f"{sidecar(other).name} is missing") for other in bare)]
-        else:
-            passed_over.append(PassedOver(path, fault))
-    for path in bare:
+    for path in sorted(paths, key=bare.__contains__):
         if (fault := find_fault(path)) is None:
-            return path, passed_over
+            lacking = [] if path in bare else [PassedOver(other, f"{sidecar(other).name} is missing") for other in bare]
+            return path, [*passed_over, *lacking]
         passed_over.append(PassedOver(path, fault))
     return None, passed_over
 

@@ -87,15 +87,12 @@ def write_junit(path: Path | str, name: str, cases: Sequence[Case]) -> None:
     suites = ET.Element("testsuites", counts)
     suite = ET.SubElement(suites, "testsuite", {"name": _escape(name), **counts})
     for case in cases:
-        attributes = {"name": _escape(case.name), "time": f"{case.seconds:.3f}"}
-        element = ET.SubElement(suite, "testcase", {"classname": _escape(name).replace(" ", "."), **attributes})
-        if case.failure is not None:
-            message = case.failure.strip().split("\n", 1)[0]
-            ET.SubElement(element, "failure", {"message": _escape(message)}).text = _escape(case.failure)
-        if case.skipped is not None:
-            ET.SubElement(element, "skipped", {"message": _escape(case.skipped)})
-        if case.output:
-            ET.SubElement(element, "system-out").text = _escape(case.output)
+        names = {"classname": _escape(name).replace(" ", "."), "name": _escape(case.name)}
+        element = ET.SubElement(suite, "testcase", {**names, "time": f"{case.seconds:.3f}"})
+        for tag, text in (("failure", case.failure), ("skipped", case.skipped), ("system-out", case.output)):
+            if text:
+                message = {} if tag == "system-out" else {"message": _escape(text.strip().split("\n", 1)[0])}
+                ET.SubElement(element, tag, message).text = _escape(text)
     ET.indent(suites)
     document = ET.tostring(suites, encoding="unicode")
     try:

@@ -146,7 +146,7 @@ def _format(event: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], str]
     return record, json.dumps(record, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
 
-class WarningWatch:
+class WarningWatch(logging.Handler):
     """A context manager that passes on each different warning once; they are shown as before.
 
     Args:
@@ -160,11 +160,11 @@ class WarningWatch:
         *,
         skip: tuple[type[Warning], ...] = (DeprecationWarning, PendingDeprecationWarning, FutureWarning),
     ) -> None:
+        super().__init__(logging.WARNING)
         self._report = report
         self._skip = skip
         self._seen: set[tuple[str, str]] = set()
         self._busy = threading.local()
-        self._handler = _Handler(self._note)
         self._watched: list[logging.Logger] = []
         self._show: Any = None
 
@@ -181,8 +181,8 @@ class WarningWatch:
         """Listen to the root logger and to those that tell it nothing; again after packages have set up theirs."""
         known = [log for log in logging.root.manager.loggerDict.values() if isinstance(log, logging.Logger)]
         for log in [logging.root, *(log for log in known if not log.propagate)]:
-            if self._handler not in log.handlers:
-                log.addHandler(self._handler)
+            if self not in log.handlers:
+                log.addHandler(self)
                 self._watched.append(log)
 
     def stop(self) -> None:
@@ -191,8 +191,12 @@ class WarningWatch:
             warnings.showwarning = self._show
         self._show = None
         for log in self._watched:
-            log.removeHandler(self._handler)
+            log.removeHandler(self)
         self._watched.clear()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Report a record of a logger."""
+        self._note(record.getMessage(), record.name)
 
     def _show_and_note(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         show = self._show or warnings.showwarning
@@ -213,12 +217,3 @@ class WarningWatch:
             self._report(message, source)
         finally:
             self._busy.showing = False
-
-
-class _Handler(logging.Handler):
-    def __init__(self, note: Callable[[str, str], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._note = note
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._note(record.getMessage(), record.name)

@@ -6,7 +6,8 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,18 @@ from lightkit.errors import CheckpointError
 from lightkit.hardware.processor import available_memory_bytes
 
 
-def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Replace a small file as a whole, without a digest.
+@contextmanager
+def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yield another path in the same folder; what the block writes there replaces ``path``, unless it fails.
 
     Args:
         path: The file; its folder is made.
-        text: The new content.
         durable: Return once it is on the disk, so that it outlives a loss of power and not only a kill.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = aside_of(path)
     try:
-        aside.write_text(text, encoding="utf-8")
+        yield aside
         if durable:
             flush(aside)
         aside.replace(path)
@@ -33,6 +34,12 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
             flush(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace a small file as a whole, without a digest. The arguments are those of `atomic_write`."""
+    with atomic_write(path, durable=durable) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:

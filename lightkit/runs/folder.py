@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 
 from lightkit.errors import ConfigError, join_names
-from lightkit.runs.files import read_json
+from lightkit.runs.files import atomic_write, read_json
 
 FILES = {
     "config.yaml": "the resolved config; `-c` on it gives the same run",
@@ -55,17 +56,12 @@ def check_name(name: str) -> str:
     Raises:
         ConfigError: If it cannot: the name says which rule it breaks.
     """
-    fault = None
-    if not name.strip():
-        fault = "is empty"
-    elif any(character in "/\\" or not character.isprintable() for character in name):
-        fault = "has a slash, a backslash or a control character"
-    elif name[0] in ".-" or name != name.strip():
-        fault = "starts with a dot or a hyphen, or has space around it"
-    elif name == _LATEST:
-        fault = f"is {_LATEST!r}, which stands for the newest run"
-    if fault:
-        raise ConfigError(f"run.name: {name!r} {fault}. A name is that of one folder, such as 'flowers'.")
+    if name == _LATEST or not name.isprintable() or not re.fullmatch(r"[^\s.\-/\\]([^/\\]*[^\s/\\])?", name):
+        raise ConfigError(
+            f"run.name: {name!r} cannot be the name of a folder of runs. Expected a name such as 'flowers', without "
+            f"slashes, backslashes and control characters, a dot or a hyphen at its start, or space around it, and "
+            f"other than {_LATEST!r}, which is the newest run."
+        )
     return name
 
 
@@ -96,13 +92,12 @@ def create(root: Path | str, name: str) -> Run:
 
 def point_latest(run: Run) -> None:
     """Let ``<root>/<name>/latest`` point to this run, without a moment in which it points nowhere."""
-    aside = run.folder.parent / f".{_LATEST}.{secrets.token_hex(4)}.aside"
+    link = run.folder.parent / _LATEST
     try:
-        aside.symlink_to(run.id, target_is_directory=True)
-        aside.replace(run.folder.parent / _LATEST)
+        with atomic_write(link, durable=False) as aside:
+            aside.symlink_to(run.id, target_is_directory=True)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise _unwritable(run.folder.parent / _LATEST, error) from error
+        raise _unwritable(link, error) from error
 
 
 def open_run(folder: Path | str, *, resumed: bool = False) -> Run:
@@ -141,23 +136,13 @@ def find(reference: str, root: Path | str, name: str | None = None) -> Run:
         ConfigError: If there is none, with those that there are.
     """
     root, path = Path(root), Path(reference).expanduser()
-    found = None
-    parts = path.parts
-    if reference == _LATEST and name is not None:
-        found = _latest(root, name)
-    elif reference == _LATEST:
-        latest = [run for job in _folders(root) if (run := _latest(root, job.name)) is not None]
-        found = max(latest, key=lambda run: run.id, default=None)
-    elif _is_run(path):
-        found = open_run(path)
-    elif len(parts) > 1 and list_runs(path.parent, path.name):
-        found = _latest(path.parent, path.name)
-    elif len(parts) == 1 and not path.is_absolute():
-        with_id = [run for run in list_runs(root, name) if run.id == reference]
-        found = with_id[0] if len(with_id) == 1 else _latest(root, reference)
-    elif len(parts) == 2 and not path.is_absolute() and ".." not in parts:
-        folder = root / parts[0] / parts[1]
-        found = _latest(root, parts[0]) if parts[1] == _LATEST else open_run(folder) if _is_run(folder) else None
+    jobs = [root / name] if name is not None else [*_folders(root)]
+    if reference == _LATEST:
+        found = max(filter(None, map(_latest, jobs)), key=lambda run: run.id, default=None)
+    else:
+        job = path.parent if path.name == _LATEST else path
+        folders = filter(_is_run, (path, root / path, *(each / path for each in jobs)))
+        found = next(chain(map(open_run, folders), filter(None, map(_latest, (job, root / job)))), None)
     if found is not None:
         return found
     there = [f"{run.name}/{run.id}" for run in list_runs(root)]
@@ -165,8 +150,8 @@ def find(reference: str, root: Path | str, name: str | None = None) -> Run:
         raise ConfigError(
             f"There is no run {reference!r}: there are no runs in {root}. `lightkit fit` makes the first."
         )
-    jobs = dict.fromkeys(run.split("/")[0] for run in there)
-    near = difflib.get_close_matches(reference, [*jobs, *there], n=3, cutoff=0.6)
+    names = dict.fromkeys(run.split("/")[0] for run in there)
+    near = difflib.get_close_matches(reference, [*names, *there], n=3, cutoff=0.6)
     meant = f" Did you mean {' or '.join(repr(match) for match in near)}?" if near else ""
     asked = f" of {name!r}" if name is not None and reference == _LATEST else ""
     raise ConfigError(f"There is no run {reference!r}{asked} in {root}.{meant} The newest runs: {join_names(there)}.")
@@ -208,11 +193,10 @@ def _is_run(folder: Path) -> bool:
     return bool(_ID.fullmatch(folder.resolve().name)) or any((folder / file).exists() for file in files)
 
 
-def _latest(root: Path, name: str) -> Run | None:
-    link = root / name / _LATEST
-    if link.is_dir():
-        return open_run(link)
-    return next(iter(list_runs(root, name)), None)  # killed before it was set, or copied without links
+def _latest(job: Path) -> Run | None:
+    if (job / _LATEST).is_dir():
+        return open_run(job / _LATEST)
+    return next(iter(list_runs(job.parent, job.name)), None)  # killed before it was set, or copied without links
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

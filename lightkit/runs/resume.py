@@ -11,6 +11,7 @@ import yaml
 
 from lightkit import runs
 from lightkit.errors import ConfigError
+from lightkit.runs.index import flatten
 
 
 @dataclass
@@ -140,7 +141,7 @@ def find_checkpoint(run: runs.Run, choice: str) -> Path:
 
 def compare_configs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """List the dotted keys whose values differ, leaving out those that the weights do not depend on."""
-    old, new = _flat(saved), _flat(now)
+    old, new = ({".".join(map(str, path)): value for path, value in flatten(each)} for each in (saved, now))
     return sorted(key for key in {*old, *new} if old.get(key) != new.get(key) and not _is_irrelevant(key))
 
 
@@ -247,9 +248,3 @@ def _saved(run: runs.Run) -> dict[str, Any]:
     except (OSError, yaml.YAMLError):
         return {}
     return saved if isinstance(saved, dict) else {}
-
-
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    if isinstance(value, Mapping) and value:
-        return {k: v for key, child in value.items() for k, v in _flat(child, f"{path}.{key}" if path else key).items()}
-    return {path: value}

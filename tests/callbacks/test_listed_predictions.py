@@ -105,10 +105,6 @@ def test_a_step_that_gives_logits_as_probabilities_is_told_and_its_numbers_are_c
     assert "OwnStep.predict_step gives numbers that are no probabilities" in caplog.text
 
 
-def test_bad_images_alone_have_the_columns_of_the_model(tmp_path: Path) -> None:
-    assert head_of(Plain(), LOGITS, tmp_path, is_bad=True)[0] == ["path", "prediction_0", "prediction_1", "error"]
-
-
 def test_a_module_that_names_more_classes_than_it_tells_is_refused_with_the_key(tmp_path: Path) -> None:
     module: Any = Logits()
     module.class_names = ["a", "b", "c"]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from lightkit.errors import DataError
 from lightkit.export.metadata import TensorSpec
-from lightkit.prediction.inference import check_image_model, count_values, predict_images, select_class_names
+from lightkit.prediction.inference import check_image_model, predict_images, select_class_names
 from tests.prediction.conftest import expected_of, metadata_of
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -154,26 +154,12 @@ def test_names_of_classes_are_of_an_output_that_has_one_number_for_each() -> Non
 
 
 @pytest.mark.parametrize(
-    ("shapes", "num"),
-    [([(None, 3)], 3), ([(None, 2, 4), (None, 9)], 8), ([(None,)], 1), ([(None, None)], None), ([], None)],
-    ids=["row", "matrix", "number", "open", "nothing"],
-)
-def test_the_number_of_values_is_known_where_the_file_tells_it(shapes: list[Any], num: int | None) -> None:
-    outputs = tuple(TensorSpec("y", "float32", shape) for shape in shapes)
-    assert count_values(metadata_of(outputs=outputs)) == num
-
-
-@pytest.mark.parametrize(
     ("output", "says"),
     [
-        (
-            np.zeros((1, 2)),
-            "m.onnx: the model gives 2 values an image, and its metadata name 3 classes. Export it again",
-        ),
         (np.zeros((5, 3)), r"m.onnx: the model gives an output of shape \(5, 3\) for 1 images"),
         (np.float32(3), r"m.onnx: the model gives an output of shape \(\) for 1 images"),
     ],
-    ids=["classes", "rows", "scalar"],
+    ids=["rows", "scalar"],
 )
 def test_an_output_that_is_not_what_the_file_says_is_told_with_its_name(
     images: list[str], output: Any, says: str

@@ -24,10 +24,9 @@ def test_a_short_prediction_tells_nothing_in_a_pipe() -> None:
     assert stream.getvalue() == ""
 
 
-@pytest.mark.parametrize("total", [3, None], ids=["known", "unknown"])
-def test_a_terminal_gets_a_bar(total: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")  # which makes rich take any stream for a terminal
     stream = io.StringIO()
-    assert list(show_progress("abc", total, stream=stream, is_terminal=True)) == ["a", "b", "c"]
-    assert re.search(r"3/(3|\?)", stream.getvalue())
+    assert list(show_progress("abc", 3, stream=stream, is_terminal=True)) == ["a", "b", "c"]
+    assert "100%" in stream.getvalue()

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightkit.errors import DataError, LightkitError
+from lightkit.errors import DataError
 from lightkit.prediction.table import Prediction
-from lightkit.prediction.writer import RankWriter, join_ranks
+from lightkit.prediction.writer import join_ranks, write_rank
 from tests.prediction.conftest import environment
 
 
 def write(folder: Path, rank: int, *predictions: Prediction) -> None:
-    with RankWriter(folder, rank) as writer:
+    with write_rank(folder, rank) as writer:
         for prediction in predictions:
             writer.add(prediction)
 
@@ -59,44 +59,21 @@ def test_a_process_without_images_has_an_empty_share(tmp_path: Path) -> None:
     assert len(list(join_ranks(tmp_path, 2))) == 1
 
 
-def test_a_share_that_was_cut_short_or_is_missing_is_an_error(tmp_path: Path) -> None:
+def test_a_share_that_is_missing_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, 0, plain(0), plain(1))
     with pytest.raises(DataError, match=r"rank=1.jsonl: this share of the predictions is missing"):
         list(join_ranks(tmp_path, 2))
-    share = tmp_path / "rank=0.jsonl"
-    whole = share.read_bytes()
-    for size in range(len(whole)):
-        share.write_bytes(whole[:size])
-        with pytest.raises(DataError, match="was cut short"):
-            list(join_ranks(tmp_path, 1))
 
 
 def test_a_share_is_removed_by_an_exception(tmp_path: Path) -> None:
     def interrupted() -> None:
-        with RankWriter(tmp_path, 0) as writer:
+        with write_rank(tmp_path, 0) as writer:
             writer.add(plain(0))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert os.listdir(tmp_path) == []  # noqa: PTH208
-
-
-@pytest.mark.parametrize("index", [3, 2], ids=["again", "below"])
-def test_indices_only_grow(tmp_path: Path, index: int) -> None:
-    with RankWriter(tmp_path, 0) as writer:
-        writer.add(plain(3))
-        with pytest.raises(ValueError, match=f"prediction {index} comes after 3"):
-            writer.add(plain(index))
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_share_on_a_full_disk_is_told_and_does_not_stay(tmp_path: Path) -> None:
-    (tmp_path / "rank=0.jsonl").symlink_to("/dev/full")
-    says = r"rank=0.jsonl: the predictions cannot be written there \(No space left"
-    with pytest.raises(LightkitError, match=says), RankWriter(tmp_path, 0) as writer:
-        writer.add(plain(0))
-    assert not list(tmp_path.iterdir())
 
 
 _JOIN = """

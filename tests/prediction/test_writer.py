@@ -12,7 +12,7 @@ import pytest
 
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.prediction.table import Prediction
-from lightkit.prediction.writer import PredictionWriter
+from lightkit.prediction.writer import write_predictions
 
 
 def good(index: int, *values: float) -> Prediction:
@@ -34,7 +34,7 @@ def names_in(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
 def test_files_appear_together_when_all_is_written(tmp_path: Path, name: str) -> None:
-    with PredictionWriter(tmp_path / name, class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as writer:
+    with write_predictions(tmp_path / name, class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as writer:
         writer.add(good(0))
         assert not {name, "s.html"} & {*names_in(tmp_path)}
     assert names_in(tmp_path) == ["s.html", name]
@@ -46,7 +46,7 @@ def test_an_exception_leaves_what_was_there_before(tmp_path: Path, kind: type[Ba
 
     def interrupted() -> None:
         sheet = tmp_path / "s.html"
-        with PredictionWriter(tmp_path / "t.csv", class_names=["x", "y"], contact_sheet=sheet) as writer:
+        with write_predictions(tmp_path / "t.csv", class_names=["x", "y"], contact_sheet=sheet) as writer:
             writer.add(good(0))
             raise kind
 
@@ -57,7 +57,7 @@ def test_an_exception_leaves_what_was_there_before(tmp_path: Path, kind: type[Ba
 
 
 def test_bad_images_are_rows_and_counted_and_the_first_few_kept(tmp_path: Path) -> None:
-    with PredictionWriter(tmp_path / "t.csv", class_names=["x", "y"]) as writer:
+    with write_predictions(tmp_path / "t.csv", class_names=["x", "y"]) as writer:
         for index in range(20):
             writer.add(bad(index) if index % 2 else good(index))
     assert (writer.num, writer.num_bad) == (20, 10)
@@ -69,7 +69,7 @@ def test_bad_images_are_rows_and_counted_and_the_first_few_kept(tmp_path: Path) 
 
 
 def test_a_probability_that_is_no_number_is_no_prediction(tmp_path: Path) -> None:
-    with PredictionWriter(tmp_path / "t.csv", class_names=["x", "y"]) as writer:
+    with write_predictions(tmp_path / "t.csv", class_names=["x", "y"]) as writer:
         writer.add(good(0, np.nan, 0.5))
     assert writer.num_bad == 1
     (row,) = rows_of(tmp_path / "t.csv")
@@ -77,7 +77,7 @@ def test_a_probability_that_is_no_number_is_no_prediction(tmp_path: Path) -> Non
 
 
 def test_bad_images_before_the_first_good_one_of_a_model_without_classes_keep_their_place(tmp_path: Path) -> None:
-    with PredictionWriter(tmp_path / "t.csv", class_names=None) as writer:
+    with write_predictions(tmp_path / "t.csv", class_names=None) as writer:
         for prediction in (bad(0), bad(1), good(2), bad(3)):
             writer.add(prediction)
     rows = rows_of(tmp_path / "t.csv")
@@ -86,20 +86,13 @@ def test_bad_images_before_the_first_good_one_of_a_model_without_classes_keep_th
 
 
 def test_a_table_of_bad_images_alone_is_written(tmp_path: Path) -> None:
-    with PredictionWriter(tmp_path / "t.csv", class_names=None) as writer:
+    with write_predictions(tmp_path / "t.csv", class_names=None) as writer:
         writer.add(bad(0))
     assert rows_of(tmp_path / "t.csv") == [{"path": "0.jpg", "error": "defect 0"}]
 
 
-def test_bad_images_are_written_as_they_come_where_the_number_of_values_is_known(tmp_path: Path) -> None:
-    with PredictionWriter(tmp_path / "t.csv", class_names=None, num_values=2) as writer:
-        writer.add(bad(0))
-        assert not writer._waiting
-    assert list(rows_of(tmp_path / "t.csv")[0]) == ["path", "prediction_0", "prediction_1", "error"]
-
-
 def test_standard_output_gets_csv_and_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with PredictionWriter(Path("-"), class_names=["x", "y"], top_k=1) as writer:
+    with write_predictions(Path("-"), class_names=["x", "y"], top_k=1) as writer:
         writer.add(good(0))
     printed = capsys.readouterr().out
     assert printed == "path,label,probability,error\n0.jpg,y,0.800000,\n"
@@ -108,14 +101,14 @@ def test_standard_output_gets_csv_and_no_file(capsys: pytest.CaptureFixture[str]
 
 def test_a_folder_that_cannot_be_is_told_before_anything_is_predicted(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    writer = PredictionWriter(tmp_path / "file" / "t.csv", class_names=None, contact_sheet=tmp_path / "s.html")
+    writer = write_predictions(tmp_path / "file" / "t.csv", class_names=None, contact_sheet=tmp_path / "s.html")
     with pytest.raises(ConfigError, match="file: no file can be written there"), writer:
         pytest.fail("it began")
     assert names_in(tmp_path) == ["file"]
 
 
 def test_the_folder_of_an_output_is_made(tmp_path: Path) -> None:
-    with PredictionWriter(tmp_path / "a" / "b" / "t.csv", class_names=None):
+    with write_predictions(tmp_path / "a" / "b" / "t.csv", class_names=None):
         pass
     assert names_in(tmp_path / "a" / "b") == ["t.csv"]
 
@@ -123,7 +116,7 @@ def test_the_folder_of_an_output_is_made(tmp_path: Path) -> None:
 def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "t.csv").symlink_to("there/real.csv")
-    with PredictionWriter(tmp_path / "t.csv", class_names=["x", "y"]) as writer:
+    with write_predictions(tmp_path / "t.csv", class_names=["x", "y"]) as writer:
         writer.add(good(0))
     assert (tmp_path / "t.csv").is_symlink()
     assert len(rows_of(tmp_path / "there" / "real.csv")) == 1
@@ -144,7 +137,7 @@ def small_disk() -> Iterator[None]:
 @pytest.mark.usefixtures("small_disk")
 def test_a_full_disk_is_told_with_the_file_and_nothing_is_left(tmp_path: Path, name: str, num: int) -> None:
     def written() -> None:
-        with PredictionWriter(tmp_path / name, class_names=["x", "y"]) as writer:
+        with write_predictions(tmp_path / name, class_names=["x", "y"]) as writer:
             for index in range(num):
                 writer.add(Prediction(index, f"{index * 2654435761}" * 3, np.array([0.1, 0.9], dtype=np.float32), None))
 
@@ -156,7 +149,7 @@ def test_a_full_disk_is_told_with_the_file_and_nothing_is_left(tmp_path: Path, n
 @pytest.mark.usefixtures("small_disk")
 def test_so_is_a_page_that_does_not_fit_and_its_table_does_not_appear(tmp_path: Path) -> None:
     def written() -> None:
-        with PredictionWriter(tmp_path / "t.csv", class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as writer:
+        with write_predictions(tmp_path / "t.csv", class_names=["x", "y"], contact_sheet=tmp_path / "s.html") as writer:
             for index in range(20):
                 writer.add(good(index))
 
@@ -167,7 +160,7 @@ def test_so_is_a_page_that_does_not_fit_and_its_table_does_not_appear(tmp_path: 
 
 def test_so_is_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
     def written() -> None:
-        with PredictionWriter(Path("-"), class_names=["x", "y"]) as writer:
+        with write_predictions(Path("-"), class_names=["x", "y"]) as writer:
             writer.add(good(0))
 
     full = Path("/dev/full")
