@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -19,7 +18,6 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.config import shown_path
-from lightkit.errors import OutOfTime
 
 _log = logging.getLogger("lightkit.loggers")
 
@@ -33,7 +31,7 @@ class TensorBoard(TensorBoardLogger):
             working directory.
         name: Folder below ``save_dir``; none by default.
         version: Folder below ``name``; outside a run, the next free ``version_N`` by default.
-        log_graph: Draw the model's graph, with the first metrics or at the end of the training. It needs the model's
+        log_graph: Draw the model's graph, with the first metrics of a training. It needs the model's
             ``example_input_array``; a model without one has no graph, and no warning either.
         default_hp_metric: Show the hyper-parameters with the placeholder metric ``hp_metric``.
         prefix: Put before each metric's name, with a dash.
@@ -86,31 +84,10 @@ class TensorBoard(TensorBoardLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Write scalars, and before the first ones the deferred graph."""
-        self._draw_deferred()
-        super().log_metrics(metrics, step)
-
-    @rank_zero_only
-    def finalize(self, status: str) -> None:
-        """Close the file; a training that has logged nothing has its graph nevertheless.
-
-        One that is to end at once has none. A full disk does not hide the error that ended a training.
-        """
-        ended_by = None if status == "success" else sys.exc_info()[1]  # which Lightning does not pass
-        # a failure leaves time; a signal leaves a few seconds, and like a hang it is no `Exception`
-        if status == "success" or (isinstance(ended_by, Exception) and not isinstance(ended_by, OutOfTime)):
-            self._draw_deferred()
-        self._to_draw = None
-        try:
-            super().finalize(status)
-        except OSError as error:
-            if ended_by is None:
-                raise
-            _log.warning("The files in %s cannot be closed: %s", Path(self.log_dir), error)
-
-    def _draw_deferred(self) -> None:
         model, self._to_draw = self._to_draw, None
         if model is not None:
             self._draw(model, None)
+        super().log_metrics(metrics, step)
 
     def _draw(self, model: LightningModule, input_array: Tensor | None) -> None:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):

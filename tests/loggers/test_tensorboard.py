@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import LambdaCallback
 from torch.utils.tensorboard import SummaryWriter
 
 from lightkit import runs
-from lightkit.errors import Interrupted, OutOfTime
 from lightkit.loggers import TensorBoard
 
 
@@ -98,47 +96,6 @@ def test_a_training_makes_its_first_step_before_the_graph_is_drawn(
     train(run.folder, TensorBoard(), module=module, enable_checkpointing=False)
     assert len(steps) == 1
     assert steps[0] > 0
-
-
-def test_a_training_that_logs_nothing_has_its_graph_all_the_same(net: Any, run: runs.Run, train: Any) -> None:
-    module = net()
-    module.example_input_array = torch.zeros(2, 4)
-    module.log = lambda *_, **__: None
-    train(run.folder, TensorBoard(), module=module, enable_checkpointing=False)
-    assert _read(run.folder / "tensorboard").Tags()["graph"] is True
-
-
-@pytest.mark.parametrize(
-    ("error", "is_drawn"),
-    [
-        (ValueError("the model's own"), True),
-        (Interrupted(15), False),
-        (OutOfTime("The deadline is over."), False),
-    ],
-    ids=["failed", "signal", "out_of_time"],
-)
-def test_a_training_that_fails_before_its_first_metrics_has_its_graph_unless_it_is_to_end_at_once(
-    error: BaseException, is_drawn: bool, net: Any, run: runs.Run, train: Any
-) -> None:
-    module = net()
-    module.example_input_array = torch.zeros(2, 4)
-    with pytest.raises(type(error)):
-        train(run.folder, TensorBoard(), Fails(error), module=module, enable_checkpointing=False)
-    assert _read(run.folder / "tensorboard").Tags()["graph"] is is_drawn
-
-
-def test_what_ended_a_training_is_told_though_its_graph_cannot_be_written(
-    net: Any, run: runs.Run, train: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(_: SummaryWriter) -> None:
-        raise OSError(28, "No space left on device")
-
-    module = net()
-    module.example_input_array = torch.zeros(2, 4)
-    fills = LambdaCallback(on_train_start=lambda *_: monkeypatch.setattr(SummaryWriter, "flush", full))
-    with pytest.raises(ValueError, match="the model's own"):
-        train(run.folder, TensorBoard(), fills, Fails(ValueError("the model's own")), module=module)
-    assert f"The files in {run.folder / 'tensorboard'} cannot be closed: [Errno 28] No space left" in caplog.text
 
 
 def test_log_graph_can_be_switched_off(net: Any, run: runs.Run) -> None:
