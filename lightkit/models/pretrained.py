@@ -6,7 +6,7 @@ import difflib
 import logging
 import pickle
 import re
-from collections import defaultdict
+import textwrap
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors import SafetensorError
 from safetensors.torch import load_file as load_safetensors
+from safetensors.torch import load_model
 from torch import Tensor, nn
 from torchvision import models
 
@@ -202,25 +203,14 @@ def load_exported(module: LightningModule, path: Path) -> None:
     """
     metadata = read_metadata(path)
     check_digest(path)
-    state = read_safetensors(path)
+    read_safetensors(path)  # whose errors are about the file
     build = getattr(module, "build_for", None)
     if callable(build) and metadata.class_names:
         build(metadata.class_names)
     elif is_overridden("configure_model", module):
         module.configure_model()
-    own = module.state_dict()
-    whole = {**_shared(own, state), **state}
-    if found := differences(own, whole):
-        raise ConfigError(f"--model {path}: these weights are not of this {type(module).__name__}. {found}")
-    module.load_state_dict({**own, **whole})
-
-
-def _shared(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give tensors that a file keeps once, because the module uses them under several names."""
-    names_by_place: dict[tuple[object, ...], list[str]] = defaultdict(list)
-    for name, tensor in own.items():
-        if tensor.numel():
-            place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
-            names_by_place[place].append(name)
-    groups = [[name for name in names if name in given] + names for names in names_by_place.values()]
-    return {name: given[first] for first, *others in groups if first in given for name in others}
+    try:
+        load_model(module, path)  # with tensors that the file has once and the module under several names
+    except RuntimeError as error:
+        found = textwrap.shorten(str(error), 500)
+        raise ConfigError(f"--model {path}: these weights are not of this {type(module).__name__}. {found}") from error
