@@ -96,7 +96,7 @@ class Lock:
         """Add the run's folder to the description of the owner; only while the lock is held."""
         with self._guard():
             record = _read_record(self.path)
-            if self._is_mine(record):
+            if record and self._is_mine(record):
                 self._record = {**record, "folder": str(folder)}
                 write_json(self.path, self._record)
 
