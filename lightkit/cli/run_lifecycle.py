@@ -66,7 +66,7 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         )
     elif context.command == "fit":
         lock = create_job_lock(context, settings)
-        earlier = None if rank is None else rank.earlier_run(context.launch.timeout_s)
+        earlier = None if rank is None else rank.earlier_run()
         lock.acquire()
         context.stack.push(lambda *_: _release(lock, context))
         context.start = (
@@ -167,7 +167,7 @@ def _announce(context: RunContext, earlier: Mapping[str, Any] | None) -> None:
         "first_checkpoint": checkpoint if earlier is None else earlier["first_checkpoint"],
     }
     if context.rank_context is not None:
-        context.rank_context.store.announce_run(context.rank_context.rank, announcement)
+        context.rank_context.announce_run(announcement)
     os.environ[INHERITED] = json.dumps(announcement)
     context.stack.callback(os.environ.pop, INHERITED, None)
 

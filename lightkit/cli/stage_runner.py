@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import importlib
-import json
 import logging
 import os
 import shutil
@@ -47,7 +45,6 @@ from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.signals import SignalWatch
 
 __all__ = [
-    "compute_job_digest",
     "import_lightning",
     "make_plan",
     "open_context",
@@ -82,8 +79,7 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
     rank_context = join_launch(os.environ)
     if rank_context is not None:  # from here on its supervisor reports errors
         rank_context.open()
-        if rank_context.rank.engine != "local":  # perhaps on another machine, where no signal of the supervisor comes
-            rank_context.watch_stop_requests(watch)
+        rank_context.watch_stop_requests(watch)
         return rank_context.run(partial(_run_rank, command, args, watch, notifier), format_traceback)
     context = open_context(command, args, watch)
     context.attach_notifier(notifier)
@@ -278,7 +274,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
     root = context.base.root if context.base else Path((context.resolved.values.get("run") or {}).get("root") or "runs")
     args, num_cores = [context.command, *context.args], this_machine().cores or 1
     try:
-        supervisor = Supervisor(plan, args, root=root, num_cores=num_cores, job=compute_job_digest(context))
+        supervisor = Supervisor(plan, args, root=root, num_cores=num_cores)
     except OSError as error:
         raise ConfigError(
             f"run.root: cannot write {root}: {error.strerror or error}. Set run.root to a folder that can be written."
@@ -315,27 +311,12 @@ def supervise(context: RunContext, plan: Plan) -> int:
     return result.code
 
 
-def compute_job_digest(context: RunContext) -> str:
-    """Compute the digest of a job and its config, which tells it from others with the same rendezvous.
-
-    It is the same on all machines, which may differ in the `launch` block and in the path of the folder of all runs.
-    """
-    resolved = context.resolved
-    saved = resolved.with_references(resolved.values)
-    own = {key: value for key, value in saved.items() if key != "launch"}
-    own["run"] = {key: value for key, value in (saved.get("run") or {}).items() if key != "root"}
-    own["run"]["name"] = own["run"].get("name") or context.default_name
-    text = json.dumps([context.command, context.ckpt_path, own], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchResult) -> None:
-    """Copy the launcher's logs, and write the end of the run if rank 0, which writes the records, was killed."""
-    logs = {name: supervisor.store.folder / name for name in ("spark.log", "ray.log")}
-    for name, log in {"launcher.log": supervisor.launcher_log, **logs}.items():
-        if log.is_file() and log.stat().st_size:
-            (run.folder / "logs").mkdir(exist_ok=True)
-            shutil.copyfile(log, run.folder / "logs" / name)
+    """Copy the launcher's log, and write the end of the run if rank 0, which writes the records, was killed."""
+    log = supervisor.launcher_log
+    if log.is_file() and log.stat().st_size:
+        (run.folder / "logs").mkdir(exist_ok=True)
+        shutil.copyfile(log, run.folder / "logs" / log.name)
     summary = runs.Summary.read(run.summary_path)
     if summary is None or summary.status == "done" or result.code == 0:
         return

@@ -8,7 +8,7 @@
 
 - `LaunchSettings`, `read_settings`: the config's `launch` block. `plan_launch`: the launch that it results in.
 - `Supervisor` starts all ranks through an engine, ends them together, and returns a `LaunchResult`.
-- `RankContext` is one rank; ranks and supervisor exchange their status in a folder, the `StatusStore`.
+- `RankContext` is one rank; ranks and supervisor exchange their status in a folder.
 - `Watchdog`, `heartbeat`, `waiting`: end a process that hangs, but not one that works or waits for others.
 
 Free of torch, so that a process that only starts others costs nothing.
@@ -28,7 +28,7 @@ from lightkit.launch.watchdog import (
     read_watchdog,
     waiting,
 )
-from lightkit.launch.worker import DATA_CHANGED, INHERITED, RankContext, RankStatus, StatusStore, join_launch
+from lightkit.launch.worker import DATA_CHANGED, INHERITED, RankContext, RankStatus, join_launch
 
 __all__ = [
     "DATA_CHANGED",
@@ -45,7 +45,6 @@ __all__ = [
     "RankContext",
     "RankStatus",
     "Stall",
-    "StatusStore",
     "Supervisor",
     "Watchdog",
     "WatchdogSettings",

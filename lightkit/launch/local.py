@@ -1,9 +1,4 @@
-"""Launchers on this machine, as trees of processes of which none outlives its launch, and their command lines.
-
-``python -m lightkit.launch.local SECONDS COMMAND...`` runs a command and ends it with all its descendants if it is
-asked to end or its own parent is gone: Spark kills its workers without warning, and Java and Ray have children that
-leave their session.
-"""
+"""Launchers on this machine, as trees of processes of which none outlives its launch, and their command lines."""
 
 from __future__ import annotations
 
@@ -14,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -23,14 +18,10 @@ from typing import IO
 import psutil
 
 from lightkit.errors import LightkitError
-from lightkit.launch.plan import LaunchSettings, Plan
-from lightkit.launch.ranks import LAUNCH, SUPERVISOR
+from lightkit.launch.plan import THREADS, LaunchSettings, Plan
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_POLL_S = 0.1
-_LEFTOVER_S = 2.0
-_DRIVER_GRACE_S = 6.0  # less than the supervisor gives
 
 
 def search_path(environ: Mapping[str, str] = os.environ) -> str:
@@ -51,9 +42,9 @@ def launcher_command(plan: Plan, words: Sequence[str], *, folder: Path, environm
     """
     settings, rank = plan.settings, [sys.executable, "-m", "lightkit", *words]
     if plan.engine in ("spark", "ray"):
-        threads = os.environ.get("OMP_NUM_THREADS") or "1"
-        job = Job(plan, list(words), {"OMP_NUM_THREADS": threads, **environment}, str(Path.cwd()))
-        return [sys.executable, "-m", f"lightkit.launch.{plan.engine}", job.to_json()]
+        threads = os.environ.get(THREADS) or "1"
+        job = Job(plan, list(words), {THREADS: threads, **environment}, str(Path.cwd()), str(folder))
+        return [sys.executable, "-m", f"lightkit.launch.{plan.engine}", json.dumps(asdict(job))]
     if plan.engine == "horovod":
         return [
             *(sys.executable, "-m", "horovod.runner.launch", f"--{settings.controller}"),
@@ -72,7 +63,7 @@ def launcher_command(plan: Plan, words: Sequence[str], *, folder: Path, environm
             *(sys.executable, "-m", "torch.distributed.run", *(["--standalone"] if is_alone else meeting)),
             *("--nnodes", str(settings.nodes), "--nproc-per-node", str(plan.local_processes)),
             *("--max-restarts", str(settings.max_restarts), "--monitor-interval", "0.5"),
-            *("--log-dir", str(folder / f"torchrun-{environment.get(SUPERVISOR, '')}")),
+            *("--log-dir", str(folder / "torchrun")),
             *("-m", "lightkit", *words),
         ]
     return rank
@@ -88,6 +79,7 @@ class ProcessTree:
         environment: All of its variables.
         stdout: Its standard output; that of this process if None.
         stderr: The same for standard error.
+        folder: Its working directory; that of this process if None.
     """
 
     def __init__(
@@ -97,6 +89,7 @@ class ProcessTree:
         environment: Mapping[str, str],
         stdout: IO[bytes] | int | None = None,
         stderr: IO[bytes] | int | None = None,
+        folder: str | None = None,
     ) -> None:
         libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -110,6 +103,7 @@ class ProcessTree:
         self._before = {child.pid for child in psutil.Process().children()}
         self.program = subprocess.Popen(
             command,
+            cwd=folder,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
@@ -156,34 +150,6 @@ class ProcessTree:
         return alive
 
 
-def run_guarded(command: Sequence[str], *, grace_s: float) -> int:
-    """Run a command to its end and return its exit code, 128 plus the signal's number if one killed it.
-
-    On SIGTERM or SIGINT, or when this process's parent is gone, the command gets SIGTERM; all its descendants that are
-    left ``grace_s`` later are killed. Those that are left after its own end are killed too.
-
-    Args:
-        command: Program and arguments.
-        grace_s: Seconds that it has to end by itself.
-    """
-    parent, requests = os.getppid(), list[int]()
-    asking = (signal.SIGTERM, signal.SIGINT)
-    before = {signum: signal.signal(signum, lambda signum, _: requests.append(signum)) for signum in asking}
-    try:
-        tree = ProcessTree(command, environment=os.environ)
-        while tree.poll() is None and not requests and os.getppid() == parent:
-            time.sleep(_POLL_S)
-        has_ended = tree.poll() is not None
-        tree.terminate()
-        tree.end(timeout_s=_LEFTOVER_S if has_ended else grace_s)
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-    code = tree.poll()
-    assert code is not None
-    return code if has_ended else code or 128 + signal.SIGTERM  # a command that was asked to end is not done
-
-
 # -- driver programs of Spark and Ray ------------------------------------------------------------------------------
 
 
@@ -200,82 +166,44 @@ class Job:
         words: Command line after `lightkit`.
         environment: Variables that every rank must have.
         folder: Working directory.
+        launch: Folder of the launch.
     """
 
     plan: Plan
     words: list[str]
     environment: dict[str, str]
     folder: str
-
-    @classmethod
-    def from_json(cls, text: str) -> Job:
-        """Read the result of `to_json`."""
-        fields = json.loads(text)
-        settings = LaunchSettings(**fields["plan"].pop("settings"))
-        return cls(**{**fields, "plan": Plan(**fields["plan"], settings=settings)})
-
-    def to_json(self) -> str:
-        """Write it as one word of a command line."""
-        return json.dumps(asdict(self))
-
-    @property
-    def launch(self) -> Path:
-        """Folder of the launch."""
-        return Path(self.environment[LAUNCH])
+    launch: str
 
     @property
     def threads(self) -> int:
         """Threads of each rank."""
-        outermost = self.environment["OMP_NUM_THREADS"].partition(",")[0].strip()  # OpenMP takes one number a level
+        outermost = self.environment[THREADS].partition(",")[0].strip()  # OpenMP takes one number a level
         return int(outermost) if outermost.isdigit() else 1
 
     def rank_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Build the variables of one rank from those of the process that starts it."""
-        return {**environ, "PATH": search_path(environ), "OMP_NUM_THREADS": str(self.threads), **self.environment}
+        return {**environ, "PATH": search_path(environ), THREADS: str(self.threads), **self.environment}
 
 
-def run_driver(module: str, drive: Callable[[Job], int], arguments: Sequence[str]) -> int:
-    """Run a driver program in a guarded process of its own and return the exit code.
+def run_driver(drive: Callable[[Job], None], text: str) -> int:
+    """Run a driver program and return its exit code.
 
     Args:
-        module: Its module.
-        drive: Function of the module that runs all ranks and returns the exit code.
-        arguments: The job as JSON; `--driver` before it in the guarded process.
+        drive: Function that runs all ranks of a job.
+        text: The job as JSON.
     """
-    if arguments[:1] != ["--driver"]:
-        code = run_guarded([sys.executable, "-m", module, "--driver", *arguments], grace_s=_DRIVER_GRACE_S)
-        return code if code in (0, 2) else 1
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))  # what it has started ends too
+    fields = json.loads(text)
+    settings = LaunchSettings(**fields["plan"].pop("settings"))
     try:
-        return drive(Job.from_json(arguments[1]))
+        drive(Job(**{**fields, "plan": Plan(**fields["plan"], settings=settings)}))
     except LightkitError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201 (this is a program)
         return error.exit_code
-
-
-@contextmanager
-def redirect_output(log: Path) -> Iterator[None]:
-    """Send the output of this process and its children to a file within a block."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
-    with log.open("ab", buffering=0) as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, descriptor in enumerate(kept, start=1):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
+    return 0
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its name if it has none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-if __name__ == "__main__":
-    sys.exit(run_guarded(sys.argv[2:], grace_s=float(sys.argv[1])))

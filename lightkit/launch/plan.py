@@ -254,8 +254,7 @@ class Plan:
 
     Args:
         engine: What starts the processes: `local`, `horovod`, `torchrun`, `spark`, `ray`.
-        processes: Number of all processes; of the fewest nodes if their number may change; negative for so many
-            on Spark's driver.
+        processes: Number of all processes; of the fewest nodes if their number may change.
         local_processes: Number of them on this machine, if that is known, else 1.
         strategy: `horovod` or `ddp`.
         uses_gpus: Whether each has a GPU.
@@ -277,7 +276,7 @@ class Plan:
         """
         if self.settings.threads is not None:
             return self.settings.threads
-        if self.engine in ("spark", "ray") and self.processes > 0:
+        if self.engine in ("spark", "ray"):
             master = self.settings.master or os.environ.get({"spark": "MASTER", "ray": "RAY_ADDRESS"}[self.engine])
             if master is not None and not re.match(r"local$|local\[|local-cluster\[", master):
                 return 1  # it is unknown how many processes share a machine of a cluster
@@ -348,6 +347,8 @@ def plan_launch(
         raise error_at(f"launch.processes: the engine {engine!r} must know how many; say launch.processes", origin)
     if wanted < 0 and engine != "spark":
         raise error_at(f"launch.processes: {wanted} is for the engine spark only; expected 1 or more", origin)
+    if wanted < 0:  # on the driver, as HorovodRunner has it, which needs no Spark
+        engine, wanted = ("horovod" if strategy == "horovod" else "torchrun"), -wanted
     if settings.hosts and num_slots < wanted:
         raise error_at(
             f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {num_slots} slots", origin
@@ -355,7 +356,7 @@ def plan_launch(
     fewest, most = settings.num_nodes
     if engine == "torchrun" and most > 1 and settings.rendezvous is None:
         raise error_at("launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them", origin)
-    here = abs(wanted)
+    here = wanted
     if settings.hosts:  # all names of this machine are one machine; the fullest machine counts
         own = [slots for host, slots in settings.slots.items() if host in ("localhost", "127.0.0.1", gethostname())]
         here = max(sum(own), *settings.slots.values())

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 LAUNCH = "_LIGHTKIT_LAUNCH"
 """Variable that holds the folder in which the processes of a launch write their status."""
-SUPERVISOR = "_LIGHTKIT_SUPERVISOR"
-"""Variable that names the supervisor that has started a rank: with several machines each has one."""
 PREEMPTED = "_LIGHTKIT_PREEMPTED"
 """Variable that names the file which tells a batch script to put a job that was preempted back into the queue."""
 ENGINE = "_LIGHTKIT_ENGINE"
 """Variable that names the engine where the launcher's own variables do not."""
-ATTEMPT = "_LIGHTKIT_ATTEMPT"
-"""Variable that holds how often all ranks have been started again; it counts before the launcher's own variables."""
+START = "_LIGHTKIT_START"
+"""Variable that names this start of all ranks where the launcher's own variables do not."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Rank:
 
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _LAUNCHERS: dict[str, tuple[set[str], tuple[str, ...], tuple[str, ...]]] = {
-    "ray": ({ENGINE, "RANK"}, _TORCH, ()),
+    "ray": ({ENGINE, "RANK"}, _TORCH, (START,)),
     "horovod": (
         {"HOROVOD_RANK"},
         ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_SIZE"),
@@ -96,7 +94,7 @@ def this_rank(environ: Mapping[str, str]) -> Rank | None:
             local_rank=number(local_rank, 0),
             local_size=num_local,
             engine=engine,
-            attempt=number(ATTEMPT, number(attempt, 0)),
+            attempt=number(attempt, 0),
             num_nodes=num_nodes or max(1, num_ranks // num_local),
             key="-".join(environ[name] for name in key if environ.get(name)),
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
+import secrets
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,45 +18,37 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError
-from lightkit.launch.local import Job, LaunchError, first_line, redirect_output, run_driver
-from lightkit.launch.ranks import ATTEMPT, ENGINE
+from lightkit.launch.local import Job, LaunchError, first_line, run_driver
+from lightkit.launch.ranks import ENGINE, START
 
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # it repeats on standard error what a rank prints
 }
-_AGAIN_S = 5.0
-_TEMPORARY = "_LIGHTKIT_RAY_FOLDER"
 _OBJECT_STORE_BYTES = 200 * 2**20  # ranks exchange gradients through gloo or NCCL, not through Ray
+_SHORT = "/tmp"  # noqa: S108 (the path of a socket must be short)
 
 
 class RankError(Exception):
     """A rank has ended with another code than 0; Ray counts a failure."""
 
 
-class LateRanks(BaseException):
-    """Not all ranks were started in time. Not an `Exception`, so that Ray does not take it for one of a rank's."""
-
-
-def drive(job: Job) -> int:
-    """Run all ranks, again after a failure if the job allows it, and return 0 if all of them ended well."""
+def drive(job: Job) -> None:
+    """Run all ranks, again after a failure if the job allows it."""
     check_installed()
-    log = job.launch / "ray.log"
     os.environ |= _SETTINGS
-    with redirect_output(log), _connect(job, log) as ray, _limit_arrival(job, ray.cluster_resources()) as late:
+    with (
+        tempfile.TemporaryDirectory(prefix="lightkit-ray-", dir=_SHORT, ignore_cleanup_errors=True) as temporary,
+        _connect(job, temporary),
+    ):
         try:
             _make_trainer(job).fit()
-        except (LateRanks, Exception) as error:
+        except Exception as error:
             logging.exception("the launch failed")
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
             ended = [line.removeprefix("RankError: ") for line in lines if line.startswith("RankError: ")]
-            if late:
-                raise LaunchError(late[0]) from error
-            if ended:
-                raise LaunchError(f"{ended[0]}; the log of Ray is {log}") from error
-            raise LaunchError(f"Ray could not run the ranks: {lines[-1]}\nIts log is {log}") from error
-    return 0
+            raise LaunchError(ended[0] if ended else f"Ray could not run the ranks: {lines[-1]}") from error
 
 
 def check_installed() -> None:
@@ -84,26 +76,22 @@ def lightning_parts() -> tuple[Any, Any]:
     return parts.RayDDPStrategy(), parts.RayLightningEnvironment()
 
 
-def run_rank(settings: dict[str, str]) -> None:
+def run_rank(settings: dict[str, Job]) -> None:
     """Run one rank in one of Ray Train's workers.
 
     Args:
-        settings: The job as JSON, under `job`.
+        settings: The job, under `job`.
 
     Raises:
         RankError: If it ends with another code than 0.
     """
-    job = Job.from_json(settings["job"])
+    job = settings["job"]
     context = import_module("ray.train").get_context()
     rank = context.get_world_rank()
-    attempt = 0
-    if rank == 0:  # it counts how often the ranks were started before, and tells all
-        attempt = len(list(job.launch.glob("ray-attempt-*")))
-        (job.launch / f"ray-attempt-{attempt}").touch()
-    attempt = int(import_module("ray.train.collective").broadcast_from_rank_zero(attempt))
+    start = import_module("ray.train.collective").broadcast_from_rank_zero(secrets.token_hex(8))
     os.environ |= {
         ENGINE: "ray",
-        ATTEMPT: str(attempt),
+        START: start,
         "RANK": str(rank),
         "WORLD_SIZE": str(context.get_world_size()),
         "LOCAL_RANK": str(context.get_local_rank()),
@@ -116,14 +104,13 @@ def run_rank(settings: dict[str, str]) -> None:
     folder = str(Path(str(import_module("ray").__file__)).parent)
     for name in [name for name in logging.root.manager.loggerDict if name.startswith(folder)]:
         logging.getLogger(name).setLevel(logging.WARNING)
-    (job.launch / f"ray-arrived-{rank}").touch()
     code = import_module("lightkit.__main__").main(job.words)
     if code != 0:
         raise RankError(f"rank {rank} ended with code {code}")
 
 
 @contextmanager
-def _connect(job: Job, log: Path) -> Iterator[Any]:
+def _connect(job: Job, temporary: str) -> Iterator[None]:
     """Connect to the cluster that the job names, or start one on this machine for as long as it is needed."""
     ray, plan = import_module("ray"), job.plan
     address = plan.settings.master or os.environ.get("RAY_ADDRESS")
@@ -134,14 +121,14 @@ def _connect(job: Job, log: Path) -> Iterator[Any]:
             "num_cpus": max(os.cpu_count() or 1, plan.processes * job.threads),  # more than cores are slow, not wrong
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
-            "_temp_dir": os.environ[_TEMPORARY],
+            "_temp_dir": temporary,
         }
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:
         logging.exception("Ray did not start")
         where = f"at {address}" if address else "on this machine"
-        raise LaunchError(f"Ray {where} did not start: {first_line(error)}\nIts log is {log}") from error
+        raise LaunchError(f"Ray {where} did not start: {first_line(error)}") from error
     try:
         num_gpus = int(ray.cluster_resources().get("GPU", 0))
         if address is None and plan.uses_gpus and num_gpus < plan.processes:
@@ -149,7 +136,7 @@ def _connect(job: Job, log: Path) -> Iterator[Any]:
                 f"launch.processes: {plan.processes} processes need a GPU each, but Ray finds {num_gpus} on this "
                 "machine"
             )
-        yield ray
+        yield
     finally:
         ray.shutdown()
 
@@ -158,7 +145,7 @@ def _make_trainer(job: Job) -> Any:
     train, plan = import_module("ray.train"), job.plan
     return import_module("ray.train.torch").TorchTrainer(
         run_rank,
-        train_loop_config={"job": job.to_json()},
+        train_loop_config={"job": job},
         scaling_config=train.ScalingConfig(
             num_workers=plan.processes,
             use_gpu=plan.uses_gpus,
@@ -166,7 +153,7 @@ def _make_trainer(job: Job) -> Any:
         ),
         run_config=train.RunConfig(
             name="lightkit",
-            storage_path=str(job.launch / "ray"),
+            storage_path=str(Path(job.launch) / "ray"),
             logging_config=train.LoggingConfig(log_level="ERROR"),
             failure_config=train.FailureConfig(max_failures=plan.settings.max_failures),
             worker_runtime_env={"env_vars": {**_SETTINGS, **job.environment}},
@@ -174,45 +161,5 @@ def _make_trainer(job: Job) -> Any:
     )
 
 
-@contextmanager
-def _limit_arrival(job: Job, resources: dict[str, float]) -> Iterator[list[str]]:
-    """End a launch whose ranks have not all been started in time, since Ray itself would wait for ever.
-
-    Yields:
-        List that holds the error message from then on.
-    """
-    messages: list[str] = []
-    processes, limit_s = job.plan.processes, job.plan.settings.timeout_s
-
-    def check(_signum: int, _frame: object) -> None:
-        late = [rank for rank in range(processes) if not (job.launch / f"ray-arrived-{rank}").exists()]
-        if late:
-            available = ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
-            messages.append(
-                f"rank {', '.join(map(str, late))} was not started by Ray within launch.timeout_s, {limit_s:g} s: "
-                f"{processes} processes with {job.threads} CPU each{' and a GPU' if job.plan.uses_gpus else ''} are "
-                f"wanted, the cluster has {available}"
-            )
-            raise LateRanks  # again after a while: Ray's native code may make another error of it, or lose it
-
-    before = signal.signal(signal.SIGALRM, check)
-    signal.setitimer(signal.ITIMER_REAL, limit_s, _AGAIN_S)
-    try:
-        yield messages
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def main(arguments: list[str]) -> int:
-    """Run the driver program; its guard, which ends last, has Ray's folder removed."""
-    if arguments[:1] == ["--driver"]:
-        return run_driver("lightkit.launch.ray", drive, arguments)
-    parent = "/tmp"  # noqa: S108 (the path of a socket must be short)
-    with tempfile.TemporaryDirectory(prefix="lightkit-ray-", dir=parent, ignore_cleanup_errors=True) as temporary:
-        os.environ[_TEMPORARY] = temporary
-        return run_driver("lightkit.launch.ray", drive, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":  # Ray's workers import functions from this module, which __main__ is not there
+    sys.exit(run_driver(import_module("lightkit.launch.ray").drive, sys.argv[1]))

@@ -1,7 +1,6 @@
 """The driver program of Spark: `python -m lightkit.launch.spark JOB`, with a `Job` as JSON.
 
-One task of Spark is one rank: with Horovod through `horovod.spark.run`, with `ddp` in a barrier stage. A negative
-number of processes stays on the driver, as HorovodRunner has it, and needs no Spark.
+One task of Spark is one rank: with Horovod through `horovod.spark.run`, with `ddp` in a barrier stage.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,18 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError
-from lightkit.launch.local import Job, LaunchError, first_line, redirect_output, run_driver
-
-_GROUP = "lightkit"
-_RANK_GRACE_S = 5.0  # less than the driver's own
+from lightkit.launch.local import Job, LaunchError, ProcessTree, first_line, run_driver
 
 
-def drive(job: Job) -> int:
-    """Run all ranks and return 0 if all of them ended well."""
+def drive(job: Job) -> None:
+    """Run all ranks."""
     plan, settings = job.plan, job.plan.settings
-    if plan.processes < 0:
-        environment = {**job.rank_environment(os.environ), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        return subprocess.run(driver_ranks_command(job), cwd=job.folder, env=environment, check=False).returncode
     check_installed(plan.strategy)
     master = settings.master or os.environ.get("MASTER", "")
     if (slots := count_slots(master)) is not None and slots < plan.processes:
@@ -40,52 +31,31 @@ def drive(job: Job) -> int:
             f"launch.processes: {plan.processes} processes need {plan.processes} slots of Spark at a time, but "
             f"{master} has {slots}. Give the cluster more cores, or ask for fewer processes."
         )
-    log = job.launch / "spark.log"
-    with redirect_output(log):
-        context = _make_context(job, log)
-        late: list[int] = []
+    context = _make_context(job)
+    try:
+        if plan.strategy == "horovod":
+            import horovod.spark  # an extra
 
-        def cancel_if_late() -> None:
-            late.extend(rank for rank in range(plan.processes) if not _output_path(job, rank).exists())
-            if late:
-                context.cancelJobGroup(_GROUP)
-
-        timer = threading.Timer(settings.timeout_s, cancel_if_late)
-        timer.daemon = True
-        timer.start()
-        try:
-            if plan.strategy == "horovod":
-                import horovod.spark  # an extra
-
-                horovod.spark.run(
-                    _run_horovod_rank,
-                    args=(job.to_json(),),
-                    num_proc=plan.processes,
-                    start_timeout=int(settings.timeout_s),
-                    use_gloo=True,
-                    use_mpi=False,
-                    verbose=0,
-                )
-            else:
-                context.setJobGroup(_GROUP, "lightkit", interruptOnCancel=True)
-                ranks = context.parallelize(range(plan.processes), plan.processes).barrier()
-                ranks.mapPartitions(_make_ddp_task(job)).collect()
-        except Exception as error:
-            logging.exception("the launch failed")
-            raise LaunchError(_describe(job, error, late=late, log=log)) from error
-        finally:
-            timer.cancel()
-            context.stop()
-    return 0
-
-
-def driver_ranks_command(job: Job) -> list[str]:
-    """Return the command that runs ``-processes`` ranks on this machine."""
-    words, processes = ["lightkit", *job.words], str(-job.plan.processes)
-    if job.plan.strategy == "horovod":
-        return [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", processes, sys.executable, "-m", *words]
-    elastic = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes]
-    return [*elastic, "-m", *words]
+            horovod.spark.run(
+                _run_horovod_rank,
+                args=(job,),
+                num_proc=plan.processes,
+                start_timeout=int(settings.timeout_s),
+                use_gloo=True,
+                use_mpi=False,
+                verbose=0,
+            )
+        else:
+            ranks = context.parallelize(range(plan.processes), plan.processes).barrier()
+            ranks.mapPartitions(_make_ddp_task(job)).collect()
+    except Exception as error:
+        logging.exception("the launch failed")
+        if failed := re.search(r"RankFailed: (rank (\d+) .*)", str(error)):
+            output = _output_path(job, int(failed[2])).read_text(encoding="utf-8", errors="replace").rstrip()
+            raise LaunchError(f"{failed[1]}\n{output}".rstrip()) from error
+        raise LaunchError(f"Spark could not run the ranks: {first_line(error)}") from error
+    finally:
+        context.stop()
 
 
 def check_installed(strategy: str) -> None:
@@ -118,7 +88,7 @@ def count_slots(master: str) -> int | None:
     return None
 
 
-def _make_context(job: Job, log: Path) -> Any:
+def _make_context(job: Job) -> Any:
     """Return the running Spark, or start one."""
     import pyspark  # an extra, and slow to load
     from pyspark.sql import SparkSession
@@ -147,26 +117,7 @@ def _make_context(job: Job, log: Path) -> Any:
     except Exception as error:
         logging.exception("Spark did not start")
         where = master or "the master that SPARK_HOME or MASTER names"
-        raise LaunchError(
-            f"launch.master: Spark at {where} did not start: {first_line(error)}\nIts log is {log}"
-        ) from error
-
-
-def _describe(job: Job, error: Exception, *, late: list[int], log: Path) -> str:
-    """Describe why a launch failed."""
-    if late:
-        limit_s = f"launch.timeout_s, {job.plan.settings.timeout_s:g} s"
-        return f"rank {', '.join(map(str, late))} was not started by Spark within {limit_s}. Its log is {log}"
-    codes = {}
-    for rank in range(job.plan.processes):
-        path = _code_path(job, rank)
-        if path.exists() and (code := path.read_text(encoding="utf-8")) not in ("", "0"):
-            codes[rank] = path.stat().st_mtime_ns, code
-    if not codes:
-        return f"Spark could not run the ranks: {first_line(error)}\nIts log is {log}"
-    rank = min(codes, key=lambda rank: codes[rank])
-    output = _output_path(job, rank).read_text(encoding="utf-8", errors="replace").rstrip()
-    return f"rank {rank} ended with code {codes[rank][1]}; the log of Spark is {log}\n{output}".rstrip()
+        raise LaunchError(f"launch.master: Spark at {where} did not start: {first_line(error)}") from error
 
 
 # -- inside Spark's tasks, each of which starts one rank and waits for its end --------------------------------------
@@ -177,13 +128,8 @@ class RankFailed(Exception):
 
 
 def _output_path(job: Job, rank: int) -> Path:
-    """File that takes what a rank writes before it opens files of its own; it is there once the rank has started."""
-    return job.launch / f"worker-{rank}.log"
-
-
-def _code_path(job: Job, rank: int) -> Path:
-    """File that holds a rank's exit code once it has ended."""
-    return job.launch / f"worker-{rank}.code"
+    """File that takes what a rank writes before it opens files of its own."""
+    return Path(job.launch) / f"worker-{rank}.log"
 
 
 def _make_ddp_task(job: Job) -> Callable[[Iterator[Any]], Iterator[int]]:
@@ -229,15 +175,15 @@ def _choose_gpu(resources: dict[str, Any], hosts: Sequence[str], rank: int) -> s
     return str(resources["gpu"].addresses[0] if "gpu" in resources else list(hosts[:rank]).count(hosts[rank]))
 
 
-def _run_horovod_rank(job_json: str) -> int:
+def _run_horovod_rank(job: Job) -> int:
     """Run one rank in a task of `horovod.spark.run`, which has set Horovod's variables."""
     rank = int(os.environ["HOROVOD_RANK"])
-    _run_rank(Job.from_json(job_json), rank, {})
+    _run_rank(job, rank, {})
     return rank
 
 
 def _run_rank(job: Job, rank: int, environment: dict[str, str]) -> None:
-    """Run one rank under a guard, which ends it when Spark kills this worker.
+    """Run one rank, which gets SIGTERM when Spark kills this worker.
 
     Args:
         job: What to run.
@@ -247,25 +193,16 @@ def _run_rank(job: Job, rank: int, environment: dict[str, str]) -> None:
     Raises:
         RankFailed: If it ends with another code than 0, or was started before.
     """
-    guard = [sys.executable, "-m", "lightkit.launch.local", str(_RANK_GRACE_S)]
-    command = [*guard, sys.executable, "-m", "lightkit", *job.words]
-    variables = {**job.rank_environment(os.environ), **environment}
-    job.launch.mkdir(parents=True, exist_ok=True)
-    if _output_path(job, rank).exists():  # a cluster's own settings may repeat a stage
+    path = _output_path(job, rank)
+    if path.exists():  # a cluster's own settings may repeat a stage
         raise RankFailed(f"rank {rank} has been started before; a launch is not begun again by Spark")
-    with _output_path(job, rank).open("ab") as log:
-        ended = subprocess.run(
-            command, cwd=job.folder, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
-        )
-    _code_path(job, rank).write_text(str(ended.returncode), encoding="utf-8")
-    if ended.returncode != 0:
-        raise RankFailed(f"rank {rank} ended with code {ended.returncode}")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the driver program."""
-    return run_driver("lightkit.launch.spark", drive, arguments)
+    command = [sys.executable, "-m", "lightkit", *job.words]
+    variables = {**job.rank_environment(os.environ), **environment}
+    with path.open("ab") as log:
+        tree = ProcessTree(command, environment=variables, stdout=log, stderr=log, folder=job.folder)
+    if (code := tree.program.wait()) != 0:
+        raise RankFailed(f"rank {rank} ended with code {code}")
 
 
 if __name__ == "__main__":  # Spark's workers import functions from this module, which __main__ is not there
-    sys.exit(import_module("lightkit.launch.spark").main(sys.argv[1:]))
+    sys.exit(run_driver(import_module("lightkit.launch.spark").drive, sys.argv[1]))

@@ -45,11 +45,11 @@ def test_torchrun_is_elastic_over_machines() -> None:
 
 
 def test_a_driver_gets_the_job_as_json() -> None:
-    words = command(LaunchSettings(engine="spark", processes=-4, master="local[4]"), "horovod")
+    words = command(LaunchSettings(engine="spark", processes=4, master="local[4]"), "horovod")
     assert words[1:3] == ["-m", "lightkit.launch.spark"]
     job = json.loads(words[3])
     plan = job["plan"]
-    assert (plan["processes"], plan["strategy"], plan["settings"]["master"]) == (-4, "horovod", "local[4]")
+    assert (plan["processes"], plan["strategy"], plan["settings"]["master"]) == (4, "horovod", "local[4]")
     assert job["environment"]["OMP_NUM_THREADS"] == "3"
 
 

@@ -33,16 +33,6 @@ CASES = {
         },
         Rank(2, 4, 0, 2, "torchrun", attempt=1, num_nodes=2, key="job-a-5"),
     ),
-    "torchrun, with the number that all of its agents have": (
-        {
-            "TORCHELASTIC_RUN_ID": "job",
-            "RANK": "0",
-            "WORLD_SIZE": "1",
-            "TORCHELASTIC_RESTART_COUNT": "1",
-            "_LIGHTKIT_ATTEMPT": "4",
-        },
-        Rank(0, 1, engine="torchrun", attempt=4, key="job"),
-    ),
     "srun": (
         {
             "SLURM_PROCID": "5",
@@ -70,8 +60,15 @@ CASES = {
         Rank(1, 2, 1, 2, "mpi"),
     ),
     "a worker of Ray": (
-        {"_LIGHTKIT_ENGINE": "ray", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"},
-        Rank(1, 2, 1, 2, "ray"),
+        {
+            "_LIGHTKIT_ENGINE": "ray",
+            "_LIGHTKIT_START": "5a9d",
+            "RANK": "1",
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "LOCAL_RANK": "1",
+        },
+        Rank(1, 2, 1, 2, "ray", key="5a9d"),
     ),
     "Lightning's own launcher": (
         {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"},

@@ -16,10 +16,6 @@ from typing import Any
 
 import pytest
 
-from lightkit.launch import LaunchSettings, RankStatus, plan_launch
-from lightkit.launch.supervisor import Timeouts
-from lightkit.runs.lock import describe_process
-
 SUPERVISE = """
 import json
 import sys
@@ -30,7 +26,7 @@ launcher, settings = sys.argv[1], json.loads(sys.argv[2])
 supervisor.launcher_command = lambda *_, **__: [sys.executable, "-c", launcher]
 plan = plan_launch(LaunchSettings(**settings), strategy="horovod", processes=None)
 launch = Supervisor(plan, [], root="runs", num_cores=1)
-print(launch.store.folder, flush=True)
+print(launch.folder, flush=True)
 result = launch.run()
 launch.remove()
 print(json.dumps([result.code, result.message, launch.signum]), flush=True)
@@ -42,13 +38,15 @@ import signal
 import sys
 import time
 
-from lightkit.launch import Rank, StatusStore
+from lightkit.launch import Rank, RankContext
+from lightkit.runs.signals import SignalWatch
 
-store, rank = StatusStore(os.environ["_LIGHTKIT_LAUNCH"]), Rank(0, 1)
+rank = RankContext(Rank(0, 1), pathlib.Path(os.environ["_LIGHTKIT_LAUNCH"]), supervised=True)
 got = []
 for signum in (signal.SIGINT, signal.SIGTERM):
     signal.signal(signum, lambda signum, _: got.append(signum))
-store.record(rank, "began")
+rank.record("began")
+rank.watch_stop_requests(SignalWatch())
 """
 ASKED = """
 pathlib.Path("begun").touch()
@@ -56,21 +54,7 @@ while not got:
     time.sleep(0.02)
 time.sleep(0.5)  # it saves
 pathlib.Path("got").write_text(repr([int(signum) for signum in got]))
-store.record(rank, "ended", code=75, kind="Interrupted", message="interrupted")
-"""
-ELSEWHERE = """
-import json
-
-path = store.folder / "rank-0-0.json"
-aside = path.with_suffix(".aside")
-aside.write_text(json.dumps({**json.loads(path.read_text()), "process": {"host": "elsewhere", "pid": 1}}))
-aside.replace(path)
-pathlib.Path("begun").touch()
-while (signum := store.requested_stop(rank)) is None and not got:
-    time.sleep(0.02)
-time.sleep(0.5)  # it saves
-pathlib.Path("got").write_text(repr([signum, *got]))
-store.record(rank, "ended", code=75, kind="Interrupted", message="interrupted")
+rank.record("ended", code=75, kind="Interrupted", message="interrupted")
 """
 
 
@@ -102,7 +86,6 @@ def verdict(process: subprocess.Popen[str]) -> Any:
     [
         pytest.param(ASKED, signal.SIGINT, [2], id="SIGINT"),
         pytest.param(ASKED, signal.SIGHUP, [15], id="SIGHUP, which ranks do not know"),
-        pytest.param(ELSEWHERE, signal.SIGINT, [2], id="a rank on another machine"),
     ],
 )
 def test_a_signal_lets_ranks_save(tmp_path: Path, launcher: str, signum: int, got: list[int]) -> None:
@@ -136,7 +119,7 @@ def test_a_signal_before_any_rank_has_begun_ends_the_launcher_at_once(tmp_path: 
 
 @pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "in_the_background_of_a_script"])
 def test_a_signal_that_it_was_started_to_ignore_ends_no_launch(signum: signal.Signals, tmp_path: Path) -> None:
-    done = "pathlib.Path('begun').touch()\ntime.sleep(1)\nstore.record(rank, 'ended', code=0 if not got else 1)\n"
+    done = "pathlib.Path('begun').touch()\ntime.sleep(1)\nrank.record('ended', code=0 if not got else 1)\n"
     with supervised(tmp_path, done, preexec_fn=partial(signal.signal, signum, signal.SIG_IGN)) as process:
         wait_for_rank(tmp_path)
         os.kill(process.pid, signum)
@@ -147,49 +130,7 @@ def test_a_signal_that_it_was_started_to_ignore_ends_no_launch(signum: signal.Si
 def test_the_folder_of_all_runs_stays_where_it_was_there_before(tmp_path: Path, was_there: bool) -> None:
     if was_there:
         (tmp_path / "runs").mkdir()
-    with supervised(tmp_path, "store.record(rank, 'ended', code=0)") as process:
+    with supervised(tmp_path, "rank.record('ended', code=0)") as process:
         assert verdict(process)[0] == 0
     assert (tmp_path / "runs").exists() is was_there
     assert not (tmp_path / "runs" / ".launch").exists()
-
-
-ALIVE = describe_process()
-DEAD = {**ALIVE, "process_started": "another"}
-FAILED = {"code": 1, "state": "ended"}
-
-
-def check(engine: str, status: dict[str, Any], seconds: float, *, num_ranks: int, **settings: Any) -> str | None:
-    """Check the timeouts of two ranks, of which some have had a status for some seconds."""
-    strategy = "horovod" if engine == "horovod" else "ddp"
-    plan = plan_launch(LaunchSettings(engine=engine, **{"processes": 2, **settings}), strategy=strategy, processes=2)
-    assert plan is not None
-    timeouts = Timeouts(plan, 2, 0)
-    ranks = [RankStatus(number, **status) for number in range(num_ranks)]
-    assert timeouts.check(ranks, ranks, 1) is None
-    return timeouts.check(ranks, ranks, 1 + seconds)
-
-
-@pytest.mark.parametrize(
-    ("engine", "status", "seconds", "num_ranks", "settings", "expected"),
-    [
-        ("torchrun", {"state": "ended", "code": 0}, 21, 2, {}, "done"),
-        ("horovod", {"state": "ended", "code": 0}, 60, 2, {}, None),
-        ("torchrun", FAILED, 11, 2, {}, "failed"),
-        ("torchrun", FAILED, 299, 2, {"max_restarts": 1}, None),
-        ("torchrun", FAILED, 301, 2, {"max_restarts": 1}, "failed"),
-        ("torchrun", FAILED, 89, 2, {"nodes": "1:2", "rendezvous": "a:1", "timeout_s": 30}, None),
-        ("torchrun", {"process": ALIVE}, 301, 1, {}, "late"),
-        ("torchrun", {"process": ALIVE}, 301, 1, {"processes": 1, "nodes": "2:3", "rendezvous": "a:1"}, "late"),
-        ("torchrun", {"process": ALIVE}, 301, 1, {"processes": 1, "nodes": "1:3", "rendezvous": "a:1"}, None),
-    ],
-    ids=["agents", "engine", "failed", "restart", "no_restart", "elastic", "late", "few_machines", "enough_machines"],
-)
-def test_a_supervisor_waits_for_its_ranks(
-    engine: str,
-    status: dict[str, Any],
-    seconds: float,
-    num_ranks: int,
-    settings: dict[str, Any],
-    expected: str | None,
-) -> None:
-    assert check(engine, {"process": DEAD, **status}, seconds, num_ranks=num_ranks, **settings) == expected
