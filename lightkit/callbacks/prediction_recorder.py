@@ -88,47 +88,43 @@ def reduce_outputs(outputs: Any) -> Outcomes | None:
     return Outcomes(torch.stack([column.float() for column in columns]), num_classes)
 
 
-class _Pass:
-    """The outcomes of one evaluation on this rank.
+class _Evaluation:
+    """The outcomes of one evaluation on this rank, with the indices of their samples where the loader gives them.
 
     Args:
         trainer: The trainer.
         loader: The loader of the split.
-        epoch: Of the training.
     """
 
-    def __init__(self, trainer: Trainer, loader: Any, *, epoch: int) -> None:
-        self.epoch, self.num_classes = epoch, 0
-        self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
+    def __init__(self, trainer: Trainer, loader: Any) -> None:
+        self.epoch, self.num_classes = trainer.current_epoch, 0
         self._rows: list[Tensor] = []
         self._indices: list[int] | None = []  # None: the loader does not say which samples are in a batch
+        self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
         loader = getattr(loader, "loader", loader)  # of one that replays batches, as lightkit.registry's
         source: Any = getattr(getattr(loader, "dataset", None), "source", None)
         self.source = source if callable(getattr(source, "name", None)) else None  # as lightkit.data's PixelSource
         batches: Any = getattr(loader, "batch_sampler", None)
-        sampler: Any = batches.sampler if type(batches) is BatchSampler else getattr(loader, "sampler", None)
-        self._sampler = sampler
-        self._batch_size = 0
-        if not hasattr(self._sampler, "indices_of"):
-            is_in_order = isinstance(sampler, SequentialSampler) or (
-                isinstance(sampler, DistributedSampler) and not sampler.shuffle
-            )
-            if type(batches) is BatchSampler and is_in_order:
-                self._order, self._batch_size = list(sampler), batches.batch_size
-            else:
-                self._indices = None
+        is_plain = type(batches) is BatchSampler
+        sampler: Any = batches.sampler if is_plain else getattr(loader, "sampler", None)
+        self._sampler, self._batches = sampler, iter(())
+        is_in_order = isinstance(sampler, (SequentialSampler, DistributedSampler))
+        if is_plain and is_in_order and not getattr(sampler, "shuffle", False):
+            self._batches = iter(batches)
+        elif not hasattr(sampler, "indices_of"):
+            self._indices = None
 
     def add(self, outcomes: Outcomes, batch_idx: int) -> None:
         """Add a batch."""
-        num = outcomes.rows.shape[1]
         self._rows.append(outcomes.rows)
         self.num_classes = outcomes.num_classes
         if self._indices is None:
             return
-        if self._batch_size:
-            indices = self._order[batch_idx * self._batch_size : (batch_idx + 1) * self._batch_size]
-        else:
+        if hasattr(self._sampler, "indices_of"):
             indices = list(self._sampler.indices_of(epoch=0, batch=batch_idx))
+        else:
+            indices = next(self._batches, [])
+        num = outcomes.rows.shape[1]
         if len(indices) != num and self.source is not None and self._defects is not None:
             bad = self._defects.collect()  # those that cannot be read are left out of the batch
             indices = [index for index in indices if self.source.name(index) not in bad] or [-1]
@@ -137,12 +133,11 @@ class _Pass:
         else:
             self._indices = None
 
-    def share(self) -> tuple[NDArray[np.int64] | None, NDArray[np.float32], int]:
-        """Return indices or None, and float32 ``(4, samples)``, of the samples that count, and the epoch."""
+    def share(self) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
+        """Return indices or None, and float32 ``(4, samples)``, of the samples that count."""
         rows = torch.cat(self._rows, dim=1).cpu().numpy() if self._rows else np.empty((5, 0), np.float32)
         counts = rows[4] > 0
-        indices = None if self._indices is None else np.array(self._indices, np.int64)[counts]
-        return indices, rows[:4, counts], self.epoch
+        return None if self._indices is None else np.array(self._indices, np.int64)[counts], rows[:4, counts]
 
 
 class PredictionRecorder(Callback):
@@ -162,14 +157,13 @@ class PredictionRecorder(Callback):
         self.folder = folder
         self.predictions: Predictions | None = None
         """Those of the last test, on rank 0."""
-        self._pass: _Pass | None = None
-        self._best: _Pass | None = None
+        self._evaluation: _Evaluation | None = None
+        self._best: _Evaluation | None = None
         self._best_score: float | None = None
         self._has_warned = False
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin."""
-        self.predictions = None
         self._begin(trainer, trainer.test_dataloaders)
 
     def on_test_batch_end(
@@ -177,11 +171,19 @@ class PredictionRecorder(Callback):
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Take the outcomes of a batch."""
-        self._add(trainer, outputs, batch_idx)
+        if (evaluation := self._evaluation) is None:
+            return
+        self._evaluation = None
+        with self._warn_of_failure():  # tensors of the user's step need not fit each other
+            if (outcomes := reduce_outputs(outputs)) is not None:
+                evaluation.add(outcomes, batch_idx)
+                self._evaluation = evaluation
+
+    on_validation_batch_end = on_test_batch_end
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions, and show their figures in the loggers that take pictures."""
-        self.predictions = self._finish(trainer, self._pass, "test", trainer.ckpt_path)
+        self.predictions = self._finish(trainer, self._evaluation, "test", trainer.ckpt_path)
         albums = [logger for logger in trainer.loggers if hasattr(logger, "add_picture")]
         with self._warn_of_failure():
             for each in draw_predictions(self.predictions) if albums and self.predictions else ():
@@ -191,92 +193,73 @@ class PredictionRecorder(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the best score so far, of a run that is resumed."""
-        self._pass = self._best = None
+        self._evaluation = self._best = None
         self._best_score = _best_score(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin, within a fit."""
-        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+        """Begin, within a fit or for the caller."""
+        is_fit = trainer.state.fn == TrainerFn.FITTING
+        if is_fit:
             self._keep_best(trainer)
-        if self.folder is None or (trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking):
+        if (is_fit or self.folder is None) and not trainer.sanity_checking:
             self._begin(trainer, trainer.val_dataloaders)
-
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:  # fmt: skip
-        """Take the outcomes of a batch."""
-        self._add(trainer, outputs, batch_idx)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the predictions of a validation outside a fit."""
         if self.folder is None and trainer.state.fn == TrainerFn.VALIDATING:
-            self.predictions = self._finish(trainer, self._pass, "validation", trainer.ckpt_path)
+            self.predictions = self._finish(trainer, self._evaluation, "validation", trainer.ckpt_path)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions of the best epoch's validation."""
-        self._finish_fit(trainer)
+        self._keep_best(trainer)
+        path = getattr(trainer.checkpoint_callback, "best_model_path", None)
+        self._finish(trainer, self._best, "validation", path, has_thumbnails=not trainer.interrupted)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write those of the best epoch so far, where that takes no other rank; quickly, without thumbnails."""
         if trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1:
             with self._warn_of_failure():  # after an error of the GPU no score can be read
-                self._finish_fit(trainer, has_thumbnails=False)
-
-    def _finish_fit(self, trainer: Trainer, *, has_thumbnails: bool = True) -> None:
-        self._keep_best(trainer)
-        path = getattr(trainer.checkpoint_callback, "best_model_path", None)
-        self._finish(trainer, self._best, "validation", path, has_thumbnails=has_thumbnails)
+                self.on_fit_end(trainer, pl_module)
 
     def _begin(self, trainer: Trainer, loader: Any) -> None:
         loader = loader[0] if isinstance(loader, list) and len(loader) == 1 else loader
         is_off = getattr(trainer, "fast_dev_run", False) or isinstance(loader, Sequence | Mapping)
-        self._pass = None
+        self.predictions = self._evaluation = None
         with self._warn_of_failure():
-            self._pass = None if is_off else _Pass(trainer, loader, epoch=trainer.current_epoch)
-
-    def _add(self, trainer: Trainer, outputs: Any, batch_idx: int) -> None:
-        if (of_rank := self._pass) is None:
-            return
-        self._pass = None
-        with self._warn_of_failure():  # tensors of the user's step need not fit each other
-            if (outcomes := reduce_outputs(outputs)) is not None:
-                of_rank.add(outcomes, batch_idx)
-                self._pass = of_rank
+            self._evaluation = None if is_off else _Evaluation(trainer, loader)
 
     def _keep_best(self, trainer: Trainer) -> None:
         """Keep the last validation where its checkpoint has become the best; without scores the newest is."""
         score = _best_score(trainer)
-        if self._pass is not None and (score is None or score != self._best_score):
-            self._best, self._best_score = self._pass, score
-        self._pass = None
+        if self._evaluation is not None and (score is None or score != self._best_score):
+            self._best, self._best_score = self._evaluation, score
+        self._evaluation = None
 
     def _finish(
         self,
         trainer: Trainer,
-        of_rank: _Pass | None,
+        evaluation: _Evaluation | None,
         split: Split,
         checkpoint: str | Path | None,
         *,
         has_thumbnails: bool = True,
     ) -> Predictions | None:
         """Join the ranks' shares and write them on rank 0; a failure is one warning."""
-        self._pass = self._best = None
-        mine = None
+        self._evaluation = self._best = None
+        share = None
         with self._warn_of_failure():
-            mine = None if of_rank is None else of_rank.share()
-        shares = gather(trainer, mine)
-        if of_rank is None or mine is None or not trainer.is_global_zero or len(shares) != trainer.world_size:
+            share = None if evaluation is None else evaluation.share()
+        shares = [each for each in gather(trainer, share) if each is not None]
+        is_named = all(indices is not None for indices, _ in shares)
+        if evaluation is None or not trainer.is_global_zero or len(shares) != trainer.world_size:
             return None
-        found = [share for share in shares if share is not None and share[2] == of_rank.epoch]
-        if trainer.world_size > 1 and (len(found) < len(shares) or any(indices is None for indices, *_ in found)):
+        if trainer.world_size > 1 and not is_named:
             return None
-        rows = np.concatenate([share[1] for share in found], axis=1)
-        is_named = all(indices is not None for indices, *_ in found)
-        index = np.concatenate([indices for indices, *_ in found]) if is_named else np.arange(rows.shape[1])
+        rows = np.concatenate([rows for _, rows in shares], axis=1)
+        index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(rows.shape[1])
         index, first = np.unique(index, return_index=True)  # a share may have been filled up
         with self._warn_of_failure():
-            predictions = _describe(trainer, of_rank, rows[:, first], index, split, checkpoint, is_named=is_named)
+            predictions = _describe(trainer, evaluation, rows[:, first], index, split, checkpoint, is_named=is_named)
             if self.folder is not None and len(predictions):
                 write_predictions(predictions_path(self.folder, split), predictions)
                 if has_thumbnails and is_named:
@@ -284,7 +267,7 @@ class PredictionRecorder(Callback):
                     indices = list(dict.fromkeys(predictions.index[chosen].tolist()))[:_NUM_THUMBNAILS]
                     for old in self.folder.glob(f"thumbnails/{split}-*.jpg"):
                         old.unlink()
-                    write_thumbnails(self.folder, split, indices, of_rank.source)
+                    write_thumbnails(self.folder, split, indices, evaluation.source)
             return predictions
         return None  # type: ignore[unreachable]  # after a failure
 
@@ -306,7 +289,7 @@ def _best_score(trainer: Trainer) -> float | None:
 
 def _describe(
     trainer: Trainer,
-    found: _Pass,
+    found: _Evaluation,
     rows: NDArray[np.float32],
     index: NDArray[np.int64],
     split: Split,

@@ -6,13 +6,14 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.trainer.states import RunningStage
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
@@ -25,6 +26,13 @@ _MOST_METRICS = 6
 _BAR_WIDTH = 20
 _REFRESHES_PER_S = 4  # each takes some milliseconds of the training
 _READ_EVERY_S = 1.0  # metrics: the training waits for the device then
+_BARS: Mapping[Any, tuple[str, str]] = {
+    RunningStage.SANITY_CHECKING: ("sanity check", "num_sanity_val_batches"),
+    RunningStage.VALIDATING: ("validation", "num_val_batches"),
+    RunningStage.TESTING: ("test", "num_test_batches"),
+    RunningStage.PREDICTING: ("predict", "num_predict_batches"),
+}
+"""Names of the bars besides that of training, and the trainer's attributes with their totals, by loader."""
 _ALWAYS_SHOWN = ("train/loss", "val/loss", "val/accuracy")
 
 
@@ -124,37 +132,21 @@ class RichProgress(SilentProgress):
 
     def on_validation_batch_start(self, trainer: Trainer, *args: Any) -> None:
         """Begin the bar of a loader."""
-        if self.has_dataloader_changed([*args, 0][3]):
-            name = "sanity check" if trainer.sanity_checking else "validation"
-            self._open("validation", name, self.total_val_batches_current_dataloader)
+        bar, num_batches = _BARS[trainer.state.stage]
+        if args[2] == 0:
+            self._open(bar, bar, getattr(trainer, num_batches)[[*args, 0][3]])
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
         """Move the bar."""
-        self._move("validation", args[3] + 1)
+        self._move(_BARS[trainer.state.stage][0], args[3] + 1)
+
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove the bar."""
-        self.reset_dataloader_idx_tracker()
-        if self._progress is not None and "validation" in self._bars:
-            self._progress.remove_task(self._bars.pop("validation"))
-
-    def on_test_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        """Begin the bar of a loader."""
-        if self.has_dataloader_changed([*args, 0][3]):
-            self._open("test", "test", self.total_test_batches_current_dataloader)
-
-    def on_test_batch_end(self, trainer: Trainer, *args: Any) -> None:
-        """Move the bar."""
-        self._move("test", args[3] + 1)
-
-    def on_predict_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        """Begin the bar of a loader."""
-        if self.has_dataloader_changed([*args, 0][3]):
-            self._open("predict", "predict", self.total_predict_batches_current_dataloader)
-
-    def on_predict_batch_end(self, trainer: Trainer, *args: Any) -> None:
-        """Move the bar."""
-        self._move("predict", args[3] + 1)
+        if self._progress is not None and (bar := self._bars.pop(_BARS[trainer.state.stage][0], None)) is not None:
+            self._progress.remove_task(bar)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remove all bars."""
