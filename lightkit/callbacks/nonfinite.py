@@ -46,7 +46,7 @@ class FiniteLoss(Callback):
     Args:
         action: `stop` ends the run. `skip` leaves the batch out: its optimizer step changes nothing, and nothing of it
             is in metrics and running statistics. The batches of other processes in that step, and those of the same
-            accumulation, are left out with it. Ten such batches in a row, or an epoch that has no other, end the run.
+            accumulation, are left out with it. Ten such batches in a row end the run.
         events: Gets an event for each such batch.
         last_good: Finds the newest checkpoint that can be trusted.
     """
@@ -66,8 +66,7 @@ class FiniteLoss(Callback):
         self._restore: Callable[[], None] | None = None
         self._is_bad = self._drops_gradients = False
         self._error: NonfiniteLoss | None = None
-        self._skipped: list[dict[str, Any]] = []
-        self._num_skipped = self._num_in_a_row = self._num_in_epoch = 0
+        self._num_skipped = self._num_in_a_row = 0
         self._on_purpose: set[str] = set()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -92,10 +91,6 @@ class FiniteLoss(Callback):
         )
         strategy.save_checkpoint = partial(self._save, trainer, strategy.save_checkpoint)
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the skipped batches of the epoch from 0 again."""
-        self._num_in_epoch = 0
-
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note the batch's number, and what is restored where it is left out."""
         self._batch = batch_idx
@@ -117,8 +112,7 @@ class FiniteLoss(Callback):
         if self._restore is None:
             raise self._stop(trainer, found)
         self._is_bad = self._drops_gradients = True
-        self._skipped = found
-        self._num_in_a_row, self._num_in_epoch = self._num_in_a_row + 1, self._num_in_epoch + 1
+        self._num_in_a_row += 1
         if self._num_in_a_row >= _MAX_IN_A_ROW:
             raise self._stop(trainer, found, f"So were those of the {_MAX_IN_A_ROW - 1} batches before it. ")
         for bad in found if trainer.is_global_zero else ():
@@ -159,10 +153,8 @@ class FiniteLoss(Callback):
         """Look at the losses that wait.
 
         Raises:
-            NonfiniteLoss: If a loss was not finite, or all batches of the epoch were left out.
+            NonfiniteLoss: If a loss was not finite.
         """
-        if self._num_in_epoch > self._batch:
-            raise self._stop(trainer, self._skipped, "So were those of all batches of this epoch. ")
         self._stop_if_bad(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -284,10 +284,6 @@ class RunRecorder(Callback):
         self._meter.count(batch)
         self._meter.lap("step")
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Measure the time before it."""
-        self._meter.lap("other")
-
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure the time of a validation within a fit, or record the metrics of ``lightkit validate``."""
         self._meter.lap("validation")

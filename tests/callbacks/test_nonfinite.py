@@ -333,15 +333,6 @@ def test_what_is_infinite_on_purpose_gets_into_checkpoints(tmp_path: Path) -> No
     assert (tmp_path / "checkpoints" / "last.ckpt").is_file()
 
 
-def test_an_epoch_of_which_all_batches_were_left_out_is_the_end(tmp_path: Path) -> None:
-    training = Training(tmp_path, "skip", {}, max_epochs=2)
-    training.own = [LambdaCallback(on_train_epoch_start=training.spoil)]
-    with pytest.raises(NonfiniteLoss, match=r"batch 5 is nan .* So were those of all batches of this epoch"):
-        training.fit()
-    assert [event["action"] for event in training.told] == ["skip"] * 6 + ["stop"]
-    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 6
-
-
 @pytest.mark.parametrize("is_late", [False, True], ids=["at once", "late"])
 def test_a_model_that_steps_by_itself_and_returns_nothing_is_watched_too(tmp_path: Path, is_late: bool) -> None:
     class Silent(Slope):
