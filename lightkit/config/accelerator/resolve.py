@@ -7,25 +7,19 @@ layer a contradiction is an error. ``--trainer.devices=1`` leaves the TPU of ``a
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightkit.config.accelerator.keys import (
+    AUTO,
     RawSetting,
     Targets,
-    choose_automatic,
     choose_settings,
     contradiction,
-    drop_without_effect,
     is_int,
     make_node,
-    parse_count,
-    parse_gpus,
-    parse_numbers,
-    parse_tpu_cores,
     parse_value,
     read_settings,
     resolve_computing,
@@ -47,20 +41,19 @@ from lightkit.config.accelerator.vocabulary import (
 )
 from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
-from lightkit.config.origins import KeyPath, Origin, dotted, error_at, near
+from lightkit.config.origins import Origin, dotted, error_at, near
 from lightkit.config.tree import Leaf, MappingNode, Node, find, graft, plain, put, rebuild
-from lightkit.errors import ConfigError
+from lightkit.config.yaml_reader import read_scalar
 from lightkit.hardware import Machine
 
 _REMOTE_ENGINES = ("spark", "ray", "slurm")
-_DEVICE_KEYS = ("gpus", "tpu_cores")
-_NAMES_KIND = ("accelerator", *_DEVICE_KEYS)
-_ORDER = (*_NAMES_KIND, "num_processes", "devices", "launch.processes")
-_ANY = "any"
-"""Number of devices where ``trainer.devices`` is ``auto`` or null."""
+_ORDER = ("accelerator", "gpus", "tpu_cores", "strategy", "num_processes", "devices", "launch.processes")
+_TPU_CORES = 8  # of a TPU v2 or v3; the machine's own number counts where it is known
 _LAUNCHED = ("SLURM_NTASKS", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_LOCAL_SIZE")
 _SCALE_LR = ("callbacks", "scale_lr")
 _FOUND = {"tpu": "a TPU", "gpu": "GPUs", "mps": "Apple's GPU", "cpu": "no device but CPUs"}
+_GPUS = "a number of GPUs, their numbers such as [0, 3] or '0,3', or -1 or all for every visible one"
+_SAME_NUMBER = "say one of them, or the same number"
 _INSTALL = "make an environment of its own for it, in lightkit's sources: pip install '.[tpu]' -c constraints-tpu.txt"
 
 
@@ -74,7 +67,6 @@ class Hardware:
             processes stands under ``launch.processes``.
         processes: Processes that a launch must start, because Horovod's each have one device; below 0 where Spark's
             driver is to run them. None: nothing is set.
-        processes_origin: Place that sets it.
         strategy: Name of the strategy: ``horovod``, ``ddp``; None where Lightning decides, or it is a class of the
             user's own.
         kind: Kind of device: ``cpu``, ``gpu``, ``tpu``, ``mps``; None where Lightning decides.
@@ -88,7 +80,6 @@ class Hardware:
 
     resolved: Resolved
     processes: int | None = None
-    processes_origin: Origin | None = None
     strategy: str | None = None
     kind: str | None = None
     devices: int | str | tuple[int, ...] | None = None
@@ -98,88 +89,46 @@ class Hardware:
     chosen_by: str = ""
 
 
-@dataclass(frozen=True)
-class _Strategy:
-    """A strategy: its name where that is known, today's value, its setting, and the kind of device of an old name."""
-
-    name: str | None
-    node: Node
-    source: RawSetting
-    kind: str | None = None
-
-    @property
-    def has_arguments(self) -> bool:
-        return isinstance(self.node, MappingNode) and "init_args" in self.node.entries
-
-
-@dataclass(frozen=True)
-class _Claim:
-    """What one setting asks of the devices.
+class _Claim(NamedTuple):
+    """What one setting asks for.
 
     Args:
         setting: The setting.
         kind: Kind of device, ``auto`` for any; None where it asks for none.
         count: Number of devices, `ALL`, a tuple with their numbers, or ``auto``; None where it asks for none.
-        word: Lightning's word for the kind.
         is_weak: Whether another setting of the same layer decides, where there is one.
+        strategy: Name of the strategy.
+        node: What the trainer takes for this setting today, where that is another value.
     """
 
     setting: RawSetting
     kind: str | None = None
     count: Any = None
-    word: str | None = None
     is_weak: bool = False
-
-    @property
-    def rank(self) -> int:
-        return self.setting.rank
+    strategy: str | None = None
+    node: Node | None = None
 
     @property
     def length(self) -> Any:
-        return len(self.count) if isinstance(self.count, tuple) else self.count
-
-    @property
-    def is_launched(self) -> bool:
-        return self.setting.subject == "launch.processes"
+        """Number of devices; `ALL` and ``auto`` as they are."""
+        number = len(self.count) if isinstance(self.count, tuple) else self.count
+        return abs(number) if is_int(number) and number != ALL else number
 
 
-@dataclass(frozen=True)
-class _Devices:
-    """The kind of device and the number that are asked for, each with its setting; None where nothing asks."""
+def _pick(claims: Sequence[_Claim], attribute: str, advice: str = "say one of them") -> _Claim | None:
+    """Give the claim of the highest layer, within which a weak one gives way to another.
 
-    kind: str | None = None
-    kind_source: RawSetting | None = None
-    word: str | None = None
-    count: Any = None
-    count_source: RawSetting | None = None
-
-
-class _Settings(list[RawSetting]):
-    """All hardware settings of a config, and those that a higher layer has replaced, with what did."""
-
-    def __init__(self, settings: Sequence[RawSetting]) -> None:
-        super().__init__(settings)
-        self.replaced: dict[KeyPath, RawSetting] = {}
-
-    def of(self, subject: str) -> list[RawSetting]:
-        return [one for one in self if one.subject == subject]
-
-    def value(self, subject: str) -> Any:
-        return next((one.value for one in self.of(subject)), None)
-
-    def pick(self, found: Sequence[RawSetting], *, empty: Sequence[Any] = (None,)) -> RawSetting | None:
-        """Give the setting of the highest layer, within which what is empty does not count beside what is not.
-
-        Raises:
-            ConfigError: If two of that layer set different values.
-        """
-        top = [one for one in found if one.rank == max(each.rank for each in found)]
-        filled = [one for one in top if one.value not in empty] or top
-        for other in filled[1:]:
-            if other.value != filled[0].value:
-                raise contradiction(filled[0], other, "say one of them")
-        self.replaced |= {one.path: filled[0] for one in found if one not in top}
-        return filled[0] if filled else None
+    Raises:
+        ConfigError: If two of that layer differ.
+    """
+    top = [one for one in claims if one.setting.rank == max(each.setting.rank for each in claims)]
+    top = [one for one in top if not one.is_weak] or [one for one in top if one.kind != AUTO] or top
+    for other in top[1:]:
+        both_lists = isinstance(other.count, tuple) and isinstance(top[0].count, tuple)
+        found = "count" if both_lists and attribute == "length" else attribute
+        if getattr(other, found) != getattr(top[0], found):
+            raise contradiction(top[0].setting, other.setting, advice.format(top[0].kind, other.kind))
+    return top[0] if top else None
 
 
 def resolve_hardware(
@@ -197,352 +146,342 @@ def resolve_hardware(
             not what they ask for.
     """
     environ = os.environ if environ is None else environ
-    computing, rest = resolve_computing(read_settings(resolved), resolved)
-    settings, here = _Settings(rest), machine
-    is_remote = settings.value("launch.engine") in _REMOTE_ENGINES
-    has_hosts = settings.value("launch.hosts") is not None
-    machine = None if is_remote or has_hosts else machine
-    strategy = _resolve_strategy(settings)
-    is_horovod = strategy is not None and strategy.name == "horovod"
-    num_cores = machine.xla.tpu_cores or None if machine is not None else None
-    devices = _resolve_devices(settings, strategy, num_tpu_cores=num_cores, is_remote=is_remote, has_hosts=has_hosts)
-    if strategy is not None and strategy.kind is not None and strategy.source.path in settings.replaced:
-        strategy = None  # a higher layer asks for another kind of device
-    num_nodes = settings.pick([parse_count(one) for one in settings.of("num_nodes")])
-    by, count = devices.count_source, devices.count
-    if strategy is not None and strategy.kind == "tpu" and (count == 1 or isinstance(count, tuple)):
-        # `tpu_spawn` took one core too; today's xla takes all, and Lightning chooses for one
-        strategy = replace(strategy, name=None, node=Leaf("auto", strategy.source.origin))
-    is_of_processes = by is not None and by.path[-1] in ("num_processes", "processes") and is_int(count) and count > 1
-    has_strategy = any(one.path not in settings.replaced for one in settings.of("strategy"))
-    if is_of_processes and by is not None and strategy is None and not has_strategy:
-        strategy = None if devices.kind in ("tpu", "mps") else _Strategy("ddp", Leaf("ddp", by.origin), by)
-    kind = devices.kind or _find_default_kind(machine)
+    settings = read_settings(resolved)
+    launch = {one.path[-1]: one for one in settings if one.path[0] == "launch" and one.value is not None}
+    engine = launch.get("engine")
+    is_remote, has_hosts = engine is not None and engine.value in _REMOTE_ENGINES, "hosts" in launch
+    here, machine = machine, None if is_remote or has_hosts else machine
+
+    # strategy, kind of device, number of devices, number of machines, each of the highest layer
+    strategies = [_parse_strategy(one) for one in settings if one.subject == "strategy"]
+    strategy = strategy_by = _pick_strategy(strategies)
+    if engine is not None and engine.value == "horovod" and (strategy is None or strategy.node is None):
+        strategy = _make_horovod(engine)
+    is_horovod = strategy is not None and strategy.strategy == "horovod"
+    takes_processes = is_horovod or not is_remote  # else what each process sees is the launcher's business
+    num_cores = None if machine is None else machine.xla.tpu_cores
+    claims = _make_claims(settings, is_horovod=is_horovod, takes_processes=takes_processes, num_cores=num_cores)
+    claims = sorted([*claims, *strategies], key=lambda claim: _ORDER.index(claim.setting.subject))
+    kind_by = _pick_kind(claims)
+    named = None if kind_by is None or kind_by.kind == AUTO else kind_by.kind
+    count_by = _pick_count(claims, kind_by, is_horovod=is_horovod, has_hosts=has_hosts)
+    count = None if count_by is None else count_by.count
+    is_launched = count_by is not None and count_by.setting.path[0] == "launch"
+    nodes_by = _pick([_parse_num_nodes(one) for one in settings if one.subject == "num_nodes"], "count")
+    by = None if count_by is None else count_by.setting
+    if is_launched and engine is not None and engine.value == "torchrun":
+        count = None  # its ranks learn their number from it
+    others = None if takes_processes else launch.get("processes")
+    if by is not None and others is not None and is_int(others.value) and is_int(count, 2):
+        _pick([_Claim(by, count=count), _Claim(replace(others, rank=by.rank), count=abs(others.value))], "count")
+    is_of_processes = by is not None and by.path[-1] in ("num_processes", "processes") and is_int(count, 2)
+    if by is not None and is_of_processes and strategy is None and named not in ("tpu", "mps"):
+        strategy = _Claim(by, strategy="ddp", node=Leaf("ddp", by.origin))
+    kind = named or _find_default_kind(machine)
     if machine is not None:
-        _check_machine(devices, kind, settings, machine, environ)
-    _check_combination(replace(devices, kind=kind), strategy, num_nodes)
-    precision = _resolve_precision(settings, on_xla=kind == "tpu", environ=environ)
+        _check_machine(kind_by if named else None, kind, count_by, machine, environ)
+    _check_combination(kind_by if named else None, kind, count_by, strategy, nodes_by, engine)
+    precision_by, precision = _resolve_precision(settings, on_xla=kind == "tpu", environ=environ)
+
     processes = None
-    if is_horovod and by is not None and isinstance(count, int):
+    if is_horovod and by is not None and is_int(count):
         processes = count
-        if count == ALL and by.path[0] != "launch":
-            processes = _count_visible(devices.kind, machine)
+        if count == ALL and not is_launched:
+            processes = _count_visible(named, machine)
             if machine is not None and processes is None:
                 raise error_at(f"{by}: this machine's GPUs cannot be counted without CUDA; say how many", by.origin)
 
-    targets = _trainer_targets(settings, devices, strategy, num_nodes)
-    if precision is not None:
-        targets["trainer", "precision"] = precision
-    if (other := settings.replaced.get(("launch", "processes"))) is not None:
-        targets["launch", "processes"] = graft(_length(count), other.origin), other
-    if processes is not None and by is not None:
+    # what the trainer, the launcher and the callbacks get
+    targets: Targets = {}
+    if kind_by is not None and named is not None:
+        word = plain(kind_by.setting.node) if kind_by.setting.subject == "accelerator" else named
+        targets["trainer", "accelerator"] = make_node(word, kind_by.setting), kind_by.setting
+    if strategy is not None and strategy.node is not None:
+        targets["trainer", "strategy"] = strategy.node, strategy.setting
+    if is_horovod and strategy is not None:
+        targets["trainer", "devices"] = Leaf(1, strategy.setting.origin), strategy.setting
+    elif by is not None and count is not None:
+        targets["trainer", "devices"] = make_node(count, by), by
+    if nodes_by is not None and nodes_by.count is not None:
+        targets["trainer", "num_nodes"] = make_node(nodes_by.count, nodes_by.setting), nodes_by.setting
+    if precision is not None and precision_by is not None:
+        targets["trainer", "precision"] = precision, precision_by
+    asking = {"accelerator": kind_by, "devices": count_by, "strategy": strategy_by, "num_nodes": nodes_by}
+    winners = {key: None if claim is None else claim.setting for key, claim in asking.items()}
+    winners["precision"] = precision_by
+    for one in settings:
+        path, key = one.path, str(one.path[-1])
+        if path[0] != "trainer" or key not in TRAINER_DEFAULTS:
+            continue
+        is_own = path in targets and targets[path][1].path == path
+        is_number = key in ("devices", "num_nodes") and one.value is not None
+        if is_own and (is_number or plain(targets[path][0]) == plain(one.node)):
+            del targets[path]  # it stands there
+        elif path not in targets and plain(one.node) != TRAINER_DEFAULTS[key]:
+            winner = winners[key]
+            is_replaced = winner is None or winner.path != path
+            if one.is_strategy_word or is_replaced or (one.value is None and key != "precision"):
+                targets[path] = Leaf(TRAINER_DEFAULTS[key], one.origin), one
+    launched = next((claim for claim in claims if claim.setting.subject == "launch.processes"), None)
+    if processes is not None and by is not None and not is_launched:
         targets["launch", "processes"] = make_node(processes, by), by
+    elif launched is not None and count_by is not None and launched.length != count_by.length:
+        number = _count_processes(count)
+        targets["launch", "processes"] = graft(number, count_by.setting.origin), count_by.setting
     targets |= _scale_lr_targets(settings, resolved)
-    computing, without_effect = drop_without_effect(computing, kind)
+
     words, values = "", dict[str, Any]()
     if here is not None:
-        launched = environ.get("LOCAL_WORLD_SIZE", "")
-        num_here = int(launched) if launched.isdigit() else _length(count)
+        local = environ.get("LOCAL_WORLD_SIZE", "")
+        num_here = int(local) if local.isdigit() else _count_processes(count)
         num_here = num_here or (_count_visible(kind, here) if kind == "gpu" else None) or 1
         words, values = choose_settings(kind or _find_default_kind(here), here, processes=num_here, environ=environ)
-    computing, chosen = choose_automatic(computing, resolved, values)
-    result = _write_targets(resolved, {**computing, **targets})
-    crowded = []
-    if machine is not None and machine.cores is not None:
+    computing, chosen, without_effect = resolve_computing(settings, resolved, kind, values)
+    result = _write_targets(resolved, {**targets, **computing})
+    crowded = None
+    if machine is not None:
         is_bound = any(name in environ for name in _LAUNCHED)  # a launcher may bind each process to its own cores
-        crowded = _warn_of_threads(result, processes=1 if is_bound else _length(count) or 1, cores=machine.cores)
+        crowded = _warn_of_threads(result, 1 if is_bound else _count_processes(count) or 1, machine.cores)
     return Hardware(
         result,
         processes=processes,
-        processes_origin=None if processes is None or by is None else by.origin,
-        strategy=strategy.name if strategy else None,
-        kind="tpu" if kind == "tpu" else devices.kind if devices.kind in KINDS.values() else None,
+        strategy=None if strategy is None or "." in str(strategy.strategy) else strategy.strategy,
+        kind="tpu" if kind == "tpu" else named if named in KINDS.values() else None,
         devices=1 if is_horovod else count,
-        notices=(*_format_notices(settings, targets), *without_effect, *crowded),
+        notices=(*_format_notices(settings, targets), *without_effect, *([crowded] if crowded else ())),
         environment={} if kind != "tpu" or environ.get("PJRT_DEVICE") else {"PJRT_DEVICE": "TPU"},
         chosen=chosen,
         chosen_by=words if chosen else "",
     )
 
 
-def _length(count: Any) -> int | None:
+def _count_processes(count: Any) -> int | None:
     """Give the number of processes for devices; None where there is one for each that is found."""
     number = len(count) if isinstance(count, tuple) else count
-    return number if isinstance(number, int) and number > 0 else None
+    return number if is_int(number, 1) else None
 
 
 # -- strategy --------------------------------------------------------------------------------------------------------
 
 
-def _resolve_strategy(settings: _Settings) -> _Strategy | None:
-    """Give the strategy of the highest layer that sets one; None where Lightning is to decide.
+def _parse_strategy(setting: RawSetting) -> _Claim:
+    """Read a strategy: its name where that is known, today's value, and the kind of device of an old name.
 
     Raises:
-        ConfigError: If there is none of that name any more, or two places of one layer set different ones.
+        ConfigError: If there is none of that name any more.
     """
-    given = sorted(settings.of("strategy"), key=lambda one: one.is_strategy_word)
-    top = max((one.rank for one in given), default=0)
-    settings.replaced |= {one.path: next(each for each in given if each.rank == top) for one in given if one.rank < top}
-    found = [_parse_strategy(one) for one in given if one.rank == top and one.value not in (None, "auto")]
-    engine = next(iter(settings.of("launch.engine")), None)
-    if not found:
-        return _horovod(engine) if engine is not None and engine.value == "horovod" else None
-    chosen = found[0]
-    for other in found[1:]:
-        # The one that sets more counts: ``ddp`` and ``{class_path: DDPStrategy}`` agree.
-        is_same_name = chosen.name is not None and chosen.name == other.name
-        both_have_arguments = chosen.has_arguments and other.has_arguments
-        if plain(chosen.node) != plain(other.node) and (both_have_arguments or not is_same_name):
-            raise contradiction(chosen.source, other.source, "say one of them")
-        first = other if other.has_arguments and not chosen.has_arguments else chosen
-        chosen = replace(first, kind=chosen.kind or other.kind)
-    if engine is not None and engine.value == "horovod" and chosen.name not in (None, "horovod"):
-        raise contradiction(chosen.source, engine, "Horovod's launcher starts processes for strategy: horovod only")
-    if engine is not None and chosen.name == "horovod" and engine.value in ("torchrun", "ray", "local"):
-        raise contradiction(chosen.source, engine, "Horovod's processes are started by the engine horovod or spark")
-    return chosen
-
-
-def _parse_strategy(setting: RawSetting) -> _Strategy:
     node, named = setting.node, class_of(setting.node)
-    if str(named or setting.value).lower().rpartition(".")[2] in ("horovod", "horovodstrategy"):
-        return _horovod(setting)
+    if setting.value in (None, AUTO):
+        return _Claim(setting, is_weak=True)
+    own = named is not None and "." in named and not named.startswith("lightkit.")
+    word = str(named or setting.value).rpartition(".")[2]
+    if word.lower() in ("horovod", "horovodstrategy") and not own:
+        return _make_horovod(setting)
     if named is not None or not isinstance(setting.value, str):  # Lightning refuses what is neither
-        return _Strategy(STRATEGY_CLASSES.get(str(named).rpartition(".")[2]), node, setting)
+        return _Claim(setting, strategy=STRATEGY_CLASSES.get(word, named or str(setting.value)), node=node)
     word = setting.value.lower()
     if word in GONE_STRATEGIES:
         raise error_at(f"{setting} is no strategy any more: {GONE_STRATEGIES[word]}", setting.origin)
     name, kind = OLD_STRATEGIES.get(word, (word, None))
-    if isinstance(node, Leaf) and (name != word or setting.path[-1] == "accelerator"):
-        node = replace(node, value=name)
-    return _Strategy(name, node, setting, kind)
+    return _Claim(setting, kind, strategy=name, node=node if name == plain(node) else Leaf(name, setting.origin))
 
 
-def _horovod(setting: RawSetting) -> _Strategy:
-    node = setting.node
-    if not isinstance(node, MappingNode):
-        node = MappingNode({"class_path": Leaf(HOROVOD, node.origin)}, node.origin, node.replaced)
-    elif (named := str(class_of(node))).startswith("lightkit.") or "." not in named:
-        node = put(node, ("class_path",), Leaf(HOROVOD, node.entries["class_path"].origin))
-    return _Strategy("horovod", node, setting)
+def _make_horovod(setting: RawSetting) -> _Claim:
+    node = setting.node if isinstance(setting.node, MappingNode) else MappingNode({}, setting.origin)
+    return _Claim(setting, strategy="horovod", node=put(node, ("class_path",), Leaf(HOROVOD, node.origin)))
+
+
+def _pick_strategy(claims: Sequence[_Claim]) -> _Claim | None:
+    """Give the strategy of the highest layer; of two spellings of one strategy that which has arguments."""
+    top = _pick(claims, "strategy")
+    same = [one for one in claims if top is not None and one[0].rank == top[0].rank and one.strategy == top.strategy]
+    given = [one for one in same if isinstance(one.node, MappingNode) and "init_args" in one.node.entries]
+    for other in given[1:]:
+        if plain(other.setting.node) != plain(given[0].setting.node):
+            raise contradiction(given[0].setting, other.setting)
+    return given[0] if given else top
 
 
 # -- kind and number -------------------------------------------------------------------------------------------------
 
 
-def _resolve_devices(
-    settings: _Settings, strategy: _Strategy | None, *, num_tpu_cores: int | None, is_remote: bool, has_hosts: bool
-) -> _Devices:
-    """Give the kind of device and the number.
-
-    Raises:
-        ConfigError: If a value is wrong, is no longer known to Lightning, or two of one layer contradict each other.
-    """
-    is_horovod = strategy is not None and strategy.name == "horovod"
-    claims = _make_claims(settings, is_horovod=is_horovod, num_tpu_cores=num_tpu_cores, is_remote=is_remote)
-    if strategy is not None and strategy.kind is not None:
-        claims.append(_Claim(strategy.source, strategy.kind, word=strategy.kind))
-    kind = _pick_kind(claims)
-    kept = claims if kind is None else [claim for claim in claims if _fits(claim, kind, is_horovod=is_horovod)]
-    settings.replaced |= {} if kind is None else {c.setting.path: kind.setting for c in claims if c not in kept}
-    found = _Devices() if kind is None or kind.kind == "auto" else _Devices(kind.kind, kind.setting, kind.word)
-    # `num_processes: 1`, the default of Lightning 1.x, counts only where nothing else names the kind
-    counted = [claim for claim in kept if claim.count is not None and (claim.count != 1 or not claim.is_weak)]
-    counted += [kind] if kind is not None and kind.is_weak and kind.count == 1 else []
-    if is_horovod:
-        counted = [claim for claim in counted if claim.count != _ANY and (claim.is_launched or found.kind != "tpu")]
-        return _count_horovod(found, counted, has_hosts=has_hosts)
-    launched = [claim for claim in counted if claim.is_launched]
-    every = next((claim for claim in counted if claim.count == ALL and claim.setting.subject == "devices"), None)
-    if is_remote:  # what each of its processes sees is the launcher's business
-        counted = [claim for claim in counted if not claim.is_launched]
-    else:  # all devices give way to a number of processes
-        of_processes = [claim for claim in counted if claim.is_launched or claim.setting.subject == "num_processes"]
-        rank = max((math.inf if claim.is_launched else claim.rank for claim in of_processes), default=-1)
-        counted = [claim for claim in counted if claim.count != ALL or claim.rank > rank]
-    top = [claim for claim in counted if claim.rank == max(each.rank for each in counted)]
-    top = [claim for claim in top if claim.count != _ANY] or top
-    _check_same_number(top)
-    if is_remote:
-        _check_same_number([claim for claim in (*top, *launched) if claim.count not in (1, ALL, _ANY)])
-    if not top or top[0].count == _ANY:
-        return found
-    if top == launched and settings.value("launch.engine") == "torchrun":  # its ranks learn their number from it
-        return found if every is None else replace(found, count="auto", count_source=every.setting)
-    same = [claim for claim in counted if claim in top or claim.is_launched != top[0].is_launched]
-    lists = [claim for claim in same if isinstance(claim.count, tuple) and claim.length == top[0].length] or top
-    own = next((claim for claim in lists if claim.setting.path == ("trainer", "devices")), lists[0])
-    lower = [claim for claim in counted if claim.rank < own.rank and claim.length != own.length]
-    settings.replaced |= {claim.setting.path: own.setting for claim in lower}
-    return replace(found, count=own.count, count_source=own.setting)
-
-
-def _make_claims(settings: _Settings, *, is_horovod: bool, num_tpu_cores: int | None, is_remote: bool) -> list[_Claim]:
-    """Parse what each setting asks of the devices.
+def _make_claims(
+    settings: Sequence[RawSetting], *, is_horovod: bool, takes_processes: bool, num_cores: int | None
+) -> list[_Claim]:
+    """Read what each setting asks of the devices.
 
     Raises:
         ConfigError: If a value is none of the forms, or of a kind of device that Lightning dropped.
     """
-    claims = []
-    kind: str | None
+    claims: list[_Claim] = []
     for one in settings:
         subject, value = one.subject, one.value
-        beside = [other for other in settings if other.path[0] == one.path[0]]
+        numbers = _parse_numbers(one) if subject in ("gpus", "tpu_cores", "devices") else None
         if subject in ("ipus", "hpus") and value not in (None, 0, [], ""):
             raise error_at(f"{one}: {GONE_DEVICES[subject[:-1]]}", one.origin)
         if subject == "accelerator":
-            if value in ("ipu", "hpu"):
-                raise error_at(f"{one}: {GONE_DEVICES[value]}", one.origin)
-            kind = _find_kind(one)
-            word = plain(one.node)
-            claims.append(_Claim(one, kind, word=word if isinstance(word, str) else None, is_weak=kind == "auto"))
+            if str(value) in GONE_DEVICES:
+                raise error_at(f"{one}: {GONE_DEVICES[str(value)]}", one.origin)
+            named = class_of(one.node)
+            kind = KINDS.get(str(value)) or str(value)
+            kind = ACCELERATOR_CLASSES.get(named.rpartition(".")[2], named) if named else kind
+            claims.append(_Claim(one, AUTO, is_weak=True) if value in (None, AUTO) else _Claim(one, kind))
         elif subject == "gpus":
-            number = parse_gpus(one)
-            beside_it = [other for other in settings.of("accelerator") if other.rank == one.rank]
-            is_mac = any(_find_kind(other) == "mps" for other in beside_it)
-            kind = "cpu" if not number else "mps" if is_mac else "gpu"
-            claims.append(_Claim(one, kind, number or None, kind, is_weak=number is None))
-        elif subject == "tpu_cores" and (cores := parse_tpu_cores(one, num_cores=num_tpu_cores)) is not None:
-            claims.append(_Claim(one, "tpu", cores, "tpu"))
-        elif subject == "num_processes" and (number := parse_count(one).value) is not None:
-            of_devices = any(other.subject in _DEVICE_KEYS and other.value not in (None, 0, []) for other in beside)
-            kind, count = (None if of_devices else "cpu"), (None if of_devices and number == 1 else number)
-            claims.append(_Claim(one, kind, count, "cpu", is_weak=number == 1 or is_horovod))
+            count = ALL if value in ("all", AUTO) else 0 if value == [] else numbers or value
+            if count is not None and numbers is None and not is_int(count, ALL):
+                raise one.expect(_GPUS)
+            claims.append(_Claim(one, "gpu" if count else "cpu", count or None, is_weak=count is None))
+        elif subject == "tpu_cores" and value is not None and (not is_int(value) or value):
+            count = AUTO if value in ("all", AUTO) else numbers or value
+            _check_tpu_cores(one, count, num_cores or _TPU_CORES)
+            claims.append(_Claim(one, "tpu", count))
+        elif subject == "num_processes" and value is not None:
+            if not is_int(value, 1):
+                raise one.expect("a number from 1")
+            on_devices = any(
+                other.path in ((one.path[0], "gpus"), (one.path[0], "tpu_cores")) and other.value not in (None, 0, [])
+                for other in settings
+            )
+            if not on_devices or value != 1:  # 1 is the default of Lightning 1.x
+                claims.append(_Claim(one, None if on_devices else "cpu", value, is_weak=value == 1))
         elif subject == "devices":
-            numbers = parse_numbers(one)
-            claims.append(_Claim(one, None, numbers or (_ANY if value in (None, "auto") else value)))
-        elif subject == "launch.processes" and is_int(value):
-            if value <= 0 and not (is_remote or is_horovod):
+            is_auto = value in (None, AUTO)
+            kinds = (c.kind for c in claims if c.setting.path[0] == "trainer" and not c.is_weak)
+            claims.append(_Claim(one, next(kinds, None), AUTO if is_auto else numbers or value, is_auto))
+        elif subject == "launch.processes" and is_int(value) and value and takes_processes:
+            if value < 0 and not is_horovod:
                 raise one.expect("a number from 1; one below 0 has a meaning for launch.engine: spark only")
-            if value:
-                claims.append(_Claim(one, None, value if is_horovod else abs(value)))
-    by_trainer = [c.kind for c in claims if c.setting.path[0] == "trainer" and c.setting.subject in _NAMES_KIND]
-    kind = next((kind for kind in by_trainer if kind != "auto"), None)
-    claims.sort(key=lambda claim: _ORDER.index(claim.setting.subject))
-    return [replace(claim, kind=kind) if claim.setting.subject == "devices" else claim for claim in claims]
+            claims.append(_Claim(one, None, value))
+    return claims
+
+
+def _parse_numbers(setting: RawSetting) -> tuple[int, ...] | None:
+    """Parse ``[0, 3]`` and ``0,3``; None where it is neither."""
+    value = setting.value
+    if isinstance(value, str) and "," in value:
+        value = [word.strip() for word in value.split(",") if word.strip()]
+    given = value if isinstance(value, list) else []
+    numbers = [read_scalar(number) if isinstance(number, str) else number for number in given]
+    if not numbers or not all(is_int(number, 0) for number in numbers):
+        return None
+    if len(set(numbers)) < len(numbers):
+        raise error_at(f"{dotted(setting.path)}: {numbers} names a device twice", setting.origin)
+    return tuple(numbers)
+
+
+def _check_tpu_cores(setting: RawSetting, count: Any, most: int) -> None:
+    """Check that Lightning takes this number of a TPU's cores: one, all of them, or the number of one."""
+    if isinstance(count, tuple):
+        is_right = len(count) == 1 and count[0] < most
+    else:
+        is_right = count == AUTO or (is_int(count) and count in (1, most))
+    if not is_right:
+        forms = f"{'1' if most == 1 else f'1, {most}'}, auto, or the number of one core such as [{most - 1}]"
+        raise setting.expect(f"{forms}; Lightning takes one core or all of a TPU's, and counts them from 0")
 
 
 def _pick_kind(claims: Sequence[_Claim]) -> _Claim | None:
-    """Give the claim that decides the kind of device; GPUs and TPU cores exclude each other in all layers.
+    """Give the claim that decides the kind of device; GPUs and TPU cores exclude each other in all layers."""
+    advice = "a run is on one kind of device, not on {} and {}"
+    named = [claim for claim in claims if claim.kind is not None and claim.setting.subject != "devices"]
+    gpus = [claim for claim in named if (claim.setting.subject, claim.kind) == ("gpus", "gpu")]
+    cores = [claim for claim in named if claim.setting.subject == "tpu_cores"]
+    if gpus and cores:
+        raise contradiction(gpus[0].setting, cores[0].setting, advice.format("gpu", "tpu"))
+    return _pick(named, "kind", advice)
 
-    Raises:
-        ConfigError: If two of the highest layer ask for different kinds.
+
+def _pick_count(
+    claims: Sequence[_Claim], kind_by: _Claim | None, *, is_horovod: bool, has_hosts: bool
+) -> _Claim | None:
+    """Give the claim that decides the number of devices; with Horovod, that of processes, which have one device each.
+
+    With Horovod ``gpus: 1`` says only that, as in Lightning 1.x. With ``launch.hosts``, which has a number for each
+    host, the keys of one machine say none. All devices give way to ``launch.processes``.
     """
-    found = [claim for claim in claims if claim.kind is not None and claim.setting.subject != "devices"]
-    found.sort(key=lambda claim: (claim.setting.subject != "accelerator", claim.setting.subject == "num_processes"))
-    top = [claim for claim in found if claim.rank == max(each.rank for each in found)]
-    top = [claim for claim in top if not claim.is_weak] or [c for c in top if c.kind != "auto"] or top
-    if not top:
+    counts = []
+    is_launched = any(claim.setting.subject == "launch.processes" for claim in claims)
+    for one in claims:
+        rank, is_launch = one.setting.rank, one.setting.subject == "launch.processes"
+        on_gpus = one.count == ALL or isinstance(one.count, tuple)
+        if one.count is None or (one.count == ALL and is_launched and not is_launch):
+            continue
+        if is_horovod:
+            if isinstance(one.count, tuple):
+                listed = ",".join(map(str, one.count))
+                says = f"{one.setting}: Horovod's processes take the visible GPUs in their order; set the variable "
+                advice = f"CUDA_VISIBLE_DEVICES={listed}, and say gpus: {len(one.count)}"
+                raise error_at(f"{says}{advice}", one.setting.origin)
+            if one.count != AUTO and not is_int(one.count):
+                raise one.setting.expect("a number of processes, each with one device")
+            fits = is_launch or not (has_hosts or one.count in (1, AUTO))
+        elif kind_by is None:
+            fits = True
+        elif one.kind in (None, kind_by.kind):
+            fits = not (on_gpus and one.kind is None and kind_by.kind == "cpu" and rank < kind_by.setting.rank)
+        else:
+            fits = rank >= kind_by.setting.rank and not one.is_weak
+        counts += [one] if fits else []
+    if is_horovod:
+        counts = [one for one in counts if one.count != ALL] or counts
+    if (top := _pick(counts, "length", _SAME_NUMBER)) is None:
         return None
-    subjects = {top[0].setting.subject, "gpus", "tpu_cores"}
-    others = [c for c in found if len(subjects) == 2 and c.setting.subject in subjects and c.kind != "cpu"]
-    for other in [*top[1:], *(others if top[0].kind != "cpu" else ())]:
-        if other.kind != top[0].kind:
-            first, second = sorted((top[0], other), key=found.index)
-            advice = f"a run is on one kind of device, not on {first.kind} and {second.kind}"
-            raise contradiction(first.setting, second.setting, advice)
-    same = [claim for claim in found if claim.kind == top[0].kind and claim.setting.subject == "accelerator"]
-    return next((claim for claim in same if claim.setting.path[0] == "trainer"), (same or top)[0])
+    is_launch = top.setting.subject == "launch.processes"
+    same = [one for one in counts if one.length == top.length and (is_launch or one.setting.rank == top.setting.rank)]
+    return next((one for one in same if isinstance(one.count, tuple)), top)
 
 
-def _fits(claim: _Claim, kind: _Claim, *, is_horovod: bool) -> bool:
-    """Tell whether a claim holds beside the one that decides the kind."""
-    if claim.kind in (None, "auto", kind.kind) or (is_horovod and claim.setting.subject == "num_processes"):
-        on_gpus = claim.count == ALL or isinstance(claim.count, tuple)
-        return not (claim.kind is None and on_gpus and kind.kind == "cpu" and claim.rank < kind.rank)
-    return claim.rank >= kind.rank and not claim.is_weak
-
-
-def _check_same_number(claims: Sequence[_Claim]) -> None:
-    for claim in claims[1:]:
-        both_lists = isinstance(claim.count, tuple) and isinstance(claims[0].count, tuple)
-        if claim.count != claims[0].count and (both_lists or claim.length != claims[0].length):
-            raise contradiction(claims[0].setting, claim.setting, "say one of them, or the same number")
-
-
-def _count_horovod(found: _Devices, counted: Sequence[_Claim], *, has_hosts: bool) -> _Devices:
-    """Add the number of Horovod's processes, each of which has one device.
-
-    ``gpus: 1`` says only that, as it did in Lightning 1.x, and ``gpus: -1`` gives way to a number. With
-    ``launch.hosts``, which has a number for each host, the keys of one machine say none.
-    """
-    for one in [claim.setting for claim in counted if not claim.is_launched and not isinstance(claim.count, int)]:
-        numbers = parse_numbers(one)
-        if numbers is None:
-            raise one.expect("a number of processes, each with one device")
-        says = f"{one}: Horovod's processes take the visible GPUs in their order; set the variable "
-        listed = ",".join(map(str, numbers))
-        raise error_at(f"{says}CUDA_VISIBLE_DEVICES={listed}, and say gpus: {len(numbers)}", one.origin)
-    given = [claim for claim in counted if claim.is_launched or (claim.count not in (1, ALL) and not has_hosts)]
-    top = [claim for claim in given if claim.rank == max(each.rank for each in given)]
-    top.sort(key=lambda claim: not claim.is_launched)
-    for claim in top[1:]:
-        if abs(claim.count) != abs(top[0].count):
-            raise contradiction(top[0].setting, claim.setting, "say one of them, or the same number")
-    every = [claim for claim in counted if claim.count == ALL and not has_hosts]
-    chosen = next(iter([*top, *every]), None)
-    return found if chosen is None else replace(found, count=chosen.count, count_source=chosen.setting)
-
-
-def _find_kind(setting: RawSetting) -> str:
-    """Give the kind of device that ``accelerator`` names: its class or its word where that is not known."""
-    if setting.value in (None, "auto"):
-        return "auto"
-    if (named := class_of(setting.node)) is not None:
-        return ACCELERATOR_CLASSES.get(named.rpartition(".")[2], named)
-    return KINDS.get(str(setting.value)) or str(setting.value)
+def _parse_num_nodes(setting: RawSetting) -> _Claim:
+    if setting.value is not None and not is_int(setting.value, 1):
+        raise setting.expect("a number from 1")
+    return _Claim(setting, count=setting.value, is_weak=setting.value is None)
 
 
 # -- precision -------------------------------------------------------------------------------------------------------
 
 
 def _resolve_precision(
-    settings: _Settings, *, on_xla: bool, environ: Mapping[str, str]
-) -> tuple[Node, RawSetting] | None:
-    """Give the precision to write, with its setting; None where today's word stands, or Lightning's default holds.
+    settings: Sequence[RawSetting], *, on_xla: bool, environ: Mapping[str, str]
+) -> tuple[RawSetting | None, Node | None]:
+    """Give the setting that decides the precision, and what the trainer gets; None where Lightning's default holds.
 
     ``XLA_USE_BF16`` counts on a TPU.
 
     Raises:
         ConfigError: If there is no such precision, XLA has it not, or two places of one layer set different ones.
     """
-
-    def parse(setting: RawSetting) -> RawSetting:
-        """Give a precision in today's words; what is wrong under ``trainer`` is Lightning's to refuse."""
-        value = setting.value
-        word = PRECISIONS.get(str(value)) if isinstance(value, (int, str)) and not isinstance(value, bool) else None
-        if word is None and value is not None and setting.path[0] == "accelerator":
+    given = []
+    for one in settings:
+        if one.path[-1] != "precision" or (one.path[0] == "accelerator" and one.value == AUTO):
+            continue
+        word = PRECISIONS.get(str(one.value)) if not isinstance(one.value, bool) else None
+        if word is None and one.value is not None and one.path[0] == "accelerator":
             words = ("auto", *PRECISIONS)
-            raise setting.expect(f"one of {', '.join(words)}", near(str(value).lower(), words))
-        return replace(setting, value=word or value)
-
-    given = [parse(one) for one in settings.of("precision")]
-    chosen = settings.pick(given)
-    if chosen is not None:
-        own = [one for one in given if one.path[0] == "trainer" and one.value == chosen.value]
-        chosen = own[0] if own else chosen
-    is_set = chosen is not None and chosen.value is not None
-    word = chosen.value if chosen is not None else None
-    if on_xla and chosen is not None and is_set:
-        written = chosen.node.value if isinstance(chosen.node, Leaf) else chosen.value
-        if (word := XLA_PRECISIONS.get(str(written))) is None:
+            raise one.expect(f"one of {', '.join(words)}", near(str(one.value).lower(), words))
+        # what is wrong under `trainer` is Lightning's to refuse
+        given.append(_Claim(one, count=word or one.value, is_weak=one.value is None))
+    top = _pick(given, "count")
+    by, word = (None, None) if top is None else (top.setting, top.count)
+    if on_xla and by is not None and word is not None:
+        if str(by.value) not in XLA_PRECISIONS:
             why = "16-true computes in float32 there without a word, and mixed precision is refused"
-            says = f"{chosen}: on a TPU expected 32-true or bf16-true; {why}; say precision: bf16-true"
-            raise error_at(says, chosen.origin)
+            says = f"{by}: on a TPU expected 32-true or bf16-true; {why}; say precision: bf16-true"
+            raise error_at(says, by.origin)
+        word = XLA_PRECISIONS[str(by.value)]
     if on_xla and (variable := environ.get("XLA_USE_BF16", "")).lower() in ("1", "true", "yes"):
         source = RawSetting(("XLA_USE_BF16",), Leaf(variable, Origin("variable", "XLA_USE_BF16")), "bf16-true")
-        if chosen is None or not is_set:
-            return Leaf("bf16-true", source.origin), source
-        if word != "bf16-true":
-            raise contradiction(chosen, source, "say precision: bf16-true, or unset the variable")
-    if chosen is None or not is_set or (chosen.path[0] == "trainer" and not _is_old_precision(chosen)):
-        return None
-    return make_node(word, chosen), chosen
+        if by is not None and word not in (None, "bf16-true"):
+            raise contradiction(by, source, "say precision: bf16-true, or unset the variable")
+        if word is None:
+            return source, Leaf("bf16-true", source.origin)
+    if by is None or word is None or (by.path[0] == "trainer" and not _is_old_precision(by)):
+        return by, None
+    return by, make_node(word, by)
 
 
 def _is_old_precision(setting: RawSetting) -> bool:
     """Tell whether it is a precision in the words of Lightning 1.x; 32 and 64 are today's too."""
-    return setting.path[-1] == "precision" and str(parse_value(setting.node)) in ("16", "bf16")
+    return setting.path[-1] == "precision" and str(setting.value) in ("16", "bf16")
 
 
 # -- checks ----------------------------------------------------------------------------------------------------------
@@ -555,10 +494,8 @@ def _count_visible(kind: str | None, machine: Machine | None) -> int | None:
     if kind == "tpu":
         on_chips = machine.xla.device in (None, "TPU")
         return machine.xla.tpu_cores if on_chips else None  # XLA on the CPU has any number
-    if machine.mps:
-        return 1
-    if kind == "mps":
-        return 0
+    if machine.mps or kind == "mps":
+        return int(machine.mps)
     return None if machine.gpus is None else len(machine.gpus)
 
 
@@ -576,60 +513,40 @@ def _find_default_kind(machine: Machine | None) -> str | None:
 
 
 def _check_machine(
-    devices: _Devices,
-    kind: str | None,
-    settings: _Settings,
-    machine: Machine,
-    environ: Mapping[str, str],
+    kind_by: _Claim | None, kind: str | None, count_by: _Claim | None, machine: Machine, environ: Mapping[str, str]
 ) -> None:
     """Check that the machine has what is asked of it.
-
-    Args:
-        devices: What is asked for.
-        kind: Kind of device, that which Lightning will find where none is set.
-        settings: All settings.
-        machine: The machine.
-        environ: Environment variables.
 
     Raises:
         ConfigError: If it has fewer devices, and says which there are; or if its torch cannot use them.
     """
-    count, by, torch = devices.count, devices.count_source, machine.versions.get("torch", "")
-    if kind == "tpu" and machine.xla.tpu_cores and by is not None:
-        cores = list(count) if isinstance(count, tuple) else count
-        parse_tpu_cores(replace(by, value=cores), num_cores=machine.xla.tpu_cores)
-    if devices.kind == "tpu" and devices.kind_source is not None:
-        xla, asks = machine.versions.get("torch-xla"), devices.kind_source
-        needed = "2.9" if xla is None else ".".join(xla.partition("+")[0].split(".")[:2])
-        if xla is None or needed != ".".join(torch.partition("+")[0].split(".")[:2]):
+    asks = count_by or kind_by
+    if asks is None or kind not in ("gpu", "mps", "tpu"):
+        return
+    by, count, torch = asks.setting, asks.count, machine.versions.get("torch", "")
+    if kind == "tpu" and machine.xla.tpu_cores and count_by is not None and count != ALL:
+        _check_tpu_cores(by, count, machine.xla.tpu_cores)
+    if kind == "tpu" and kind_by is not None:
+        xla = machine.versions.get("torch-xla")
+        needed = ".".join((xla or "2.9").split(".")[:2])
+        if xla is None or torch.split(".")[:2] != needed.split("."):
             missing = "TPUs need torch-xla, which is not installed; its last version, 2.9, needs"
             what = missing if xla is None else f"torch-xla {xla} needs"
-            says = f"{asks}: {what} torch {needed}, and here is torch {torch or 'none'}; {_INSTALL}"
-            raise error_at(says, asks.origin)
-    launched = next(iter(settings.of("launch.processes")), None)
-    if launched is not None and count in (None, "auto") and is_int(launched.value):
-        count, by = launched.value, launched
+            says = f"{kind_by.setting}: {what} torch {needed}, and here is torch {torch or 'none'}; {_INSTALL}"
+            raise error_at(says, kind_by.setting.origin)
     num_there = _count_visible(kind, machine)
-    by = by or devices.kind_source
-    if num_there is None or kind not in ("gpu", "mps", "tpu") or by is None:
+    if num_there is None:
         return
-    in_trainer, all_auto = by.path[0] == "trainer", "accelerator: auto"
-    cpu = "gpus: 0, which is the CPU"  # goes together with all else that the block sets
-    if by.path[0] != "accelerator":
-        cpu = "trainer.accelerator: cpu" if in_trainer else "accelerator: {gpus: 0}, which is the CPU"
-    wanted = max(count) + 1 if isinstance(count, tuple) else abs(count) if isinstance(count, int) else 1
-    if num_there and (count in (None, ALL, "auto") or wanted <= num_there):
+    block = "" if by.path[0] == "accelerator" else "accelerator."
+    cpu = "trainer.accelerator: cpu" if by.path[0] == "trainer" else f"{block}gpus: 0, which is the CPU"
+    wanted = max(count) + 1 if isinstance(count, tuple) else 1 if count == ALL or not is_int(count) else abs(count)
+    if num_there >= wanted:
         if kind == "gpu" and machine.gpus and "+cpu" in torch:
             says = f"{by}: torch {torch} is built for CPUs only; install one that is built with CUDA, or say {cpu}"
             raise error_at(says, by.origin)
         return
-    if in_trainer:
-        all_auto = "trainer.accelerator: auto and trainer.devices: auto"
-    advice = f"ask for what is there, or say {cpu if devices.kind_source is None else all_auto}"
     if kind == "tpu":
-        chips = machine.xla.tpu_chips
-        found = f"this machine has {chips or 'no'} TPU chip{'s' if chips != 1 else ''}"
-        found += f" with {machine.xla.tpu_cores} cores in all" if chips else ""
+        found = f"this machine has {num_there or 'no'} TPU cores"
     elif kind == "mps" or machine.mps:
         found = "this machine has one GPU, Apple's" if machine.mps else "this machine has no GPU of Apple's"
     else:
@@ -638,102 +555,85 @@ def _check_machine(
         found = f"this machine shows {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}"
         found = found if gpus else "this machine shows no GPU"
         found += f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""
-        auto = "" if devices.kind_source is None else f", or {all_auto if in_trainer else 'leave it out'}"
-        advice = f"say {f'at most {len(gpus)}, or ' if gpus else ''}{cpu}{auto}"
+    advice = f"say {f'at most {num_there}, or ' if num_there else ''}{cpu}, or leave it out"
     raise error_at(f"{by}: {found}; {advice}", by.origin)
 
 
-def _check_combination(devices: _Devices, strategy: _Strategy | None, num_nodes: RawSetting | None) -> None:
-    """Check that the kind of device, its number and the strategy go together.
+def _check_combination(
+    kind_by: _Claim | None,
+    kind: str | None,
+    count_by: _Claim | None,
+    strategy: _Claim | None,
+    nodes_by: _Claim | None,
+    engine: RawSetting | None,
+) -> None:
+    """Check that kind of device, number, strategy, machines and launcher go together.
 
     Raises:
         ConfigError: If they do not; it shows both places.
     """
-
-    def refuse(setting: RawSetting, advice: str) -> ConfigError:
-        """Make the error that shows a value and what asks for the kind of device, or what Lightning will find."""
-        other = devices.kind_source
-        if other is None:
-            found = _FOUND[str(devices.kind)]
-            return error_at(f"{setting}: Lightning finds {found} on this machine; {advice}", setting.origin)
-        if other.origin == setting.origin:
-            return error_at(f"{setting}: {advice}", setting.origin)
-        return contradiction(setting, other, advice)
-
-    by, count, kind = devices.count_source, devices.count, devices.kind
-    if by is not None and by.path[0] != "launch":
-        if count in (0, [], "") or (isinstance(count, int) and count < ALL):
-            raise by.expect("a number of devices from 1, their numbers, or -1 for all of them")
-        if kind == "cpu" and (count == ALL or isinstance(count, (tuple, str))):
-            raise refuse(by, "on CPUs it is the number of processes, such as 2")
-    if strategy is None or strategy.name is None:
-        return
-    name, length = strategy.name, len(count) if isinstance(count, tuple) else count if isinstance(count, int) else 1
-    if kind == "tpu" and name not in (*XLA_STRATEGIES, "single_device"):
-        advice = "a TPU takes the strategy xla, which Lightning chooses by itself"
-        raise refuse(strategy.source, advice)
-    if kind in ("cpu", "gpu", "mps") and name in XLA_STRATEGIES:
-        raise refuse(strategy.source, "the strategy xla is for TPUs only")
-    if kind == "cpu" and name.startswith(("fsdp", "deepspeed")):
-        raise refuse(strategy.source, f"{name} works on NVIDIA's GPUs only; on CPUs there is ddp")
-    if name == "single_device" and by is not None and length > 1:
-        raise contradiction(strategy.source, by, "it trains on one device; for several there is ddp")
-    if kind == "mps" and not name.startswith("single_device"):
-        raise refuse(strategy.source, "Apple's GPU works alone, without a strategy")
-    if name == "horovod" and num_nodes is not None and (num_nodes.value or 1) > 1:
-        advice = "for Horovod the machines stand under launch.hosts: 'a:4,b:4'"
-        raise contradiction(strategy.source, num_nodes, advice)
+    name, engine_name = "" if strategy is None else str(strategy.strategy), None if engine is None else engine.value
+    count = None if count_by is None else count_by.count
+    in_keys = count_by is not None and count_by.setting.path[0] != "launch"
+    on_kind = [
+        (count_by, kind == "cpu" and count != AUTO and (isinstance(count, (tuple, str)) or (count == ALL and in_keys)),
+         "on CPUs it is the number of processes, such as 2"),
+        (strategy, kind == "tpu" and name not in (*XLA_STRATEGIES, "single_device"),
+         "a TPU takes the strategy xla, which Lightning chooses by itself"),
+        (strategy, kind in ("cpu", "gpu", "mps") and name in XLA_STRATEGIES, "the strategy xla is for TPUs only"),
+        (strategy, kind == "cpu" and name.startswith(("fsdp", "deepspeed")),
+         f"{name} works on NVIDIA's GPUs only; on CPUs there is ddp"),
+        (strategy, kind == "mps" and not name.startswith("single_device"),
+         "Apple's GPU works alone, without a strategy"),
+    ]  # fmt: skip
+    is_horovod, length = name == "horovod", None if count_by is None else count_by.length
+    num_nodes = 1 if nodes_by is None else nodes_by.count or 1
+    with_others = [
+        (None if count_by is None else count_by.setting, name == "single_device" and is_int(length, 2),
+         "it trains on one device; for several there is ddp"),
+        (None if nodes_by is None else nodes_by.setting, is_horovod and num_nodes > 1,
+         "for Horovod the machines stand under launch.hosts: 'a:4,b:4'"),
+        (engine, engine_name == "horovod" and not is_horovod,
+         "Horovod's launcher starts processes for strategy: horovod only"),
+        (engine, is_horovod and engine_name in ("torchrun", "ray", "local"),
+         "Horovod's processes are started by the engine horovod or spark"),
+    ]  # fmt: skip
+    if count_by is not None and in_keys and (count in (0, [], "") or (is_int(count) and not is_int(count, ALL))):
+        raise count_by.setting.expect("a number of devices from 1, their numbers, or -1 for all of them")
+    for claim, is_wrong, advice in on_kind:
+        if claim is None or not is_wrong or (claim is strategy and (not name or "." in name)):  # a class of the user's
+            continue
+        if kind_by is None:
+            says = f"{claim.setting}: Lightning finds {_FOUND[str(kind)]} on this machine; {advice}"
+            raise error_at(says, claim.setting.origin)
+        if kind_by.setting.origin == claim.setting.origin:
+            raise error_at(f"{claim.setting}: {advice}", claim.setting.origin)
+        raise contradiction(claim.setting, kind_by.setting, advice)
+    for other, is_wrong, advice in with_others:
+        if strategy is not None and other is not None and is_wrong:
+            raise contradiction(strategy.setting, other, advice)
 
 
 # -- the resolved config ---------------------------------------------------------------------------------------------
 
 
-def _trainer_targets(
-    settings: _Settings, devices: _Devices, strategy: _Strategy | None, num_nodes: RawSetting | None
-) -> Targets:
-    """List the trainer keys that must be written because the config does not have them in these words."""
-    own = {one.path: one for one in settings if one.path[0] == "trainer"}
-    targets: Targets = {}
-    for path, one in own.items():  # where they hold null, Lightning 1.x's default, or what moved
-        is_default = path[-1] != "precision" and (one.value is None or one.is_strategy_word)
-        if path[-1] in TRAINER_DEFAULTS and is_default:
-            targets[path] = Leaf(TRAINER_DEFAULTS[path[-1]], one.origin), one
-    by, asks = devices.count_source, devices.kind_source
-    if devices.word is not None and asks is not None:
-        targets["trainer", "accelerator"] = make_node(devices.word, asks), asks
-    if strategy is not None:
-        targets["trainer", "strategy"] = strategy.node, strategy.source
-    if strategy is not None and strategy.name == "horovod":
-        targets["trainer", "devices"] = Leaf(1, strategy.source.origin), strategy.source
-    elif devices.count is not None and by is not None:
-        targets["trainer", "devices"] = make_node(devices.count, by), by
-    if num_nodes is not None and num_nodes.value is not None:
-        targets["trainer", "num_nodes"] = make_node(num_nodes.value, num_nodes), num_nodes
-    changed = {path: each for path, each in targets.items() if path not in own or each[0] is not own[path].node}
-    gone = {
-        path: one for path, one in settings.replaced.items() if path[0] == "trainer" and path[-1] in TRAINER_DEFAULTS
-    }
-    return {path: (Leaf(TRAINER_DEFAULTS[path[-1]], one.origin), one) for path, one in gone.items()} | changed
-
-
-def _scale_lr_targets(settings: _Settings, resolved: Resolved) -> Targets:
+def _scale_lr_targets(settings: Sequence[RawSetting], resolved: Resolved) -> Targets:
     """Add the named callback that scales the learning rate, where ``scale_lr`` is true.
 
     Raises:
         ConfigError: If the values are wrong, there is a warm-up of nothing, or the entry was removed by its name.
     """
-    scale, warmup = settings.pick(settings.of("scale_lr")), settings.pick(settings.of("warmup_epochs"))
-    if scale is not None and scale.value not in (None, True, False):
+    found = {one.subject: one for one in settings if one.value is not None}
+    scale, warmup = found.get("scale_lr"), found.get("warmup_epochs")
+    if scale is not None and not isinstance(scale.value, bool):
         raise scale.expect("true or false")
-    epochs = None if warmup is None else warmup.value
-    if warmup is not None and epochs is not None:
-        if not ((is_int(epochs) or isinstance(epochs, float)) and epochs >= 0):
+    if warmup is not None:
+        if not ((is_int(warmup.value) or isinstance(warmup.value, float)) and warmup.value >= 0):
             raise warmup.expect("a number of epochs from 0")
-        if scale is None or scale.value is None:
+        if scale is None:
             says = f"{warmup} has no effect without accelerator.scale_lr"
-            raise error_at(
-                f"{says}: it is the warm-up to the scaled learning rate; say scale_lr: true too", warmup.origin
-            )
+            advice = "it is the warm-up to the scaled learning rate; say scale_lr: true too"
+            raise error_at(f"{says}: {advice}", warmup.origin)
     if scale is None or not scale.value:
         return {}
     entry = find(resolved.tree, _SCALE_LR)
@@ -743,8 +643,8 @@ def _scale_lr_targets(settings: _Settings, resolved: Resolved) -> Targets:
     targets: Targets = {}
     if entry is None:
         targets[(*_SCALE_LR, "class_path")] = Leaf("lightkit.distributed.ScaledLearningRate", scale.origin), scale
-    if warmup is not None and epochs is not None:
-        targets[(*_SCALE_LR, "init_args", "warmup_epochs")] = make_node(epochs, warmup), warmup
+    if warmup is not None:
+        targets[(*_SCALE_LR, "init_args", "warmup_epochs")] = make_node(warmup.value, warmup), warmup
     return targets
 
 
@@ -773,44 +673,36 @@ def _write_targets(resolved: Resolved, targets: Targets) -> Resolved:
     return replace(resolved, tree=tree, references=references)
 
 
-def _format_notices(settings: _Settings, targets: Targets) -> list[str]:
+def _format_notices(settings: Sequence[RawSetting], targets: Targets) -> list[str]:
     """Give one sentence for each spelling of Lightning 1.x, with its place and what to write today."""
     notices = []
     for one in settings:
-        key = one.path[-1]
+        key, says_nothing = one.path[-1], one.value in (None, 0, 1, "", [])
         is_old = key in OLD_TRAINER_KEYS or one.is_strategy_word or _is_old_precision(one)
-        is_old = is_old or (one.value is None and key != "precision")
-        is_old_strategy = isinstance(one.value, str) and one.value.lower() in OLD_STRATEGIES
-        if one.path in settings.replaced or not (is_old_strategy or (is_old and one.path[0] == "trainer")):
+        is_old = one.path[0] == "trainer" and (is_old or (one.value is None and key != "precision"))
+        if not is_old and not (one.subject == "strategy" and str(one.value).lower() in OLD_STRATEGIES):
             continue
         today = []
         for path, (node, by) in targets.items():
-            if by.node is one.node:
+            if by.path == one.path:
                 named = class_of(node)
                 today.append(f"{dotted(path)}: {'horovod' if named == HOROVOD else named or plain(node)}")
-        says = f"{one} is a spelling of Lightning 1.x; today: {', '.join(today) or 'leave it out'}"
-        notices.append(f"{says} ({one.origin})")
+        if today or says_nothing:  # else a higher layer has replaced it
+            says = f"{one} is a spelling of Lightning 1.x; today: {', '.join(sorted(today)) or 'leave it out'}"
+            notices.append(f"{says} ({one.origin})")
     return notices
 
 
-def _warn_of_threads(resolved: Resolved, *, processes: int, cores: int) -> list[str]:
-    """Give a sentence where the threads that the config sets are more than this machine's cores.
-
-    Args:
-        resolved: The config, in which they stand under ``launch.threads``.
-        processes: That train on this machine.
-        cores: That they may use.
-    """
+def _warn_of_threads(resolved: Resolved, processes: int, cores: int | None) -> str | None:
+    """Give a sentence where the threads of `launch.threads` in all processes are more than this machine's cores."""
     node = find(resolved.tree, ("launch", "threads"))
     threads = None if node is None else parse_value(node)
-    if node is None or not isinstance(threads, int) or threads * processes <= cores:
-        return []
-    share = max(1, cores // processes)
-    if threads == share:  # there are more processes than cores
-        return []
+    share = max(1, (cores or 0) // processes)
+    if node is None or cores is None or not isinstance(threads, int) or threads <= share:
+        return None
     each = f" for each of {processes} processes" if processes > 1 else ""
-    return [
+    return (
         f"launch.threads: {threads}{each} is more than the {cores} core{'s' if cores > 1 else ''} that this process "
         f"may use, by its affinity and its control group: they wait for each other, which can take several times as "
         f"long; {share} {'fits' if share == 1 else 'fit'} ({node.origin})"
-    ]
+    )

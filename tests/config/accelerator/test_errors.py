@@ -30,7 +30,7 @@ WRONG = [
         "accelerator: {gpu: 2}",
         r"accelerator.gpu: there is no such key; did you mean 'gpus'.*\nkeys: kind, gpus, tpu",
     ),
-    ("accelerator: {gpus: true}", r"gpus: expected a number of GPUs.*true and false say neither .* got True"),
+    ("accelerator: {gpus: true}", r"gpus: expected a number of GPUs.* got True"),
     ("accelerator: {gpus: -2}", r"accelerator.gpus: expected a number of GPUs, their numbers.*got -2"),
     ("accelerator: {gpus: 1.5}", r"got 1.5"),
     ("accelerator: {gpus: two}", r"got 'two'"),
@@ -40,7 +40,7 @@ WRONG = [
     ("trainer: {devices: [0, 0]}", r"trainer.devices: \[0, 0\] names a device twice"),
     ("accelerator: {gpus: '1,1'}", r"accelerator.gpus: \[1, 1\] names a device twice"),
     ("accelerator: {tpu_cores: 4}", r"tpu_cores: expected 1, 8, auto, or the number of one core such as \[7\]; .*, go"),
-    ("accelerator: {tpu_cores: [1, 2]}", r"one core or all, and counts them from 0, got \[1, 2\]"),
+    ("accelerator: {tpu_cores: [1, 2]}", r"one core or all of a TPU's, and counts them from 0, got \[1, 2\]"),
     ("accelerator: {tpu_cores: [8]}", r"counts them from 0, got \[8\]"),
     ("accelerator: {tpu_cores: true}", r"got True"),
     ("accelerator: {ipus: 4}", r"accelerator.ipus: 4: Lightning 2.1 dropped IPUs; use gpus, tpu_cores or cpu"),
@@ -116,12 +116,12 @@ BOTH = [
     ),
     (
         "trainer: {strategy: ddp, accelerator: ddp_spawn}",
-        r"trainer.strategy: ddp contradicts trainer.accelerator: ddp_sp",
+        r"trainer.accelerator: ddp_spawn contradicts trainer.strategy: ddp",
     ),
     ("accelerator: {precision: 16}\ntrainer: {precision: bf16}", r"precision: 16 contradicts trainer.precision: bf16"),
     ("accelerator: {num_nodes: 2}\ntrainer: {num_nodes: 3}", r"num_nodes: 2 contradicts trainer.num_nodes: 3"),
     ("accelerator: {strategy: horovod, num_nodes: 2}", r"the machines stand under launch.hosts: 'a:4,b:4'"),
-    ("accelerator: {strategy: horovod, gpus: 2}\nlaunch: {processes: 4}", r"launch.processes: 4 contradicts .*gpus: 2"),
+    ("accelerator: {strategy: horovod, gpus: 2}\nlaunch: {processes: 4}", r"gpus: 2 contradicts launch.processes: 4"),
     ("launch: {processes: 4}\ntrainer: {devices: 2}", r"trainer.devices: 2 contradicts launch.processes: 4"),
     (
         "launch: {processes: 4, engine: torchrun}\naccelerator: {num_processes: 2}",
@@ -170,7 +170,7 @@ TOO_FEW = [
     (
         "trainer: {accelerator: gpu, devices: 8}",
         NOTHING,
-        r"say trainer.accelerator: cpu, or trainer.accelerator: auto and",
+        r"say trainer.accelerator: cpu, or leave it out",
     ),
     ("accelerator: {gpus: -1}", NOTHING, r"gpus: -1: this machine shows no GPU"),
     ("trainer: {accelerator: cuda, devices: 5}", FOUR, r"trainer.devices: 5: this machine shows 4 GPUs, 0: NVIDIA"),
@@ -193,7 +193,7 @@ TOO_FEW = [
     (
         "launch: {processes: 2}",
         ONE,
-        r"launch.processes: 2: this machine shows 1 GPU, .*; say at most 1, or accelerator: \{gpus: 0\}",
+        r"launch.processes: 2: this machine shows 1 GPU, .*; say at most 1, or accelerator.gpus: 0",
     ),
     (
         "trainer: {devices: 2}",
@@ -212,7 +212,7 @@ TOO_FEW = [
     (
         "accelerator: {tpu_cores: 8}",
         Machine(xla=Xla("2.9.0"), versions=TPU.versions),
-        r"tpu_cores: 8: this machine has no TPU chips",
+        r"tpu_cores: 8: this machine has no TPU cores",
     ),
     ("accelerator: {tpu_cores: 8}", Machine(xla=Xla("2.9.0", "TPU", 4, 4)), r"expected 1, 4, auto, .* got 8"),
     ("accelerator: {tpu_cores: 8}", Machine(xla=Xla("2.9.0", "TPU", 1, 1)), r"expected 1, auto, .* \[0\]; .* got 8"),
@@ -221,7 +221,7 @@ TOO_FEW = [
     (
         "launch: {engine: torchrun, processes: 8}",
         FOUR,
-        r"launch.processes: 8: this machine shows 4 GPUs, .*; say at most 4, or accelerator: \{gpus: 0\}",
+        r"launch.processes: 8: this machine shows 4 GPUs, .*; say at most 4, or accelerator.gpus: 0",
     ),
     (
         "accelerator: {gpus: 1}",

@@ -74,7 +74,7 @@ LATER_WINS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("accelerator: {tpu_cores: 8}", "accelerator: {gpus: 0}"), {"accelerator": "cpu"}),
     (("accelerator: {gpus: 0}", "accelerator: {tpu_cores: 8}"), {"accelerator": "tpu", "devices": 8}),
     (("accelerator: {num_processes: 2}", "--launch.processes=4"),
-     {"accelerator": "cpu", "devices": "4", "strategy": "ddp"}),
+     {"accelerator": "cpu", "devices": 4, "strategy": "ddp"}),
     (("launch: {processes: 2}", "--trainer.devices=4"), {"devices": "4"}),
     (("launch: {processes: 2}", "--accelerator.gpus=0,3"), {"accelerator": "gpu", "devices": [0, 3]}),
     (("accelerator: {gpus: -1}", "launch: {processes: 2}"), {**two("gpu"), "strategy": "ddp"}),
@@ -123,7 +123,7 @@ def test_what_contradicts_all_the_same(layers: tuple[str, ...], says: str, tmp_p
 def test_what_an_error_advises_can_be_said(tmp_path: Path) -> None:
     machine = Machine(gpus=(FOUR.gpus or ())[:2])
     asked = ("accelerator: {strategy: horovod}\nlaunch: {processes: 6}",)
-    with pytest.raises(ConfigError, match=r"at most 2, or accelerator: \{gpus: 0\}, which is the CPU"):
+    with pytest.raises(ConfigError, match=r"at most 2, or accelerator.gpus: 0, which is the CPU"):
         layered(tmp_path, *asked, machine=machine)
     said = layered(tmp_path, *asked, "--accelerator.gpus=0", machine=machine)
     assert (said.processes, trainer_of(said)) == (6, HOROVOD_ON_CPU)

@@ -153,8 +153,6 @@ def check_coherence(hardware: Hardware) -> None:
     if hardware.kind == "tpu":
         assert trainer.get("precision") in (None, 32, "32-true", "bf16-true")
         assert trainer.get("strategy", "auto") in ("auto", "xla", "xla_debug", "single_device")
-    if hardware.processes is not None:
-        assert hardware.processes_origin is not None
 
 
 @contextmanager
