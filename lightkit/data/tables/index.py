@@ -12,9 +12,9 @@ import logging
 import math
 import os
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -59,15 +59,15 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_CLASSES = 100_000
 _LEFT_OUT, _BAD = 3, 4  # codes of rows in no split; the others are places in SPLITS
 _SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
-_VERSION = 3  # raise it with every change of what is found, or of how it is kept
+_VERSION = 3  # raise it with every change of what is found
 _NUM_LISTED = 1000  # bad rows by name
 _NUM_SHOWN = 5
 _READ_BYTES, _READ_ROWS = 4 << 20, 4096  # of a record batch
 _JOBS_AHEAD = 256  # row groups whose findings are in memory
-_UNFINISHED = ".writing-"
-_STALE_AFTER_S, _UNUSED_AFTER_S = 3600.0, 60 * 24 * 3600.0
+_KEPT_FOR_S = 60 * 24 * 3600.0
 
 Codes = npt.NDArray[np.uint8]
+Moments = tuple[int, float, float]
 
 
 class Row(NamedTuple):
@@ -125,66 +125,76 @@ class _Rules:
 
 
 @dataclass
-class _Moments:
-    """Mean and squared deviations of numbers that come in parts (Chan et al. 1979, equation 2.1)."""
-
-    num: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-
-    def add(self, numbers: npt.NDArray[Any]) -> None:
-        wide = numbers.astype(np.float64).ravel()
-        if len(wide):
-            self.merge(_Moments(len(wide), float(wide.mean()), float(((wide - wide.mean()) ** 2).sum())))
-
-    def merge(self, other: _Moments) -> None:
-        if num := self.num + other.num:
-            gap = other.mean - self.mean
-            self.squares += other.squares + gap * gap * self.num * other.num / num
-            self.mean += gap * other.num / num
-            self.num = num
-
-    @property
-    def scaling(self) -> tuple[float, float]:
-        """Mean and standard deviation."""
-        return self.mean, math.sqrt(self.squares / self.num) if self.num else 0.0
-
-
-@dataclass
 class _Findings:
     """What the rows of a row group, or of all, turn out to be.
 
     Args:
-        classes: Of each split, by class: number of rows, then row group and number in it of the first.
-        bad: Row group and number in it of rows that cannot be used, and why; the first ones.
-        inputs: Of the training split's features.
-        targets: Of the training split's values.
-        held_out: Of classes without a row for training: the greatest hash, then row group and row with it.
+        classes: Rows of each class, of each split.
+        bad: Names of rows that cannot be used, and why; the first ones.
+        moments: Number, mean and squared deviations of the training split's features and values.
+        held_out: The greatest hash of each class without a row for training.
     """
 
-    classes: list[dict[str, tuple[int, int, int]]] = field(default_factory=lambda: [{}, {}, {}])
-    bad: list[tuple[int, int, str]] = field(default_factory=list)
-    inputs: _Moments = field(default_factory=_Moments)
-    targets: _Moments = field(default_factory=_Moments)
-    held_out: dict[str, tuple[bytes, int, int]] = field(default_factory=dict)
+    classes: list[Counter[str]] = field(default_factory=lambda: [Counter(), Counter(), Counter()])
+    bad: list[tuple[str, str]] = field(default_factory=list)
+    moments: dict[str, Moments] = field(default_factory=dict)
+    held_out: dict[str, bytes] = field(default_factory=dict)
+
+    def add_numbers(self, name: str, numbers: npt.NDArray[Any]) -> None:
+        """Add numbers of the training split to their moments."""
+        wide = numbers.astype(np.float64).ravel()
+        if len(wide):
+            self._merge_moments(name, (len(wide), float(wide.mean()), float(((wide - wide.mean()) ** 2).sum())))
 
     def merge(self, other: _Findings) -> None:
         """Add the findings of another part."""
         for mine, theirs in zip(self.classes, other.classes, strict=True):
-            for name, (num, *first) in theirs.items():
-                known = mine.get(name, (0, *first))
-                mine[name] = (known[0] + num, known[1], known[2])
-            if len(mine) > MAX_CLASSES:
-                raise DataError(
-                    f"the label column has more than {MAX_CLASSES:,} different values, too many for classes. Set "
-                    "data.init_args.target to value to predict it as a number, or data.init_args.label to another "
-                    "column."
-                )
+            mine.update(theirs)
         self.bad += other.bad[: _NUM_LISTED - len(self.bad)]
-        self.inputs.merge(other.inputs)
-        self.targets.merge(other.targets)
-        for name, found in other.held_out.items():
-            self.held_out[name] = max(found, self.held_out.get(name, found))
+        for name, moments in other.moments.items():
+            self._merge_moments(name, moments)
+        for name, content in other.held_out.items():
+            self.held_out[name] = max(content, self.held_out.get(name, content))
+
+    def _merge_moments(self, name: str, other: Moments) -> None:
+        """Merge the moments of two parts (Chan et al. 1979, equation 2.1)."""
+        (num, mean, squares), (more, other_mean, other_squares) = self.moments.get(name, (0, 0.0, 0.0)), other
+        gap, total = other_mean - mean, num + more
+        self.moments[name] = (
+            total, mean + gap * more / total, squares + (other_squares + gap * gap * num * more / total)
+        )  # fmt: skip
+
+
+class _Values(NamedTuple):
+    """Columns of a record batch as arrays, and which rows cannot be used for which reason."""
+
+    images: pa.Array | None
+    features: Numbers | None
+    labels: pa.Array | None
+    weights: Numbers | None
+    reasons: list[tuple[npt.NDArray[np.bool_], str]]
+
+
+def _convert(batch: pa.RecordBatch, columns: Columns, shapes: Sequence[Shape]) -> _Values:
+    """Convert the columns of a batch; the scan leaves out images where it does not need them."""
+    images = features = labels = weights = None
+    reasons: list[tuple[npt.NDArray[np.bool_], str]] = []
+    if columns.image and columns.image in batch.schema.names:
+        images = image_bytes(batch, columns.image)
+        reasons.append((np.asarray(images.is_null()), f"no image (null in column {columns.image!r})"))
+    if columns.label:
+        labels = label_column(batch, columns)
+        nulls = np.asarray(plain_column(batch, columns.label).is_null())
+        other = "no whole number, as a class has to be" if columns.target == "class" else "not a finite number"
+        reasons.append((nulls, f"no label (null in column {columns.label!r})"))
+        reasons.append((np.asarray(labels.is_null()), f"the label in column {columns.label!r} is {other}"))
+    if columns.weight:
+        weights = weight_values(batch, columns.weight)
+        reasons.append((np.isnan(weights), f"column {columns.weight!r} has no weight of 0 or more"))
+    if columns.features:
+        features, usable = feature_matrix(batch, columns.features, shapes)
+        reasons.append((~usable, f"a null, NaN, infinity or another length in {', '.join(columns.features)}"))
+    return _Values(images, features, labels, weights, reasons)
 
 
 class Index:
@@ -287,28 +297,23 @@ class Index:
             columns: Names of the columns to convert.
             names: Of the rows.
         """
-        images = image_bytes(batch, columns.image) if columns.image else None
-        features, usable = feature_matrix(batch, columns.features, self.shapes) if columns.features else (None, None)
-        labels = label_column(batch, columns).to_pylist() if columns.label else None
-        weights = weight_values(batch, columns.weight) if columns.weight else None
-        for number, name in enumerate(names):
-            label: Any = None if labels is None else labels[number]
-            if labels is not None and label is not None and columns.target == "class":
-                label = self._class_numbers.get(format_class(label))
-            defect = None
-            if labels is not None and label is None:
-                defect = f"no label that was there when the table was opened (column {columns.label!r})"
-            elif weights is not None and np.isnan(weights[number]):
-                defect = f"column {columns.weight!r} has no weight of 0 or more"
-            elif usable is not None and not usable[number]:
-                defect = f"a null, NaN, infinity or another length in {', '.join(columns.features)}"
+        images, features, labels, weights, reasons = _convert(batch, columns, self.shapes)
+        found = [None] * len(names) if labels is None else labels.to_pylist()
+        defects: dict[int, str] = {}
+        if labels is not None and columns.target == "class":
+            found = [None if label is None else self._class_numbers.get(format_class(label)) for label in found]
+            unknown = np.array([label is None for label in found], np.bool_)
+            reasons.append((unknown, f"no class that was there when the table was opened (column {columns.label!r})"))
+        for rows, reason in reversed(reasons):
+            defects |= dict.fromkeys(np.flatnonzero(rows).tolist(), reason)
+        for number, (name, label) in enumerate(zip(names, found, strict=True)):
             yield Row(
                 None if images is None else images[number].as_py(),
                 None if features is None else features[number].reshape(self.feature_shape),
                 label,
                 None if weights is None else float(weights[number]),
                 name,
-                defect,
+                defects.get(number),
             )
 
     def check_bad(self, *, on_bad: str, max_fraction: float) -> None:
@@ -379,37 +384,35 @@ def index_table(
             "Leave it out."
         )
     rules: dict[Split | None, _Rules] = {}
-    named = {name: getattr(columns, name) for name in ("image", "features", "label", "weight", "split", "key")}
     for split, table in tables.items():
         try:
-            find_columns(table.schema, **named, target=columns.target)
+            find_columns(table.schema, **vars(columns))
         except DataError as error:
             raise DataError(f"{f'{split} table, {table.place}: ' if split else ''}{error}") from error
-        rules[split] = _Rules(columns, parse_filter(filter, table.schema), given=split)
+        rule = _Rules(columns, parse_filter(filter, table.schema), given=split)
         if split is None and columns.split is None:
-            rules[split] = replace(rules[split], val_fraction=val_fraction, test_fraction=test_fraction)
+            rule = replace(rule, val_fraction=val_fraction, test_fraction=test_fraction)
         elif (split == "train" and "val" not in tables) or (
             columns.split and val_fraction > 0 and not _names_validation(table, columns.split)
         ):
-            rules[split] = replace(rules[split], val_fraction=val_fraction)
+            rule = replace(rule, val_fraction=val_fraction)
+        rules[split] = rule
     decided = [(split, table.fingerprint, rules[split].text) for split, table in tables.items()]
     fingerprint = hashlib.sha256(repr((_VERSION, decided)).encode("utf-8", "surrogateescape")).hexdigest()
     found, codes = _load_or_build(fingerprint, tables, rules)
-    groups = [group for table in tables.values() for group in table.groups]
-
-    def name_of(group: int, row: int) -> str:
-        return groups[group].row_names(np.array([row]))[0]
-
-    kind = None if columns.label is None else plain_type(next(iter(tables.values())).schema.field(columns.label).type)
     class_names: list[str] = []
-    if kind is not None and columns.target == "class":
-        class_names = _class_names(found["classes"], kind, classes, name_of)
+    if columns.label is not None and columns.target == "class":
+        kind = plain_type(next(iter(tables.values())).schema.field(columns.label).type)
+        class_names = _class_names(found["classes"], kind, classes)
     index = Index(
-        columns, groups, codes, np.array(found["counts"], np.int64).reshape(-1, _BAD + 1),
+        columns, [group for table in tables.values() for group in table.groups], codes,
+        np.array(found["counts"], np.int64).reshape(-1, _BAD + 1),
         class_names=class_names,
         shapes=[tuple(shape) for shape in found["shapes"]],
-        defects=[Defect(name_of(group, row), reason) for group, row, reason in found["bad"]],
-        scaling={name: (float(mean), float(spread)) for name, (mean, spread) in found["scaling"].items()},
+        defects=[Defect(name, reason) for name, reason in found["bad"]],
+        scaling={
+            name: (mean, math.sqrt(squares / num)) for name, (num, mean, squares) in found["moments"].items()
+        },
         # other content is other data, also with the same sizes and footers of files
         fingerprint=hashlib.sha256(f"{fingerprint}\0{found['digest']}".encode()).hexdigest(),
     )  # fmt: skip
@@ -424,7 +427,7 @@ def index_table(
             f"{'; or '.join(reasons) or 'none is named train'}."
         )
     if hashing is not None:
-        index.notes += _notes(index, hashing, [(name, name_of(*at)) for name, *at in found["moved"]])
+        index.notes += _notes(index, hashing, found["moved"])
     return index
 
 
@@ -438,12 +441,7 @@ def _names_validation(table: Snapshot, column: str) -> bool:
     )
 
 
-def _class_names(
-    classes: Sequence[Mapping[str, tuple[int, int, int]]],
-    kind: pa.DataType,
-    given: Sequence[str] | None,
-    name_of: Callable[[int, int], str],
-) -> list[str]:
+def _class_names(classes: Sequence[Mapping[str, int]], kind: pa.DataType, given: Sequence[str] | None) -> list[str]:
     """Give the classes of the training split, or those of a checkpoint, after checking those of the splits.
 
     Raises:
@@ -454,31 +452,26 @@ def _class_names(
     if given is None and not classes[0]:
         return []  # a table without training rows is refused for that
     names = list(given) if given is not None else sorted(classes[0], key=int if is_number else str)
-    known = set(names)
     for split, of_split in zip(SPLITS, classes, strict=True):
-        unknown = [name for name in of_split if name not in known]
-        if unknown:
-            num, *first = of_split[unknown[0]]
+        if unknown := sorted(of_split.keys() - set(names)):
             more = f", and {len(unknown) - 1} more such classes" if len(unknown) > 1 else ""
             whose = "the training split has none" if given is None else "the checkpoint knows none"
             shown = ", ".join(map(repr, names[:_NUM_SHOWN])) + (", ..." if len(names) > _NUM_SHOWN else "")
             raise DataError(
-                f"the {split} split has {num} rows of class {unknown[0]!r} (first: {name_of(*first)}){more}, of which "
-                f"{whose}; its classes are {shown}. Leave such rows out with data.init_args.filter, or share out the "
-                "rows again."
+                f"the {split} split has {of_split[unknown[0]]} rows of class {unknown[0]!r}{more}, of which {whose}; "
+                f"its classes are {shown}. Leave such rows out with data.init_args.filter, or share out the rows again."
             )
     return names
 
 
-def _notes(index: Index, rules: _Rules, moved: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _notes(index: Index, rules: _Rules, moved: Sequence[str]) -> Iterator[str]:
     """Warn of classes whose rows a hash had all held out, and of splits far from their fractions."""
     if moved:
         more = f" and {len(moved) - _NUM_SHOWN} more classes" if len(moved) > _NUM_SHOWN else ""
-        names, rows = zip(*moved[:_NUM_SHOWN], strict=True)
         yield (
-            f"all rows of {', '.join(map(repr, names))}{more} are held out by val_fraction and test_fraction; one of "
-            f"each class, with those that are equal to it, is trained on instead: {'; '.join(rows)}"
-            f"{'; ...' if more else ''}. Add rows of them, or name the splits in a column (data.init_args.split)."
+            f"all rows of {', '.join(map(repr, moved[:_NUM_SHOWN]))}{more} are held out by val_fraction and "
+            "test_fraction; one of each class, with those that are equal to it, is trained on instead. Add rows of "
+            "them, or name the splits in a column (data.init_args.split)."
         )
     wanted: dict[Split, float] = {"val": rules.val_fraction, "test": rules.test_fraction}
     shared = sum(num for split, num in index.counts.items() if split == "train" or wanted[split])
@@ -494,11 +487,11 @@ def _notes(index: Index, rules: _Rules, moved: Sequence[tuple[str, str]]) -> Ite
 
 def _explain_split(columns: Columns) -> str:
     what = "images" if columns.image else "features and label"
-    other = "data.init_args.key to a column that tells rows apart, or data.init_args.split to one with their splits"
-    if columns.key:
-        what = f"{columns.key!r} (data.init_args.key)"
-        other = "it to a column with more values, or data.init_args.split to one with the rows' splits"
-    return f"rows with equal {what} go into the same split; set {other}"
+    what = f"{columns.key!r} (data.init_args.key)" if columns.key else what
+    return (
+        f"rows with equal {what} go into the same split; set data.init_args.key to a column with more values, or "
+        "data.init_args.split to one with the rows' splits"
+    )
 
 
 def _load_or_build(
@@ -515,37 +508,28 @@ def _load_or_build(
     with FileLock(folder.with_suffix(".lock")):
         if (kept := _load(folder)) is not None:
             return kept
-        aside = None
         try:
-            for entry in folder.parent.iterdir():  # left by killed processes, or loaded by no run for two months
-                limit_s = _STALE_AFTER_S if entry.name.startswith(_UNFINISHED) else _UNUSED_AFTER_S
-                if entry.is_dir() and time.time() - entry.stat().st_mtime > limit_s:
+            for entry in folder.parent.iterdir():  # loaded by no run for two months, or not finished
+                if entry.is_dir() and (entry == folder or time.time() - entry.stat().st_mtime > _KEPT_FOR_S):
                     shutil.rmtree(entry, ignore_errors=True)
-            aside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
-            with (aside / "codes").open("wb") as file:
+            folder.mkdir()
+            with (folder / "codes").open("wb") as file:
                 found, _ = _build(tables, rules, file)
-            (aside / "index.json").write_text(json.dumps(found))
-            shutil.rmtree(folder, ignore_errors=True)
-            aside.rename(folder)
+            (folder / "found.json").write_text(json.dumps(found))  # the last, so that what is there is whole
         except OSError as error:
             reason = error.strerror or error
             log.warning("%s: the table's index cannot be kept (%s); the next run makes it again", folder, reason)
-        finally:
-            if aside is not None:
-                shutil.rmtree(aside, ignore_errors=True)
         return _load(folder) or _build(tables, rules, io.BytesIO())
 
 
 def _load(folder: Path) -> tuple[dict[str, Any], Codes] | None:
     try:
-        found = json.loads((folder / "index.json").read_text())
+        found = json.loads((folder / "found.json").read_text())
         codes = np.memmap(folder / "codes", np.uint8, "r")
-        if len(codes) != sum(map(sum, found["counts"])):
-            return None
         os.utime(folder)  # in use, so not to be removed
-    except (OSError, ValueError, KeyError, TypeError):
+        return (found, codes) if len(codes) == sum(map(sum, found["counts"])) else None
+    except (OSError, ValueError, KeyError):
         return None
-    return found, codes
 
 
 def _build(
@@ -558,15 +542,19 @@ def _build(
         for name in columns.features
     )
     rules = {split: replace(one, shapes=shapes) for split, one in rules.items()}
-    found, total = _scan_tables(tables, rules, file)
+    total, counts, digest = _scan_tables(tables, rules, file)
     # as in a folder of images; if a column names the splits, it is an error
-    moved = sorted((name, *held_out) for name, held_out in total.held_out.items() if name not in total.classes[0])
-    if moved and not columns.split:
-        hashes = frozenset(content for _, content, *_ in moved)
+    held_out = {} if columns.split else {n: one for n, one in total.held_out.items() if n not in total.classes[0]}
+    if held_out:
+        moved = frozenset(held_out.values())
         file.seek(0)
-        found, total = _scan_tables(tables, {split: replace(one, moved=hashes) for split, one in rules.items()}, file)
-        found["moved"] = [(name, *at) for name, _, *at in moved]
+        rules = {split: replace(one, moved=moved) for split, one in rules.items()}
+        total, counts, digest = _scan_tables(tables, rules, file)
     codes = np.frombuffer(file.getbuffer(), np.uint8) if isinstance(file, io.BytesIO) else np.empty(0, np.uint8)
+    found = {
+        "shapes": shapes, "classes": total.classes, "counts": counts, "bad": total.bad, "digest": digest,
+        "moments": total.moments, "moved": sorted(held_out),
+    }  # fmt: skip
     return found, codes
 
 
@@ -583,26 +571,28 @@ def _list_length(table: Snapshot, name: str) -> int:
 
 def _scan_tables(
     tables: Mapping[Split | None, Snapshot], rules: Mapping[Split | None, _Rules], file: BinaryIO
-) -> tuple[dict[str, Any], _Findings]:
-    columns = next(iter(rules.values())).columns
+) -> tuple[_Findings, list[list[int]], str]:
+    """Scan all row groups; give the findings, the rows of each row group with each code, and a digest."""
     jobs = [(group, rules[split]) for split, table in tables.items() for group in table.groups]
     total, counts, digest = _Findings(), [], hashlib.sha256()
     num_rows, num_threads = sum(group.num_rows for group, _ in jobs), min(8, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(num_threads) as pool:  # reading and hashing let other threads run
-        scanned = map_in_order(pool, lambda job: _scan(job[0], *job[1]), enumerate(jobs), ahead=_JOBS_AHEAD)
+        scanned = map_in_order(pool, lambda job: _scan(*job), jobs, ahead=_JOBS_AHEAD)
         for of_group, codes, content in show_progress(scanned, num_rows, "rows checked", size=lambda one: len(one[1])):
             file.write(codes.tobytes())
             counts.append(np.bincount(codes, minlength=_BAD + 1).tolist())
             digest.update(content.encode())
             total.merge(of_group)
-    scaling = {"input": total.inputs.scaling} if columns.features else {}
-    if columns.label and columns.target == "value":
-        scaling["target"] = total.targets.scaling
-    found = {"shapes": next(iter(rules.values())).shapes, "classes": total.classes, "counts": counts, "bad": total.bad}
-    return {**found, "digest": digest.hexdigest(), "scaling": scaling, "moved": []}, total
+            if max(map(len, total.classes)) > MAX_CLASSES:
+                raise DataError(
+                    f"the label column has more than {MAX_CLASSES:,} different values, too many for classes. Set "
+                    "data.init_args.target to value to predict it as a number, or data.init_args.label to another "
+                    "column."
+                )
+    return total, counts, digest.hexdigest()
 
 
-def _scan(number: int, group: RowGroup, rules: _Rules) -> tuple[_Findings, Codes, str]:
+def _scan(group: RowGroup, rules: _Rules) -> tuple[_Findings, Codes, str]:
     """Look at a row group's rows, unless its statistics exclude them.
 
     Returns:
@@ -626,52 +616,28 @@ def _scan(number: int, group: RowGroup, rules: _Rules) -> tuple[_Findings, Codes
     digests: dict[str, Any] = {}
     at = 0
     for batch in group.read(list(dict.fromkeys(names)), batch_rows=_rows_at_once(group)):
-        stop = at + batch.num_rows
-        if stop <= len(codes):
-            _scan_batch(batch, codes[at:stop], found, digests, rules, group, number, at)
-        at = stop
-    if at != len(codes):
-        raise DataError(f"{group.file.path}: row group {group.number} has {at} rows, but its footer says {len(codes)}.")
-    found.held_out = {name: most for name, most in found.held_out.items() if name not in found.classes[0]}
+        _scan_batch(batch, at, codes[at : at + batch.num_rows], found, digests, group, rules)
+        at += batch.num_rows
     lines = [f"{name}\0{digest.hexdigest()}\n" for name, digest in sorted(digests.items())]
     return found, codes, hashlib.sha256(codes.tobytes() + "".join(lines).encode()).hexdigest()
 
 
 def _scan_batch(
-    batch: pa.RecordBatch,
-    codes: Codes,
-    found: _Findings,
-    digests: dict[str, Any],
+    batch: pa.RecordBatch, at: int, codes: Codes, found: _Findings, digests: dict[str, Any], group: RowGroup,
     rules: _Rules,
-    group: RowGroup,
-    number: int,
-    at: int,
-) -> None:
+) -> None:  # fmt: skip
     """Fill in the codes of a batch's rows, and add to the findings and digests of its row group."""
-    columns, reasons = rules.columns, list[tuple[npt.NDArray[np.bool_], str]]()
+    columns = rules.columns
+    _, features, labels, weights, reasons = values = _convert(batch, columns, rules.shapes)
 
     def digest(name: str, content: Any) -> None:
         digests.setdefault(name, hashlib.sha256()).update(content)
 
-    if columns.image and columns.image in batch.schema.names:
-        nulls = np.asarray(image_bytes(batch, columns.image).is_null())
-        reasons.append((nulls, f"no image (null in column {columns.image!r})"))
-    labels = label_column(batch, columns) if columns.label else None
-    if columns.label and labels is not None:
-        missing = np.asarray(labels.is_null())
-        nulls = np.asarray(plain_column(batch, columns.label).is_null())
-        other = "no whole number, as a class has to be" if columns.target == "class" else "not a finite number"
-        reasons.append((nulls, f"no label (null in column {columns.label!r})"))
-        reasons.append((missing, f"the label in column {columns.label!r} is {other}"))
+    if labels is not None:
         digest("labels", "".join(f"{label!r}\0" for label in labels.to_pylist()).encode("utf-8", "surrogateescape"))
-    if columns.weight:
-        weights = weight_values(batch, columns.weight)
-        reasons.append((np.isnan(weights), f"column {columns.weight!r} has no weight of 0 or more"))
+    if weights is not None:
         digest("weights", weights.tobytes())
-    features = None
-    if columns.features:
-        features, usable = feature_matrix(batch, columns.features, rules.shapes)
-        reasons.append((~usable, f"a null, NaN, infinity or another length in {', '.join(columns.features)}"))
+    if features is not None:
         digest("features", np.ascontiguousarray(features).data)
 
     passed = rules.where.passes(batch) if rules.where else np.ones(len(codes), np.bool_)
@@ -679,76 +645,59 @@ def _scan_batch(
     for rows, reason in reasons:
         bad = np.flatnonzero(rows & passed & (codes != _BAD))
         codes[bad] = _BAD
-        found.bad += [(number, at + row, reason) for row in bad[:_NUM_LISTED].tolist()]
+        found.bad += [(name, reason) for name in group.row_names(at + bad[:_NUM_LISTED])]
     if columns.split:
-        words = plain_column(batch, columns.split)
         good = np.flatnonzero(codes == 0)
-        encoded = words.take(pa.array(good)).dictionary_encode("encode")
-        names = encoded.dictionary.to_pylist()
-        if unknown := [word for word in names if (word or "").strip().lower() not in _SPLIT_NAMES]:
+        encoded = plain_column(batch, columns.split).take(pa.array(good)).dictionary_encode("encode")
+        words = [str(word).strip().lower() for word in encoded.dictionary.to_pylist()]
+        if unknown := [word for word in words if word not in _SPLIT_NAMES]:
             raise DataError(
                 f"{group.file.path}: column {columns.split!r} names the split {unknown[0]!r}. Expected train, val (or "
                 "valid, validation) or test; data.init_args.filter leaves out other rows."
             )
-        named = np.array([_SPLIT_NAMES[word.strip().lower()] for word in names], np.uint8)
-        codes[good] = named[np.asarray(encoded.indices)]
+        codes[good] = np.array([_SPLIT_NAMES[word] for word in words], np.uint8)[np.asarray(encoded.indices)]
     hashed = np.flatnonzero(codes == 0) if rules.hashes else np.empty(0, np.int64)
-    contents: list[bytes] = []
-    if len(hashed):
-        contents = _hash_rows(batch, hashed, columns, features, labels)
+    contents = _hash_rows(batch, hashed, columns, values) if len(hashed) else []
+    if contents:
         digest("contents", b"".join(contents))
-        codes[hashed] = _split_codes(contents, rules)
+        # as `lightkit.data.splits.split_of` does
+        fractions = (np.frombuffer(b"".join(contents), ">u8").reshape(-1, 4)[:, 0] >> 12) / 2.0**52
+        val, test = fractions < rules.test_fraction + rules.val_fraction, fractions < rules.test_fraction
+        chosen = np.select([test, val], [2, 1], 0)
+        chosen[[content in rules.moved for content in contents]] = 0
+        codes[hashed] = chosen
 
     trained = np.flatnonzero(codes == 0)
     if features is not None:
-        found.inputs.add(features[trained])
+        found.add_numbers("input", features[trained])
     if labels is not None and columns.target == "value":
-        found.targets.add(np.asarray(labels.to_numpy(zero_copy_only=False))[trained])
+        found.add_numbers("target", np.asarray(labels.to_numpy(zero_copy_only=False))[trained])
     elif labels is not None:
         encoded = labels.dictionary_encode()
         names = [format_class(value) for value in encoded.dictionary.to_pylist()]
         numbers = np.asarray(pc.fill_null(encoded.indices, -1))
         for code, of_split in enumerate(found.classes):
-            of_code = np.flatnonzero(codes == code)
-            for one, first, num in zip(
-                *np.unique(numbers[of_code], return_index=True, return_counts=True), strict=True
-            ):
-                known = of_split.get(names[one], (0, number, at + int(of_code[first])))
-                of_split[names[one]] = (known[0] + int(num), *known[1:])
+            present, counts = np.unique(numbers[codes == code], return_counts=True)
+            of_split.update({names[one]: num for one, num in zip(present.tolist(), counts.tolist(), strict=True)})
         for row, content in zip(hashed.tolist(), contents, strict=True):
-            if codes[row] != 0 and names[numbers[row]] not in found.classes[0]:
-                held_out = (content, number, at + row)
-                name = names[numbers[row]]
-                found.held_out[name] = max(held_out, found.held_out.get(name, held_out))
+            name = names[numbers[row]]
+            if name not in found.classes[0]:
+                found.held_out[name] = max(content, found.held_out.get(name, content))
 
 
-def _hash_rows(
-    batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, features: Numbers | None, labels: pa.Array
-) -> list[bytes]:
+def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, values: _Values) -> list[bytes]:
     """Give the SHA-256 by which the split of some rows of a batch is decided."""
     sha256 = hashlib.sha256
     if columns.key:
         keys = plain_column(batch, columns.key).take(pa.array(rows)).to_pylist()
         contents = [key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape") for key in keys]
         return [sha256(content).digest() for content in contents]
-    if columns.image:
-        images = image_bytes(batch, columns.image)
-        return [sha256(images[row].as_buffer()).digest() for row in rows.tolist()]  # no copy
-    assert features is not None
-    texts = ["None"] * len(rows) if labels is None else map(repr, labels.take(pa.array(rows)).to_pylist())
-    return [sha256(row.tobytes() + text.encode()).digest() for row, text in zip(features[rows], texts, strict=True)]
-
-
-def _split_codes(contents: Sequence[bytes], rules: _Rules) -> Codes:
-    """Choose splits by SHA-256, as `lightkit.data.splits.split_of` does."""
-    leading_bits = np.frombuffer(b"".join(contents), ">u8").reshape(-1, 4)[:, 0] >> 12
-    fractions = leading_bits / 2.0**52
-    codes = np.zeros(len(contents), np.uint8)
-    codes[fractions < rules.test_fraction + rules.val_fraction] = 1
-    codes[fractions < rules.test_fraction] = 2
-    if rules.moved:
-        codes[[content in rules.moved for content in contents]] = 0
-    return codes
+    if values.images is not None:
+        return [sha256(values.images[row].as_buffer()).digest() for row in rows.tolist()]  # no copy
+    assert values.features is not None
+    texts = ["None"] * len(rows) if values.labels is None else map(repr, values.labels.take(pa.array(rows)).to_pylist())
+    features = values.features[rows]
+    return [sha256(row.tobytes() + text.encode()).digest() for row, text in zip(features, texts, strict=True)]
 
 
 @lru_cache(maxsize=64)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
@@ -32,12 +31,9 @@ _BUFFER_BYTES = 1 << 20  # of each column, of which a page at a time is decoded
 _TAIL_BYTES = 1 << 16  # holds the footer of most files, so that a remote one costs one request
 _NUM_THREADS = 32  # they wait for the disk or the network
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_ADVICE = "write it again, or take it out of the table."
 _S3_ARGUMENTS = {
     "access_key_id": "access_key",
     "secret_access_key": "secret_key",
-    "session_token": "session_token",
-    "region": "region",
     "default_region": "region",
     "endpoint_url": "endpoint_override",
     "endpoint": "endpoint_override",
@@ -61,19 +57,17 @@ class DataFile:
         path: In its file system.
         filesystem: Where it is; it can be pickled.
         schema: The table's; the file may lack some of its columns.
-        size_bytes: When the table was opened.
         digest: SHA-256 of the footer when the table was opened.
         partition: Values of the columns that the folder or the Delta log names, and that are not in the file.
-        deleted: Numbers of the rows that a deletion vector deletes, ascending; None for none.
+        deleted: Numbers of the rows that a deletion vector deletes, ascending.
     """
 
     path: str
     filesystem: fs.FileSystem
     schema: pa.Schema
-    size_bytes: int
     digest: bytes
     partition: Mapping[str, Any]
-    deleted: npt.NDArray[np.int64] | None = None
+    deleted: npt.NDArray[np.int64]
 
     def open(self) -> pq.ParquetFile:
         """Open the file for reading by pages.
@@ -82,23 +76,20 @@ class DataFile:
             DataError: If it is missing, damaged, or not the file that the table was opened with.
         """
         try:
-            info = self.filesystem.get_file_info(self.path)
-            if info.type == fs.FileType.NotFound:
-                raise FileNotFoundError(self.path)
-            metadata = _footer_of(self, info.mtime_ns) if info.size in (None, self.size_bytes) else None
-            if metadata is None:
-                raise DataError(
-                    f"{self.path}: this file of the table was replaced or written over after the table was opened "
-                    f"({self.size_bytes:,} bytes then, {info.size or 0:,} now). Start again, and leave the table alone "
-                    "while it is read; a version of a Delta table stays."
-                )
-            # neither mapped nor read ahead: either would have a whole row group in memory
-            return pq.ParquetFile(
-                self.filesystem.open_input_file(self.path),
-                metadata=metadata, memory_map=False, buffer_size=_BUFFER_BYTES, pre_buffer=False,
-            )  # fmt: skip
+            footer, digest, _ = _read_footer(self.filesystem, self.path)
+            if digest == self.digest:
+                # neither mapped nor read ahead: either would have a whole row group in memory
+                return pq.ParquetFile(
+                    self.filesystem.open_input_file(self.path),
+                    metadata=pq.read_metadata(pa.BufferReader(footer)),
+                    memory_map=False, buffer_size=_BUFFER_BYTES, pre_buffer=False,
+                )  # fmt: skip
         except (OSError, pa.ArrowException) as error:
             raise self.unreadable(error) from error
+        raise DataError(
+            f"{self.path}: this file of the table was replaced or written over after the table was opened. Start "
+            "again, and leave the table alone while it is read; a version of a Delta table stays."
+        )
 
     def unreadable(self, error: Exception) -> DataError:
         """Make the error for a file that cannot be read."""
@@ -106,22 +97,18 @@ class DataFile:
             return DataError(f"{self.path}: this file of the table is gone. Restore it, or start again.")
         return DataError(
             f"{self.path}: this Parquet file cannot be read ({_first_line(error)}). It is damaged, or was cut short: "
-            f"{_ADVICE}"
+            "write it again, or take it out of the table."
         )
 
     def matching_groups(self, where: pc.Expression) -> frozenset[int]:
         """List the row groups that may have rows of a filter, by the file's partition and statistics."""
         import pyarrow.dataset as ds  # with pandas, 0.2 s
 
-        equal = [
-            pc.field(name).is_null()
-            if value is None
-            else pc.field(name) == pa.scalar(value, self.schema.field(name).type)
-            for name, value in self.partition.items()
-        ]
-        partition = equal[0] if equal else pc.scalar(True)
-        for one in equal[1:]:
-            partition = partition & one
+        partition = pc.scalar(True)
+        for name, value in self.partition.items():
+            is_null = pc.field(name).is_null()
+            scalar = pa.scalar(value, self.schema.field(name).type)
+            partition = partition & (is_null if value is None else pc.field(name) == scalar)
         try:
             fragment = ds.ParquetFileFormat().make_fragment(self.path, self.filesystem, partition)
             return frozenset(group.id for group in fragment.subset(where, schema=self.schema).row_groups)
@@ -165,15 +152,10 @@ class RowGroup:
         schema = pa.schema([file.schema.field(name) for name in columns])
         with file.open() as parquet:
             inside = [name for name in columns if name in parquet.schema_arrow.names and name not in file.partition]
-            starts = range(0, 0 if inside else self.num_stored, batch_rows)
-            empty = (pa.nulls(min(batch_rows, self.num_stored - start)) for start in starts)
-            stored: Iterable[pa.RecordBatch] = (pa.RecordBatch.from_arrays([nulls], [""]) for nulls in empty)
-            if inside:
-                stored = parquet.iter_batches(batch_rows, row_groups=[self.number], columns=inside, use_threads=False)
             try:
-                for part in stored:
+                for part in parquet.iter_batches(batch_rows, [self.number], columns=inside, use_threads=False):
                     batch = pa.RecordBatch.from_arrays([self._column(part, field) for field in schema], schema=schema)
-                    if file.deleted is not None:
+                    if len(file.deleted):
                         batch = batch.filter(pa.array(~np.isin(np.arange(at, at + part.num_rows), file.deleted)))
                     yield batch
                     at += part.num_rows
@@ -186,27 +168,19 @@ class RowGroup:
         Args:
             rows: Their numbers in the row group as it is read.
         """
-        if self.file.deleted is not None:
-            stored = np.arange(self.first, self.first + self.num_stored)
-            return [
-                f"{self.file.path}, row {row}" for row in stored[~np.isin(stored, self.file.deleted)][rows].tolist()
-            ]
-        return [f"{self.file.path}, row {row}" for row in (rows + self.first).tolist()]
+        if len(self.file.deleted):
+            rows = np.setdiff1d(np.arange(self.first, self.first + self.num_stored), self.file.deleted)[rows]
+        else:
+            rows = rows + self.first
+        return [f"{self.file.path}, row {row}" for row in rows.tolist()]
 
     def _column(self, stored: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name in self.file.partition:
             return pa.repeat(pa.scalar(self.file.partition[field.name], field.type), stored.num_rows)
-        place = stored.schema.get_field_index(field.name)
-        if place < 0:
+        if field.name not in stored.schema.names:
             return pa.nulls(stored.num_rows, field.type)
-        column = stored.column(place)
-        try:
-            return column if column.type == field.type else column.cast(field.type)
-        except pa.ArrowException as error:
-            raise DataError(
-                f"{self.file.path}: column {field.name!r} holds {column.type}, which does not fit the table's "
-                f"{field.type} ({_first_line(error)}). Write the file again with the table's type."
-            ) from error
+        column = stored.column(field.name)
+        return column if column.type == field.type else column.cast(field.type)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,8 +194,8 @@ class Snapshot:
         version: Delta's number of this state; None for Parquet.
         fingerprint: SHA-256. Delta: the table's id, the version, and path, size and deletion vector of each file.
             Parquet: name, size and footer of each file. Neither moving nor copying the table changes it.
-        groups: Its row groups, in the order of their files' paths.
         state: Sizes and times of Parquet's files, which may be written over with neither size nor footer changed.
+        groups: Its row groups, in the order of their files' paths.
     """
 
     kind: Literal["delta", "parquet"]
@@ -229,8 +203,8 @@ class Snapshot:
     schema: pa.Schema
     version: int | None
     fingerprint: str
-    groups: list[RowGroup]
     state: str = ""
+    groups: list[RowGroup] = field(default_factory=list)
 
     @property
     def num_rows(self) -> int:
@@ -242,15 +216,23 @@ class Snapshot:
         """Whether forked processes may read it."""
         return not is_remote(self.place)
 
+    def add_file(self, file: DataFile, footer: _Footer) -> None:
+        """Add the row groups of a file that are not empty."""
+        first = 0
+        for number, (num_stored, size_bytes) in enumerate(footer.groups):
+            start, stop = np.searchsorted(file.deleted, [first, first + num_stored])
+            if num_rows := num_stored - int(stop - start):
+                self.groups.append(RowGroup(file, number, first, num_stored, num_rows, size_bytes))
+            first += num_stored
+
 
 class _Footer(NamedTuple):
-    """What the end of a Parquet file says."""
+    """What the end of a Parquet file says; of each row group its rows and uncompressed bytes."""
 
     size_bytes: int
     digest: bytes
     schema: pa.Schema
     groups: list[tuple[int, int]]
-    """Rows and uncompressed bytes of each row group."""
 
 
 def open_table(
@@ -282,8 +264,6 @@ def open_table(
             f"data.init_args.version ({version}) and data.init_args.timestamp ({timestamp}) both choose the state of "
             "the table. Leave out one of them."
         )
-    if version is not None and version < 0:
-        raise ConfigError(f"data.init_args.version: expected 0 or more, got {version}")
     options = dict(storage_options or {})
     if not is_remote(place) and not local_path(place).exists():
         raise DataError(f"{place}: this table does not exist (data.init_args.path, from {Path.cwd()}).")
@@ -295,13 +275,12 @@ def open_table(
             f"data.init_args.format: {place} is a Delta table, whose old files would be read as well as Parquet. Set "
             "it to auto or delta."
         )
+    elif version is not None or timestamp is not None:
+        raise ConfigError(
+            f"data.init_args.{'timestamp' if version is None else 'version'} chooses a state of a Delta table, but "
+            f"{place} is Parquet, which has only one. Leave it out, or set data.init_args.path to a Delta table."
+        )
     else:
-        for name, value in {"version": version, "timestamp": timestamp}.items():
-            if value is not None:
-                raise ConfigError(
-                    f"data.init_args.{name}: {value} chooses a state of a Delta table, but {place} is Parquet, which "
-                    "has only one. Leave it out, or set data.init_args.path to a Delta table."
-                )
         snapshot = _open_parquet(place, options)
     if not snapshot.num_rows:
         state = "" if snapshot.version is None else f" in version {snapshot.version}"
@@ -328,15 +307,11 @@ def _has_delta_log(place: str, options: Mapping[str, Any]) -> bool:
         return (local_path(place) / "_delta_log").is_dir()
     try:
         filesystem, root = _filesystem(place, options)
+        return bool(filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True)))
     except ConfigError:  # an address that pyarrow does not know can only be deltalake's
         return True
-    try:
-        return bool(filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True)))
     except OSError as error:
-        raise DataError(
-            f"{place}: this table cannot be reached ({_first_line(error)}). Check data.init_args.path and "
-            "data.init_args.storage_options."
-        ) from error
+        raise _unreachable(place, error) from error
 
 
 def _filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSystem, str]:
@@ -353,8 +328,8 @@ def _filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSystem, 
             )
         return fs.LocalFileSystem(), str(local_path(place))
     scheme, _, path = place.partition("://")
-    name = _FILE_SYSTEMS.get(scheme.lower())
-    if name is None or not hasattr(fs, name):
+    name = _FILE_SYSTEMS.get(scheme.lower(), "")
+    if not hasattr(fs, name):
         known = ", ".join(f"{known}://" for known, name in _FILE_SYSTEMS.items() if hasattr(fs, name))
         raise ConfigError(
             f"data.init_args.path: no file system is known for {scheme}:// ({place}). Expected a folder of this "
@@ -362,10 +337,10 @@ def _filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSystem, 
         )
     given = dict(options)
     if name == "S3FileSystem":
-        plain = {key.lower().removeprefix("aws_"): (key, value) for key, value in options.items()}
-        allow_http = str(plain.pop("allow_http", ("", ""))[1]).lower() == "true"
+        plain = {key.lower().removeprefix("aws_"): value for key, value in options.items()}
+        allow_http = str(plain.pop("allow_http", "")).lower() == "true"
         given = {"scheme": "http"} if allow_http else {}
-        given |= {_S3_ARGUMENTS.get(short, key): value for short, (key, value) in plain.items()}
+        given |= {_S3_ARGUMENTS.get(key, key): value for key, value in plain.items()}
         endpoint_scheme, colon, host = str(given.get("endpoint_override", "")).partition("://")
         if colon:  # pyarrow reads the scheme from an argument of its own in older versions
             given |= {"scheme": endpoint_scheme, "endpoint_override": host}
@@ -385,55 +360,47 @@ def _open_parquet(place: str, options: Mapping[str, Any]) -> Snapshot:
         selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
         found = [info] if info.type == fs.FileType.File else filesystem.get_file_info(selector)
     except OSError as error:
-        raise DataError(
-            f"{place}: this table cannot be listed ({_first_line(error)}). Check data.init_args.path and "
-            "data.init_args.storage_options."
-        ) from error
-    names = {info.path: info.path.removeprefix(root).lstrip("/") or Path(info.path).name for info in found}
-    visible = [
-        info
-        for info in found
-        if info.type == fs.FileType.File
-        and (info.path == root or not any(part[:1] in "_." for part in names[info.path].split("/")))
-    ]
-    files = [info for info in visible if info.path == root or info.path.lower().endswith(_SUFFIXES)]
-    files.sort(key=lambda info: info.path)
+        raise _unreachable(place, error) from error
+    files: dict[str, fs.FileInfo] = {}  # by their names below the folder
+    for info in sorted(found, key=lambda info: info.path):
+        name = info.path.removeprefix(root).lstrip("/") or info.base_name
+        is_visible = info.path == root or not any(part[:1] in "_." for part in name.split("/"))
+        if info.type == fs.FileType.File and is_visible and (info.path == root or name.lower().endswith(_SUFFIXES)):
+            files[name] = info
     if not files:
-        others = ", ".join(sorted({info.base_name for info in visible})[:3])
         raise DataError(
-            f"{place}: no Parquet files here ({f'found {others}' if others else 'it is empty'}). Set "
-            f"data.init_args.path to a Delta table, or to a folder or file of Parquet ({', '.join(_SUFFIXES)})."
+            f"{place}: no Parquet files here. Set data.init_args.path to a Delta table, or to a folder or file of "
+            f"Parquet ({', '.join(_SUFFIXES)})."
         )
+    paths = [info.path for info in files.values()]
     missing = "{path}: this file disappeared while the table was opened. Start again when nobody writes to it."
-    footers = _read_footers(filesystem, [info.path for info in files], missing=missing)
-    partitions = _folder_partitions([names[info.path] for info in files])
-    schema = _common_schema([info.path for info in files], footers, partitions)
-    groups: list[RowGroup] = []
-    fingerprint = hashlib.sha256()
-    for info, footer, partition in zip(files, footers, partitions, strict=True):
-        groups += _row_groups(
-            DataFile(info.path, filesystem, schema, footer.size_bytes, footer.digest, partition), footer
-        )
-        line = f"{names[info.path]}\0{footer.size_bytes}\0{footer.digest.hex()}\n"
+    footers = _read_footers(filesystem, paths, missing=missing)
+    partitions = _folder_partitions(files)
+    schema = _common_schema(paths, footers, partitions)
+    fingerprint, state = hashlib.sha256(), repr([(info.size, info.mtime_ns) for info in files.values()])
+    for name, footer in zip(files, footers, strict=True):
+        line = f"{name}\0{footer.size_bytes}\0{footer.digest.hex()}\n"
         fingerprint.update(line.encode("utf-8", "surrogateescape"))
-    state = hashlib.sha256(repr([(info.size, info.mtime_ns) for info in files]).encode()).hexdigest()
-    return Snapshot("parquet", place, schema, None, fingerprint.hexdigest(), groups, state)
+    digest = hashlib.sha256(state.encode()).hexdigest()
+    snapshot = Snapshot("parquet", place, schema, None, fingerprint.hexdigest(), digest)
+    none_deleted = np.empty(0, np.int64)
+    for path, footer, partition in zip(paths, footers, partitions, strict=True):
+        snapshot.add_file(DataFile(path, filesystem, schema, footer.digest, partition, none_deleted), footer)
+    return snapshot
 
 
-def _folder_partitions(paths: Sequence[str]) -> list[dict[str, Any]]:
+def _folder_partitions(names: Iterable[str]) -> list[dict[str, Any]]:
     """Read each file's partition from the names of its folders.
 
     Not `pyarrow.dataset.HivePartitioning`, for which 07 and 7 are the same number.
     """
     partitions: list[dict[str, Any]] = []
-    for path in paths:
+    for path in names:
         pairs = [part.partition("=") for part in path.split("/")[:-1] if "=" in part.strip("=")]
         partitions.append({unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs})
     for name in {name for partition in partitions for name in partition}:
         values: set[Any] = {partition.setdefault(name, None) for partition in partitions} - {None}
-        if all(
-            value.removeprefix("-").isdecimal() and len(value) < 19 and str(int(value)) == value for value in values
-        ):
+        if all(value.removeprefix("-").isdecimal() and value == str(int(value)) for value in values):
             for partition in partitions:
                 partition[name] = None if partition[name] is None else int(partition[name])
     return partitions
@@ -457,21 +424,9 @@ def _common_schema(
             ) from error
     for name in partitions[0]:
         is_number = all(isinstance(partition[name], int | None) for partition in partitions)
-        place, field = schema.get_field_index(name), pa.field(name, pa.int64() if is_number else pa.string())
-        schema = schema.append(field) if place < 0 else schema.set(place, field)
+        place, column = schema.get_field_index(name), pa.field(name, pa.int64() if is_number else pa.string())
+        schema = schema.append(column) if place < 0 else schema.set(place, column)
     return schema
-
-
-def _row_groups(file: DataFile, footer: _Footer) -> Iterator[RowGroup]:
-    """Cut a file into its row groups; empty ones are left out."""
-    first = 0
-    for number, (num_stored, size_bytes) in enumerate(footer.groups):
-        num_rows = num_stored
-        if file.deleted is not None:
-            num_rows -= int(((file.deleted >= first) & (file.deleted < first + num_stored)).sum())
-        if num_rows:
-            yield RowGroup(file, number, first, num_stored, num_rows, size_bytes)
-        first += num_stored
 
 
 def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str], *, missing: str) -> list[_Footer]:
@@ -485,66 +440,50 @@ def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str], *, missing: s
     Raises:
         DataError: If a file is missing, damaged or no Parquet file.
     """
-    schemas: list[pa.Schema] = []  # one object for all files with the same, which are thousands
+    schemas: dict[str, pa.Schema] = {}  # one object for all files with the same, which are thousands
 
     def read(path: str) -> _Footer:
         try:
-            metadata, size_bytes, digest = _read_metadata(filesystem, path)
+            footer, digest, size_bytes = _read_footer(filesystem, path)
+            metadata = pq.read_metadata(pa.BufferReader(footer))
         except FileNotFoundError as error:
             raise DataError(missing.format(path=path)) from error
         except (OSError, pa.ArrowException) as error:
             raise DataError(
                 f"{path}: this is no Parquet file, or one that is damaged or was cut short ({_first_line(error)}): "
-                f"{_ADVICE}"
+                "write it again, or take it out of the table."
             ) from error
         schema = metadata.schema.to_arrow_schema().remove_metadata()
-        known = next((one for one in schemas if one.equals(schema)), None)
-        if known is None:
-            schemas.append(schema)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        return _Footer(
-            size_bytes, digest, known or schema, [(group.num_rows, group.total_byte_size) for group in groups]
-        )
+        sizes = [(group.num_rows, group.total_byte_size) for group in groups]
+        return _Footer(size_bytes, digest, schemas.setdefault(str(schema), schema), sizes)
 
     with ThreadPoolExecutor(max_workers=max(1, min(_NUM_THREADS, len(paths)))) as pool:
         return list(pool.map(read, paths))
 
 
-def _read_metadata(filesystem: fs.FileSystem, path: str) -> tuple[pq.FileMetaData, int, bytes]:
-    """Read a file's footer in one request; give it with the file's size and the footer's SHA-256."""
+def _read_footer(filesystem: fs.FileSystem, path: str) -> tuple[bytes, bytes, int]:
+    """Read the end of a Parquet file in one request; give it with the footer's SHA-256 and the file's size."""
     with filesystem.open_input_file(path) as file:
         size = file.size()
         tail = file.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
         length = 8 + int.from_bytes(tail[-8:-4], "little")
         if len(tail) < length <= size:
             tail = file.read_at(length, size - length)
-    return pq.read_metadata(pa.BufferReader(tail)), size, hashlib.sha256(tail[-length:]).digest()
-
-
-@lru_cache(maxsize=64)
-def _footer_of(file: DataFile, mtime_ns: int | None) -> pq.FileMetaData | None:  # noqa: ARG001 (part of the key)
-    """Read a file's footer, once for all of its row groups; None if it is not that of the opened table."""
-    try:
-        metadata, _, digest = _read_metadata(file.filesystem, file.path)
-    except pa.ArrowException:  # it was one when the table was opened
-        return None
-    return metadata if digest == file.digest else None
+    return tail, hashlib.sha256(tail[-length:]).digest(), size
 
 
 def _open_delta(place: str, version: int | None, timestamp: str | None, options: dict[str, str]) -> Snapshot:
     table = _load_delta(place, version, timestamp, options)
-    needed = set(table.protocol().reader_features or [])
-    needed.discard("columnMapping")  # allowed, but perhaps not used
+    needed = set(table.protocol().reader_features or []) - {"columnMapping"}  # allowed, but perhaps not used
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
         needed.add("columnMapping")
-    has_vectors = "deletionVectors" in needed
-    unknown = sorted(needed - _DELTA_FEATURES)
-    if unknown:
+    if unknown := sorted(needed - _DELTA_FEATURES):
         raise DataError(
             f"{place}: this Delta table uses {', '.join(unknown)}, which lightkit cannot read. Copy it to a table "
             "without, in the engine that wrote it (in Spark: `CREATE TABLE ... AS SELECT`)."
         )
-    deleted = _deleted_rows(table, place) if has_vectors else {}
+    deleted = _deleted_rows(table, place) if "deletionVectors" in needed else {}
     schema = pa.schema(table.schema().to_arrow()).remove_metadata()
     filesystem: fs.FileSystem = fs.LocalFileSystem()
     if is_remote(place):  # deltalake is an extra, and its runtime does not survive a fork
@@ -552,14 +491,20 @@ def _open_delta(place: str, version: int | None, timestamp: str | None, options:
 
         filesystem = fs.PyFileSystem(DeltaStorageHandler(place, options))
     actions = sorted(pa.table(table.get_add_actions()).to_pylist(), key=lambda action: action["path"])
-    paths = [_delta_path(action["path"], place) for action in actions]
+    if elsewhere := [action["path"] for action in actions if ":/" in action["path"]]:
+        raise DataError(
+            f"{place}: this Delta table has files at other addresses ({elsewhere[0]}), as shallow clones do, which "
+            "lightkit cannot read. Make a deep clone."
+        )
+    relative = [unquote(action["path"]) for action in actions]
+    paths = relative if is_remote(place) else [str(local_path(place) / path) for path in relative]
     missing = (
         f"{{path}}: version {table.version()} of the Delta table {place} lists this file, but it is gone; perhaps it "
         "was vacuumed. Restore it, or set data.init_args.version to a newer one."
     )
     footers = _read_footers(filesystem, paths, missing=missing)
-    groups: list[RowGroup] = []
-    fingerprint = hashlib.sha256(f"{table.metadata().id}\0{table.version()}\n".encode())
+    fingerprint, none_deleted = hashlib.sha256(f"{table.metadata().id}\0{table.version()}\n".encode()), np.empty(0, int)
+    files: list[DataFile] = []
     for action, path, footer in zip(actions, paths, footers, strict=True):
         if action["size_bytes"] != footer.size_bytes:
             raise DataError(
@@ -570,12 +515,14 @@ def _open_delta(place: str, version: int | None, timestamp: str | None, options:
             name: None if value is None else pa.scalar(value).cast(schema.field(name).type).as_py()
             for name, value in (action.get("partition") or {}).items()
         }
-        rows = deleted.get(_delta_name(action["path"]))
-        file = DataFile(path, filesystem, schema, footer.size_bytes, footer.digest, partition, rows)
-        groups += _row_groups(file, footer)
+        rows = deleted.get(_delta_name(action["path"]), none_deleted)
+        files.append(DataFile(path, filesystem, schema, footer.digest, partition, rows))
         fingerprint.update(f"{action['path']}\0{action['size_bytes']}\0".encode("utf-8", "surrogateescape"))
-        fingerprint.update(b"" if rows is None else rows.tobytes())
-    return Snapshot("delta", place, schema, table.version(), fingerprint.hexdigest(), groups)
+        fingerprint.update(rows.tobytes())
+    snapshot = Snapshot("delta", place, schema, table.version(), fingerprint.hexdigest())
+    for file, footer in zip(files, footers, strict=True):
+        snapshot.add_file(file, footer)
+    return snapshot
 
 
 def _load_delta(place: str, version: int | None, timestamp: str | None, options: dict[str, str]) -> DeltaTable:
@@ -588,62 +535,41 @@ def _load_delta(place: str, version: int | None, timestamp: str | None, options:
             f"data.init_args.path: {place} is a Delta table, and deltalake, which reads it, is not installed. Run "
             "`pip install 'lightkit[delta]'`."
         ) from error
-    moment = None if timestamp is None else _parse_moment(timestamp)
-    address = place if is_remote(place) else str(local_path(place))
     try:
-        table = DeltaTable(address, storage_options=options or None)
-    except (DeltaError, OSError, ValueError) as error:
-        raise DataError(
-            f"{place}: this is no Delta table, or it cannot be reached ({_first_line(error)}). Check "
-            "data.init_args.path, data.init_args.format and data.init_args.storage_options."
-        ) from error
-    if moment is None and version in (None, table.version()):
-        return table
-    # of the newest state: the history of an older one counts wrongly (deltalake 1.6.6)
-    written = {int(commit["version"]): commit.get("timestamp") for commit in table.history() if "version" in commit}
-    try:
-        table.load_as_version(moment or version or 0)
-    except (DeltaError, OSError, ValueError) as error:
-        asked = f"version {version}" if moment is None else f"state of {timestamp}"
-        found = f"versions {min(written)} to {max(written)}" if len(written) > 1 else f"version {min(written)} only"
-        raise DataError(f"{place}: this Delta table has no {asked}; it has {found}.") from error
-    begin = written.get(0)
-    # before its first state, deltalake (1.6.6) gives that state without an error
-    if moment is not None and table.version() == 0 and begin is not None and moment.timestamp() * 1000 < int(begin):
-        first = datetime.fromtimestamp(int(begin) / 1000, timezone.utc).isoformat(timespec="milliseconds")
-        raise DataError(
-            f"{place}: this Delta table begins at {first}, after data.init_args.timestamp ({moment.isoformat()}). "
-            "Set a later one."
-        )
-    return table
-
-
-def _parse_moment(timestamp: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(timestamp.strip().replace("Z", "+00:00").replace("z", "+00:00"))
+        moment = timestamp and datetime.fromisoformat(timestamp.strip().upper().replace("Z", "+00:00"))
     except ValueError as error:
         raise ConfigError(
             f"data.init_args.timestamp: expected a moment such as 2026-01-31T12:00:00Z (ISO 8601), got {timestamp!r}"
         ) from error
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
-    if moment > datetime.now(timezone.utc):
-        raise ConfigError(
-            f"data.init_args.timestamp: {timestamp} is in the future, so the table may still change before it. Leave "
-            "it out to read the newest state, which the run notes."
-        )
-    return moment
+    if isinstance(moment, datetime) and moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    try:
+        table = DeltaTable(place if is_remote(place) else str(local_path(place)), storage_options=options or None)
+    except (DeltaError, OSError, ValueError) as error:
+        raise _unreachable(place, error) from error
+    if not moment and version in (None, table.version()):
+        return table
+    # of the newest state: the history of an older one counts wrongly (deltalake 1.6.6)
+    written = {int(commit["version"]): commit.get("timestamp") for commit in table.history() if "version" in commit}
+    first = min(written)
+    begin = datetime.fromtimestamp(int(written[first] or 0) / 1000, timezone.utc)
+    found = f"version {first} ({begin.isoformat(timespec='milliseconds')}) to version {max(written)}"
+    asked = f"state of data.init_args.timestamp {timestamp}" if moment else f"version {version}"
+    try:
+        # before its first state, deltalake (1.6.6) gives that state without an error
+        if not isinstance(moment, datetime) or moment >= begin:
+            table.load_as_version(moment or version or 0)
+            return table
+    except (DeltaError, OSError, ValueError, OverflowError):
+        pass
+    raise DataError(f"{place}: this Delta table has no {asked}; it has {found}.")
 
 
-def _delta_path(listed: str, place: str) -> str:
-    """Convert the log's address of a file to its path in the file system."""
-    if listed.startswith("file:"):  # of a clone, which has its files elsewhere
-        return str(local_path("file://" + listed.removeprefix("file:").removeprefix("//")))
-    if "://" in listed:
-        raise DataError(
-            f"{place}: this Delta table has files at other addresses ({listed}), as shallow clones do, which lightkit "
-            "cannot read. Make a deep clone."
-        )
-    return unquote(listed) if is_remote(place) else str(local_path(place) / unquote(listed))
+def _unreachable(place: str, error: Exception) -> DataError:
+    return DataError(
+        f"{place}: this is no table, or it cannot be reached ({_first_line(error)}). Check data.init_args.path, "
+        "data.init_args.format and data.init_args.storage_options."
+    )
 
 
 def _delta_name(address: str) -> str:
@@ -662,14 +588,11 @@ def _deleted_rows(table: DeltaTable, place: str) -> dict[str, npt.NDArray[np.int
             f"{place}: the deletion vectors of this Delta table cannot be read ({_first_line(error)}), so the rows "
             "that count are unknown. Restore the file, or purge them in the engine that wrote them."
         ) from error
-    deleted: dict[str, npt.NDArray[np.int64]] = {}
-    for batch in vectors.to_batches():
-        for address, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True):
-            name = _delta_name(address.as_py())
-            if name in deleted:  # a wrong row would not be noticed later
-                raise DataError(f"{place}: two files of this Delta table are called {name}. Rewrite it (OPTIMIZE).")
-            deleted[name] = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False)).astype(np.int64)
-    return deleted
+    return {
+        _delta_name(address.as_py()): np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False)).astype(np.int64)
+        for batch in vectors.to_batches()
+        for address, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True)
+    }
 
 
 def _first_line(error: Exception) -> str:

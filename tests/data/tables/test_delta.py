@@ -59,29 +59,21 @@ def test_a_timestamp_chooses_the_version_of_its_moment(write_delta: WriteDelta) 
         os.utime(log, (seconds, seconds))
     snapshot = open_table(str(table), timestamp="2024-05-01T12:00:00Z")
     assert (snapshot.version, xs(snapshot)) == (0, [0])
-    with pytest.raises(DataError, match=r"begins at 2023-11-14T22:13:20.000\+00:00, after data.init_args.timestamp"):
+    with pytest.raises(DataError, match=r"no state of data.init_args.timestamp 2020-01-01; it has version 0 \(2023-11-14T22:13:20"):
         open_table(str(table), timestamp="2020-01-01")
 
 
-@pytest.mark.parametrize(
-    ("timestamp", "says"),
-    [
-        ("yesterday", r"expected a moment such as 2026-01-31T12:00:00Z \(ISO 8601\), got 'yesterday'"),
-        ("9000-01-01", "9000-01-01 is in the future, so the table may still change before it"),
-    ],
-    ids=["none", "future"],
-)
-def test_a_timestamp_that_pins_nothing_is_refused(write_delta: WriteDelta, timestamp: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        open_table(str(write_delta(ROWS)), timestamp=timestamp)
+def test_a_timestamp_that_is_no_moment_is_refused(write_delta: WriteDelta) -> None:
+    with pytest.raises(ConfigError, match=r"expected a moment such as .* \(ISO 8601\), got 'yesterday'"):
+        open_table(str(write_delta(ROWS)), timestamp="yesterday")
 
 
 def test_a_version_that_does_not_exist_is_told_with_those_that_do(write_delta: WriteDelta) -> None:
     table = write_delta(ROWS)
-    with pytest.raises(DataError, match=r"this Delta table has no version 7; it has version 0 only\."):
+    with pytest.raises(DataError, match=r"this Delta table has no version 7; it has version 0 .* to version 0\."):
         open_table(str(table), version=7)
     write_delta(ROWS, mode="append")
-    with pytest.raises(DataError, match=r"this Delta table has no version 7; it has versions 0 to 1\."):
+    with pytest.raises(DataError, match=r"this Delta table has no version 7; it has version 0 .* to version 1\."):
         open_table(str(table), version=7)
 
 
@@ -181,5 +173,5 @@ def test_what_is_no_delta_table_is_told(tmp_path: Path, has_log: bool) -> None:
     pytest.importorskip("deltalake", reason="needs the extra delta (deltalake)")
     if has_log:
         (tmp_path / "_delta_log").mkdir()
-    with pytest.raises(DataError, match=r"this is no Delta table, or it cannot be reached .*data\.init_args\.format"):
+    with pytest.raises(DataError, match=r"this is no table, or it cannot be reached .*data\.init_args\.format"):
         open_table(str(tmp_path), format="delta")

@@ -46,12 +46,11 @@ def test_a_snapshot_reads_the_same_after_it_was_sent_elsewhere(write_delta: Writ
     ("arguments", "says"),
     [
         ({"version": 1, "timestamp": "2026-01-01"}, "both choose the state of the table. Leave out one"),
-        ({"version": -1}, "data.init_args.version: expected 0 or more, got -1"),
-        ({"version": 1}, r"data\.init_args\.version: 1 chooses a state of a Delta table, but .* is Parquet"),
-        ({"timestamp": "2026-01-01"}, r"data\.init_args\.timestamp: 2026-01-01 chooses a state of a Delta table"),
+        ({"version": 1}, r"data\.init_args\.version chooses a state of a Delta table, but .* is Parquet"),
+        ({"timestamp": "2026-01-01"}, r"data\.init_args\.timestamp chooses a state of a Delta table"),
         ({"storage_options": {"region": "x"}}, r"storage_options: .* is on this machine, where they have no effect"),
     ],
-    ids=["both", "negative", "version", "timestamp", "options"],
+    ids=["both", "version", "timestamp", "options"],
 )
 def test_arguments_that_do_not_fit_parquet_are_refused(
     write_parquet: WriteParquet, arguments: dict[str, object], says: str

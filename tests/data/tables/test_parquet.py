@@ -119,11 +119,8 @@ def test_a_file_that_disappears_is_told_when_it_is_read(write_parquet: WriteParq
         rows_of(snapshot, "x")
 
 
-@pytest.mark.parametrize(("name", "says"), [("notes.txt", "found notes.txt"), (None, "it is empty")])
-def test_a_folder_without_parquet_is_refused(tmp_path: Path, name: str | None, says: str) -> None:
-    if name:
-        (tmp_path / name).write_text("text")
-    with pytest.raises(DataError, match=rf"no Parquet files here \({says}\)\. Set data\.init_args\.path"):
+def test_a_folder_without_parquet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no Parquet files here\. Set data\.init_args\.path"):
         open_table(str(tmp_path))
 
 
@@ -133,7 +130,7 @@ def test_a_file_that_is_written_over_while_the_table_is_read_is_told(write_parqu
     first, second = snapshot.groups
     assert sum(batch.num_rows for batch in first.read(["x"], batch_rows=2)) == 2
     write_parquet({"x": [1, 2, 3, 5]}, rows=2)
-    with pytest.raises(DataError, match=r"part-0\.parquet: this file .* written over after .* \(.* bytes then, .* now"):
+    with pytest.raises(DataError, match=r"part-0\.parquet: this file .* written over after"):
         list(second.read(["x"], batch_rows=2))
 
 
