@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,18 +141,18 @@ def check_all_ranks(num_rows: int) -> float:
 def rank_loader(index: Any, *, rank: int, num_ranks: int = RANKS, num_workers: int = WORKERS) -> Any:
     """Make the training loader of one of many ranks."""
     from lightkit.data.tables.batch_plan import BatchRows
-    from lightkit.data.tables.loader import FeatureBatches, SplitReader, TableBatches, table_loader
+    from lightkit.data.tables.loader import BatchMaker, TableBatches, table_loader
 
     rows = BatchRows(
         index.rows("train"),
-        SplitReader(index, "train"),
+        partial(index.read, "train"),
         batch_size=BATCH_SIZE,
         num_replicas=num_ranks,
         rank=rank,
         seed=0,
     )
-    batches = TableBatches(rows, FeatureBatches(index.feature_shape), buffer_rows=BUFFER)
-    return table_loader(batches, seed=0, shuffle_buffer=BUFFER, for_training=True, num_workers=num_workers)
+    batches = TableBatches(rows, BatchMaker(None, row_bytes=8), buffer_rows=BUFFER)
+    return table_loader(batches, seed=0, num_workers=num_workers)
 
 
 class _Clock:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
-from itertools import accumulate
-from typing import Any, Protocol, TypeVar, overload
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +17,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from lightkit.data.bad_samples import Defects, read_samples
 from lightkit.data.image_dataset import Batch, stack_images
 from lightkit.data.image_sources import Encoded
-from lightkit.data.loader import (
-    Ahead,
-    Pinning,
-    ahead_that_fits,
-    count_in_fractions,
-    local_ranks,
-    pins,
-    predict_loader,
-    worker_options,
-)
+from lightkit.data.loader import Ahead, Pinning, ahead_that_fits, count_in_fractions, local_ranks, pins, worker_options
 from lightkit.data.sampler import Position, SampleKey, position_of, warn_of_changes
 from lightkit.data.splits import Split
 from lightkit.data.tables.batch_plan import BatchKey, BatchRows
@@ -35,115 +25,61 @@ from lightkit.data.tables.index import Index, Row
 from lightkit.data.transforms import View
 from lightkit.images.reading import UnreadableImageError
 
-Sample = TypeVar("Sample")
 _NUM_TRIED = 4  # batches of which no row can be read, in training
 
 
-class BatchMaker(Protocol):
-    """Makes a batch of rows."""
-
-    @property
-    def row_bytes(self) -> int:
-        """Size of a row in a batch."""
-
-    def __call__(self, rows: Sequence[Row], keys: Sequence[SampleKey], /) -> Batch:
-        """Make the batch of at least one row.
-
-        Raises:
-            DataError: If no row can be used, or a row cannot and none may be left out.
-        """
-
-
-class ImageBatches:
-    """Decodes images.
+class BatchMaker:
+    """Makes a batch of rows: decodes images, or stacks features.
 
     Args:
-        view: Transform of an image.
+        view: Transform of an image; None for features.
+        row_bytes: Size of a row in a batch.
         seed: Of the view's randomness.
         defects: Takes rows that cannot be used; None if that is an error.
         are_values: Labels are numbers to predict, not classes.
     """
 
-    def __init__(self, view: View, *, seed: int, defects: Defects | None, are_values: bool = False) -> None:
-        self.view, self.seed, self.defects, self.are_values = view, seed, defects, are_values
-
-    @property
-    def row_bytes(self) -> int:
-        """Size of an image in a batch."""
-        height, width = self.view.size
-        return 3 * height * width
+    def __init__(
+        self, view: View | None, *, row_bytes: int, seed: int = 0, defects: Defects | None = None,
+        are_values: bool = False,
+    ) -> None:  # fmt: skip
+        self.view, self.row_bytes, self.seed, self.defects, self.are_values = view, row_bytes, seed, defects, are_values
 
     def __call__(self, rows: Sequence[Row], keys: Sequence[SampleKey]) -> Batch:
-        """Make images uint8 ``(batch, 3, height, width)``, labels int64 ``(batch,)`` or values float32 ``(batch, 1)``.
+        """Make a batch of at least one row: inputs, labels, and weights if rows have some.
 
-        A third element, weights float32 ``(batch,)``, is there if rows have some.
+        Returns:
+            Images uint8 ``(batch, 3, height, width)`` or features float32 ``(batch, *shape)``; labels int64
+            ``(batch,)`` or values float32 ``(batch, 1)``; weights float32 ``(batch,)``.
+
+        Raises:
+            UnreadableImageError: If no row can be used, or a row cannot and none may be left out.
         """
 
-        def read(row: Row, key: SampleKey) -> Tensor:
-            return self.view(Encoded(row.image or b"", name=row.name), self.seed, key)
+        def read(place: int) -> Tensor:
+            row = rows[place]
+            if row.defect is not None:
+                message = f"{row.name}: {row.defect}. The table has changed since it was opened: start again."
+                raise UnreadableImageError(message, reason=row.defect)
+            if self.view is None:
+                return torch.from_numpy(np.asarray(row.features, np.float32))
+            return self.view(Encoded(row.image or b"", name=row.name), self.seed, keys[place])
 
-        found = _read_rows(rows, keys, read, self.defects, replaces=self.view.for_training)
-        labels = _stack_targets([row for row, _ in found], are_values=self.are_values)
-        return stack_images([image for _, image in found]), *labels
+        def others(place: int) -> Sequence[int]:  # in training the next row of the batch is in a bad one's place
+            return [*range(place + 1, len(rows)), *range(place)]
 
-
-class FeatureBatches:
-    """Stacks features.
-
-    Args:
-        shape: Of a row's features.
-        defects: Takes rows that cannot be used; None if that is an error.
-        are_values: Labels are numbers to predict, not classes.
-    """
-
-    def __init__(self, shape: tuple[int, ...], *, defects: Defects | None = None, are_values: bool = False) -> None:
-        self.shape, self.defects, self.are_values = shape, defects, are_values
-
-    @property
-    def row_bytes(self) -> int:
-        """Size of a row's features in a batch."""
-        return 4 * int(np.prod(self.shape))
-
-    def __call__(self, rows: Sequence[Row], keys: Sequence[SampleKey]) -> Batch:
-        """Make features float32 ``(batch, *shape)``, labels int64 ``(batch,)`` or values float32 ``(batch, 1)``.
-
-        A third element, weights float32 ``(batch,)``, is there if rows have some.
-        """
-
-        def read(row: Row, key: SampleKey) -> np.ndarray[Any, Any]:  # noqa: ARG001
-            return np.asarray(row.features, dtype=np.float32)
-
-        found = _read_rows(rows, keys, read, self.defects, replaces=False)
-        features = torch.from_numpy(np.stack([row_features for _, row_features in found]))
-        return features, *_stack_targets([row for row, _ in found], are_values=self.are_values)
-
-
-def _read_rows(
-    rows: Sequence[Row], keys: Sequence[SampleKey], read: Callable[[Row, SampleKey], Sample], defects: Defects | None,
-    *, replaces: bool,
-) -> list[tuple[Row, Sample]]:  # fmt: skip
-    """Read rows, see `read_samples`; in training a bad row is replaced by the next good one of its batch."""
-
-    def read_place(place: int) -> Sample:
-        row = rows[place]
-        if row.defect is not None:
-            message = f"{row.name}: {row.defect}. The table has changed since it was opened: start again."
-            raise UnreadableImageError(message, reason=row.defect)
-        return read(row, keys[place])
-
-    found = read_samples(
-        range(len(rows)), read_place, name=lambda place: rows[place].name, defects=defects,
-        replacements=(lambda place: (*range(place + 1, len(rows)), *range(place))) if replaces else None,
-    )  # fmt: skip
-    return [(rows[place], sample) for place, sample in found]
-
-
-def _stack_targets(rows: Sequence[Row], *, are_values: bool) -> tuple[Tensor, ...]:
-    given = [row.label or 0 for row in rows]
-    labels = torch.tensor(given, dtype=torch.float32).unsqueeze(1) if are_values else torch.tensor(given)
-    if all(row.weight is None for row in rows):
-        return (labels,)
-    return labels, torch.tensor([1.0 if row.weight is None else row.weight for row in rows], dtype=torch.float32)
+        for_training = self.view is not None and self.view.for_training
+        found = read_samples(
+            range(len(rows)), read, name=lambda place: rows[place].name, defects=self.defects,
+            replacements=others if for_training else None,
+        )  # fmt: skip
+        samples, kept = [sample for _, sample in found], [rows[place] for place, _ in found]
+        inputs = torch.stack(samples) if self.view is None else stack_images(samples)
+        labels = torch.tensor([row.label or 0 for row in kept])
+        batch = inputs, labels.float().unsqueeze(1) if self.are_values else labels
+        if all(row.weight is None for row in kept):
+            return batch
+        return *batch, torch.tensor([1.0 if row.weight is None else row.weight for row in kept], dtype=torch.float32)
 
 
 class TableBatches(Dataset[Batch]):
@@ -192,11 +128,10 @@ class TableRows(Dataset[Any]):
     Args:
         rows: Reads rows in stored order.
         make_batch: Makes a batch of them.
-        source: Names and images of the rows.
     """
 
-    def __init__(self, rows: BatchRows[Row], make_batch: BatchMaker, *, source: TableImages | None = None) -> None:
-        self.rows, self.make_batch, self.sample_bytes, self.source = rows, make_batch, make_batch.row_bytes, source
+    def __init__(self, rows: BatchRows[Row], make_batch: BatchMaker) -> None:
+        self.rows, self.make_batch, self.sample_bytes = rows, make_batch, make_batch.row_bytes
 
     def __len__(self) -> int:
         return self.rows.plan.num_rows
@@ -205,7 +140,7 @@ class TableRows(Dataset[Any]):
         """Read one row, without its weight."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        inputs, labels, *_ = self.make_batch([self.rows.at(index)], [SampleKey(index, 0)])
+        inputs, labels, *_ = self.__getitems__([index])
         return inputs[0], labels[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
@@ -225,11 +160,11 @@ class TableImages:
     Args:
         index: Of the table.
         split: The split.
-        rows: Reads rows in stored order.
     """
 
-    def __init__(self, index: Index, split: Split, rows: BatchRows[Row]) -> None:
-        self._index, self._split, self._rows = index, split, rows
+    def __init__(self, index: Index, split: Split) -> None:
+        self._index, self._split = index, split
+        self._rows = BatchRows(index.rows(split), partial(index.read, split), batch_size=1)
 
     def __len__(self) -> int:
         return self._rows.plan.num_rows
@@ -242,18 +177,14 @@ class TableImages:
 
     def name(self, index: int) -> str:
         """Return the file and the number of a row."""
-        return self._names[index]
+        return RowNames(self._index, self._split)[index]
 
     def pixels(self, index: int) -> Encoded:
         """Return an image, which is not decoded yet; that of a row without one cannot be read."""
         row = self._rows.at(index)
         return Encoded(row.image or b"", name=row.name)
 
-    @cached_property
-    def _names(self) -> RowNames:
-        return RowNames(self._index, self._split)
-
-    @cached_property
+    @property
     def labels(self) -> list[int]:
         """Classes of all rows, read from the label column alone."""
         if self._index.columns.label is None:
@@ -273,29 +204,20 @@ class RowNames(Sequence[str]):
     def __init__(self, index: Index, split: Split) -> None:
         self._index, self._split = index, split
         self._groups = index.rows(split)
-        self._stops = np.fromiter(accumulate(num for _, num in self._groups), np.int64, len(self._groups))
+        self._stops = np.cumsum([0, *(num for _, num in self._groups)])
         self._last: tuple[int, list[str]] = (-1, [])
 
     def __len__(self) -> int:
-        return int(self._stops[-1]) if len(self._stops) else 0
+        return int(self._stops[-1])
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]  # a slice of what may be very many is not needed
+        if not 0 <= index < len(self):
             raise IndexError(index)
-        at = int(np.searchsorted(self._stops, place, side="right"))
-        group, num_rows = self._groups[at]
+        at = int(np.searchsorted(self._stops, index, side="right")) - 1
         if self._last[0] != at:
+            group = self._groups[at][0]
             self._last = at, self._index.groups[group].row_names(self._index.row_numbers(group, self._split))
-        return self._last[1][place - int(self._stops[at]) + num_rows]
+        return self._last[1][index - int(self._stops[at])]
 
 
 class BatchOrder(DistributedSampler[BatchKey]):
@@ -304,17 +226,17 @@ class BatchOrder(DistributedSampler[BatchKey]):
     Every rank has its own rows and equally many batches, so there is nothing for Lightning to divide.
 
     Args:
-        source: The batches of this rank.
+        batches: Of this rank.
         num_lanes: Worker processes, or 1.
         buffer_rows: Rows that are kept to shuffle among.
         seed: Of the order; here only for the state of a checkpoint.
     """
 
-    def __init__(self, source: TableBatches, *, num_lanes: int, buffer_rows: int, seed: int) -> None:
-        plan = source.rows.plan
-        super().__init__(source, num_replicas=plan.num_replicas, rank=plan.rank, shuffle=False, seed=seed)
+    def __init__(self, batches: TableBatches, *, num_lanes: int, buffer_rows: int, seed: int) -> None:
+        plan = batches.rows.plan
+        super().__init__(batches, num_replicas=plan.num_replicas, rank=plan.rank, shuffle=False, seed=seed)
         self.plan, self.num_lanes, self.buffer_rows = plan, num_lanes, buffer_rows
-        self._rows = source.rows
+        self._rows = batches.rows
         self.start = Position(epoch=0, batches=0)
         self.before_epoch: Callable[[], None] | None = None
         self.resumed_cut = (num_lanes, buffer_rows)
@@ -388,11 +310,9 @@ class TableLoader(DataLoader[Any]):
 
 
 def table_loader(
-    source: TableBatches,
+    batches: TableBatches,
     *,
     seed: int,
-    shuffle_buffer: int,
-    for_training: bool,
     trainer: Trainer | None = None,
     num_workers: int = 0,
     prefetch_factor: int = 2,
@@ -400,13 +320,11 @@ def table_loader(
     pin_memory: Pinning = "auto",
     start_method: str | None = None,
 ) -> TableLoader:
-    """Make the loader of a rank's batches.
+    """Make the loader of a rank's batches; if they are shuffled, from the trainer's restored checkpoint on.
 
     Args:
-        source: The batches.
+        batches: The batches.
         seed: Of the order.
-        shuffle_buffer: Rows of a rank that are kept in memory and shuffled among.
-        for_training: Go on after the trainer's restored checkpoint; evaluation is always whole.
         trainer: Knows the position and the device.
         num_workers: Processes that load; 0 loads in the training process.
         prefetch_factor: Batches that each of them prepares ahead.
@@ -414,19 +332,19 @@ def table_loader(
         pin_memory: See `pins`.
         start_method: Of the processes; None is the machine's.
     """
-    plan = source.rows.plan
+    plan, for_training = batches.rows.plan, batches.rows.is_shuffled
     ahead = Ahead(min(num_workers, plan.num_batches), prefetch_factor)
     if ahead.num_workers:
         ranks = 1 if trainer is None else local_ranks(trainer)
-        ahead = ahead_that_fits(ahead, batch_bytes=plan.batch_size * source.make_batch.row_bytes, ranks=ranks)
+        ahead = ahead_that_fits(ahead, batch_bytes=plan.batch_size * batches.make_batch.row_bytes, ranks=ranks)
     lanes = max(1, ahead.num_workers) if for_training else 1
-    order = BatchOrder(source, num_lanes=lanes, buffer_rows=shuffle_buffer, seed=seed)
+    order = BatchOrder(batches, num_lanes=lanes, buffer_rows=batches.buffer_rows, seed=seed)
     if for_training:
         order.resume(**position_of(trainer)._asdict())
     elif trainer is not None and trainer.world_size > 1:
         count_in_fractions()
     loader = TableLoader(
-        source,
+        batches,
         batch_size=None,
         sampler=order,
         pin_memory=pins(pin_memory, trainer),
@@ -435,44 +353,4 @@ def table_loader(
         **worker_options(ahead, keep=persistent_workers),
     )
     loader.order = order
-    return loader
-
-
-def stored_rows(index: Index, split: Split, *, batch_size: int) -> BatchRows[Row]:
-    """Make the reader of a split's rows in stored order."""
-    return BatchRows(index.rows(split), partial(index.read, split), batch_size=batch_size)
-
-
-def split_loader(
-    index: Index, split: Split, make_batch: BatchMaker, *, batch_size: int, shuffle_buffer: int | None, **loading: Any
-) -> TableLoader:
-    """Make the loader of a split, of which each row is on one rank.
-
-    Args:
-        index: Of the table.
-        split: The split.
-        make_batch: Makes a batch of rows.
-        batch_size: Most rows of a batch on one process.
-        shuffle_buffer: Rows of a rank that are kept in memory and shuffled among, for training: in another order in
-            each epoch, from the trainer's position on. None is the stored order, for evaluation.
-        loading: Other arguments of `table_loader`.
-    """
-    trainer, for_training = loading["trainer"], shuffle_buffer is not None
-    rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-    rows = BatchRows(
-        index.rows(split), partial(index.read, split), batch_size=batch_size, num_replicas=world_size, rank=rank,
-        seed=loading["seed"] if for_training else None,
-    )  # fmt: skip
-    buffer_rows = batch_size if shuffle_buffer is None else shuffle_buffer
-    batches = TableBatches(rows, make_batch, buffer_rows=buffer_rows)
-    return table_loader(batches, shuffle_buffer=buffer_rows, for_training=for_training, **loading)
-
-
-def predict_table_loader(index: Index, split: Split, make_batch: BatchMaker, **loading: Any) -> DataLoader[Any]:
-    """Make the loader of a split in stored order, whole: Lightning divides it."""
-    start_method = loading.pop("start_method")
-    rows = TableRows(stored_rows(index, split, batch_size=loading["batch_size"]), make_batch)
-    loader = predict_loader(rows, **loading)
-    if loader.num_workers and start_method:
-        loader.multiprocessing_context = start_method
     return loader

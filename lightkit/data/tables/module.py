@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import combinations, islice
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
@@ -16,21 +18,20 @@ from torch.utils.data import DataLoader
 from lightkit.data.bad_samples import Defect, Defects, check_bad_samples
 from lightkit.data.image_module import LoadingModule, loading_of, seed_of, training_view_of, warn_idle
 from lightkit.data.image_sources import Encoded
-from lightkit.data.loader import LabelledSource
+from lightkit.data.loader import LabelledSource, predict_loader
 from lightkit.data.splits import Split, check_fractions
+from lightkit.data.tables.batch_plan import BatchRows
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import SPLITS, Index, Row, index_table
 from lightkit.data.tables.loader import (
     BatchMaker,
     BatchOrder,
-    FeatureBatches,
-    ImageBatches,
     RowNames,
+    TableBatches,
     TableImages,
     TableLoader,
-    predict_table_loader,
-    split_loader,
-    stored_rows,
+    TableRows,
+    table_loader,
 )
 from lightkit.data.tables.source import Format, Snapshot, open_table
 from lightkit.data.transforms import EvalView, View, after_transfer, preprocessing_of
@@ -291,7 +292,7 @@ class Table(LoadingModule):
         """
         if not self.index.columns.image:
             raise DataError("The table has features, no images.")
-        return TableImages(self.index, split, stored_rows(self.index, split, batch_size=self.batch_size))
+        return TableImages(self.index, split)
 
     def describe(self) -> dict[str, Any]:
         """Describe the data for a run's manifest."""
@@ -340,9 +341,7 @@ class Table(LoadingModule):
 
     def train_dataloader(self) -> TableLoader:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
-        view = training_view_of(self, preprocessing_of(self.image_size))
-        maker, buffer = self._batch_maker(view), self.shuffle_buffer
-        loader = split_loader(self.index, "train", maker, shuffle_buffer=buffer, **self._loading)
+        loader = self._load("train", training_view_of(self, preprocessing_of(self.image_size)))
         if self._training is None and (self.trainer is None or self.trainer.is_global_zero):
             self._warn_of_order(loader.order)
         loader.order.before_epoch = self._refuse_bad_epoch
@@ -351,17 +350,25 @@ class Table(LoadingModule):
 
     def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
         """The validation split, in stored order; no loader if it is empty."""
-        return self._eval_loader("val") if self.index.counts["val"] else []
+        return self._load("val", self._centre) if self.index.counts["val"] else []
 
     def test_dataloader(self) -> DataLoader[Any]:
         """The test split, in stored order."""
         self._check_split("test")
-        return self._eval_loader("test")
+        return self._load("test", self._centre)
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """The test split if there is one, else the validation split, in stored order; each row must be readable."""
-        maker = self._batch_maker(self._centre, defects=None)
-        return predict_table_loader(self.index, self._predict_split, maker, **self._loading)
+        """The test split if there is one, else the validation split, in stored order; each row must be readable.
+
+        Lightning divides it among the processes.
+        """
+        split, loading = self._predict_split, self._loading
+        stored = BatchRows(self.index.rows(split), partial(self.index.read, split), batch_size=self.batch_size)
+        start_method = loading.pop("start_method")
+        loader = predict_loader(TableRows(stored, self._batch_maker(self._centre, None)), **loading)
+        if loader.num_workers and start_method:
+            loader.multiprocessing_context = start_method
+        return loader
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
@@ -376,9 +383,21 @@ class Table(LoadingModule):
         if stage == "fit":
             self._refuse_bad_epoch()
 
-    def _eval_loader(self, split: Split) -> DataLoader[Any]:
-        maker = self._batch_maker(self._centre)
-        return split_loader(self.index, split, maker, shuffle_buffer=None, **self._loading)
+    def _load(self, split: Split, view: View) -> TableLoader:
+        """Make the loader of a split, of which each row is on one rank; that of training is shuffled."""
+        trainer, index, is_training = self.trainer, self.index, split == "train"
+        rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+        loading = self._loading
+        batch_size = loading.pop("batch_size")
+        rows = BatchRows(
+            index.rows(split), partial(index.read, split), batch_size=batch_size, num_replicas=world_size, rank=rank,
+            seed=loading["seed"] if is_training else None,
+        )  # fmt: skip
+        batches = TableBatches(
+            rows, self._batch_maker(view, self.defects), source=TableImages(index, split),
+            buffer_rows=self.shuffle_buffer if is_training else batch_size,
+        )  # fmt: skip
+        return table_loader(batches, **loading)
 
     @property
     def _centre(self) -> EvalView:
@@ -388,12 +407,13 @@ class Table(LoadingModule):
     def _predict_split(self) -> Split:
         return "test" if self.index.counts["test"] else "val"
 
-    def _batch_maker(self, view: View, *, defects: Defects | Literal["noted"] | None = "noted") -> BatchMaker:
-        are_values = self.index.columns.target == "value"
-        if self.index.columns.image:
-            noted = self.defects if defects == "noted" else defects
-            return ImageBatches(view, seed=seed_of(self), defects=noted, are_values=are_values)
-        return FeatureBatches(self.index.feature_shape, are_values=are_values)
+    def _batch_maker(self, view: View, defects: Defects | None) -> BatchMaker:
+        columns = self.index.columns
+        are_values = columns.target == "value"
+        if columns.image:
+            num_bytes = 3 * math.prod(view.size)
+            return BatchMaker(view, row_bytes=num_bytes, seed=seed_of(self), defects=defects, are_values=are_values)
+        return BatchMaker(None, row_bytes=4 * math.prod(self.index.feature_shape), are_values=are_values)
 
     @property
     def _loading(self) -> dict[str, Any]:

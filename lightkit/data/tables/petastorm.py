@@ -166,7 +166,7 @@ class PetastormTable(Table):
 
     def train_dataloader(self) -> Any:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
-        maker = self._batch_maker(training_view_of(self, preprocessing_of(self.image_size)))
+        maker = self._batch_maker(training_view_of(self, preprocessing_of(self.image_size)), self.defects)
         loader = self._petastorm = _PetastormLoader(self, maker)
         self._training = loader  # type: ignore[assignment]  # `Table` asks only whether there is one
         shares = loader.shares
@@ -317,7 +317,7 @@ class _PetastormLoader:
                 raise DataError(f"{place}: petastorm cannot read on ({error}). {_INSTEAD}") from error
             batch = pa.ipc.read_record_batch(pa.py_buffer(content), self._schema)
             for row in index.make_rows(batch, index.columns, [""] * batch.num_rows):
-                if row.defect is None and (row.image is not None or not index.columns.image):
+                if row.defect is None:
                     yield row._replace(name=f"{place}, {len(row.image or b''):,} bytes with label {row.label}")
             since_s = time.monotonic()
 

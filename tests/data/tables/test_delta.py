@@ -59,7 +59,7 @@ def test_a_timestamp_chooses_the_version_of_its_moment(write_delta: WriteDelta) 
         os.utime(log, (seconds, seconds))
     snapshot = open_table(str(table), timestamp="2024-05-01T12:00:00Z")
     assert (snapshot.version, xs(snapshot)) == (0, [0])
-    with pytest.raises(DataError, match=r"no state of data.init_args.timestamp 2020-01-01; it has version 0 \(2023-11-14T22:13:20"):
+    with pytest.raises(DataError, match=r"no state of .*timestamp 2020-01-01; it has version 0 \(2023-11-14T22"):
         open_table(str(table), timestamp="2020-01-01")
 
 

@@ -12,7 +12,7 @@ import torch
 from lightkit.data.sampler import Position
 from lightkit.data.tables.batch_plan import BatchKey, BatchRows
 from lightkit.data.tables.index import Row
-from lightkit.data.tables.loader import FeatureBatches, TableBatches, TableLoader, table_loader
+from lightkit.data.tables.loader import BatchMaker, TableBatches, TableLoader, table_loader
 
 # torch advises against more workers than cores; here they only have to be right
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -38,8 +38,8 @@ def loader_of(
     buffer: int = 24,
 ) -> TableLoader:
     rows = BatchRows(list(groups.items()), read, batch_size=batch_size, num_replicas=world_size, rank=rank, seed=seed)
-    batches = TableBatches(rows, FeatureBatches((1,), are_values=True), buffer_rows=buffer)
-    return table_loader(batches, seed=0, shuffle_buffer=buffer, for_training=seed is not None, num_workers=workers)
+    batches = TableBatches(rows, BatchMaker(None, row_bytes=4, are_values=True), buffer_rows=buffer)
+    return table_loader(batches, seed=0, num_workers=workers)
 
 
 def rows_of(batch: tuple[torch.Tensor, ...]) -> list[int]:
@@ -163,8 +163,8 @@ def test_rows_of_weight_0_are_given_also_alone_in_their_batches(workers: int) ->
         return (row._replace(weight=float(row.label or 0) % 2) for row in read(name, start))
 
     rows = BatchRows(list(UNEVEN.items()), weighted, batch_size=1, seed=1)
-    batches = TableBatches(rows, FeatureBatches((1,), are_values=True), buffer_rows=24)
-    loader = table_loader(batches, seed=0, shuffle_buffer=24, for_training=True, num_workers=workers)
+    batches = TableBatches(rows, BatchMaker(None, row_bytes=4, are_values=True), buffer_rows=24)
+    loader = table_loader(batches, seed=0, num_workers=workers)
     assert sum(float(weights) for *_, weights in loader) == 50
 
 

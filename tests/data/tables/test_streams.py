@@ -29,7 +29,7 @@ def test_workers_that_read_from_an_object_store_are_started_anew(
     assert loader.multiprocessing_context.get_start_method() == "spawn"
     rows = [(inputs.item(), label.item()) for batch in loader for inputs, label in zip(*batch, strict=True)]
     assert sorted(rows) == [(float(n), float(n)) for n in range(12)]
-    assert data.predict_paths[:] == []
+    assert list(data.predict_paths) == []
 
 
 def test_workers_that_read_local_files_are_started_in_the_machines_way(write_delta: WriteDelta) -> None:
