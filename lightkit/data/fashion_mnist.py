@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import logging
-import shutil
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -160,10 +159,9 @@ class FashionMNIST(ImageModule):
                     if number == len(mirrors):
                         raise
                     log.info("%s Trying the next mirror.", error)
-            aside = target.with_name(f"{target.name}.part")
             try:
-                with gzip.open(archive) as packed, aside.open("wb") as plain:
-                    shutil.copyfileobj(packed, plain)
+                aside = target.with_name(f"{target.name}.part")
+                aside.write_bytes(gzip.decompress(archive.read_bytes()))
                 aside.replace(target)
             except (OSError, EOFError, zlib.error) as error:
                 raise DataError(f"{archive}: cannot unpack this file into {target.parent} ({error}).") from error

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+from filelock import FileLock
 from PIL import Image, ImageDraw, ImageFilter
 
 from lightkit.data.download import RemoteFile, download, unpack
@@ -145,7 +146,7 @@ class DrawnFlowers(ImageFolder):
 def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:
     """Give the folder with the drawn set, one folder a class, after drawing it where it is missing or incomplete.
 
-    It is drawn aside and renamed when complete: a kill leaves no half of it, and of two processes the first wins.
+    It is drawn aside and renamed when complete, by one process at a time: a kill leaves no half of it.
 
     Raises:
         DataError: If it can be written neither to the cache nor to the temporary folder.
@@ -162,21 +163,19 @@ def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> P
     if cache != preferred:
         log.warning("%s cannot be written; the drawn flowers are kept in %s instead", preferred, cache)
     log.info("drawing %d pictures of flowers into %s (once; a few seconds)", num_images, target)
+    aside = target.with_name(f".{target.name}")  # left by a killed process, or made here
     try:
-        with tempfile.TemporaryDirectory(prefix=".drawing-", dir=cache) as aside:
-            folder = Path(aside, "flowers")
+        with FileLock(f"{aside}.lock"):
+            if _is_complete(target, num_images):  # another process was first
+                return target
+            for folder in (target, aside):
+                shutil.rmtree(folder, ignore_errors=True)
             for label, kind in enumerate(CLASSES):
-                (folder / kind).mkdir(parents=True)
+                (aside / kind).mkdir(parents=True)
                 for number in range(label, num_images, len(CLASSES)):
                     picture = draw_flower(kind, size=size, seed=(_VERSION, seed, label, number))
-                    picture.save(folder / kind / f"{number:05d}.png", compress_level=1)
-            if target.exists() and not _is_complete(target, num_images):  # a part of it was deleted
-                shutil.rmtree(target)
-            try:
-                folder.rename(target)
-            except OSError:
-                if not _is_complete(target, num_images):  # else another process was first, with the same pictures
-                    raise
+                    picture.save(aside / kind / f"{number:05d}.png", compress_level=1)
+            aside.rename(target)
     except OSError as error:
         raise DataError(
             f"{target}: the drawn flowers cannot be written ({error.strerror or error}). They take about "

@@ -7,9 +7,7 @@ import logging
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -17,6 +15,7 @@ from PIL.Image import Image
 
 from lightkit import runs
 from lightkit.config import shown_path
+from lightkit.config.origins import near_files
 from lightkit.data.bad_samples import Defect
 from lightkit.data.progress import is_first_rank, show_progress
 from lightkit.data.splits import Split, split_of
@@ -382,14 +381,9 @@ def _list_classes(folder: Path) -> list[Path]:
         )
     if folder.exists():
         raise DataError(f"{folder}: data.init_args.root is a file. Expected a folder with one folder a class.")
-    parent = next(parent for parent in folder.absolute().parents if parent.is_dir())
-    siblings: list[str] = []
-    with suppress(OSError):
-        siblings = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
-    near = get_close_matches(folder.absolute().relative_to(parent).parts[0], siblings, n=3)
-    hint = f"folders in {parent}: {_list_some(siblings) or 'none'}."
-    hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else hint
-    raise DataError(f"{folder}: this data folder does not exist (data.init_args.root, from {Path.cwd()}); {hint}")
+    raise DataError(
+        f"{folder}: this data folder does not exist (data.init_args.root, from {Path.cwd()}){near_files(folder) or '.'}"
+    )
 
 
 def _describe_others(passed_over: Counter[str]) -> str:

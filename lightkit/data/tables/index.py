@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -48,7 +47,7 @@ from lightkit.data.tables.columns import (
     plain_type,
     weight_values,
 )
-from lightkit.data.tables.source import DataFile, RowGroup, Snapshot
+from lightkit.data.tables.source import RowGroup, Snapshot
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.cache_folder import cache_folder
 from lightkit.images.reading import map_in_order
@@ -97,31 +96,18 @@ class _Rules:
     Args:
         columns: Names of the columns.
         where: Filter; None lets every row pass.
-        given: The split of all rows; None if a column or a hash decides.
-        val_fraction: Share of the hashed rows for validation.
-        test_fraction: Share of the hashed rows for testing.
+        val_fraction: Share of the rows that no column holds out, by a hash, for validation.
+        test_fraction: Likewise, for testing.
         shapes: Of each column of features.
         moved: Hashes that go into training whatever the fractions say.
     """
 
     columns: Columns
     where: RowFilter | None
-    given: Split | None = None
-    val_fraction: float = 0.0
-    test_fraction: float = 0.0
+    val_fraction: float
+    test_fraction: float
     shapes: tuple[Shape, ...] = ()
     moved: frozenset[bytes] = frozenset()
-
-    @property
-    def hashes(self) -> bool:
-        """Whether a hash of their content decides the split of rows."""
-        return self.val_fraction > 0 or self.test_fraction > 0
-
-    @property
-    def text(self) -> str:
-        """The rules as text, for a digest."""
-        where = self.where and self.where.text
-        return repr((self.columns, where, self.given, self.val_fraction, self.test_fraction))
 
 
 @dataclass
@@ -197,6 +183,7 @@ def _convert(batch: pa.RecordBatch, columns: Columns, shapes: Sequence[Shape]) -
     return _Values(images, features, labels, weights, reasons)
 
 
+@dataclass(eq=False)
 class Index:
     """Each row's split, and what is known of all rows together. It can be pickled.
 
@@ -205,7 +192,7 @@ class Index:
         groups: The row groups of all tables.
         codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a row in no split. An
             array that is mapped from a file is mapped from it by other processes, too.
-        counts: int64 ``(row groups, 5)``: rows with each code.
+        group_counts: int64 ``(row groups, 5)``: rows with each code.
         class_names: Names of the classes; a label counts into them. Empty for values.
         shapes: Of each column of features.
         defects: Rows that cannot be used; the first thousand.
@@ -215,36 +202,30 @@ class Index:
         notes: Warnings about the way in which the rows were shared out.
     """
 
-    def __init__(
-        self,
-        columns: Columns,
-        groups: Sequence[RowGroup],
-        codes: Codes,
-        counts: npt.NDArray[np.int64],
-        *,
-        class_names: Sequence[str],
-        shapes: Sequence[Shape],
-        defects: Sequence[Defect],
-        scaling: dict[str, tuple[float, float]],
-        fingerprint: str,
-        notes: Sequence[str] = (),
-    ) -> None:
-        self.columns, self.groups, self.codes, self.shapes = columns, list(groups), codes, tuple(shapes)
-        self.class_names, self.defects, self.scaling = list(class_names), list(defects), scaling
-        self.fingerprint, self.notes = fingerprint, list(notes)
+    columns: Columns
+    groups: list[RowGroup]
+    codes: Codes
+    group_counts: npt.NDArray[np.int64]
+    class_names: list[str]
+    shapes: list[Shape]
+    defects: list[Defect]
+    scaling: dict[str, tuple[float, float]]
+    fingerprint: str
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
         self._class_numbers = {name: number for number, name in enumerate(self.class_names)}
-        self._counts = counts
         self._starts = np.cumsum([0, *(group.num_rows for group in self.groups)])
 
     @property
     def counts(self) -> dict[Split, int]:
         """Rows of each split."""
-        return {split: int(self._counts[:, number].sum()) for number, split in enumerate(SPLITS)}
+        return {split: int(self.group_counts[:, number].sum()) for number, split in enumerate(SPLITS)}
 
     @property
     def num_bad(self) -> int:
         """Rows that pass the filter, but cannot be used."""
-        return int(self._counts[:, _BAD].sum())
+        return int(self.group_counts[:, _BAD].sum())
 
     @property
     def feature_shape(self) -> Shape:
@@ -253,7 +234,7 @@ class Index:
 
     def rows(self, split: Split) -> list[tuple[int, int]]:
         """List the numbers of the row groups with rows of a split, in stored order, each with how many."""
-        counts = self._counts[:, SPLITS.index(split)]
+        counts = self.group_counts[:, SPLITS.index(split)]
         found = np.flatnonzero(counts)
         return list(zip(found.tolist(), counts[found].tolist(), strict=True))
 
@@ -383,26 +364,28 @@ def index_table(
             f"data.init_args.split: column {columns.split!r} has no effect on tables that are a split each. "
             "Leave it out."
         )
-    rules: dict[Split | None, _Rules] = {}
-    for split, table in tables.items():
+    where: RowFilter | None = None
+    for split, table in [*tables.items()][::-1]:
         try:
             find_columns(table.schema, **vars(columns))
         except DataError as error:
             raise DataError(f"{f'{split} table, {table.place}: ' if split else ''}{error}") from error
-        rule = _Rules(columns, parse_filter(filter, table.schema), given=split)
-        if split is None and columns.split is None:
-            rule = replace(rule, val_fraction=val_fraction, test_fraction=test_fraction)
-        elif (split == "train" and "val" not in tables) or (
-            columns.split and val_fraction > 0 and not _names_validation(table, columns.split)
-        ):
-            rule = replace(rule, val_fraction=val_fraction)
-        rules[split] = rule
-    decided = [(split, table.fingerprint, rules[split].text) for split, table in tables.items()]
+        where = parse_filter(filter, table.schema)
+    first = next(iter(tables.values()))
+    if columns.split is not None or None not in tables:
+        test_fraction = 0.0
+        if "val" in tables or (columns.split and val_fraction > 0 and _names_validation(first, columns.split)):
+            val_fraction = 0.0
+    rules = _Rules(columns, where, val_fraction, test_fraction)
+    decided = []
+    for split, table in tables.items():
+        fractions = (val_fraction, test_fraction) if split in (None, "train") else (0.0, 0.0)
+        decided.append((split, table.fingerprint, repr((columns, where and where.text, split, *fractions))))
     fingerprint = hashlib.sha256(repr((_VERSION, decided)).encode("utf-8", "surrogateescape")).hexdigest()
     found, codes = _load_or_build(fingerprint, tables, rules)
     class_names: list[str] = []
     if columns.label is not None and columns.target == "class":
-        kind = plain_type(next(iter(tables.values())).schema.field(columns.label).type)
+        kind = plain_type(first.schema.field(columns.label).type)
         class_names = _class_names(found["classes"], kind, classes)
     index = Index(
         columns, [group for table in tables.values() for group in table.groups], codes,
@@ -416,18 +399,18 @@ def index_table(
         # other content is other data, also with the same sizes and footers of files
         fingerprint=hashlib.sha256(f"{fingerprint}\0{found['digest']}".encode()).hexdigest(),
     )  # fmt: skip
-    hashing = next((one for one in rules.values() if one.hashes), None)
+    is_hashed = val_fraction > 0 or test_fraction > 0
     if classes is None and not index.counts["train"]:  # a model of a checkpoint may be tested on rows for nothing else
         reasons = ["data.init_args.filter lets too few rows through"] * bool(filter)
-        reasons += [f"the fractions leave none: {_explain_split(columns)}"] * (hashing is not None)
+        reasons += [f"the fractions leave none: {_explain_split(columns)}"] * is_hashed
         reasons += [f"{index.num_bad} rows are bad"] * bool(index.num_bad)
         counts = ", ".join(f"{split} {num}" for split, num in index.counts.items())
         raise DataError(
             f"{', '.join(table.place for table in tables.values())}: no rows are left to train on ({counts}): "
             f"{'; or '.join(reasons) or 'none is named train'}."
         )
-    if hashing is not None:
-        index.notes += _notes(index, hashing, found["moved"])
+    if is_hashed:
+        index.notes += _notes(index, rules, found["moved"])
     return index
 
 
@@ -495,7 +478,7 @@ def _explain_split(columns: Columns) -> str:
 
 
 def _load_or_build(
-    fingerprint: str, tables: Mapping[Split | None, Snapshot], rules: Mapping[Split | None, _Rules]
+    fingerprint: str, tables: Mapping[Split | None, Snapshot], rules: _Rules
 ) -> tuple[dict[str, Any], Codes]:
     """Load the findings of an earlier run, or look at all rows; one process of a machine looks, the others wait."""
     home = cache_folder()
@@ -532,24 +515,20 @@ def _load(folder: Path) -> tuple[dict[str, Any], Codes] | None:
         return None
 
 
-def _build(
-    tables: Mapping[Split | None, Snapshot], rules: Mapping[Split | None, _Rules], file: BinaryIO
-) -> tuple[dict[str, Any], Codes]:
+def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryIO) -> tuple[dict[str, Any], Codes]:
     """Look at all rows, and write their codes to a file; again if a class has no row for training."""
-    columns, first = next(iter(rules.values())).columns, next(iter(tables.values()))
+    columns, first = rules.columns, next(iter(tables.values()))
     shapes = tuple(
         (_list_length(first, name),) if (shape := column_shape(first.schema.field(name).type)) is None else shape
         for name in columns.features
     )
-    rules = {split: replace(one, shapes=shapes) for split, one in rules.items()}
+    rules = replace(rules, shapes=shapes)
     total, counts, digest = _scan_tables(tables, rules, file)
     # as in a folder of images; if a column names the splits, it is an error
     held_out = {} if columns.split else {n: one for n, one in total.held_out.items() if n not in total.classes[0]}
     if held_out:
-        moved = frozenset(held_out.values())
         file.seek(0)
-        rules = {split: replace(one, moved=moved) for split, one in rules.items()}
-        total, counts, digest = _scan_tables(tables, rules, file)
+        total, counts, digest = _scan_tables(tables, replace(rules, moved=frozenset(held_out.values())), file)
     codes = np.frombuffer(file.getbuffer(), np.uint8) if isinstance(file, io.BytesIO) else np.empty(0, np.uint8)
     found = {
         "shapes": shapes, "classes": total.classes, "counts": counts, "bad": total.bad, "digest": digest,
@@ -570,14 +549,14 @@ def _list_length(table: Snapshot, name: str) -> int:
 
 
 def _scan_tables(
-    tables: Mapping[Split | None, Snapshot], rules: Mapping[Split | None, _Rules], file: BinaryIO
+    tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryIO
 ) -> tuple[_Findings, list[list[int]], str]:
     """Scan all row groups; give the findings, the rows of each row group with each code, and a digest."""
-    jobs = [(group, rules[split]) for split, table in tables.items() for group in table.groups]
+    jobs = [(group, split) for split, table in tables.items() for group in table.groups]
     total, counts, digest = _Findings(), [], hashlib.sha256()
     num_rows, num_threads = sum(group.num_rows for group, _ in jobs), min(8, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(num_threads) as pool:  # reading and hashing let other threads run
-        scanned = map_in_order(pool, lambda job: _scan(*job), jobs, ahead=_JOBS_AHEAD)
+        scanned = map_in_order(pool, lambda job: _scan(*job, rules), jobs, ahead=_JOBS_AHEAD)
         for of_group, codes, content in show_progress(scanned, num_rows, "rows checked", size=lambda one: len(one[1])):
             file.write(codes.tobytes())
             counts.append(np.bincount(codes, minlength=_BAD + 1).tolist())
@@ -592,7 +571,7 @@ def _scan_tables(
     return total, counts, digest.hexdigest()
 
 
-def _scan(group: RowGroup, rules: _Rules) -> tuple[_Findings, Codes, str]:
+def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> tuple[_Findings, Codes, str]:
     """Look at a row group's rows, unless its statistics exclude them.
 
     Returns:
@@ -604,19 +583,21 @@ def _scan(group: RowGroup, rules: _Rules) -> tuple[_Findings, Codes, str]:
     """
     columns, where, found = rules.columns, rules.where, _Findings()
     codes = np.full(group.num_rows, _LEFT_OUT, np.uint8)
-    if where is not None and group.number not in _matching_groups(group.file, rules):
+    if where is not None and not group.may_match(where.row_groups):
         return found, codes, ""
+    is_hashed = given in (None, "train") and (rules.val_fraction > 0 or rules.test_fraction > 0)
     names = [*(where.columns if where else ()), *columns.features]
     names += [name for name in (columns.label, columns.weight, columns.split, columns.key) if name]
-    if columns.image and ((rules.hashes and columns.key is None) or _may_have_nulls(group, columns.image)):
+    if columns.image and ((is_hashed and columns.key is None) or _may_have_nulls(group, columns.image)):
         names.append(columns.image)
     if not names:  # all rows are alike
-        codes[:] = SPLITS.index(rules.given or "train")
+        codes[:] = SPLITS.index(given or "train")
         return found, codes, ""
     digests: dict[str, Any] = {}
     at = 0
     for batch in group.read(list(dict.fromkeys(names)), batch_rows=_rows_at_once(group)):
-        _scan_batch(batch, at, codes[at : at + batch.num_rows], found, digests, group, rules)
+        part = codes[at : at + batch.num_rows]
+        _scan_batch(batch, at, part, found, digests, group, given, rules, is_hashed=is_hashed)
         at += batch.num_rows
     lines = [f"{name}\0{digest.hexdigest()}\n" for name, digest in sorted(digests.items())]
     return found, codes, hashlib.sha256(codes.tobytes() + "".join(lines).encode()).hexdigest()
@@ -624,7 +605,7 @@ def _scan(group: RowGroup, rules: _Rules) -> tuple[_Findings, Codes, str]:
 
 def _scan_batch(
     batch: pa.RecordBatch, at: int, codes: Codes, found: _Findings, digests: dict[str, Any], group: RowGroup,
-    rules: _Rules,
+    given: Split | None, rules: _Rules, *, is_hashed: bool,
 ) -> None:  # fmt: skip
     """Fill in the codes of a batch's rows, and add to the findings and digests of its row group."""
     columns = rules.columns
@@ -641,7 +622,7 @@ def _scan_batch(
         digest("features", np.ascontiguousarray(features).data)
 
     passed = rules.where.passes(batch) if rules.where else np.ones(len(codes), np.bool_)
-    codes[passed] = SPLITS.index(rules.given or "train")
+    codes[passed] = SPLITS.index(given or "train")
     for rows, reason in reasons:
         bad = np.flatnonzero(rows & passed & (codes != _BAD))
         codes[bad] = _BAD
@@ -656,7 +637,7 @@ def _scan_batch(
                 "valid, validation) or test; data.init_args.filter leaves out other rows."
             )
         codes[good] = np.array([_SPLIT_NAMES[word] for word in words], np.uint8)[np.asarray(encoded.indices)]
-    hashed = np.flatnonzero(codes == 0) if rules.hashes else np.empty(0, np.int64)
+    hashed = np.flatnonzero(codes == 0) if is_hashed else np.empty(0, np.int64)
     contents = _hash_rows(batch, hashed, columns, values) if len(hashed) else []
     if contents:
         digest("contents", b"".join(contents))
@@ -698,12 +679,6 @@ def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Colu
     texts = ["None"] * len(rows) if values.labels is None else map(repr, values.labels.take(pa.array(rows)).to_pylist())
     features = values.features[rows]
     return [sha256(row.tobytes() + text.encode()).digest() for row, text in zip(features, texts, strict=True)]
-
-
-@lru_cache(maxsize=64)
-def _matching_groups(file: DataFile, rules: _Rules) -> frozenset[int]:
-    assert rules.where is not None
-    return file.matching_groups(rules.where.row_groups)
 
 
 def _may_have_nulls(group: RowGroup, image: str) -> bool:

@@ -1,6 +1,6 @@
 """Petastorm datasets as a Lightning data module: petastorm reads for training, `Table` does the rest.
 
-petastorm is imported inside functions: it needs pyarrow 14, whose file systems of old left it with version 16.
+petastorm is imported inside a function: it needs pyarrow 14, whose file systems of old left it with version 16.
 """
 
 from __future__ import annotations
@@ -11,25 +11,22 @@ import re
 import time
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from itertools import chain, islice, repeat
 from typing import Any, Literal
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import fs
 
 from lightkit.data.image_dataset import Batch
 from lightkit.data.image_module import seed_of, training_view_of
 from lightkit.data.sampler import Position, SampleKey, position_of, stable_seed, warn_of_changes
-from lightkit.data.splits import Split
 from lightkit.data.tables.index import Row
 from lightkit.data.tables.loader import BatchMaker
 from lightkit.data.tables.module import Table
-from lightkit.data.tables.source import Snapshot, is_remote, local_path
+from lightkit.data.tables.source import is_remote, local_path
 from lightkit.data.transforms import preprocessing_of
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.reading import map_in_order
@@ -55,10 +52,9 @@ class PetastormTable(Table):
     reads that epoch from its start, and skips the rows that it has had.
 
     Args:
-        train: Folder or file of Parquet, or an address such as s3://bucket/table, to train on.
+        train: Folder or file of Parquet on this machine to train on.
         val: Likewise, for validation.
         test: Likewise, for testing.
-        storage_options: For an object store, as the classes of pyarrow.fs take them.
         image: Column of encoded images; default is `image`, where no ``features`` are given.
         features: Column of numbers or lists of them, or several, which are joined into one vector.
         label: Column of what is to be predicted; null where there is none.
@@ -89,7 +85,6 @@ class PetastormTable(Table):
         train: str,
         val: str | None = None,
         test: str | None = None,
-        storage_options: dict[str, Any] | None = None,
         image: str | None = None,
         features: str | list[str] | None = None,
         label: str | None = "label",
@@ -111,7 +106,7 @@ class PetastormTable(Table):
     ) -> None:
         self.check_installed()
         super().__init__(
-            train=train, val=val, test=test, storage_options=storage_options, image=image, features=features,
+            train=train, val=val, test=test, image=image, features=features,
             label=label, weight=weight, split=None, val_fraction=0, test_fraction=0, target=target,
             image_size=image_size, batch_size=batch_size, num_workers=0, augment=augment, crop_scale=crop_scale,
             color_jitter=color_jitter, rand_augment=rand_augment, seed=seed, on_bad_image=on_bad_image,
@@ -123,8 +118,12 @@ class PetastormTable(Table):
             if value < least:
                 raise ConfigError(f"data.init_args.{name}: expected {least} or more, got {value}.")
         for split, place in self.places.items():
-            if not is_remote(place) and (local_path(place) / "_delta_log").is_dir():
-                raise _is_delta(split, place)
+            if is_remote(place) or (local_path(place) / "_delta_log").is_dir():
+                raise ConfigError(
+                    f"data.init_args.{split}: {place} is no folder of Parquet on this machine. Of a Delta table "
+                    "petastorm would read deleted and replaced files as well, and object stores are left to "
+                    "lightkit.data.Table, which reads both: set data.class_path to it."
+                )
         self.workers_count = workers_count
         self.reader_pool_type = reader_pool_type
         self.shuffling_queue_capacity = shuffling_queue_capacity
@@ -152,18 +151,6 @@ class PetastormTable(Table):
             "or an environment of its own: pip install --constraint constraints-tpu.txt 'lightkit[petastorm]'."
         )
 
-    def setup(self, stage: str | None = None) -> None:
-        """Open the tables and look at their labels, once, as `Table` does.
-
-        Raises:
-            ConfigError: If one is a Delta table.
-            DataError: If one cannot be used, or ``stage`` needs one that is not given.
-        """
-        super().setup(stage)
-        for split, table in self._tables.items():
-            if table.kind == "delta":
-                raise _is_delta(split, table.place)
-
     def train_dataloader(self) -> Any:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
         maker = self._batch_maker(training_view_of(self, preprocessing_of(self.image_size)), self.defects)
@@ -187,13 +174,6 @@ class PetastormTable(Table):
         if self._petastorm is not None:
             self._petastorm.close()
         super().teardown(stage)
-
-
-def _is_delta(split: Split | None, place: str) -> ConfigError:
-    return ConfigError(
-        f"data.init_args.{split}: {place} is a Delta table, of which petastorm would read deleted and replaced files "
-        "as well. Set data.class_path to lightkit.data.Table, which reads its log."
-    )
 
 
 class _PetastormLoader:
@@ -333,11 +313,10 @@ class _PetastormLoader:
             batch = pa.RecordBatch.from_pandas(frame[schema.names], schema=schema, preserve_index=False)
             return pd.DataFrame({"rows": [batch.serialize().to_pybytes()]})
 
-        schema, snapshot = self._schema, self._data._tables["train"]
+        schema, place = self._schema, self._data.places["train"]
         try:
             return petastorm.make_batch_reader(
-                f"file://{_petastorm_path(snapshot)}",
-                filesystem=_legacy_filesystem(snapshot),
+                f"file://{local_path(place)}",
                 schema_fields=[re.escape(name) for name in schema.names],
                 reader_pool_type=self._data.reader_pool_type,
                 workers_count=1,
@@ -354,54 +333,4 @@ class _PetastormLoader:
             )
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
             reason = str(error).split("\n", 1)[0] or type(error).__name__
-            raise DataError(f"{snapshot.place}: petastorm cannot read this ({reason}). {_INSTEAD}") from error
-
-
-def _legacy_filesystem(snapshot: Snapshot) -> Any:
-    """Convert a table's file system to pyarrow's old kind: the only one through which petastorm reads."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pyarrow.filesystem import FileSystem
-
-    filesystem, is_local = snapshot.groups[0].file.filesystem, snapshot.is_local
-
-    class LegacyFiles(FileSystem):  # type: ignore[misc]
-        def open(self, path: str, mode: str = "rb") -> Any:
-            return filesystem.open_input_file(self.in_store(path))
-
-        def isdir(self, path: str) -> bool:
-            return bool(self._type(path) == fs.FileType.Directory)
-
-        def isfile(self, path: str) -> bool:
-            return bool(self._type(path) == fs.FileType.File)
-
-        def exists(self, path: str) -> bool:
-            return bool(self._type(path) != fs.FileType.NotFound)
-
-        def walk(self, path: str) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
-            """Give a folder's own folders and files; pyarrow asks no further."""
-            entries = filesystem.get_file_info(fs.FileSelector(self.in_store(path)))
-            folders = [_quote(entry.base_name) for entry in entries if entry.type == fs.FileType.Directory]
-            files = [_quote(entry.base_name) for entry in entries if entry.type == fs.FileType.File]
-            yield path, sorted(folders), sorted(files)
-
-        def _type(self, path: str) -> Any:
-            return filesystem.get_file_info(self.in_store(path)).type
-
-        def in_store(self, path: str) -> str:
-            """Convert petastorm's path to that of the file system."""
-            return unquote(path) if is_local else unquote(path).lstrip("/")
-
-    return LegacyFiles()
-
-
-def _petastorm_path(snapshot: Snapshot) -> str:
-    """Give the path that petastorm takes out of an address: with a slash in front, and quoted."""
-    if not is_remote(snapshot.place):
-        return _quote(str(local_path(snapshot.place)))
-    return _quote("/" + snapshot.place.partition("://")[2].strip("/"))
-
-
-def _quote(path: str) -> str:
-    """Quote what has a meaning in an address; petastorm never undoes it, `_legacy_filesystem` does."""
-    return path.replace("%", "%25").replace("#", "%23").replace("?", "%3F")
+            raise DataError(f"{place}: petastorm cannot read this ({reason}). {_INSTEAD}") from error

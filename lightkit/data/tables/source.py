@@ -100,21 +100,6 @@ class DataFile:
             "write it again, or take it out of the table."
         )
 
-    def matching_groups(self, where: pc.Expression) -> frozenset[int]:
-        """List the row groups that may have rows of a filter, by the file's partition and statistics."""
-        import pyarrow.dataset as ds  # with pandas, 0.2 s
-
-        partition = pc.scalar(True)
-        for name, value in self.partition.items():
-            is_null = pc.field(name).is_null()
-            scalar = pa.scalar(value, self.schema.field(name).type)
-            partition = partition & (is_null if value is None else pc.field(name) == scalar)
-        try:
-            fragment = ds.ParquetFileFormat().make_fragment(self.path, self.filesystem, partition)
-            return frozenset(group.id for group in fragment.subset(where, schema=self.schema).row_groups)
-        except (OSError, pa.ArrowException) as error:
-            raise self.unreadable(error) from error
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowGroup:
@@ -161,6 +146,25 @@ class RowGroup:
                     at += part.num_rows
             except (OSError, pa.ArrowException) as error:
                 raise file.unreadable(error) from error
+
+    def may_match(self, where: pc.Expression) -> bool:
+        """Check the file's partition and the row group's statistics for rows of a filter.
+
+        Raises:
+            DataError: If the file is missing or damaged.
+        """
+        import pyarrow.dataset as ds  # with pandas, 0.2 s
+
+        file, partition = self.file, pc.scalar(True)
+        for name, value in file.partition.items():
+            is_null = pc.field(name).is_null()
+            scalar = pa.scalar(value, file.schema.field(name).type)
+            partition = partition & (is_null if value is None else pc.field(name) == scalar)
+        try:
+            fragment = ds.ParquetFileFormat().make_fragment(file.path, file.filesystem, partition, [self.number])
+            return bool(fragment.subset(where, schema=file.schema).row_groups)
+        except (OSError, pa.ArrowException) as error:
+            raise file.unreadable(error) from error
 
     def row_names(self, rows: npt.NDArray[np.int64]) -> list[str]:
         """Name rows by their file and number in it, from 0, deleted ones counted.

@@ -71,5 +71,5 @@ def test_numbers_out_of_range_are_told(given: dict[str, int], says: str, monkeyp
 def test_a_delta_table_is_left_to_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, WORKS)
     (tmp_path / "_delta_log").mkdir()
-    with pytest.raises(ConfigError, match=r"data\.init_args\.train: .* is a Delta table, .*lightkit\.data\.Table"):
+    with pytest.raises(ConfigError, match=r"data\.init_args\.train: .* is no folder of Parquet .*Table"):
         PetastormTable(str(tmp_path))
