@@ -243,37 +243,26 @@ def write_table(
                         create_table_with_add_actions(
                             str(temporary),
                             _delta_schema(),
-                            [_delta_action(temporary, file) for file in written],
+                            [_delta_action(file) for file in written],
                             description="Images, written by lightkit convert",
                         )
                 _publish(temporary, table)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
         version = _load_delta(table).version() if target.is_delta else None
-    return WrittenTable(
-        sum(file.num_rows for file in written), sum(file.num_bytes for file in written), len(written), version
-    )
+    num_rows = sum(len(rows) for groups in files for rows in groups)
+    num_bytes = sum((table / file.name).stat().st_size for file in written)
+    return WrittenTable(num_rows, num_bytes, len(written), version)
 
 
-@dataclass(frozen=True)
-class _WrittenFile:
-    """A Parquet file; ``least`` and ``greatest`` are by column."""
-
-    name: str
-    num_bytes: int
-    num_rows: int
-    least: dict[str, str | int]
-    greatest: dict[str, str | int]
+def _write_files(folder: Path, files: Sequence[RowGroups], advance: Advance, *, suffix: str) -> list[Path]:
+    written = [folder / f"part-{number:05d}{suffix}.parquet" for number in range(len(files))]
+    for file, groups in zip(written, files, strict=True):
+        write_file(file, groups, advance=advance)
+    return written
 
 
-def _write_files(folder: Path, files: Sequence[RowGroups], advance: Advance, *, suffix: str) -> list[_WrittenFile]:
-    return [
-        write_file(folder / f"part-{number:05d}{suffix}.parquet", groups, advance=advance)
-        for number, groups in enumerate(files)
-    ]
-
-
-def write_file(file: Path, groups: RowGroups, *, advance: Advance) -> _WrittenFile:
+def write_file(file: Path, groups: RowGroups, *, advance: Advance) -> None:
     """Write the rows of one file; one row group is in memory at a time.
 
     Args:
@@ -308,10 +297,6 @@ def write_file(file: Path, groups: RowGroups, *, advance: Advance) -> _WrittenFi
                 advance(len(rows), sum(map(len, images)))
     finally:
         pool.shutdown(cancel_futures=True)
-    rows = [row for group in groups for row in group]
-    values = {name: [getattr(row, name) for row in rows] for name in ("label", "split", "width", "height")}
-    least, greatest = ({name: choose(column) for name, column in values.items()} for choose in (min, max))
-    return _WrittenFile(file.name, file.stat().st_size, len(rows), least, greatest)
 
 
 def _read_image(row: ImageRow) -> bytes:
@@ -420,12 +405,12 @@ def _translate_write_errors(table: Path, *, num_bytes: int) -> Iterator[None]:
         ) from error
 
 
-def _add_delta_version(table: Path, files: Sequence[RowGroups], advance: Advance) -> list[_WrittenFile]:
+def _add_delta_version(table: Path, files: Sequence[RowGroups], advance: Advance) -> list[Path]:
     """Write the files beside those of older versions: until the log names them, nobody reads them."""
     token = secrets.token_hex(4)
     try:
         written = _write_files(table, files, advance, suffix=f"-{token}")
-        actions = [_delta_action(table, file) for file in written]
+        actions = [_delta_action(file) for file in written]
         with _translate_delta_errors(table):
             delta = _load_delta(table)
             delta.create_write_transaction([*actions], mode="overwrite", schema=delta.schema())
@@ -484,19 +469,12 @@ def _delta_schema() -> Any:
     return Schema.from_arrow(_SCHEMA)
 
 
-def _delta_action(folder: Path, file: _WrittenFile) -> AddAction:
+def _delta_action(file: Path) -> AddAction:
     from deltalake.transaction import AddAction  # an extra
 
-    nulls = dict.fromkeys(_SCHEMA.names, 0)
-    stats = {"numRecords": file.num_rows, "minValues": file.least, "maxValues": file.greatest, "nullCount": nulls}
-    return AddAction(
-        path=file.name,
-        size=file.num_bytes,
-        partition_values={},
-        modification_time=int((folder / file.name).stat().st_mtime * 1000),
-        data_change=True,
-        stats=json.dumps(stats),
-    )
+    status, num_rows = file.stat(), parquet.read_metadata(file).num_rows
+    stats = json.dumps({"numRecords": num_rows})
+    return AddAction(file.name, status.st_size, {}, int(status.st_mtime * 1000), data_change=True, stats=stats)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def _ignore(_rows: int, _bytes: int) -> None:
 def test_the_file_holds_the_bytes_and_all_else_of_every_row(make_rows: MakeRows, tmp_path: Path) -> None:
     rows = make_rows(23)
     (groups,) = plan_files(rows, num_files=1, row_group_bytes=4_000)
-    written = write_file(tmp_path / "part.parquet", groups, advance=_ignore)
+    write_file(tmp_path / "part.parquet", groups, advance=_ignore)
 
     table = parquet.read_table(tmp_path / "part.parquet")
     assert table.schema.equals(SCHEMA)
@@ -34,9 +34,6 @@ def test_the_file_holds_the_bytes_and_all_else_of_every_row(make_rows: MakeRows,
         assert (found["label"], found["split"], found["width"], found["height"]) == (
             row.label, row.split, row.width, row.height,
         )  # fmt: skip
-    assert (written.name, written.num_rows) == ("part.parquet", 23)
-    assert written.num_bytes == (tmp_path / "part.parquet").stat().st_size
-    assert (written.least["width"], written.greatest["width"]) == (8, 30)
 
 
 def test_the_row_groups_are_those_that_were_laid_out_and_say_their_split(make_rows: MakeRows, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from difflib import get_close_matches
 from functools import reduce
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from lightkit.config import near
 from lightkit.errors import ConfigError, DataError
 
 Numbers = npt.NDArray[np.float32]
@@ -121,10 +121,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _missing_column(schema: pa.Schema, argument: str, name: str) -> DataError:
-    by_case = [column for column in schema.names if column.lower() == name.lower()]
-    near = list(dict.fromkeys([*by_case, *get_close_matches(name, schema.names, n=3)]))
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it has {_format_names(schema)}."
-    return DataError(f"data.init_args.{argument}: the table has no column {name!r}; {hint}")
+    hint = near(name, schema.names) or f"; it has {_format_names(schema)}."
+    return DataError(f"data.init_args.{argument}: the table has no column {name!r}{hint}")
 
 
 def _format_names(schema: pa.Schema) -> str:
@@ -280,15 +278,9 @@ def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:
             value = int(value)
         return pa.scalar(float(value) if types.is_floating(kind) and isinstance(value, int) else value, kind)
     except (ValueError, TypeError, OverflowError, InvalidOperation, pa.ArrowException) as error:
-        hint = "."
-        if value is None:
-            hint = "; rows with nulls never pass."
-        elif isinstance(value, str) and _is_number(kind) and value.lstrip("-").replace(".", "", 1).isdecimal():
-            hint = f": write {value} without quotes."
-        elif isinstance(value, int | float) and _is_text(kind):
-            hint = f": write '{value}' in quotes."
         raise ConfigError(
-            f"data.init_args.filter: column {column!r} holds {kind}, so it cannot be compared with {value!r}{hint}"
+            f"data.init_args.filter: column {column!r} holds {kind}, so it cannot be compared with {value!r}. Write "
+            "text in quotes and numbers without; rows with nulls never pass."
         ) from error
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import combinations, islice
+from itertools import combinations
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from pytorch_lightning import Trainer
@@ -38,7 +38,7 @@ from lightkit.data.transforms import EvalView, View, after_transfer, preprocessi
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.processor import num_cores
 from lightkit.images.preprocessing import Preprocessing
-from lightkit.images.reading import UnreadableImageError, pillow_warnings
+from lightkit.images.reading import UnreadableImageError, map_in_order, pillow_warnings
 
 log = logging.getLogger("lightkit.data")
 
@@ -196,7 +196,7 @@ class Table(LoadingModule):
         if stage == "fit" and not self.augment:
             warn_idle(self, "crop_scale", "color_jitter", "rand_augment", why="data.init_args.augment: false")
         if stage == "fit" and self.on_bad_image == "error" and self.index.columns.image:
-            _check_images(self.index, trainer=self.trainer)
+            _make_on_rank_zero(lambda: _check_images(self.index), self.trainer)
         needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
         if stage in needed:
             self._check_split(needed[stage])
@@ -458,47 +458,36 @@ def _make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Mad
     if trainer is None or trainer.world_size == 1:
         return make()
     made: Made | None = None
+    failure: ConfigError | DataError | None = None
     error: Exception | None = None
     if trainer.is_global_zero:
         try:
             made = make()
+        except (ConfigError, DataError) as raised:
+            error = failure = raised
         except Exception as raised:  # noqa: BLE001  # it is raised again once the others know
             error = raised
-    failure = None
-    if error is not None:
-        message = f"rank 0 could not open the table ({type(error).__name__}: {error}). Its own output says more."
-        failure = isinstance(error, ConfigError), str(error) if isinstance(error, ConfigError | DataError) else message
+            failure = DataError(
+                f"rank 0 could not open the table ({type(error).__name__}: {error}). Its own output says more."
+            )
     made, failure = trainer.strategy.broadcast((made, failure))
     if error is not None:
         raise error
     if failure is not None:
-        raise (ConfigError if failure[0] else DataError)(failure[1])
+        raise failure
     return cast(Made, made)
 
 
-def _check_images(index: Index, *, trainer: Trainer | None) -> None:
-    """Decode every image of every split; the ranks divide the row groups.
+def _check_images(index: Index) -> None:
+    """Decode every image of every split, in threads.
 
     Raises:
         DataError: If images cannot be decoded; it lists them.
     """
-    rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-    groups = [(group, split) for split in SPLITS for group, _ in index.rows(split)]
-    rows = (row for group, split in groups[rank::world_size] for row in index.read(split, group))
-    found: list[Defect] = []
-    failure: DataError | None = None
-    try:  # decoding lets other threads run
-        with pillow_warnings(), ThreadPoolExecutor(max_workers=num_cores() or 1) as pool:
-            while some := list(islice(rows, _NUM_DECODED)):
-                found += [defect for defect in pool.map(_find_defect, some) if defect is not None]
-    except DataError as error:  # the other ranks wait for it
-        failure = error
-    if trainer is not None and world_size > 1:
-        of_ranks = [trainer.strategy.broadcast((found, failure), src=other) for other in range(world_size)]
-        found = [defect for theirs, _ in of_ranks for defect in theirs]
-        failure = next((error for _, error in of_ranks if error is not None), None)
-    if failure is not None:
-        raise failure
+    rows = (row for split in SPLITS for group, _ in index.rows(split) for row in index.read(split, group))
+    with pillow_warnings(), ThreadPoolExecutor(max_workers=num_cores() or 1) as pool:
+        judged = map_in_order(pool, _find_defect, rows, ahead=_NUM_DECODED)
+        found = [defect for defect in judged if defect is not None]
     if found:
         shown = [f"  {defect.name}: {defect.reason}" for defect in found[:_NUM_SHOWN]]
         more = [f"  and {len(found) - _NUM_SHOWN} more"] if len(found) > _NUM_SHOWN else []

@@ -64,7 +64,7 @@ def test_rows_pass_as_in_sql(asked: list[Any] | None, rows: list[int] | None) ->
     [
         ([["x", "like", 1]], "'like' is no operator; expected one of ==, =, !=, <"),
         ([["x", ">", "high"]], "column 'x' holds int64, so it cannot be compared with 'high'"),
-        ([["x", ">", None]], "cannot be compared with None; rows with nulls never pass"),
+        ([["x", ">", None]], r"cannot be compared with None\..* rows with nulls never pass"),
         ([["x", "==", True]], "cannot be compared with True"),
         ([["yes", "==", 1]], "column 'yes' holds bool, so it cannot be compared with 1"),
         ([["x", "in", 1]], "x 'in' expects a list of values, got 1"),
@@ -189,9 +189,9 @@ UTC = pa.timestamp("us", "UTC")
     [
         (-1, pa.uint32(), "holds uint32, .* compared with -1"),
         (1.5, pa.int8(), r"compared with 1\.5"),
-        ("3", pa.int64(), "compared with '3': write 3 without quotes"),
-        ("0.5", pa.float32(), "write 0.5 without quotes"),
-        (3, pa.string(), "compared with 3: write '3' in quotes"),
+        ("3", pa.int64(), r"compared with '3'\. Write text in quotes"),
+        ("0.5", pa.float32(), "Write text in quotes and numbers without"),
+        (3, pa.string(), r"compared with 3\. Write text in quotes"),
         ("high", pa.int64(), r"compared with 'high'\.$"),
         ("dear", MONEY, r"holds decimal128\(3, 2\), so it cannot be compared with 'dear'"),
         (10**400, pa.float64(), "compared with 1000"),
