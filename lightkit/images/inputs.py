@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import glob
 import os
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
 COLUMNS = ("path", "image", "file", "filename")
 """Columns of paths; the first that a table has."""
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
-_LIST_SUFFIXES = (".txt", ".lst", ".list")
 _NUM_ROWS = 4096  # of a table in memory
-_MAX_SHOWN = 80  # characters of a row in an error
 _MAX_CELL = 1_000_000  # characters; more than any path has, if a quotation mark was never closed
 _Source = Callable[[], Iterable[str]]
 
@@ -102,11 +99,6 @@ def _find_source(word: str) -> _Source:
         return table.__iter__
     if path.is_dir():
         return _find_in_folder(path)
-    if suffix in _LIST_SUFFIXES and path.is_file():
-        raise DataError(
-            f"{word}: a list of paths is read as `- < {word}`, or from a table: {', '.join(TABLE_SUFFIXES)}. Expected "
-            "an image, a folder or a table."
-        )
     if os.path.lexists(path):
         return lambda: (str(path),)
     if not glob.has_magic(word):
@@ -116,7 +108,7 @@ def _find_source(word: str) -> _Source:
     else:
         source = partial(_find_matches, path)
     if next(iter(source()), None) is None:
-        raise DataError(f"{word}: no image matches this{_describe_missing_folder(path)}")
+        raise DataError(f"{word}: no image matches this.")
     return source
 
 
@@ -169,18 +161,6 @@ def _find_matches(pattern: Path) -> Iterator[str]:
                 yield from _walk_or_name(match)
         elif is_any_file or os.path.splitext(match)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
             yield match
-
-
-def _describe_missing_folder(pattern: Path) -> str:
-    """Name the first folder of a pattern that is missing."""
-    folder = Path(pattern.anchor)
-    for part in pattern.parts[len(folder.parts) : -1]:
-        if glob.has_magic(part):
-            break
-        folder = folder / part
-        if not folder.is_dir():
-            return f": there is no folder {folder}{near_files(folder) or '.'}"
-    return "."
 
 
 @dataclass(frozen=True)
@@ -265,10 +245,9 @@ def open_path_table(path: Path) -> PathTable:
     are_images = [Path(cell).suffix.lower() in IMAGE_SUFFIXES for cell in header]
     if are_images == [True]:
         return PathTable(path, "the first", 0, has_header=False)
-    if not {name.strip().lower() for name in header} & {*COLUMNS} and any(are_images):
+    if any(are_images):
         raise DataError(
-            f"{path}: its first row ({', '.join(header)[:_MAX_SHOWN]}) looks like data; expected the columns' names "
-            "there, such as path,label. Put such a row before it."
+            f"{path}: its first row is data; put a row with the columns' names, such as path,label, before it."
         )
     texts = [name for name, cell in zip(header, first, strict=False) if not _is_number(cell)]
     column = _choose_column(path, header, texts)
@@ -329,18 +308,13 @@ def _is_number(cell: str) -> bool:
 @contextmanager
 def _open_csv(path: Path) -> Iterator[Iterator[list[str]]]:
     csv.field_size_limit(_MAX_CELL)
-    with _translate_read_errors(path):
-        with path.open("rb") as file:
-            start = file.read(_NUM_ROWS)
-        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in start:
-            raise DataError(
-                f"{path}: this table is not in UTF-8 but, as it seems, in UTF-16 or binary. Save it as UTF-8."
-            )
-        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as text:
-            header = text.readline(_MAX_CELL)
-            delimiter = max(",;\t", key=header.count)
-            text.seek(0)
-            yield (row for row in csv.reader(text, delimiter=delimiter) if row)
+    with _translate_read_errors(path), path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as text:
+        header = text.readline(_MAX_CELL)
+        if "\0" in header:  # as of UTF-16
+            raise DataError(f"{path}: this table is not in UTF-8. Save it as UTF-8.")
+        delimiter = max(",;\t", key=header.count)
+        text.seek(0)
+        yield (row for row in csv.reader(text, delimiter=delimiter) if row)
 
 
 def _read_batches(batches: Any) -> Iterator[str]:

@@ -106,19 +106,17 @@ def test_the_number_is_known_before_the_images_are_read(garden: Path) -> None:
     [
         ("phots", r"phots: there is no such file or folder; did you mean 'photos'\?"),
         ("nowhere/1.jpg", r"nowhere/1.jpg: there is no such file or folder: there is no folder nowhere"),
-        ("phots/*.jpg", r"phots/\*.jpg: no image matches this: there is no folder phots; did you mean 'photos'\?"),
+        ("phots/*.jpg", r"phots/\*.jpg: no image matches this\."),
         ("empty", r"empty: there is no image in this folder, nor below it.$"),
         ("tables", r"no image in this folder.* To predict what a table in it names, say tables/list.csv."),
         ("list.csv", r"list.csv: there is no such file or folder"),
         ("tables/list.csv", r"tables/list.csv: this table has no rows"),
-        ("tables/list.txt", r"tables/list.txt: a list of paths is read as `- < tables/list.txt`, or from a table"),
     ],
 )
 def test_a_word_that_names_no_image_is_told_at_once(garden: Path, word: str, says: str) -> None:
     (garden / "empty").mkdir()
     (garden / "tables").mkdir()
     (garden / "tables" / "list.csv").write_text("path\n")
-    (garden / "tables" / "list.txt").write_text("a.jpg\n")
     with pytest.raises(DataError, match=says):
         find_images([word])
 
