@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.decoded_cache import open_sources
-from lightkit.data.image_index import ImageIndex, PhotoFiles, index_images
+from lightkit.data.image_index import ImageIndex, index_images
 from lightkit.data.image_module import ImageModule, check_arguments, warn_idle
 from lightkit.data.image_sources import PhotoPixels, PixelSource
 from lightkit.data.loader import LabelledSource, ResumableLoader
@@ -200,7 +200,7 @@ class ImageFolder(ImageModule):
 
     def untransformed(self, split: Split) -> LabelledSource:
         """Return a split's images as they are, in RGB, with their labels; known after `setup`."""
-        return PhotoFiles(self.index.splits[split])
+        return PhotoPixels(self.index.splits[split])
 
     def describe(self) -> dict[str, Any]:
         """Return the data's entry in a run's manifest."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from PIL.Image import Image
-
 from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.config.origins import near_files
@@ -20,7 +18,7 @@ from lightkit.data.bad_samples import Defect
 from lightkit.data.progress import is_first_rank, show_progress
 from lightkit.data.splits import Split, split_of
 from lightkit.errors import ConfigError, DataError, visible
-from lightkit.images.reading import IMAGE_SUFFIXES, read_rgb
+from lightkit.images.reading import IMAGE_SUFFIXES
 from lightkit.images.verdicts import Verdict, judge_images
 from lightkit.runs.bad_images import BadImage, BadImageList, most_frequent
 
@@ -81,24 +79,6 @@ class ImageIndex:
             for photo in photos
         )
         return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-class PhotoFiles:
-    """A split's photos as decoded images with their labels.
-
-    Args:
-        photos: The split.
-    """
-
-    def __init__(self, photos: Sequence[Photo]) -> None:
-        self.photos = photos
-
-    def __len__(self) -> int:
-        return len(self.photos)
-
-    def __getitem__(self, index: int) -> tuple[Image, int]:
-        photo = self.photos[index]
-        return read_rgb(photo.path), photo.label
 
 
 def index_images(

@@ -312,7 +312,7 @@ class Encoded(Pixels):
 
 
 class PhotoPixels:
-    """A split's photos, from their files.
+    """A split's photos, from their files; as a sequence, decoded images with their labels.
 
     Args:
         photos: The split.
@@ -323,6 +323,9 @@ class PhotoPixels:
 
     def __len__(self) -> int:
         return len(self.photos)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return self.pixels(index).whole(), self.label(index)
 
     def pixels(self, index: int, /) -> Pixels:
         """Give a photo, which is not read yet."""

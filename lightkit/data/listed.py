@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -20,13 +20,14 @@ from PIL import Image
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
+from lightkit.data.loader import make_on_rank_zero
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.images.inputs import find_images
 from lightkit.images.reading import PreparedImage, prepare_images
 from lightkit.prediction.table import Prediction
 
 Prepare = Callable[[Image.Image], Any]
-_PREFIX = ".predictions-"
+_PREFIX, _LIST = ".predictions-", "images.jsonl"
 _OLD_S = 86_400.0  # what a predict that was killed has left; one that still runs writes more often
 
 
@@ -85,30 +86,33 @@ class ListedImages(LightningDataModule):
         """
         if self.scratch is not None:
             return
-        found: Any = self._listed() if self._rank == 0 else None
-        if self.trainer is not None and self.trainer.world_size > 1:
-            found = self.trainer.strategy.broadcast(found)
-        if isinstance(found, LightkitError):
-            raise found
-        self.scratch, self.num = Path(found[0]), found[1]
+        scratch, self.num = make_on_rank_zero(self._list, self.trainer)
+        self.scratch = Path(scratch)
 
-    def _listed(self) -> tuple[str, int] | LightkitError:
-        """List them; an error is given, because the other processes wait to hear of it."""
+    def _list(self) -> tuple[str, int]:
+        """Write the list of images; give its folder and their number."""
         try:
-            scratch = _new_scratch(self.folder)
+            for left in self.folder.glob(f"{_PREFIX}*"):
+                with suppress(OSError):  # gone meanwhile
+                    if time.time() - max(path.stat().st_mtime for path in (left, *left.iterdir())) > _OLD_S:
+                        shutil.rmtree(left)
+            scratch = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.folder)).absolute()
         except OSError as error:
-            return ConfigError(f"run.root: cannot write {self.folder}: {error.strerror or error}")
+            raise ConfigError(f"run.root: cannot write {self.folder}: {error.strerror or error}") from error
+        num = 0
         try:
-            num = _write_list(find_images(self.words), _list_in(scratch))
+            with (scratch / _LIST).open("w", encoding="ascii") as stream:
+                for path in find_images(self.words):
+                    num += 1
+                    stream.write(f"{json.dumps(str(path))}\n")  # as ASCII, which keeps names that are no text
             if not num:
                 raise DataError(f"{' '.join(self.words)}: there is no image.")
-        except OSError as error:
+        except (OSError, LightkitError) as error:
             shutil.rmtree(scratch, ignore_errors=True)
+            if isinstance(error, LightkitError):
+                raise
             where = error.filename or scratch
-            return LightkitError(f"{where}: the list of images cannot be kept ({error.strerror or error})")
-        except LightkitError as error:
-            shutil.rmtree(scratch, ignore_errors=True)
-            return error
+            raise LightkitError(f"{where}: the list of images cannot be kept ({error.strerror or error})") from error
         return str(scratch), num
 
     def describe(self) -> dict[str, Any]:
@@ -119,7 +123,7 @@ class ListedImages(LightningDataModule):
         """Batches in the order of the images."""
         assert self.scratch is not None
         ranks = 1 if self.trainer is None else self.trainer.world_size
-        return _Batches(self, _list_in(self.scratch), rank=self._rank, num_ranks=ranks)
+        return _Batches(self, self.scratch / _LIST, rank=self._rank, num_ranks=ranks)
 
     def take_entries(self) -> list[Prediction]:
         """Give the images of the next batch, without values, in the order in which batches were given.
@@ -184,28 +188,6 @@ class _Batches:
                 "the same for each image."
             )
         return torch.stack(tensors)
-
-
-def _new_scratch(folder: Path) -> Path:
-    for left in folder.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # gone meanwhile
-            if time.time() - max(path.stat().st_mtime for path in (left, *left.iterdir())) > _OLD_S:
-                shutil.rmtree(left)
-    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder)).absolute()
-
-
-def _list_in(scratch: Path) -> Path:
-    return scratch / "images.jsonl"
-
-
-def _write_list(paths: Iterable[str], file: Path) -> int:
-    """Write a list of paths and give their number."""
-    num = 0
-    with file.open("w", encoding="ascii") as stream:
-        for path in paths:
-            stream.write(f"{json.dumps(str(path))}\n")  # as ASCII, which keeps names that are no text
-            num += 1
-    return num
 
 
 def _read_list(file: Path) -> Iterator[str]:

@@ -13,7 +13,7 @@ import shutil
 import signal
 from collections.abc import Callable, Sized
 from functools import wraps
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -31,7 +31,7 @@ from lightkit.data.sampler import (
     sample_randomness,
     warn_of_changes,
 )
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.hardware.cores import workers_by_rule
 from lightkit.hardware.processor import num_cores
 
@@ -41,6 +41,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux has it; torch's workers h
 _logged: WeakKeyDictionary[Trainer, set[str]] = WeakKeyDictionary()
 
 Pinning = bool | Literal["auto"]
+Made = TypeVar("Made")
 
 
 class Ahead(NamedTuple):
@@ -192,6 +193,31 @@ def count_in_fractions() -> None:
 
     compute.counts_in_fractions = True  # type: ignore[attr-defined]
     _ResultMetric.compute = compute  # type: ignore[assignment, method-assign]
+
+
+def make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made:
+    """Broadcast what rank 0 makes, such as the state of a table that grows; or its error, for which all ranks wait.
+
+    Raises:
+        LightkitError: As ``make`` does, on every rank; on the others also for any other error of rank 0.
+    """
+    if trainer is None or trainer.world_size == 1:
+        return make()
+    made: Made | None = None
+    error: Exception | None = None
+    failure: LightkitError | None = None
+    if trainer.is_global_zero:
+        try:
+            made = make()
+        except LightkitError as raised:
+            error = failure = raised
+        except Exception as raised:  # noqa: BLE001  # it is raised again once the others know
+            error = raised
+            failure = DataError(f"rank 0 failed ({type(error).__name__}: {error}). Its own output says more.")
+    made, failure = trainer.strategy.broadcast((made, failure))
+    if error is not None or failure is not None:
+        raise error or failure  # type: ignore[misc]  # one of them is there
+    return cast(Made, made)
 
 
 class LabelledSource(Protocol):

@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import combinations
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, cast
 
-from pytorch_lightning import Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from lightkit.data.bad_samples import Defect, Defects, check_bad_samples
 from lightkit.data.image_module import LoadingModule, loading_of, seed_of, training_view_of, warn_idle
 from lightkit.data.image_sources import Encoded
-from lightkit.data.loader import LabelledSource, predict_loader
+from lightkit.data.loader import LabelledSource, make_on_rank_zero, predict_loader
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.batch_plan import BatchRows
 from lightkit.data.tables.columns import find_columns
@@ -41,8 +40,6 @@ from lightkit.images.preprocessing import Preprocessing
 from lightkit.images.reading import UnreadableImageError, map_in_order, pillow_warnings
 
 log = logging.getLogger("lightkit.data")
-
-Made = TypeVar("Made")
 
 _NUM_SHOWN = 20
 _NUM_DECODED = 64  # rows at once
@@ -196,7 +193,7 @@ class Table(LoadingModule):
         if stage == "fit" and not self.augment:
             warn_idle(self, "crop_scale", "color_jitter", "rand_augment", why="data.init_args.augment: false")
         if stage == "fit" and self.on_bad_image == "error" and self.index.columns.image:
-            _make_on_rank_zero(lambda: _check_images(self.index), self.trainer)
+            make_on_rank_zero(lambda: _check_images(self.index), self.trainer)
         needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
         if stage in needed:
             self._check_split(needed[stage])
@@ -204,7 +201,7 @@ class Table(LoadingModule):
     def _open(self) -> Index:
         """Open the tables on rank 0 for all ranks, and find the split of each row."""
         trainer = self.trainer
-        self._tables = _make_on_rank_zero(
+        self._tables = make_on_rank_zero(
             lambda: {split: open_table(place, **self._state) for split, place in self.places.items()}, trainer
         )
         first, named = next(iter(self._tables.values())), dict(self._columns)
@@ -216,7 +213,7 @@ class Table(LoadingModule):
         def make() -> None:  # one process looks at the rows, and the others of its machine load what it has kept
             made.append(index_table(self._tables, columns, classes=self._classes, **self._rows))
 
-        _make_on_rank_zero(make, trainer)
+        make_on_rank_zero(make, trainer)
         if not made:
             make()
         return made[0]
@@ -446,36 +443,6 @@ class Table(LoadingModule):
         if self._training is not None:
             num_rows, max_fraction = self.index.counts["train"], self.max_bad_fraction
             check_bad_samples(self.defects, num_rows, what="rows", max_fraction=max_fraction, trainer=self.trainer)
-
-
-def _make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made:
-    """Broadcast what rank 0 makes, such as the state of a table that grows; or its error, for which all ranks wait.
-
-    Raises:
-        ConfigError: As ``make`` does, on every rank.
-        DataError: Likewise; on the other ranks also for any other error of rank 0.
-    """
-    if trainer is None or trainer.world_size == 1:
-        return make()
-    made: Made | None = None
-    failure: ConfigError | DataError | None = None
-    error: Exception | None = None
-    if trainer.is_global_zero:
-        try:
-            made = make()
-        except (ConfigError, DataError) as raised:
-            error = failure = raised
-        except Exception as raised:  # noqa: BLE001  # it is raised again once the others know
-            error = raised
-            failure = DataError(
-                f"rank 0 could not open the table ({type(error).__name__}: {error}). Its own output says more."
-            )
-    made, failure = trainer.strategy.broadcast((made, failure))
-    if error is not None:
-        raise error
-    if failure is not None:
-        raise failure
-    return cast(Made, made)
 
 
 def _check_images(index: Index) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.data.tables.module import _make_on_rank_zero
+from lightkit.data.loader import make_on_rank_zero
 from lightkit.errors import ConfigError, DataError
 
 
@@ -27,8 +27,8 @@ def rank(number: int, told: list[Any]) -> Any:
 
 def test_all_ranks_have_the_table_of_rank_0_though_it_has_grown() -> None:
     told: list[Any] = []
-    assert _make_on_rank_zero(lambda: 3, rank(0, told)) == 3
-    assert _make_on_rank_zero(lambda: 4, rank(1, told)) == 3
+    assert make_on_rank_zero(lambda: 3, rank(0, told)) == 3
+    assert make_on_rank_zero(lambda: 4, rank(1, told)) == 3
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError])
@@ -39,9 +39,9 @@ def test_what_rank_0_cannot_do_is_told_by_every_rank(kind: type[Exception]) -> N
         raise kind("in words")
 
     with pytest.raises(kind, match="in words"):
-        _make_on_rank_zero(fail, rank(0, told))
+        make_on_rank_zero(fail, rank(0, told))
     with pytest.raises(kind, match="in words"):
-        _make_on_rank_zero(lambda: pytest.fail("not asked for"), rank(1, told))
+        make_on_rank_zero(lambda: pytest.fail("not asked for"), rank(1, told))
 
 
 @pytest.mark.parametrize("kind", [OSError, MemoryError, KeyError])
@@ -52,10 +52,10 @@ def test_whatever_ends_rank_0_is_told_by_every_rank(kind: type[Exception]) -> No
         raise kind("in words")
 
     with pytest.raises(kind, match="in words"):
-        _make_on_rank_zero(fail, rank(0, told))
-    with pytest.raises(DataError, match=rf"rank 0 could not open the table \({kind.__name__}: '?in words'?\)"):
-        _make_on_rank_zero(fail, rank(1, told))
+        make_on_rank_zero(fail, rank(0, told))
+    with pytest.raises(DataError, match=rf"rank 0 failed \({kind.__name__}: '?in words'?\)"):
+        make_on_rank_zero(fail, rank(1, told))
 
 
 def test_one_process_asks_nobody() -> None:
-    assert _make_on_rank_zero(lambda: 5, None) == 5
+    assert make_on_rank_zero(lambda: 5, None) == 5
