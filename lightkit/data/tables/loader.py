@@ -165,6 +165,7 @@ class TableImages:
     def __init__(self, index: Index, split: Split) -> None:
         self._index, self._split = index, split
         self._rows = BatchRows(index.rows(split), partial(index.read, split), batch_size=1)
+        self._names = RowNames(index, split)
 
     def __len__(self) -> int:
         return self._rows.plan.num_rows
@@ -177,7 +178,7 @@ class TableImages:
 
     def name(self, index: int) -> str:
         """Return the file and the number of a row."""
-        return RowNames(self._index, self._split)[index]
+        return self._names[index]
 
     def pixels(self, index: int) -> Encoded:
         """Return an image, which is not decoded yet; that of a row without one cannot be read."""

@@ -268,6 +268,16 @@ def test_a_table_within_another_is_told(write_parquet: WriteTable, caplog: pytes
     assert "data.init_args.train and data.init_args.val read the same rows" in record.getMessage()
 
 
+def test_the_samples_of_a_loader_have_names_and_pixels(write_parquet: WriteTable) -> None:
+    data = table(write_parquet(images(), rows=5))
+    data.setup("fit")
+    loader = data.val_dataloader()
+    assert not isinstance(loader, list)
+    source: Any = loader.dataset.source  # type: ignore[attr-defined]
+    assert [source.name(number).rpartition(", ")[2] for number in (0, 4)] == ["row 22", "row 26"]
+    assert source.pixels(0).whole().size == (10, 8)
+
+
 def test_untransformed_gives_images_and_labels_by_number(write_parquet: WriteTable) -> None:
     source = table(write_parquet(images(), rows=5)).untransformed("train")
     assert isinstance(source, TableImages)
