@@ -38,7 +38,6 @@ class Photo:
         digest: SHA-256 of its bytes, hexadecimal.
         height: Of the upright image, in pixels.
         width: In the same way.
-        is_jpeg: Whether any decoder of the JPEG library reads it as Pillow does, see `Verdict`.
     """
 
     path: Path
@@ -46,7 +45,6 @@ class Photo:
     digest: str
     height: int
     width: int
-    is_jpeg: bool
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def index_images(
             )
     photos = {
         split: [
-            Photo(path, label, verdict.digest, verdict.height, verdict.width, verdict.is_jpeg)
+            Photo(path, label, verdict.digest, verdict.height, verdict.width)
             for path, label, verdict in files
             if verdict.defect is None
         ]

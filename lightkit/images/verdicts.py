@@ -41,7 +41,7 @@ log = logging.getLogger("lightkit.data")
 UNREADABLE = "unreadable"
 """In place of the digest of a file that is gone, is none or may not be read."""
 _CACHE_NAME = "image-verdicts.sqlite"
-_VERSION = 3  # of the rules and the table: raise it with every change of either
+_VERSION = 4  # of the rules and the table: raise it with every change of either
 _KEPT_DAYS = 180  # without use
 _REFRESH_DAYS = 30  # between two entries of the day of use
 _LOCK_TIMEOUT_S = 5.0
@@ -62,15 +62,12 @@ class Verdict:
         defect: Why it cannot be used, in a few words, else None.
         height: Of the upright image, in pixels; 0 if it cannot be used.
         width: Likewise.
-        is_jpeg: Whether it is a plain JPEG of 8 bits in grey or colour, of which any decoder of the JPEG library makes
-            the same pixels, and whose EXIF alone has its orientation.
     """
 
     digest: str
     defect: str | None
     height: int = 0
     width: int = 0
-    is_jpeg: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,8 +124,8 @@ def _judge(path: Path, *, cache: _FileCache, rules: str, large: Executor) -> Ver
     try:
         row = cache.find(path, os.stat(path))  # noqa: PTH116 (pathlib would make an object of each of very many)
         if row is not None and row[1] == rules:
-            digest, _, defect, height, width, is_jpeg = row
-            return Verdict(digest, defect, height, width, bool(is_jpeg))
+            digest, _, defect, height, width = row
+            return Verdict(digest, defect, height, width)
         # without waiting for the other end, if it is a pipe
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         before, start_ns = os.fstat(descriptor), time.time_ns()
@@ -140,8 +137,7 @@ def _judge(path: Path, *, cache: _FileCache, rules: str, large: Executor) -> Ver
             file.seek(0)
             verdict, is_lasting = _decode(file, path, digest, large)
             if is_lasting and _is_settled(before, os.fstat(descriptor), start_ns):
-                values = (verdict.defect, verdict.height, verdict.width, verdict.is_jpeg)
-                cache.add(path, before, digest, rules, *values)
+                cache.add(path, before, digest, rules, verdict.defect, verdict.height, verdict.width)
             return verdict
     except (OSError, ValueError) as error:  # a name may have characters that no file system has
         return Verdict("", format_reason(error, path))
@@ -154,7 +150,7 @@ def _decode(file: BinaryIO, path: Path, digest: str, large: Executor) -> tuple[V
         orientation = read_orientation(load_frame(image))
         overlay_white(image.crop((0, 0, 1, 1)))  # some kinds of pixels cannot be converted
         height, width = size if orientation in _SIDEWAYS else reversed(size)
-        return Verdict(digest, None, height, width, is_jpeg=_is_plain_jpeg(image, orientation))
+        return Verdict(digest, None, height, width)
 
     try:
         with Image.open(file) as image:
@@ -169,19 +165,6 @@ def _decode(file: BinaryIO, path: Path, digest: str, large: Executor) -> tuple[V
         return Verdict(digest, format_reason(error, path)), not is_external
 
 
-def _is_plain_jpeg(image: Image.Image, orientation: int) -> bool:
-    if image.format not in ("JPEG", "MPO") or image.mode not in ("L", "RGB"):
-        return False
-    if "exif" not in image.info:
-        return orientation == 1  # else it is in XMP, which few decoders read
-    exif = Image.Exif()
-    try:
-        exif.load(image.info["exif"])
-    except Exception:  # noqa: BLE001 (as above)
-        return False
-    return bool(exif.get(0x0112, 1) == orientation)
-
-
 def _compute_digest(path: str, *, cache: _FileCache) -> FileDigest:
     try:
         status = os.stat(path)  # noqa: PTH116 (as above)
@@ -193,7 +176,7 @@ def _compute_digest(path: str, *, cache: _FileCache) -> FileDigest:
             before, start_ns = os.fstat(file.fileno()), time.time_ns()
             digest = hash_file(file)
             if _is_settled(before, os.fstat(file.fileno()), start_ns):
-                cache.add(path, before, digest, "", None, 0, 0, False)
+                cache.add(path, before, digest, "", None, 0, 0)
     except (OSError, ValueError) as error:  # a name may have characters that no file system has
         format_reason(error, path)  # raises where this machine lacks descriptors
         return FileDigest(UNREADABLE, 0, was_read=False)
@@ -252,13 +235,13 @@ class _FileCache:
             self._connection = None
 
     def find(self, path: Path | str, status: os.stat_result) -> tuple[Any, ...] | None:
-        """Find digest, rules, defect, height, width and is_jpeg of a file in this state."""
+        """Find digest, rules, defect, height and width of a file in this state."""
         key = os.fsencode(os.path.abspath(path))  # noqa: PTH100 (as above)
         with self._lock:
             if self._connection is None:
                 return None
             try:
-                query = "SELECT * FROM files_v3 WHERE path = ? AND size = ? AND changed_ns = ?"
+                query = "SELECT * FROM files_v4 WHERE path = ? AND size = ? AND changed_ns = ?"
                 row = self._connection.execute(query, (key, status.st_size, _changed_ns(status))).fetchone()
             except sqlite3.Error:
                 return None
@@ -282,18 +265,19 @@ class _FileCache:
         if self._connection is None or not rows:
             return
         with suppress(sqlite3.Error), self._connection:
-            self._connection.executemany("INSERT OR REPLACE INTO files_v3 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            self._connection.executemany("INSERT OR REPLACE INTO files_v4 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
         try:
             with suppress(sqlite3.OperationalError), connection:  # it cannot be written, or not now
                 connection.execute(
-                    "CREATE TABLE IF NOT EXISTS files_v3 (path BLOB PRIMARY KEY, size INTEGER, changed_ns INTEGER, "
-                    "day INTEGER, digest TEXT, rules TEXT, defect TEXT, height INTEGER, width INTEGER, is_jpeg INTEGER)"
+                    "CREATE TABLE IF NOT EXISTS files_v4 (path BLOB PRIMARY KEY, size INTEGER, changed_ns INTEGER, "
+                    "day INTEGER, digest TEXT, rules TEXT, defect TEXT, height INTEGER, width INTEGER)"
                 )
-                connection.execute("DELETE FROM files_v3 WHERE day < ?", (self._today - _KEPT_DAYS,))
-            connection.execute("SELECT * FROM files_v3 LIMIT 1").fetchall()
+                connection.execute("DROP TABLE IF EXISTS files_v3")
+                connection.execute("DELETE FROM files_v4 WHERE day < ?", (self._today - _KEPT_DAYS,))
+            connection.execute("SELECT * FROM files_v4 LIMIT 1").fetchall()
         except sqlite3.Error:
             connection.close()
             raise

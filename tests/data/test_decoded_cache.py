@@ -41,7 +41,7 @@ def photos(tmp_path: Path) -> list[Photo]:
         path = tmp_path / f"{number}.jpg"
         pixels = np.random.default_rng(number).integers(0, 255, (20, 24, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(path)
-        found.append(Photo(path, 0, content_digest(path), 20, 24, is_jpeg=True))
+        found.append(Photo(path, 0, content_digest(path), 20, 24))
     return found
 
 

@@ -15,7 +15,6 @@ import numpy as np
 import PIL
 import pytest
 from PIL import Image, ImageFile
-from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
 from lightkit.images import reading
 from lightkit.images import verdicts as module
@@ -311,22 +310,11 @@ def jpeg(folder: Path, kind: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("kind", "is_plain"),
-    [
-        ("RGB", True), ("L", True), ("CMYK", False), ("progressive", True), ("rgb", True), ("444", True),
-        *((f"turned {number}", number in range(1, 9)) for number in range(10)), ("xmp", False),
-    ],
-)  # fmt: skip
-def test_a_plain_jpeg_is_what_torchvision_decodes_to_the_same_pixels(tmp_path: Path, kind: str, is_plain: bool) -> None:
+@pytest.mark.parametrize("kind", ["RGB", "L", "CMYK", "progressive", "rgb", "444", "turned 3", "turned 6", "xmp"])
+def test_a_jpeg_has_its_upright_size(tmp_path: Path, kind: str) -> None:
     path = jpeg(tmp_path, kind)
     verdict = one(path)
-    expected = np.asarray(read_rgb(path))
-    assert verdict.is_jpeg == is_plain
-    assert (verdict.height, verdict.width) == expected.shape[:2]
-    if is_plain:
-        pixels = decode_jpeg(read_file(str(path)), mode=ImageReadMode.RGB, apply_exif_orientation=True)
-        assert np.array_equal(pixels.permute(1, 2, 0).numpy(), expected)
+    assert (verdict.height, verdict.width) == np.asarray(read_rgb(path)).shape[:2]
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "progressive JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"])
@@ -345,15 +333,6 @@ def test_what_is_cut_short_is_judged_as_decoding_does(tmp_path: Path, kind: str,
         decodes = False
     assert (one(path).defect is None) == decodes
     assert not decodes or share == 0.97
-
-
-def test_real_photos_are_plain(photos: Path) -> None:
-    paths = sorted(photos.glob("*/*.jpg"))[::25]
-    for path, verdict in zip(paths, list(judge_images(paths)), strict=True):
-        pixels = decode_jpeg(read_file(str(path)), mode=ImageReadMode.RGB)
-        assert verdict.is_jpeg
-        assert pixels.shape == (3, verdict.height, verdict.width)
-        assert np.array_equal(pixels.permute(1, 2, 0).numpy(), np.asarray(read_rgb(path)))
 
 
 def test_copies_in_one_scan_have_one_verdict(make_images: Any) -> None:

@@ -262,11 +262,6 @@ class Table(LoadingModule):
         return len(self.class_names)
 
     @property
-    def has_weights(self) -> bool:
-        """Whether a column of weights is the third element of each batch."""
-        return self.index.columns.weight is not None
-
-    @property
     def scaling(self) -> dict[str, tuple[float, float]]:
         """Mean and standard deviation of the training split: ``input`` of features, ``target`` of values."""
         return self.index.scaling

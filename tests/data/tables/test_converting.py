@@ -20,7 +20,7 @@ def _catalogue(images: Path, *names: str) -> ImageIndex:
         path = images / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(os.fsencode(name))
-        photos.append(Photo(path, classes.index(name.partition("/")[0]), "0" * 64, height=3, width=4, is_jpeg=False))
+        photos.append(Photo(path, classes.index(name.partition("/")[0]), "0" * 64, height=3, width=4))
     return ImageIndex(classes, {"train": photos[1:], "val": [], "test": photos[:1]})
 
 
