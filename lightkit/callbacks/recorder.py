@@ -248,6 +248,7 @@ class RunRecorder(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hand the manifest to the loggers that keep more than metrics."""
+        self._meter.lap("start")
         manifest = self.manifest or runs.read_json(self.run.manifest_path)
         if manifest is not None:
             _call_each(trainer.loggers, "log_manifest", manifest)
