@@ -64,16 +64,7 @@ class StageState:
 
 @dataclass
 class RetrainState:
-    """State of one retrain.
-
-    Args:
-        config: Digest of its config.
-        run: Its run, once `fit` has chosen it.
-        stages: In their order.
-        began: ISO 8601, UTC.
-        ended: The same, once nothing is left to do.
-        outcome: Its result then.
-    """
+    """State of one retrain; each field is described at the top of the module. `fit` chooses the run."""
 
     config: str
     run: Run | None = None
@@ -83,7 +74,7 @@ class RetrainState:
     outcome: str | None = None
 
     def __getitem__(self, stage: str) -> StageState:
-        return next(state for state in self.stages if state.stage == stage)
+        return self.stages[STAGES.index(stage)]
 
     @property
     def next_stage(self) -> StageState | None:
@@ -92,10 +83,10 @@ class RetrainState:
 
     def begin(self, stage: str) -> None:
         """Note that a stage is started."""
-        state = self[stage]
-        state.status, state.began, state.ended = "running", _now(), None
-        state.seconds = state.exit_code = state.says = None
-        state.attempts += 1
+        before = self[stage]
+        self.stages[STAGES.index(stage)] = StageState(
+            stage, "running", began=_now(), attempts=before.attempts + 1, failures=before.failures
+        )
         self.write()
 
     def end(self, stage: str, status: str, *, seconds: float, code: int, says: str | None = None) -> None:
@@ -116,27 +107,13 @@ class RetrainState:
         self.ended, self.outcome = _now(), outcome
         self.write()
 
-    def move_to(self, run: Run) -> None:
-        """Keep the state in the folder of the run that `fit` has begun or resumed."""
-        if self.run is not None and self.run.folder == run.folder:
-            return
-        self.run = run
-        if (before := _read(run)) is not None and before.next_stage is before["fit"]:  # interrupted in its fit
-            self.began = before.began
-            self["fit"].attempts += before["fit"].attempts
-            self["fit"].failures += before["fit"].failures
-        self.write()
-
     def write(self) -> None:
         """Replace the file, once the run is known."""
         if self.run is not None:
-            write_json(self.run.folder / _FILE, self.as_dict())
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the content of the file."""
-        run = None if self.run is None else f"{self.run.name}/{self.run.id}"
-        fields = {key: getattr(self, key) for key in ("config", "began", "ended", "outcome")}
-        return {"schema": _SCHEMA, "run": run, **fields, "stages": [asdict(state) for state in self.stages]}
+            run = f"{self.run.name}/{self.run.id}"
+            fields = {key: getattr(self, key) for key in ("config", "began", "ended", "outcome")}
+            stages = [asdict(state) for state in self.stages]
+            write_json(self.run.folder / _FILE, {"schema": _SCHEMA, "run": run, **fields, "stages": stages})
 
 
 def find_unfinished(root: Path | str, name: str, *, config: str) -> tuple[RetrainState | None, str | None]:
@@ -152,51 +129,42 @@ def find_unfinished(root: Path | str, name: str, *, config: str) -> tuple[Retrai
     Returns:
         The retrain, whose fit is done, or None; and why an unfinished one is not resumed.
     """
-    for run in list_runs(root, name):
-        manifest = read_json(run.manifest_path)
-        if manifest is None:
-            is_training = any(run.checkpoints.glob("*.ckpt"))
-        else:
-            is_training = manifest.get("subcommand") == "fit" and not manifest.get("fast_dev_run")
-        if not is_training:
-            continue
-        found = _read(run)
-        if found is None or found.next_stage is None:
+    manifests = ((run, read_json(run.manifest_path) or {}) for run in list_runs(root, name))
+    trainings = (run for run, each in manifests if each.get("subcommand") == "fit" and not each.get("fast_dev_run"))
+    run = next(trainings, None)
+    found = None if run is None else _read(run)
+    if run is None or found is None or found.next_stage is None:
+        return None, None
+    if not found["fit"].is_over:
+        if (read_json(run.summary_path) or {}).get("status") != "done":  # fit itself finds what to resume
             return None, None
-        if not found["fit"].is_over:
-            if (read_json(run.summary_path) or {}).get("status") != "done":  # fit itself finds what to resume
-                return None, None
-            found["fit"].status = "done"  # killed after the training, and before that was noted
-        unfinished = f"begins a new training: the retrain of {run.folder} was not finished, but"
-        if found.config != config:
-            return None, f"{unfinished} had another config"
-        worst = max(found.stages[1:], key=lambda state: state.failures)
-        if worst.failures >= _MAX_FAILURES:
-            return None, f"{unfinished} its {worst.stage} has failed {worst.failures} times"
-        return found, None
-    return None, None
+        found["fit"].status = "done"  # killed after the training, and before that was noted
+    unfinished = f"begins a new training: the retrain of {run.folder} was not finished, but"
+    if found.config != config:
+        return None, f"{unfinished} had another config"
+    worst = max(found.stages[1:], key=lambda state: state.failures)
+    if worst.failures >= _MAX_FAILURES:
+        return None, f"{unfinished} its {worst.stage} has failed {worst.failures} times"
+    return found, None
 
 
 def median_durations(root: Path | str, name: str, stages: Iterable[str]) -> dict[str, float]:
     """Return the median seconds of each stage in at most the last five retrains of a job where it was done."""
-    seconds: dict[str, list[float]] = {stage: [] for stage in stages}
-    for run in list_runs(root, name):
-        found = _read(run)
-        for state in [] if found is None else found.stages:
-            if state.status == "done" and state.seconds and state.stage in seconds:
-                seconds[state.stage].append(state.seconds)
-    return {stage: statistics.median(each[:_NUM_EARLIER_RUNS]) for stage, each in seconds.items() if each}
+    states = [state for run in list_runs(root, name) if (found := _read(run)) is not None for state in found.stages]
+    done = {
+        stage: [each.seconds for each in states if each.stage == stage and each.status == "done" and each.seconds]
+        for stage in stages
+    }
+    return {stage: statistics.median(seconds[:_NUM_EARLIER_RUNS]) for stage, seconds in done.items() if seconds}
 
 
 def _read(run: Run) -> RetrainState | None:
     """Read a run's file; None if there is none, or it is damaged or of another version."""
     record: Any = read_json(run.folder / _FILE)
-    known = StageState.__dataclass_fields__
     try:
-        states = [StageState(**{key: each[key] for key in known if key in each}) for each in record["stages"]]
-        if record["schema"] != _SCHEMA or [state.stage for state in states] != list(STAGES):
+        states = [StageState(**each) for each in record["stages"]]
+        if record["schema"] != _SCHEMA or tuple(state.stage for state in states) != STAGES:
             return None
-        config, began, ended, outcome = (record[key] for key in ("config", "began", "ended", "outcome"))
-        return RetrainState(config, run, states, began, ended, outcome)
+        return RetrainState(record["config"], run, states, record["began"], record["ended"], record["outcome"])
     except (KeyError, TypeError):
         return None

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -15,10 +16,11 @@ from lightkit import runs
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
 from lightkit.cli.stage_runner import open_context
-from lightkit.commands.retrain import CommandRunner, Retrain, RetrainOptions, StageResult
+from lightkit.commands.retrain import Retrain, StageProcesses
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime
 from lightkit.registry.gate import GateSettings, read_gate
+from lightkit.runs.resume import RunSettings
 from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.signals import SignalWatch
 from tests.cli.conftest import House, read_json
@@ -31,7 +33,7 @@ class Felled(BaseException):
     """What a kill of the whole retrain looks like from within."""
 
 
-class Stagehands(CommandRunner):
+class Stagehands(StageProcesses):
     """Pretends to run the commands.
 
     Args:
@@ -42,10 +44,11 @@ class Stagehands(CommandRunner):
         super().__init__()
         self.house = house
         self.codes: dict[str, int] = {}
-        self.how: dict[str, dict[str, Any]] = {}
+        self.late: set[str] = set()
+        self.seconds = 2.0
+        self.monotonic_s = 0.0
         self.felled_at: str | None = None
         self.gate: dict[str, Any] = {}
-        self.seconds = 2.0
         self.meanwhile: Callable[[str], None] = lambda _stage: None
         self.calls: list[list[str]] = []
         self.environments: list[dict[str, str]] = []
@@ -65,8 +68,7 @@ class Stagehands(CommandRunner):
         environment: Mapping[str, str],
         deadline: datetime | None = None,
         on_poll: Callable[[], None] = lambda: None,
-        is_silent: bool = False,
-    ) -> StageResult:
+    ) -> int:
         stage = args[0]
         self.calls.append([*args])
         self.environments.append({**environment})
@@ -78,7 +80,9 @@ class Stagehands(CommandRunner):
         self.meanwhile(stage)
         if self.felled_at == stage:
             raise Felled
-        return StageResult(code, self.seconds, **self.how.get(stage, {}))
+        self.was_late = stage in self.late
+        self.monotonic_s += self.seconds
+        return code
 
     def _train(self, told: Path, code: int) -> None:
         run = runs.newest_interrupted("runs", "small") or runs.create("runs", "small")
@@ -93,24 +97,16 @@ class Stagehands(CommandRunner):
         *words: str,
         left_s: float | None = None,
         may_continue: bool = True,
-        **options: Any,
+        options: Mapping[str, str] = MappingProxyType({}),
     ) -> int:
         """Run a retrain in this process."""
         session = open_context("fit", ["-c", "small.yaml", *words], SignalWatch())
         configure_console(session.mode)
         self.gate = read_gate(session.resolved).__dict__
         deadline = None if left_s is None else datetime.now(timezone.utc) + timedelta(seconds=left_s)
-        work = Retrain(
-            session,
-            RetrainOptions(**options),
-            root=Path("runs"),
-            name="small",
-            deadline=deadline,
-            runner=self,
-            environment={"HELD": "yes"},
-        )
+        settings = RunSettings(name="small", resume="auto" if may_continue else "never", report=False)
         self.received = None
-        return work.run(may_continue=may_continue)
+        return Retrain(session, options, settings, deadline, self, {"HELD": "yes"}).run()
 
     @property
     def states(self) -> dict[str, str]:
@@ -125,8 +121,10 @@ class Stagehands(CommandRunner):
 
 
 @pytest.fixture
-def hands(house: House) -> Stagehands:
-    return Stagehands(house)
+def hands(house: House, monkeypatch: pytest.MonkeyPatch) -> Stagehands:
+    made = Stagehands(house)
+    monkeypatch.setattr("lightkit.commands.retrain.time", SimpleNamespace(monotonic=lambda: made.monotonic_s))
+    return made
 
 
 def test_nothing_is_judged_or_promoted_without_a_metric(hands: Stagehands, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +140,7 @@ def test_a_gate_that_says_no_ends_the_retrain_and_the_next_start_trains_anew(
     hands: Stagehands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hands.codes["gate"] = 4
-    assert hands.retrain(*JUDGED, junit=Path("j.xml")) == 4
+    assert hands.retrain(*JUDGED, options={"--junit": "j.xml"}) == 4
     assert hands.stages == ["fit", "test", "export", "gate"]
     assert hands.record["outcome"] == "not promoted"
     assert hands.states["promote"] == "skipped"
@@ -154,21 +152,6 @@ def test_a_gate_that_says_no_ends_the_retrain_and_the_next_start_trains_anew(
     assert hands.retrain(*JUDGED) == 0
     assert hands.stages == STAGES
     assert len(runs.list_runs("runs", "small")) == 2
-
-
-def test_a_promotion_that_was_done_is_not_done_twice(hands: Stagehands) -> None:
-    def promote(stage: str) -> None:
-        if stage == "promote":
-            runs.write_json(runs.list_runs("runs", "small")[0].folder / "promoted.json", {"alias": "champion"})
-
-    hands.meanwhile, hands.felled_at = promote, "promote"
-    with pytest.raises(Felled):
-        hands.retrain(*JUDGED)
-    assert hands.stages == STAGES
-
-    assert hands.retrain(*JUDGED) == 0
-    assert hands.stages == []
-    assert hands.record["outcome"] == "promoted"
 
 
 def test_a_training_that_ended_well_just_before_the_kill_is_not_trained_again(hands: Stagehands) -> None:
@@ -223,8 +206,7 @@ def test_another_config_begins_a_new_training(hands: Stagehands, capsys: pytest.
 
 @pytest.mark.parametrize(
     "said",
-    ["--run.wait_s=5", "--run.stale_s=60", "--callbacks.slack.webhook_url=http://127.0.0.1:9/x"],
-    ids=["patience", "staleness", "who is told"],
+    ["--run.wait_s=5", "--run.stale_s=60"],
 )
 def test_what_does_not_change_the_training_is_no_other_config(hands: Stagehands, said: str) -> None:
     hands.codes["test"] = 1
@@ -243,7 +225,7 @@ def test_a_slip_in_the_gate_costs_no_training(hands: Stagehands) -> None:
     hands.calls = []
 
     assert (
-        hands.retrain("--gate.metric=test/accuracy", '--gate.slices={"roses": 0.5}', if_changed=("--if-changed",)) == 0
+        hands.retrain("--gate.metric=test/accuracy", '--gate.slices={"roses": 0.5}', options={"--if-changed": ""}) == 0
     )
     folder = str(runs.list_runs("runs", "small")[0].folder)
     assert len(runs.list_runs("runs", "small")) == 1
@@ -269,30 +251,30 @@ def test_stages_are_left_out_on_request_and_made_up_for_later(
     hands: Stagehands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hands.codes["gate"] = 75
-    assert hands.retrain(*JUDGED, skip=("test", "export")) == 75
+    assert hands.retrain(*JUDGED, options={"--skip": "test,export"}) == 75
     assert hands.stages == ["fit", "gate"]
     capsys.readouterr()
-    assert hands.retrain(*JUDGED, skip=("test", "export")) == 75
+    assert hands.retrain(*JUDGED, options={"--skip": "test,export"}) == 75
     assert "goes on with gate" in capsys.readouterr().err
     hands.codes.clear()
     hands.calls = []
-    assert hands.retrain(*JUDGED, skip=("test",)) == 0
+    assert hands.retrain(*JUDGED, options={"--skip": "test"}) == 0
     assert hands.stages == ["export", "gate", "promote"]
     assert hands.states["test"] == "skipped"
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "expected", "says"),
+    ("late", "code", "expected", "says"),
     [
-        ({}, -signal.SIGKILL, 1, "killed by SIGKILL"),
-        ({"was_late": True}, 143, 75, "ended at the deadline"),
+        (set(), -signal.SIGKILL, 1, "killed by SIGKILL"),
+        ({"test"}, 143, 75, "ended at the deadline"),
     ],
     ids=["killed from outside", "at the deadline"],
 )
 def test_a_stage_that_did_not_end_itself(
-    hands: Stagehands, how: dict[str, Any], code: int, expected: int, says: str
+    hands: Stagehands, late: set[str], code: int, expected: int, says: str
 ) -> None:
-    hands.codes["test"], hands.how["test"] = code, how
+    hands.codes["test"], hands.late = code, late
     assert hands.retrain() == expected
     assert [state["says"] for state in hands.record["stages"] if state["stage"] == "test"] == [says]
 
@@ -340,7 +322,7 @@ def test_training_is_given_less_time_than_there_is(hands: Stagehands) -> None:
     assert hands.retrain(left_s=1000.0) == 0
     assert _seconds_before(hands, 1000.0) == pytest.approx(1.5 * (51 + 51) + 10, abs=5)  # medians of two
     hands.calls = []
-    assert hands.retrain(left_s=1000.0, reserve_s=33.0) == 0
+    assert hands.retrain(left_s=1000.0, options={"--reserve": "33s"}) == 0
     assert _seconds_before(hands, 1000.0) == pytest.approx(33, abs=5)
     assert hands.deadlines[0] is not None
 
@@ -348,21 +330,6 @@ def test_training_is_given_less_time_than_there_is(hands: Stagehands) -> None:
 def test_a_promotion_is_not_cut_off_by_the_deadline(hands: Stagehands) -> None:
     assert hands.retrain(*JUDGED, left_s=1000.0) == 0
     assert [deadline is None for deadline in hands.deadlines] == [False, False, False, False, True]
-
-
-def test_an_end_after_the_deadline_is_told(
-    hands: Stagehands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def dawdle(stage: str) -> None:
-        if stage == "promote":
-            later = datetime.now(timezone.utc) + timedelta(seconds=1019)
-            monkeypatch.setattr("lightkit.commands.retrain._now", lambda: later)
-
-    assert hands.retrain(*JUDGED, left_s=1000.0) == 0
-    assert "after the deadline" not in capsys.readouterr().err
-    hands.meanwhile = dawdle
-    assert hands.retrain(*JUDGED, left_s=1000.0) == 0
-    assert "ended 19 s after the deadline; --reserve" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stage", ["fit", "test"])
@@ -376,7 +343,7 @@ def test_what_failed_is_told_to_programs_as_well(
 
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "step.md")
     hands.meanwhile, hands.codes[stage] = fail, 5
-    assert hands.retrain(junit=Path("j.xml")) == 5
+    assert hands.retrain(options={"--junit": "j.xml"}) == 5
     (failure,) = ET.parse("j.xml").iter("failure")
     assert f"{stage} has ended with exit code 5: no photos in tulips" in str(failure.get("message"))
     assert f"| {stage} | failed | 2.0 s | no photos in tulips |" in Path("step.md").read_text(encoding="utf-8")
@@ -390,7 +357,7 @@ def test_what_does_not_fit_any_more_is_left_to_the_next_start(
     assert hands.retrain() == 0
     hands.calls = []
     with pytest.raises(OutOfTime, match=r"and test takes about 50 s; the same command goes on with test\."):
-        hands.retrain(left_s=30.0, reserve_s=1.0, junit=Path("j.xml"))
+        hands.retrain(left_s=30.0, options={"--reserve": "1s", "--junit": "j.xml"})
     assert hands.stages == ["fit"]
     assert "the same command goes on with test" in capsys.readouterr().out
     skipped = [case.get("name") for case in ET.parse("j.xml").iter("testcase") if case.find("skipped") is not None]
