@@ -11,7 +11,7 @@ from typing import Literal
 from lightkit.config import SECTIONS, near
 from lightkit.errors import ConfigError
 
-__all__ = ["RUN_OPTIONS", "CommandLine", "Takes", "get_run_argument", "parse_command_line", "parse_options"]
+__all__ = ["RUN_OPTIONS", "CommandLine", "Takes", "get_run_argument", "parse_options"]
 
 Takes = Literal["value", "values", "switch"]
 """Whether an option takes a value; with `values` it may be given again, and its values are joined with commas."""
@@ -101,57 +101,6 @@ def get_run_argument(line: CommandLine) -> str:
     return given[0]
 
 
-def parse_command_line(
-    command: str,
-    args: Sequence[str],
-    *,
-    usage: str,
-    own: Mapping[str, Takes],
-    config: Mapping[str, Takes] | None = None,
-) -> CommandLine:
-    """Split the arguments of a command.
-
-    Args:
-        command: Its name, for errors.
-        args: The arguments.
-        usage: Its usage, for errors.
-        own: Its own options.
-        config: Options that belong to the config, for a command that takes the config's keys too; None if it does not.
-
-    Raises:
-        ConfigError: If an option is unknown, given twice, or lacks its value.
-    """
-    positionals: list[str] = []
-    options: dict[str, str] = {}
-    config_args: list[str] = []
-    left = list(args)
-    while left:
-        word = left.pop(0)
-        option, equals, value = word.partition("=")
-        if not word.startswith("-") or word == "-":
-            (config_args if equals and config is not None else positionals).append(word)
-        elif option in own:
-            if option in options and own[option] != "values":
-                raise ConfigError(f"{command}: {option} is given twice\n{usage}")
-            if own[option] == "switch" and equals:
-                raise ConfigError(f"{command}: {option} takes no value\n{usage}")
-            if own[option] != "switch" and not equals:
-                if not left or left[0].startswith("--"):
-                    raise ConfigError(f"{command}: {option}: expected a value after it\n{usage}")
-                value = left.pop(0)
-            options[option] = f"{options[option]},{value}" if option in options else value
-        elif config is not None and (
-            option in config or option.lstrip("-").partition(".")[0].rstrip("+") in _TOP_LEVEL_KEYS
-        ):
-            config_args.append(word)
-            if not equals and config.get(option) != "switch" and left:
-                config_args.append(left.pop(0))
-        else:
-            hint = near(option, [*own, *(config or {})])
-            raise ConfigError(f"{command}: unexpected argument {word!r}{hint}\n{usage}")
-    return CommandLine(positionals, options, config_args, command, usage)
-
-
 OPTION_LINE = re.compile(r"^  (--?[a-z][\w-]*)(?: ([A-Z]\S*))?", re.MULTILINE)
 """Line of a help text that describes an option: its name, and the name of its value."""
 
@@ -165,7 +114,7 @@ def parse_options(
         help_text: ``usage: lightkit COMMAND ...``, an empty line, then a line ``  --sort KEY  ...`` for an option with
             a value, ``  --alias NAME...`` for one that may be given again, and ``  --json  ...`` for a switch.
         args: The arguments.
-        config: Options that belong to the config, for a command that takes the config's keys too.
+        config: Options that belong to the config, for a command that takes the config's keys too; None if it does not.
         most: Number of positionals that the command takes.
 
     Raises:
@@ -177,7 +126,34 @@ def parse_options(
         for option, value in OPTION_LINE.findall(help_text)
         if option not in (config or {})
     }
-    line = parse_command_line(usage.split()[2], args, usage=usage, own=own, config=config)
-    if len(line.positionals) > most:
-        raise line.error(f"unexpected argument {line.positionals[most]!r}")
+    positionals: list[str] = []
+    options: dict[str, str] = {}
+    config_args: list[str] = []
+    line = CommandLine(positionals, options, config_args, usage.split()[2], usage)
+    left = list(args)
+    while left:
+        word = left.pop(0)
+        option, equals, value = word.partition("=")
+        if not word.startswith("-") or word == "-":
+            (config_args if equals and config is not None else positionals).append(word)
+        elif option in own:
+            if option in options and own[option] != "values":
+                raise line.error(f"{option} is given twice")
+            if own[option] == "switch" and equals:
+                raise line.error(f"{option} takes no value")
+            if own[option] != "switch" and not equals:
+                if not left or left[0].startswith("--"):
+                    raise line.error(f"{option}: expected a value after it")
+                value = left.pop(0)
+            options[option] = f"{options[option]},{value}" if option in options else value
+        elif config is not None and (
+            option in config or option.lstrip("-").partition(".")[0].rstrip("+") in _TOP_LEVEL_KEYS
+        ):
+            config_args.append(word)
+            if not equals and config.get(option) != "switch" and left:
+                config_args.append(left.pop(0))
+        else:
+            raise line.error(f"unexpected argument {word!r}{near(option, [*own, *(config or {})])}")
+    if len(positionals) > most:
+        raise line.error(f"unexpected argument {positionals[most]!r}")
     return line

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.command_line import RUN_OPTIONS, Takes, get_run_argument, parse_command_line
+from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_options
 from lightkit.cli.console import OutputMode, print_line, print_table
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.errors import GateFailed
@@ -18,16 +18,16 @@ from lightkit.runs.files import finite
 
 __all__ = ["gate"]
 
-_USAGE = "usage: lightkit gate RUN [--baseline MODEL] [-c FILE]... [--gate.KEY=value]..."
-HELP = f"""\
-{_USAGE}
+HELP = """\
+usage: lightkit gate RUN [--baseline MODEL] [-c FILE]... [--gate.KEY=value]...
 
 Judge a run's best checkpoint by the config's `gate` block: its thresholds, those of single classes, the model that it
 is compared with (the champion), and the best of the models promoted of late. Both models are scored in this process
 by their own test or validation steps, on the same samples in the same order: those of the run's data as it is now.
 The decision is written to gate.json in the run folder.
 
-  RUN                 a run or latest; also --run RUN
+  RUN                 a run or latest
+  --run RUN           the same
   --baseline MODEL    what it is compared with: an alias or a version of the registered model, a run, or null
   --ckpt_path CKPT    best, last or a file; default: best
   --tracking-uri URI  where MLflow is; default: where the training was tracked, else mlflow.db in the run root
@@ -44,8 +44,8 @@ gate:
   max_drop: 0.01                     # below the baseline
   confidence: 0.95                   # a drop within the noise of the samples is none
   baseline: champion
-  slices: {{roses: 0.7}}               # the metric on the samples of a class
-  drift: {{window: 5, max_drop: 0.03}} # below the best of the last 5 promoted models
+  slices: {roses: 0.7}               # the metric on the samples of a class
+  drift: {window: 5, max_drop: 0.03} # below the best of the last 5 promoted models
 
 `lightkit fit --help gate` describes each key. Where nothing is promoted yet, the
 thresholds decide alone.
@@ -54,20 +54,10 @@ answer, try again later.
 
 lightkit gate latest --gate.metric=test/accuracy --gate.min=0.8
 """
-_OWN: dict[str, Takes] = {
-    "--run": "value",
-    "--baseline": "value",
-    "--tracking-uri": "value",
-    "--junit": "value",
-    "--json": "switch",
-    "--allow-empty": "switch",
-}
-
-
 _COLUMNS = ("metric", "challenger", "baseline", "expected", "verdict")
 
 
-def gate(words: list[str]) -> int:
+def gate(args: list[str]) -> int:
     """Judge a run, and return the exit code.
 
     Raises:
@@ -75,7 +65,7 @@ def gate(words: list[str]) -> int:
         GateFailed: If the run is not good enough.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_command_line("gate", words, usage=_USAGE, own=_OWN, config=RUN_OPTIONS)
+    line = parse_options(HELP, args, config=RUN_OPTIONS, most=1)
     run, options = get_run_argument(line), line.options
     baseline = [f"--gate.baseline={options['--baseline']}"] if "--baseline" in options else []
     junit = Path(options["--junit"]) if options.get("--junit") else None
