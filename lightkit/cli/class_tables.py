@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 
-import numpy as np
-
 from lightkit.cli.console import OutputMode, format_table, print_line, print_table
 from lightkit.errors import visible
-from lightkit.reports.predictions import Predictions, class_scores, confusion_counts
+from lightkit.reports.predictions import Predictions, class_scores, confusion_counts, list_confusions, worst_classes
 
 _MAX_CLASSES, _MAX_PAIRS = 20, 10
 
@@ -24,10 +22,8 @@ def print_class_tables(predictions: Predictions, mode: OutputMode) -> None:
     names = [visible(name, in_line=True) for name in predictions.class_names]
     counts = confusion_counts(predictions)
     scores = class_scores(counts)
-    seen = np.flatnonzero(scores.support)
-    if are_many := len(names) > _MAX_CLASSES:
-        seen = seen[np.argsort(scores.f1[seen], kind="stable")][:_MAX_CLASSES]
-    chosen = seen.tolist() if are_many else range(len(names))
+    are_many = len(names) > _MAX_CLASSES
+    chosen = worst_classes(scores, _MAX_CLASSES)
     head: tuple[str, ...] = ("class", "precision", "recall", "f1", "samples")
     rows = [[names[k], *(f"{column[k]:.3f}" for column in scores[:3]), str(scores.support[k])] for k in chosen]
     is_terminal = mode == "terminal"
@@ -43,11 +39,8 @@ def print_class_tables(predictions: Predictions, mode: OutputMode) -> None:
             print_line("confusion matrix: labels in rows, predictions in columns", mode)
             print_table(head, rows, is_terminal=is_terminal, right=head[1:])
             return
-    wrong = counts * (1 - np.eye(len(names), dtype=np.int64))
-    cells = np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS].tolist()
-    pairs = [divmod(cell, len(names)) for cell in cells if wrong.flat[cell]]
-    if pairs:
+    if pairs := list_confusions(counts, _MAX_PAIRS):
         print_line("the most frequent mistakes", mode)
         head = ("label", "predicted", "samples", "of the label")
-        rows = [[names[a], names[b], str(wrong[a, b]), f"{wrong[a, b] / scores.support[a]:.0%}"] for a, b in pairs]
+        rows = [[names[a], names[b], str(number), f"{number / scores.support[a]:.0%}"] for a, b, number in pairs]
         print_table(head, rows, is_terminal=is_terminal, right=head[2:])

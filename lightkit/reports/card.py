@@ -20,7 +20,7 @@ from lightkit.reports.facts import (
     score_logged,
     score_predictions,
 )
-from lightkit.reports.predictions import class_scores, confusion_counts
+from lightkit.reports.predictions import class_scores, confusion_counts, worst_classes
 from lightkit.reports.statistics import expected_calibration_error, reliability_bins
 
 _HUB_METRICS = ("accuracy", "f1", "precision", "recall")
@@ -131,7 +131,7 @@ def _list_lines(facts: RunFacts) -> Iterator[str]:
     if predictions is not None and predictions.is_classifier and len(predictions):
         counts = confusion_counts(predictions)
         found = class_scores(counts)
-        shown = sorted(np.argsort(found.f1, kind="stable")[:_MAX_CLASSES].tolist())
+        shown = sorted(worst_classes(found, _MAX_CLASSES))
         left_out = len(counts) - len(shown)
         yield f"## Classes of the {predictions.split} split"
         yield ""

@@ -28,7 +28,9 @@ from lightkit.reports.predictions import (
     class_scores,
     confusion_counts,
     least_certain,
+    list_confusions,
     thumbnail_path,
+    worst_classes,
     worst_mistakes,
 )
 from lightkit.reports.statistics import CalibrationBins, expected_calibration_error, reliability_bins
@@ -194,6 +196,11 @@ def try_run_report(run: Run) -> Path | None:
 def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
     """Render the page of a run."""
     predictions = next(iter(facts.predictions.values()), None)
+    classes = confusions = None
+    if predictions is not None and predictions.is_classifier:
+        classes, names = _list_classes(predictions), [shorten(name, 60) for name in predictions.class_names]
+        pairs = list_confusions(confusion_counts(predictions), 10)
+        confusions = [(names[label], names[predicted], number) for label, predicted, number in pairs]
     folder = facts.run.folder
     began_in = str(facts.manifest.get("working_directory") or "")
     where = str(folder).removeprefix(f"{began_in}/") if began_in else str(folder)
@@ -207,8 +214,8 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
         figures=drawn,
         predictions=predictions,
         metrics=_list_metrics(facts),
-        classes=None if predictions is None or not predictions.is_classifier else _list_classes(predictions),
-        confusions=None if predictions is None or not predictions.is_classifier else _list_confusions(predictions),
+        classes=classes,
+        confusions=confusions,
         ece=None if "reliability" not in drawn else _calibrate(predictions)[1],
         samples=[] if predictions is None else _list_samples(facts, predictions),
         bad_reasons=Counter(each.reason for each in facts.bad_images).most_common(20),
@@ -247,7 +254,7 @@ def _list_classes(predictions: Predictions) -> list[tuple[Any, ...]]:
     scores = class_scores(counts)
     wrong = counts - np.diag(counts.diagonal())
     rows = []
-    for index in sorted(np.argsort(scores.f1, kind="stable")[:_MAX_CLASSES].tolist()):
+    for index in sorted(worst_classes(scores, _MAX_CLASSES)):
         other = int(wrong[index].argmax())
         mistaken = (
             f"{shorten(predictions.class_names[other], 60)} ({wrong[index, other]})" if wrong[index, other] else ""
@@ -255,16 +262,6 @@ def _list_classes(predictions: Predictions) -> list[tuple[Any, ...]]:
         numbers = (f"{each[index]:.3f}" for each in (scores.precision, scores.recall, scores.f1))
         rows.append((shorten(predictions.class_names[index], 60), int(scores.support[index]), *numbers, mistaken))
     return rows
-
-
-def _list_confusions(predictions: Predictions) -> list[tuple[str, str, int]]:
-    """List the most frequent mistakes: label, prediction, count."""
-    counts = confusion_counts(predictions)
-    np.fill_diagonal(counts, 0)
-    order = np.argsort(-counts, axis=None, kind="stable")[:10]
-    cells = [np.unravel_index(index, counts.shape) for index in order if counts.flat[index]]
-    names = [shorten(name, 60) for name in predictions.class_names]
-    return [(names[row], names[column], int(counts[row, column])) for row, column in cells]
 
 
 def _calibrate(predictions: Predictions | None) -> tuple[CalibrationBins, float]:

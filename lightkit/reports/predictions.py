@@ -184,6 +184,22 @@ def class_scores(counts: NDArray[np.int64]) -> ClassScores:
     )
 
 
+def worst_classes(scores: ClassScores, num: int) -> list[int]:
+    """Choose classes: all in their order, or of more than ``num`` those with samples of least F1, the least first."""
+    if len(scores.f1) <= num:
+        return list(range(len(scores.f1)))
+    seen = np.flatnonzero(scores.support)
+    found: list[int] = seen[np.argsort(scores.f1[seen], kind="stable")][:num].tolist()
+    return found
+
+
+def list_confusions(counts: NDArray[np.int64], num: int) -> list[tuple[int, int, int]]:
+    """List the most frequent wrong predictions by `confusion_counts`: label, predicted class, number of samples."""
+    wrong = counts * (1 - np.eye(len(counts), dtype=np.int64))
+    cells = np.argsort(-wrong, axis=None, kind="stable")[:num].tolist()
+    return [(*divmod(cell, len(counts)), int(wrong.flat[cell])) for cell in cells if wrong.flat[cell]]
+
+
 def worst_mistakes(predictions: Predictions, num: int) -> NDArray[np.int64]:
     """Choose the wrong predictions of least ``label_probability``, or a regressor's largest errors, the worst first.
 
