@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -142,10 +142,8 @@ class _Evaluation:
                     "gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null."
                 )
             data = evaluation_data(own_data, split_of(metric))
-            tested, predictions = self._find_test_scores(metric), self._read_test_predictions(sha256)
-            is_enough = predictions is not None or self.settings.confidence is None
-            if tested is not None and is_enough and data.measure():
-                candidate = ModelScores(f"run {run_name}", tested, predictions=predictions)
+            candidate = self._read_test_scores(f"run {run_name}", metric, sha256)
+            if candidate is not None and data.measure():
                 print_line(f"scores {candidate.name}: those of its test", self.context.mode)
             else:
                 candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
@@ -189,14 +187,21 @@ class _Evaluation:
         write_thumbnails(self.run.folder, split, {sample["index"] for sample in about["samples"]}, data.sample_source)
         return decision | about
 
-    def _find_test_scores(self, metric: str) -> Mapping[str, float] | None:
-        """Find the scores of this checkpoint by the retrain's test, if that ran on one device in full precision."""
-        trainer, stages = self.context.resolved.values.get("trainer") or {}, runs.read_json(self.run.summary_path) or {}
+    def _read_test_scores(self, name: str, metric: str, sha256: str) -> ModelScores | None:
+        """Read the scores of this checkpoint by the retrain's test, if that ran on one device in full precision."""
+        trainer = self.context.resolved.values.get("trainer") or {}
+        stages = (runs.read_json(self.run.summary_path) or {}).get("stages") or {}
         hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
-        scores: Mapping[str, float] = (stages.get("stages") or {}).get("test") or {}
+        scores: Mapping[str, float] = stages.get("test") or {}
+        predictions: Predictions | None = None
+        with suppress(DataError):
+            predictions = read_predictions(predictions_path(self.run.folder, "test"))
+        if predictions is not None and (predictions.sha256 != sha256 or predictions.fingerprint is None):
+            predictions = None  # of another checkpoint, or perhaps in another order
         if (
             IS_TESTED not in os.environ
             or self.settings.slices
+            or (self.settings.confidence is not None and predictions is None)
             or not math.isfinite(scores.get(metric, math.nan))
             or self.checkpoint.resolve() != (self.run.checkpoints / "best.ckpt").resolve()
             or hardware.get("devices") != 1
@@ -204,16 +209,7 @@ class _Evaluation:
             or str(trainer.get("precision", "32")) not in ("32", "32-true", "None")
         ):
             return None
-        return scores
-
-    def _read_test_predictions(self, sha256: str) -> Predictions | None:
-        """Read what the retrain's test predicted with this checkpoint; None where it recorded none."""
-        try:
-            found = read_predictions(predictions_path(self.run.folder, "test"))
-        except DataError:
-            return None
-        # without a fingerprint, the order of the samples may be another one
-        return found if found.sha256 == sha256 and found.fingerprint is not None else None
+        return ModelScores(name, scores, predictions=predictions)
 
     def _open_registry(self, stack: ExitStack) -> Registry | None:
         """Open the registry; None where the settings need none, or nothing was registered yet."""
@@ -295,13 +291,11 @@ class _Evaluation:
 
     def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> ModelScores:
         """Score another model, built by its own config, on the samples of this run's data."""
-        context, prepares_differently, notice = _open_baseline(model, self.context)
+        context, notice = _open_baseline(model, self.context)
         with context.stack:
             module, own_data = build_model(context)
-            samples = data
-            if prepares_differently or data.is_stateful:
-                assert own_data is not None
-                samples = evaluation_data(own_data, data.split)
+            assert own_data is not None
+            samples = evaluation_data(own_data, data.split)  # its own: in the size and with the state that it asks for
             if notice is not None and notice not in self.notices:
                 self.notices.append(notice)
             scores = self._score(model.name, module, model.checkpoint, samples)
@@ -329,13 +323,13 @@ class _Evaluation:
         )
 
 
-def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext, bool, str | None]:
+def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext, str | None]:
     """Open a context with the config of a model, but with the data of the run that is judged.
 
     Images are resized to the model's own `image_size`.
 
     Returns:
-        The context, whether the model takes the same samples in another size, and a remark on the comparison.
+        The context, and a remark on the comparison.
 
     Raises:
         ConfigError: If its config cannot be used here.
@@ -343,12 +337,10 @@ def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext
     config = plain(read_file(model.config))
     data, own = judged.resolved.values.get("data"), config.get("data")
 
-    def arguments_of(section: Any) -> Mapping[str, Any]:
-        arguments = section.get("init_args") if isinstance(section, Mapping) else None
-        return arguments if isinstance(arguments, Mapping) else {}
-
-    def class_of(section: Any) -> str:
-        return str(section.get("class_path") if isinstance(section, Mapping) else section).rpartition(".")[2]
+    def split_section(section: Any) -> tuple[str, Mapping[str, Any]]:
+        """Return the name of the class, and its arguments."""
+        section = section if isinstance(section, Mapping) else {"class_path": section}
+        return str(section.get("class_path")).rpartition(".")[2], section.get("init_args") or {}
 
     def escape_all(value: Any) -> Any:
         """Escape resolved values so that reading the file returns them."""
@@ -358,13 +350,12 @@ def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext
             return {key: escape_all(child) for key, child in value.items()}
         return [escape_all(child) for child in value] if isinstance(value, list) else value
 
-    arguments, size = arguments_of(data), arguments_of(own).get("image_size")
-    prepares_differently = None not in (arguments.get("image_size"), size) and str(arguments["image_size"]) != str(size)
-    if isinstance(data, Mapping) and prepares_differently:
-        data = {**data, "init_args": {**arguments, "image_size": size}}
+    (here, arguments), (there, its_arguments) = split_section(data), split_section(own)
+    if None not in (arguments.get("image_size"), its_arguments.get("image_size")):
+        data = {**data, "init_args": {**arguments, "image_size": its_arguments["image_size"]}}
     notice = None
-    if class_of(data) != class_of(own):
-        notice = f"{model.name} was trained on {class_of(own)}, and gets its inputs as {class_of(data)} prepares them"
+    if here != there:
+        notice = f"{model.name} was trained on {there}, and gets its inputs as {here} prepares them"
     with TemporaryDirectory(prefix="lightkit-baseline-") as folder:  # readable by this user only
         file = Path(folder) / "config.yaml"
         file.write_text(
@@ -380,4 +371,4 @@ def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext
                 f"--gate.baseline, or {_THRESHOLDS_ALONE}"
             ) from error
     context.mode = judged.mode
-    return context, prepares_differently, notice
+    return context, notice

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
-from numpy import ndarray
-from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning import LightningDataModule, LightningModule, seed_everything
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
@@ -35,15 +34,12 @@ if TYPE_CHECKING:
 __all__ = [
     "BaselineModel",
     "EvaluationData",
-    "ReplayLoader",
-    "class_labels",
+    "FixedOrderLoader",
     "evaluation_data",
     "fetch_baseline",
     "run_as_baseline",
     "score",
 ]
-
-_MAX_KEPT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -124,70 +120,41 @@ def run_as_baseline(reference: str, root: Path) -> BaselineModel:
     return BaselineModel(f"run {name}", None, run.config_path, checkpoint, runs.digest(checkpoint), name)
 
 
-class ReplayLoader:
-    """A loader to go over several times: all samples in one order, with their number and digests.
-
-    Small splits are kept from the first pass; large ones are read again. Each pass gives copies: steps and hooks that
-    work in place change neither the kept batches nor the data set.
+class FixedOrderLoader:
+    """A loader that gives all samples in one order at each pass, with their number and digests once one is complete.
 
     Args:
         loader: A data loader, or any iterable of batches. A data loader neither shuffles nor drops a batch any more.
         select: Returns the part of a batch to give; None to leave it out.
-        max_kept_bytes: Bytes of batches that are kept.
     """
 
-    def __init__(
-        self, loader: Any, *, select: Callable[[Any], Any] = lambda batch: batch, max_kept_bytes: int = _MAX_KEPT_BYTES
-    ) -> None:
+    def __init__(self, loader: Any, *, select: Callable[[Any], Any] = lambda batch: batch) -> None:
         sampler = getattr(loader, "batch_sampler", None)
         self.drops_last = bool(getattr(loader, "drop_last", False))
         if isinstance(loader, DataLoader) and type(sampler) is BatchSampler:
             sampler.drop_last = False
             if isinstance(sampler.sampler, RandomSampler):
                 sampler.sampler = SequentialSampler(loader.dataset)  # type: ignore[arg-type]  # it had a sampler
-        self.loader, self._select, self._max_kept_bytes = loader, select, max_kept_bytes
-        self._kept: list[Any] | None = None
-        self.digest = ""
-        self.labels_digest = ""
+        self.loader, self._select = loader, select
+        self.digest = self.labels_digest = ""
         self.num_samples = 0
 
     def __iter__(self) -> Iterator[Any]:
-        if self._kept is not None:
-            batches: Any = self._kept
-        else:
-            batches = self.loader if self.digest else self._first_pass()
-        for batch in batches:
-            copy = apply_to_collection(
-                batch, (Tensor, ndarray), lambda part: part.clone() if isinstance(part, Tensor) else part.copy()
-            )
-            if (selected := self._select(copy)) is not None:
-                yield selected
-
-    def _first_pass(self) -> Iterator[Any]:
         samples, labels = hashlib.sha256(), hashlib.sha256()
-        kept: list[Any] = []
-        num_samples = size_bytes = 0
+        num_samples, is_first = 0, not self.digest
         for batch in self.loader:
-            for tensor in _tensors(batch):
-                samples.update(_memory(tensor))
-                size_bytes += tensor.nbytes
-            if (its_labels := _labels(batch)) is not None:
-                labels.update(_memory(its_labels))
-            num_samples += _count(batch)
-            if size_bytes <= self._max_kept_bytes:
-                kept.append(batch)
-            else:
-                kept.clear()
-            yield batch
-        self.digest, self.labels_digest, self.num_samples = samples.hexdigest(), labels.hexdigest(), num_samples
-        self._kept = kept if size_bytes <= self._max_kept_bytes else None
-
-
-def class_labels(batch: Any) -> Tensor | None:
-    """Return the labels ``(batch,)`` of ``(inputs, labels, ...)``; None unless they are whole numbers."""
-    labels = _labels(batch)
-    is_whole = labels is not None and not labels.is_floating_point() and not labels.is_complex() and labels.ndim == 1
-    return labels if is_whole else None
+            tensors: list[Tensor] = []
+            if is_first:
+                apply_to_collection(batch, Tensor, tensors.append)
+                num_samples += _count(batch, tensors)
+                for tensor in tensors:
+                    samples.update(_memory(tensor))
+                if (its_labels := _labels(batch)) is not None:
+                    labels.update(_memory(its_labels))
+            if (selected := self._select(batch)) is not None:
+                yield selected
+        if is_first:
+            self.digest, self.labels_digest, self.num_samples = samples.hexdigest(), labels.hexdigest(), num_samples
 
 
 def _labels(batch: Any) -> Tensor | None:
@@ -195,25 +162,12 @@ def _labels(batch: Any) -> Tensor | None:
     return batch[1] if is_pair and isinstance(batch[1], Tensor) else None
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for name in sorted(batch, key=str):
-            yield from _tensors(batch[name])
-    elif isinstance(batch, (tuple, list)):
-        for part in batch:
-            yield from _tensors(part)
-
-
-def _count(batch: Any) -> int:
+def _count(batch: Any, tensors: Sequence[Tensor]) -> int:
     """Count the samples of a batch, without those of weight 0."""
-    if isinstance(batch, (tuple, list)) and len(batch) > 2:
-        weights = batch[2]
-        if isinstance(weights, Tensor) and weights.ndim == 1 and weights.is_floating_point():
-            return int((weights > 0).sum())
-    first = next(_tensors(batch), None)
-    return 0 if first is None else len(first) if first.ndim else 1
+    weights = batch[2] if isinstance(batch, (tuple, list)) and len(batch) > 2 else None
+    if isinstance(weights, Tensor) and weights.ndim == 1 and weights.is_floating_point():
+        return int((weights > 0).sum())
+    return 0 if not tensors else len(tensors[0]) if tensors[0].ndim else 1
 
 
 def _memory(tensor: Tensor) -> Any:
@@ -235,7 +189,7 @@ class EvaluationData(LightningDataModule):
         self.class_names: list[str] | None = None
         self._new_labels: Tensor | None = None
         self._chosen: int | None = None
-        self._loaders: list[ReplayLoader] = []
+        self._loaders: list[FixedOrderLoader] = []
 
     def prepare_data(self) -> None:
         """Let the data module prepare."""
@@ -252,13 +206,12 @@ class EvaluationData(LightningDataModule):
         if self._loaders:
             return
         self.data.setup(stage)
-        if self.class_names is None:
-            self.class_names = self._own_class_names()
+        self.class_names = self.class_names or self._own_class_names()
         made: Any = self.data.test_dataloader() if self.split == "test" else self.data.val_dataloader()
         loaders = list(made) if isinstance(made, (list, tuple)) else [made]
         if not loaders:
             raise DataError(f"gate.metric: {type(self.data).__name__} has no {self.split} split.")
-        self._loaders = [ReplayLoader(loader, select=self._select) for loader in loaders]
+        self._loaders = [FixedOrderLoader(loader, select=self._select) for loader in loaders]
 
     def measure(self) -> bool:
         """Read all samples once, for number and digests; return whether the data module's own loaders give all."""
@@ -307,11 +260,6 @@ class EvaluationData(LightningDataModule):
         return getattr(self.data if is_overridden(name, self.data) else self.trainer.lightning_module, name)
 
     @property
-    def is_stateful(self) -> bool:
-        """Whether a checkpoint changes the data, so that each model needs data of its own."""
-        return is_overridden("load_state_dict", self.data)
-
-    @property
     def num_samples(self) -> int:
         """Samples of the split, once a pass is complete."""
         return sum(loader.num_samples for loader in self._loaders)
@@ -333,7 +281,7 @@ class EvaluationData(LightningDataModule):
         return "-".join(loader.labels_digest[:32] for loader in self._loaders)
 
     def map_classes(self, names: Sequence[str] | None) -> None:
-        """Number the labels as a model does that has the classes in another order, or more of them.
+        """Number the labels as the model does, which may have the classes in another order, or more of them.
 
         Args:
             names: Its class names; None for the data's own.
@@ -341,8 +289,7 @@ class EvaluationData(LightningDataModule):
         Raises:
             ConfigError: If it does not know a class of the data.
         """
-        own = self._own_class_names()
-        self._new_labels, self.class_names = None, own
+        own = self.class_names = self._own_class_names()
         if own is None or names is None or list(names) == own:
             return
         if unknown := [name for name in own if name not in names]:
@@ -353,16 +300,14 @@ class EvaluationData(LightningDataModule):
         self.class_names = list(names)
         self._new_labels = torch.tensor([self.class_names.index(name) for name in own])
 
-    def choose_class(self, name: str | None) -> None:
-        """Give only the samples of a class from now on; None gives all.
+    def choose_class(self, name: str) -> None:
+        """Give only the samples of a class from now on.
 
         Raises:
             ConfigError: If there is no such class.
         """
         own = self._own_class_names() or []
-        if name is None:
-            self._chosen = None
-        elif name in own:
+        if name in own:
             self._chosen = own.index(name)
         elif name.isdecimal() and (not own or int(name) < len(own)):
             self._chosen = int(name)
@@ -377,7 +322,9 @@ class EvaluationData(LightningDataModule):
 
     def _select(self, batch: Any) -> Any:
         """Leave out samples of other classes, and number the labels as the model does; None where nothing is left."""
-        labels = class_labels(batch)
+        labels = _labels(batch)
+        if labels is not None and (labels.is_floating_point() or labels.is_complex() or labels.ndim != 1):
+            labels = None  # of no classes
         if self._chosen is not None:
             if labels is None:
                 raise ConfigError(
@@ -434,7 +381,6 @@ def score(
     """
     class_names = read_checkpoint(checkpoint, mmap=True).get("class_names")
     data.map_classes(class_names if isinstance(class_names, (list, tuple)) else None)
-    data.choose_class(None)
     device = "gpu" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator=device)
     recorder = PredictionRecorder(None)
@@ -442,6 +388,7 @@ def score(
 
     def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
         run_split = trainer.test if data.split == "test" else trainer.validate
+        seed_everything(0, workers=True, verbose=False)  # the same samples, where preparing them draws numbers
         with warnings.catch_warnings():  # Lightning 2.6.6, of a trainer without the callbacks of the training
             warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`, callbacks")
             run_split(
@@ -461,11 +408,8 @@ def score(
             f"gate.metric: {name} logs no {metric!r} on the {data.split} split{near(metric, metrics)}\nlogged: {logged}"
         )
     by_class: dict[str, float | None] = {}
-    try:
-        for each in slices:
-            data.choose_class(each)
-            value = evaluate(None).get(metric)
-            by_class[each] = value if value is not None and math.isfinite(value) else None
-    finally:
-        data.choose_class(None)
+    for each in slices:
+        data.choose_class(each)
+        value = evaluate(None).get(metric)
+        by_class[each] = value if value is not None and math.isfinite(value) else None
     return ModelScores(name, metrics, by_class, predictions)
