@@ -6,17 +6,15 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightkit import runs
-from lightkit.cli.console import OutputMode, configure_console, print_line, quiet_libraries
+from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.model_export import build_target, print_steps
 from lightkit.config import shown_path
-from lightkit.export.target import ExportTarget
-from lightkit.registry.lineage import RegisteredVersion, register
+from lightkit.registry.lineage import register
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable
-from lightkit.registry.store import Registry, address_of_run, check_name, open_registry
+from lightkit.registry.store import address_of_run, check_name, open_registry
 
 __all__ = ["register_run"]
 
@@ -55,7 +53,7 @@ def register_run(
         print_line(f"model {subject.metadata.model}", mode)
         print_line(f"from  {shown_path(checkpoint)}", mode)
         with print_steps(mode) as on_step:
-            version = register(
+            version, run_id, exports = register(
                 subject,
                 registry,
                 name=name,
@@ -65,30 +63,23 @@ def register_run(
                 checkpoint=checkpoint,
                 on_step=on_step,
             )
-        _print_version(version, registry, subject, run, mode)
-
-
-def _print_version(
-    version: RegisteredVersion, registry: Registry, subject: ExportTarget, run: runs.Run, mode: OutputMode
-) -> None:
-    """Print the version, its inputs and outputs, and the command to serve it."""
-    aliases = f" ({', '.join(version.aliases)})" if version.aliases else ""
-    print_line(
-        f"made  version {version.version} of {version.name}{aliases} in MLflow at {registry.address.shown}", mode
-    )
-    for word, specs in (("takes", subject.metadata.inputs), ("gives", subject.metadata.outputs)):
-        for spec in specs:
-            sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
-            print_line(f"{word} {spec.name}: {spec.dtype} ({sizes})", mode)
-    if version.exports is not None:
-        print_line(f"files {version.exports} in the artifacts of MLflow's run {version.run_id}", mode)
-    else:
-        export = f"lightkit export --run {shlex.quote(shown_path(run.folder))}"
-        print_line(f"      without exports; {export} makes them", mode)
-    if not is_servable(subject):
-        print_line("      MLflow's server takes models of one tensor in and one out; this one is for load_model", mode)
-        return
-    reference = f"@{version.aliases[0]}" if version.aliases else f"/{version.version}"
-    serve = ["mlflow", "models", "serve", "-m", f"models:/{version.name}{reference}", "--env-manager", "local"]
-    where = "" if "***@" in registry.address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(registry.address.uri)} "
-    print_line(f"next  {where}{shlex.join(serve)}", mode)
+        address = registry.address
+        pointing = f" ({', '.join(aliases)})" if aliases else ""
+        print_line(f"made  version {version} of {name}{pointing} in MLflow at {address.shown}", mode)
+        for word, specs in (("takes", subject.metadata.inputs), ("gives", subject.metadata.outputs)):
+            for spec in specs:
+                sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
+                print_line(f"{word} {spec.name}: {spec.dtype} ({sizes})", mode)
+        if exports is not None:
+            print_line(f"files {exports} in the artifacts of MLflow's run {run_id}", mode)
+        else:
+            export = f"lightkit export --run {shlex.quote(shown_path(run.folder))}"
+            print_line(f"      without exports; {export} makes them", mode)
+        if not is_servable(subject):
+            text = "MLflow's server takes models of one tensor in and one out; this one is for load_model"
+            print_line(f"      {text}", mode)
+            return
+        uri = f"models:/{name}{f'@{aliases[0]}' if aliases else f'/{version}'}"
+        where = "" if "***@" in address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(address.uri)} "
+        serve = ["mlflow", "models", "serve", "-m", uri, "--env-manager", "local"]
+        print_line(f"next  {where}{shlex.join(serve)}", mode)

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,29 +28,10 @@ from lightkit.version import __version__
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-__all__ = ["RegisteredVersion", "collect_exports", "origin_tags", "register"]
+__all__ = ["collect_exports", "origin_tags", "register"]
 
 _MAX_TAG_CHARS = 5000  # the smallest limit of a tag among MLflow's stores
 _MAX_DESCRIPTION_CHARS = 5000  # of a version in MLflow's tables
-
-
-@dataclass(frozen=True)
-class RegisteredVersion:
-    """A new version of a registered model.
-
-    Args:
-        name: The model's name.
-        version: Its number.
-        aliases: Aliases that point to it now.
-        run_id: MLflow run that it belongs to.
-        exports: Folder of the exports among that run's artifacts; None without any.
-    """
-
-    name: str
-    version: str
-    aliases: Sequence[str]
-    run_id: str
-    exports: str | None
 
 
 def register(
@@ -63,7 +44,7 @@ def register(
     run: runs.Run,
     checkpoint: Path,
     on_step: Callable[[str], None],
-) -> RegisteredVersion:
+) -> tuple[str, str, str | None]:
     """Log a model with its exports under the MLflow run of its training, and register it as a new version.
 
     The aliases move last: until everything is there they point to where they did.
@@ -77,6 +58,10 @@ def register(
         run: The run that trained it.
         checkpoint: File of the weights.
         on_step: Gets a few words as each part begins.
+
+    Returns:
+        Number of the version, the MLflow run that it belongs to, and the folder of the exports among that run's
+        artifacts; None without any.
 
     Raises:
         ExportError: If the model cannot be written so that it gives the same answers.
@@ -117,7 +102,7 @@ def register(
                 client.set_model_version_tag(name, version, "exports", f"runs:/{run_id}/{where}")
             for alias in aliases:
                 client.set_registered_model_alias(name, alias, version)
-    return RegisteredVersion(name, version, tuple(aliases), run_id, where)
+    return version, run_id, where
 
 
 def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str, str]:

@@ -26,7 +26,7 @@ from lightkit.reports.facts import (
     score_predictions,
 )
 from lightkit.reports.pages import PageFigure, render_page, shorten
-from lightkit.reports.predictions import Predictions, Split, class_scores, confusion_counts, thumbnail_path
+from lightkit.reports.predictions import Predictions, Split, class_scores, confusion_counts, read_thumbnail
 from lightkit.reports.statistics import PairedDifference, bootstrap_interval, mcnemar_exact, paired_bootstrap
 from lightkit.runs.files import write_text
 from lightkit.runs.folder import Run
@@ -304,13 +304,12 @@ def _list_disagreements(
     samples: list[dict[str, Any]] = []
     for row in chosen[:1000].tolist():
         places = test.rows[row]
-        files = (
-            thumbnail_path(facts.run.folder, test.split, int(found.index[at]))
+        is_full = sum(bool(each["image"]) for each in samples) >= _MAX_PICTURES
+        images = (
+            read_thumbnail(facts.run.folder, test.split, int(found.index[at]), max_bytes=left_bytes)
             for (facts, found), at in zip(both, places, strict=True)
         )
-        file = next((path for path in files if path.is_file() and path.stat().st_size <= left_bytes), None)
-        is_full = sum(bool(each["image"]) for each in samples) >= _MAX_PICTURES
-        image = b"" if file is None or is_full else file.read_bytes()
+        image = b"" if is_full else next(filter(None, images), b"")
         left_bytes -= len(image)
         found, at = both[0][1], places[0]
         target = name_labels(found, found.target)[at]

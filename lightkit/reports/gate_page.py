@@ -12,7 +12,7 @@ from typing import Any
 
 from lightkit.reports.facts import mask_secrets
 from lightkit.reports.pages import format_number, render_page, shorten
-from lightkit.reports.predictions import thumbnail_path
+from lightkit.reports.predictions import Split, read_thumbnail
 from lightkit.runs.files import read_json, write_text
 from lightkit.runs.folder import Run
 from lightkit.runs.index import PROMOTED
@@ -156,7 +156,7 @@ def _group_samples(
     run: Run, decision: Mapping[str, Any], significance: Mapping[str, Any], baseline: str
 ) -> list[dict[str, Any]]:
     """List the samples that decide by their kind, each with its thumbnail if there is one."""
-    split = "validation" if (decision.get("data") or {}).get("split") == "val" else "test"
+    split: Split = "validation" if (decision.get("data") or {}).get("split") == "val" else "test"
     totals = {"lost": significance.get("only_baseline"), "won": significance.get("only_challenger")}
     titles = _GROUPS if "only_baseline" in significance else {**_GROUPS, **_REGRESSION}
     if significance:
@@ -166,8 +166,7 @@ def _group_samples(
     for kind, title in titles.items():
         samples = []
         for each in [sample for sample in decision.get("samples") or [] if sample.get("kind") == kind][:num_left]:
-            path = thumbnail_path(run.folder, split, int(each["index"]))  # type: ignore[arg-type]
-            image = base64.b64encode(path.read_bytes()).decode() if path.is_file() else ""
+            image = base64.b64encode(read_thumbnail(run.folder, split, int(each["index"]))).decode()
             name = "/".join(Path(each.get("path") or f"sample {each['index']}").parts[-2:])[-120:]
             samples.append({**each, "path": name, "image": image})
         num_left -= len(samples)

@@ -29,7 +29,7 @@ from lightkit.reports.predictions import (
     confusion_counts,
     least_certain,
     list_confusions,
-    thumbnail_path,
+    read_thumbnail,
     worst_classes,
     worst_mistakes,
 )
@@ -281,8 +281,8 @@ def _list_samples(facts: RunFacts, predictions: Predictions) -> list[dict[str, A
     for name, (title, positions) in groups.items():
         samples = []
         for at in positions.tolist():
-            path = thumbnail_path(facts.run.folder, predictions.split, int(predictions.index[at]))
-            image = path.read_bytes() if path.is_file() and path.stat().st_size <= left_bytes else b""
+            index = int(predictions.index[at])
+            image = read_thumbnail(facts.run.folder, predictions.split, index, max_bytes=left_bytes)
             left_bytes -= len(image)
             values = [predictions.target[at], predictions.prediction[at]]
             texts = [

@@ -79,6 +79,12 @@ def thumbnail_path(folder: Path, split: Split, index: int) -> Path:
     return folder / "thumbnails" / f"{split}-{index}.jpg"
 
 
+def read_thumbnail(folder: Path, split: Split, index: int, *, max_bytes: int = 1 << 20) -> bytes:
+    """Read the thumbnail of a sample as JPEG; empty where there is none, or it is larger than ``max_bytes``."""
+    path = thumbnail_path(folder, split, index)
+    return path.read_bytes() if path.is_file() and path.stat().st_size <= max_bytes else b""
+
+
 def write_predictions(path: Path, predictions: Predictions) -> None:
     """Replace a file of predictions as a whole."""
     import pyarrow as pa  # 0.1 s, which a fit needs at its end alone
