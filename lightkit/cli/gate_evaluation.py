@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -21,7 +21,7 @@ from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.notifications import build_notifiers
 from lightkit.cli.redaction import RedactedEventStream, redact
 from lightkit.cli.stage_runner import open_run_context
-from lightkit.config import dump_yaml, read_file, read_scalar
+from lightkit.config import dump_yaml, read_file
 from lightkit.config.interpolation import escape
 from lightkit.config.tree import plain
 from lightkit.errors import ConfigError, DataError, LightkitError
@@ -34,7 +34,7 @@ from lightkit.registry.evaluation import (
     score,
 )
 from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, read_gate, split_of
-from lightkit.registry.promotion import read_moves, recent_champions
+from lightkit.registry.promotion import Move, read_moves, recent_champions
 from lightkit.registry.significance import choose_deciding_samples
 from lightkit.registry.store import Registry, address_of_run, find_version, list_versions, open_registry
 from lightkit.reports.gate_page import describe_significance, write_gate_page
@@ -44,6 +44,7 @@ from lightkit.runs.webhook import close_all
 from lightkit.version import __version__
 
 if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
     from pytorch_lightning import LightningModule
 
 __all__ = ["evaluate_gate"]
@@ -160,8 +161,20 @@ class _Evaluation:
                     self.notices.append(
                         f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it"
                     )
-            drift = self._find_drift(registry, name, data, folder)
-            about["history"] = self._read_history(registry, name)
+            reference = self.settings.baseline or "champion"
+            is_alias = not reference.isdecimal() and "/" not in reference and reference != "latest"
+            alias = reference if is_alias else "champion"
+            versions = {} if registry is None else {str(each.version): each for each in list_versions(registry, name)}
+            moves = []
+            if registry is not None and versions:
+                with registry.attempt(f"read the promotions of {name!r}"):
+                    moves = read_moves(registry, name)
+            history = [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
+            about["history"] = history if versions else None
+            drift = None
+            if self.settings.drift is not None:
+                recent = recent_champions(moves, alias, int(self.settings.drift["window"]))
+                drift = self._find_drift(registry, recent, versions, data, folder)
         describe = getattr(data.data, "describe", None)
         described = describe() if callable(describe) else None
         about["data"] = {
@@ -236,57 +249,36 @@ class _Evaluation:
             registry, version, folder / "baseline", alias=None if reference.isdecimal() else reference
         )
 
-    def _read_history(self, registry: Registry | None, name: str) -> list[dict[str, Any]] | None:
-        """Read the last moves of the alias that is compared with, oldest first; None without a registry."""
-        if registry is None or not list_versions(registry, name):
-            return None
-        with registry.attempt(f"read the promotions of {name!r}"):
-            moves = read_moves(registry, name)
-        alias = self._alias
-        return [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
-
-    @property
-    def _alias(self) -> str:
-        """Alias that is compared with; `champion` where that is a version, a run or nothing."""
-        baseline = self.settings.baseline
-        is_alias = baseline is not None and not baseline.isdecimal() and "/" not in baseline and baseline != "latest"
-        return str(baseline) if is_alias else "champion"
-
     def _find_drift(
-        self, registry: Registry | None, name: str, data: EvaluationData, folder: Path
-    ) -> dict[str, Any] | None:
+        self,
+        registry: Registry | None,
+        recent: Sequence[Move],
+        versions: Mapping[str, ModelVersion],
+        data: EvaluationData,
+        folder: Path,
+    ) -> dict[str, Any]:
         """Find the best of the recently promoted models: by the log, or scored again where the data has changed."""
-        if self.settings.drift is None:
-            return None
-        window, metric = int(self.settings.drift["window"]), str(self.settings.metric)
-        versions = (
-            {} if registry is None else {str(version.version): version for version in list_versions(registry, name)}
-        )
-        if registry is None or not versions:
-            return {"window": window, "best": None, "version": None, "unknown": []}
-        with registry.attempt(f"read the promotions of {name!r}"):
-            moves = read_moves(registry, name)
+        assert self.settings.drift is not None
+        metric = str(self.settings.metric)
         scores: dict[str, float] = {}
         unknown: list[str] = []
-        for move in recent_champions(moves, self._alias, window):
-            value: float | None
-            if move.data == data.fingerprint and move.metric == metric and "challenger" in move.scores:
-                value = move.scores["challenger"]
-            elif move.to not in versions:
-                unknown.append(f"version {move.to}, which was deleted")
-                continue
-            else:
+        for move in recent:
+            value = move.scores.get("challenger")
+            if value is None or move.data != data.fingerprint or move.metric != metric:
+                if registry is None or move.to not in versions:
+                    unknown.append(f"version {move.to}, which was deleted")
+                    continue
                 try:
                     model = fetch_baseline(registry, versions[move.to], folder / f"version-{move.to}")
                     value = self._score_baseline(model, data).metrics[metric]
                 except ConfigError as error:
                     unknown.append(f"version {move.to}: {error}")
                     continue
-            if value is not None and math.isfinite(value):
+            if math.isfinite(value):
                 scores[move.to] = value
         self.notices.extend(f"gate.drift leaves out {each}" for each in unknown)
-        choose = max if self.settings.mode == "max" else min
-        best = choose(scores, key=lambda version: scores[version], default=None)
+        best = (max if self.settings.mode == "max" else min)(scores, key=lambda each: scores[each], default=None)
+        window = int(self.settings.drift["window"])
         return {"window": window, "best": scores.get(best or ""), "version": best, "unknown": unknown}
 
     def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> ModelScores:
@@ -308,10 +300,6 @@ class _Evaluation:
 
     def _score(self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData) -> ModelScores:
         print_line(f"scores {name}", self.context.mode)
-        values = self.context.resolved.values
-        hardware, trainer = values.get("accelerator"), values.get("trainer")
-        kind = hardware.get("kind") if isinstance(hardware, Mapping) else hardware
-        kind = kind or (trainer.get("accelerator") if isinstance(trainer, Mapping) else None)
         return score(
             module,
             checkpoint,
@@ -319,7 +307,7 @@ class _Evaluation:
             name=name,
             metric=str(self.settings.metric),
             slices=list(self.settings.slices or {}),
-            accelerator=str(read_scalar(kind)) if isinstance(kind, str) else None,
+            accelerator=self.context.hardware.kind,
         )
 
 
