@@ -14,11 +14,8 @@ from lightkit.config.yaml_reader import dump_yaml
 from lightkit.reports.facts import (
     SPLITS,
     RunFacts,
-    Score,
     describe_verdict,
-    list_logged_metrics,
-    score_logged,
-    score_predictions,
+    list_scores,
 )
 from lightkit.reports.predictions import class_scores, confusion_counts, worst_classes
 from lightkit.reports.statistics import expected_calibration_error, reliability_bins
@@ -44,7 +41,7 @@ def make_metadata(facts: RunFacts) -> dict[str, Any]:
     if not facts.data.get("class_names"):
         return metadata
     metadata["pipeline_tag"] = "image-classification"
-    scores = {score.metric: score for score in list_scores(facts)}
+    scores = list_scores(facts)
     name = PurePath(str(facts.data.get("root") or facts.data.get("source") or facts.run.name)).name or "data"
     dataset = {"name": " ".join(name.split()), "type": re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"}
     results: list[dict[str, Any]] = []
@@ -62,20 +59,6 @@ def make_metadata(facts: RunFacts) -> dict[str, Any]:
         metadata["metrics"] = [metric for metric in _HUB_METRICS if metric in found]
         metadata["model-index"] = [{"name": facts.run.name, "results": results}]
     return metadata
-
-
-def list_scores(facts: RunFacts) -> list[Score]:
-    """List the metrics of the test and of the best epoch's validation, with intervals where samples give one."""
-    logged = list_logged_metrics(facts)
-    scores = {}
-    for split, prefix in SPLITS.items():
-        if (found := facts.predictions.get(split)) is not None and len(found):
-            score = score_predictions(prefix, found)
-            scores[score.metric] = score
-        for key, value in logged.items():
-            if key.startswith(f"{prefix}/") and isinstance(value, (int, float)):
-                scores.setdefault(key, score_logged(facts, key, float(value)))
-    return list(scores.values())
 
 
 def describe_model(facts: RunFacts) -> str:
@@ -113,7 +96,8 @@ def _list_lines(facts: RunFacts) -> Iterator[str]:
             if value not in (None, "")
         ],
     )
-    if scores := list_scores(facts):
+    prefixes = tuple(f"{prefix}/" for prefix in SPLITS.values())
+    if scores := [score for score in list_scores(facts).values() if score.metric.startswith(prefixes)]:
         yield "## Results"
         yield ""
         yield from _table(

@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 
 from lightkit.reports import figures
 from lightkit.reports.facts import (
+    NO_METRICS,
     SPLITS,
     RunFacts,
     Score,
     Setting,
     find_score,
-    list_logged_metrics,
+    list_scores,
     read_facts,
-    score_logged,
-    score_predictions,
 )
 from lightkit.reports.pages import PageFigure, render_page, shorten
 from lightkit.reports.predictions import Predictions, Split, class_scores, confusion_counts, read_thumbnail
@@ -38,7 +37,6 @@ _MAX_CURVES = 12
 _MAX_POINTS = 20_000  # of all curves
 _MAX_PICTURES = 24
 _MAX_PICTURES_BYTES = 1_700_000  # a third more in the page, which is to stay below 3 MB
-_NO_METRICS = ("epoch", "step", "epoch_seconds", "samples_per_s", "lr")
 _RECORDS = {
     "Data": ("data",),
     "Code": ("git",),
@@ -232,20 +230,16 @@ def _list_scores(compared: Sequence[RunFacts]) -> dict[str, list[Score | None]]:
     """List each run's metrics by their name, with intervals where the predictions give them; those of training last."""
     found = []
     for facts in compared:
-        logged = {key: value for key, value in list_logged_metrics(facts).items() if key not in _NO_METRICS}
-        scores = {
-            key: score_logged(facts, key, value) for key, value in logged.items() if isinstance(value, (int, float))
-        }
+        scores = list_scores(facts)
         for split, prefix in SPLITS.items():
             predictions = facts.predictions.get(split)
-            if predictions is None or not len(predictions):
+            if predictions is None or not predictions.is_classifier or not len(predictions):
                 continue
-            scores |= {(score := score_predictions(prefix, predictions)).metric: score}
-            for name in _MEANS if predictions.is_classifier else ():
-                key = f"{prefix}/{name}"
-                if key in logged and abs(logged[key] - _MEANS[name](confusion_counts(predictions))) < 1e-3:
-                    bounds = _bootstrap_counts(predictions, _MEANS[name])
-                    scores[key] = Score(key, logged[key], *bounds, num_samples=len(predictions))
+            for name, mean in _MEANS.items():
+                score = scores.get(f"{prefix}/{name}")
+                if score is not None and abs(score.value - mean(confusion_counts(predictions))) < 1e-3:
+                    low, high = _bootstrap_counts(predictions, mean)
+                    scores[score.metric] = score._replace(low=low, high=high, num_samples=len(predictions))
         found.append(scores)
     prefixes = (*SPLITS.values(), "", "train")
     keys = dict.fromkeys(key for scores in found for key in scores)
@@ -263,7 +257,7 @@ def _bootstrap_counts(predictions: Predictions, statistic: Callable[[NDArray[np.
 
 def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[PageFigure]:
     """Draw each metric that at least one run logged, one line a run."""
-    metrics = dict.fromkeys(key for facts in compared for row in facts.rows for key in row if key not in _NO_METRICS)
+    metrics = dict.fromkeys(key for facts in compared for row in facts.rows for key in row if key not in NO_METRICS)
     shown = [key for key in metrics if not key.startswith("lr/")]
     order = [f"{prefix}/{name}" for name, prefix in product(("loss", "accuracy", "mae"), ("val", "train"))]
     shown = sorted(shown, key=lambda key: order.index(key) if key in order else len(order))[:_MAX_CURVES]

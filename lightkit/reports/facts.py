@@ -23,6 +23,8 @@ from lightkit.runs.metrics import MetricsTable
 
 SPLITS: Mapping[Split, str] = {"test": "test", "validation": "val"}
 """Splits with predictions, in the order of preference, each with the prefix of its metrics."""
+NO_METRICS = ("epoch", "step", "epoch_seconds", "samples_per_s", "lr")
+"""Columns of `metrics.csv` that are no metrics."""
 _T = TypeVar("_T")
 
 
@@ -214,6 +216,19 @@ def list_logged_metrics(facts: RunFacts) -> dict[str, Any]:
     """List the metrics of the best epoch and of the test, by name."""
     metrics = facts.summary.get("metrics") or {}
     return {**(metrics.get("best") or {}), **((facts.summary.get("stages") or {}).get("test") or {})}
+
+
+def list_scores(facts: RunFacts) -> dict[str, Score]:
+    """List the metrics of the best epoch and of the test by name, with intervals where samples give one."""
+    scores = {}
+    for split, prefix in SPLITS.items():
+        if (found := facts.predictions.get(split)) is not None and len(found):
+            score = score_predictions(prefix, found)
+            scores[score.metric] = score
+    for key, value in list_logged_metrics(facts).items():
+        if key not in NO_METRICS and isinstance(value, (int, float)):
+            scores.setdefault(key, score_logged(facts, key, float(value)))
+    return scores
 
 
 def score_logged(facts: RunFacts, metric: str, value: float) -> Score:

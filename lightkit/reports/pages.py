@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from lightkit.reports import figures
 from lightkit.reports.card import render_card
-from lightkit.reports.facts import RunFacts, describe_verdict, read_facts
+from lightkit.reports.facts import NO_METRICS, RunFacts, describe_verdict, read_facts
 from lightkit.reports.predictions import (
     Predictions,
     class_scores,
@@ -51,7 +51,6 @@ _MAX_CURVES = 16
 _NUM_SAMPLES = 20
 _MAX_THUMBNAILS_BYTES = 1_700_000  # a third more in the page, which is to stay below 3 MB
 _PHASES = ("start", "load", "step", "validation", "checkpoint", "other")
-_NO_CURVES = ("epoch", "step", "epoch_seconds", "samples_per_s", "lr")
 _SPLIT_PREFIX = re.compile(r"^(?:train|training|val|valid|validation|test)[/_]")
 
 
@@ -234,7 +233,7 @@ def _list_metrics(facts: RunFacts) -> list[tuple[str, ...]]:
     stages, metrics = facts.summary.get("stages") or {}, facts.summary.get("metrics") or {}
     found: dict[str, dict[str, Any]] = {}
     for name, value in {**(metrics.get("best") or {}), **(stages.get("test") or {})}.items():
-        if name not in _NO_CURVES and not name.startswith("lr/"):
+        if name not in NO_METRICS and not name.startswith("lr/"):
             prefix = _SPLIT_PREFIX.match(name)
             split = prefix[0][:-1] if prefix else "train"
             split = {"training": "train", "valid": "val", "validation": "val"}.get(split, split)
@@ -333,7 +332,7 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
     drawn: list[PageFigure] = []
     stems: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for row in facts.rows for name in row):
-        if name not in _NO_CURVES and not name.startswith("lr/"):
+        if name not in NO_METRICS and not name.startswith("lr/"):
             stems.setdefault(_SPLIT_PREFIX.sub("", name) or name, []).append(name)
     best = (facts.summary.get("best") or {}).get("epoch")
     marks = {
