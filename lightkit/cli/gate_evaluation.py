@@ -165,10 +165,7 @@ class _Evaluation:
             is_alias = not reference.isdecimal() and "/" not in reference and reference != "latest"
             alias = reference if is_alias else "champion"
             versions = {} if registry is None else {str(each.version): each for each in list_versions(registry, name)}
-            moves = []
-            if registry is not None and versions:
-                with registry.attempt(f"read the promotions of {name!r}"):
-                    moves = read_moves(registry, name)
+            moves = read_moves(registry, name) if registry is not None and versions else []
             history = [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
             about["history"] = history if versions else None
             drift = None

@@ -46,8 +46,7 @@ def history(args: list[str]) -> int:
     quiet_libraries()
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)
-        with registry.attempt(f"read the promotions of {name!r}"):
-            moves = read_moves(registry, name)
+        moves = read_moves(registry, name)
     if "--json" in line.options:
         for move in moves:
             print(json.dumps(move.as_dict(), ensure_ascii=False))

@@ -19,7 +19,6 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
-from lightkit.loggers.mlflow_address import mask_password
 from lightkit.registry.gate import RECORD, GateSettings, read_gate
 from lightkit.registry.promotion import (
     Move,
@@ -139,8 +138,7 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
         # read first: if another process moves the alias from here on, the gate's decision is not about its champion
         before, version = alias_version(registry, name, alias), find_own_version()
         if version is not None and not is_forced:
-            with registry.attempt(f"read the promotions of {name!r}"):
-                rejection = find_rejection(read_moves(registry, name), alias, str(version.version))
+            rejection = find_rejection(read_moves(registry, name), alias, str(version.version))
             if rejection is not None:
                 reason = f" ({rejection.reason})" if rejection.reason else ""
                 raise GateFailed(
@@ -195,7 +193,7 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
         is_noted = (noted.get("name"), noted.get("number")) == (name, move.number)
         is_new = before != move.to or (move.kind == "promote" and not is_noted)  # the latter after a kill
         if is_new:
-            note_in_run_folders(registry, name, move, uri=resolved.masked(mask_password(registry.registry_uri)))
+            note_in_run_folders(registry, name, move)
             if (run.folder / RECORD).exists() and (resolved.values.get("run") or {}).get("report", True):
                 write_gate_page(run)
     text = f"{name}@{alias} is version {move.to} {'already' if before == move.to else 'now'}"

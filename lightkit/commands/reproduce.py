@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -73,15 +73,24 @@ def reproduce(args: list[str]) -> int:
         with _without_variables():
             context = open_context("fit", fit_args, watch)
         configure_console(context.mode, context.resolved.masked)
+        where = shown_path(run.folder)
         if differences := _list_differences(run, manifest, context):
-            _refuse(run, differences, anyway="--anyway" in line.options)
+            listing = "\n".join(f"  {name:<9} {each}" for name, lines in differences.items() for each in lines)
+            if "--anyway" not in line.options:
+                raise (DataError if list(differences) == ["data"] else ConfigError)(
+                    f"reproduce: {where} cannot be reproduced here, because this differs:\n{listing}\n"
+                    "Put it back as it was, or say --anyway to train all the same."
+                )
+            _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
         if resumed := len(manifest.get("earlier") or ()):
             times = "once" if resumed == 1 else f"{resumed} times"
-            _log.warning(
-                "%s was interrupted %s and went on; it is trained again in one go", shown_path(run.folder), times
-            )
-        if (code := _train_again(fit_args, manifest, watch)) != 0:
-            return code
+            _log.warning("%s was interrupted %s and went on; it is trained again in one go", where, times)
+        hardware = manifest.get("hardware") or {}
+        with _without_variables():
+            if (threads := hardware.get("threads")) and hardware.get("devices") in (None, 1):
+                os.environ[THREADS] = str(threads)  # the order of sums depends on it
+            if (code := run_stage("fit", fit_args, watch)) != 0:
+                return code
     again = runs.list_runs(run.root, f"{run.name}{_SUFFIX}")[0]
     origin = {"parent": str(run.folder), "reproduces": run.id}
     runs.write_json(again.manifest_path, {**(runs.read_json(again.manifest_path) or {}), **origin})
@@ -141,14 +150,6 @@ def _list_fit_args(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
     return args if checkpoint is None else [*args, f"--ckpt_path={checkpoint}"]
 
 
-def _train_again(args: Sequence[str], manifest: Mapping[str, Any], watch: SignalWatch) -> int:
-    hardware = manifest.get("hardware") or {}
-    with _without_variables():
-        if (threads := hardware.get("threads")) and hardware.get("devices") in (None, 1):
-            os.environ[THREADS] = str(threads)  # the order of sums depends on it
-        return run_stage("fit", list(args), watch)
-
-
 def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunContext) -> dict[str, list[str]]:
     """List the differences from a run's records, under ``code``, ``packages``, ``data`` and ``hardware``."""
     recorded = {name: manifest.get(name) for name in ("lightkit", "python")} | (manifest.get("packages") or {})
@@ -178,35 +179,19 @@ def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunCo
         hidden = {key: now.hidden.get(key, digest) for key, digest in before.hidden.items()}
         old, new = replace(before, config={}, code={}), replace(now, config={}, code={}, data=found, hidden=hidden)
         data = [*runs.list_changes(old, new), *(f"the data behind {key} cannot be seen" for key in before.unseen)]
-    hardware = _list_hardware_differences(manifest.get("hardware") or {}, context)
-    differences = {"code": code, "packages": packages, "data": data, "hardware": hardware}
-    return {name: lines for name, lines in differences.items() if lines}
-
-
-def _list_hardware_differences(before: Mapping[str, Any], context: RunContext) -> list[str]:
-    here = runs.describe_hardware()
-    found = [
-        f"{name} {before[name]} -> {here[name]}"
+    hardware_before, hardware_here = manifest.get("hardware") or {}, runs.describe_hardware()
+    hardware = [
+        f"{name} {hardware_before[name]} -> {hardware_here[name]}"
         for name in ("cpu", "cores")
-        if before.get(name) is not None and before[name] != here[name]
+        if hardware_before.get(name) is not None and hardware_before[name] != hardware_here[name]
     ]
     gpus = [gpu.name for gpu in this_machine().gpus or ()]
-    if missing := [name for name in before.get("gpus") or () if name not in gpus]:
-        found.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
-    if before.get("accelerator") == "cpu" and gpus and context.hardware.kind is None:  # Lightning takes a GPU
-        found.append(f"accelerator cpu -> {', '.join(gpus)}; --trainer.accelerator=cpu was not given")
-    return found
-
-
-def _refuse(run: runs.Run, differences: Mapping[str, Sequence[str]], *, anyway: bool) -> None:
-    lines = [f"  {name:<9} {line}" for name, each in differences.items() for line in each]
-    where = shown_path(run.folder)
-    if anyway:
-        _log.warning("%s is trained again though not all is as it was:\n%s", where, "\n".join(lines))
-        return
-    listing = "\n".join([f"reproduce: {where} cannot be reproduced here, because this differs:", *lines])
-    kind = DataError if list(differences) == ["data"] else ConfigError
-    raise kind(f"{listing}\nPut it back as it was, or say --anyway to train all the same.")
+    if missing := [name for name in hardware_before.get("gpus") or () if name not in gpus]:
+        hardware.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
+    if hardware_before.get("accelerator") == "cpu" and gpus and context.hardware.kind is None:  # Lightning takes a GPU
+        hardware.append(f"accelerator cpu -> {', '.join(gpus)}; --trainer.accelerator=cpu was not given")
+    differences = {"code": code, "packages": packages, "data": data, "hardware": hardware}
+    return {name: lines for name, lines in differences.items() if lines}
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from pathlib import Path
 from lightkit.cli.command_line import parse_options
 from lightkit.cli.console import quiet_libraries
 from lightkit.errors import ConfigError
-from lightkit.loggers.mlflow_address import mask_password
 from lightkit.registry.promotion import (
     Move,
     alias_version,
@@ -91,7 +90,7 @@ def rollback(args: list[str]) -> int:
                     move, scores=scores, metric=scored.metric, data=scored.data, num_samples=scored.num_samples
                 )
             move = move_alias(registry, name, move)
-        note_in_run_folders(registry, name, move, uri=mask_password(registry.registry_uri))
+        note_in_run_folders(registry, name, move)
     if "--json" in options:
         print(json.dumps({"name": name, "passed_over": skipped, **move.as_dict()}, ensure_ascii=False))
     elif "--quiet" not in options:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError, RunLocked
+from lightkit.loggers.mlflow_address import mask_password
 from lightkit.registry.store import Registry, list_versions, read_aliases
 from lightkit.runs.files import finite, read_json, write_json
 from lightkit.runs.index import PROMOTED
@@ -85,7 +86,7 @@ def find_rejection(moves: Sequence[Move], alias: str, version: str) -> Move | No
     return about[-1] if about and about[-1].kind == "rollback" and about[-1].before == version else None
 
 
-def note_in_run_folders(registry: Registry, name: str, move: Move, *, uri: str) -> None:
+def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
     """Write a move to ``promoted.json`` of the run that an alias points to now, and of those that it has left.
 
     `lightkit runs` marks the champion by it, and `lightkit gc` asks the registries in it. Run folders on other machines
@@ -95,8 +96,8 @@ def note_in_run_folders(registry: Registry, name: str, move: Move, *, uri: str) 
         registry: The registry.
         name: The registered model.
         move: The move.
-        uri: Address of the registry, without a password.
     """
+    uri = mask_password(registry.registry_uri)
     for version in list_versions(registry, name):
         file, is_champion = Path(version.tags.get("run_folder", "")) / PROMOTED, str(version.version) == move.to
         noted = read_json(file) or {}
@@ -115,7 +116,8 @@ def read_moves(registry: Registry, name: str) -> list[Move]:
 
     Aliases that were never promoted are left out: `lightkit register` sets such aliases without a record.
     """
-    model = registry.client.get_registered_model(name)
+    with registry.attempt(f"read the promotions of {name!r}"):
+        model = registry.client.get_registered_model(name)
     found: list[Move] = []
     last: dict[str, Move] = {}
 
@@ -230,8 +232,8 @@ def needed_runs(registry: Registry) -> set[str]:
         with registry.attempt("list its registered models"):
             page = registry.client.search_registered_models(max_results=1000, page_token=token)
         for model in page:
+            moves = read_moves(registry, model.name)
             with registry.attempt(f"read the versions of {model.name!r}"):
-                moves = read_moves(registry, model.name)
                 aliases = registry.client.get_registered_model(model.name).aliases
             needed = {str(version) for version in aliases.values()}
             for alias in {*aliases, *(move.alias for move in moves)}:
