@@ -256,8 +256,12 @@ class StageProcesses:
         """
         # With --if-changed perhaps nothing needs torch; outside Linux torch survives no fork.
         is_forked = "--if-changed" not in args and sys.platform == "linux"
-        start = multiprocessing.get_context("forkserver" if is_forked else "spawn")
-        process = start.Process(target=run_command, args=([*args], {**os.environ, **environment}))
+        spawned, forked = (
+            multiprocessing.get_context("spawn").Process,
+            multiprocessing.get_context("forkserver").Process,
+        )
+        start: type[BaseProcess] = forked if is_forked else spawned
+        process = start(target=run_command, args=([*args], {**os.environ, **environment}))
         self.was_late = False
         sys.stdout.flush()
         # Blocked in the process that forks too, which a signal to all processes of a job must not end: it would seem to
