@@ -256,11 +256,8 @@ class StageProcesses:
         """
         # With --if-changed perhaps nothing needs torch; outside Linux torch survives no fork.
         is_forked = "--if-changed" not in args and sys.platform == "linux"
-        spawned, forked = (
-            multiprocessing.get_context("spawn").Process,
-            multiprocessing.get_context("forkserver").Process,
-        )
-        start: type[BaseProcess] = forked if is_forked else spawned
+        start: type[BaseProcess] = multiprocessing.get_context("spawn").Process
+        start = multiprocessing.get_context("forkserver").Process if is_forked else start
         process = start(target=run_command, args=([*args], {**os.environ, **environment}))
         self.was_late = False
         sys.stdout.flush()
