@@ -227,12 +227,12 @@ def test_a_slip_in_the_gate_costs_no_training(hands: Stagehands) -> None:
     assert (
         hands.retrain("--gate.metric=test/accuracy", '--gate.slices={"roses": 0.5}', options={"--if-changed": ""}) == 0
     )
-    folder = str(runs.list_runs("runs", "small")[0].folder)
+    folder = runs.list_runs("runs", "small")[0].folder
     assert len(runs.list_runs("runs", "small")) == 1
-    assert [words[:2] for words in hands.calls] == [["gate", folder], ["promote", folder]]
+    assert [words[:2] for words in hands.calls] == [["gate", f"--run={folder}"], ["promote", f"--run={folder}"]]
     judged_by = []
     for _, _, *words in hands.calls:
-        laid = load_config("test", ["--run", folder, *words], Problems())
+        laid = load_config("test", ["--run", str(folder), *words], Problems())
         judged_by.append(read_gate(laid.resolved))
     expected = GateSettings(metric="test/accuracy", slices={"roses": 0.5})
     assert judged_by == [expected, expected]
