@@ -430,9 +430,9 @@ class Retrain:
 
         def find_run() -> None:
             """Keep the state in the run's folder as soon as `fit` has written which it is."""
-            run, noted = self.state.run, runs.read_json(run_file)
-            if noted is not None and (run is None or str(run.folder) != noted["folder"]):
-                self.state.run = runs.open_run(noted["folder"])
+            run, folder = self.state.run, (runs.read_json(run_file) or {}).get("folder")
+            if folder is not None and (run is None or str(run.folder) != folder) and Path(folder).is_dir():
+                self.state.run = runs.open_run(folder)
                 self.state.write()
                 self._write_event("fit", "begun")
 
@@ -488,7 +488,8 @@ class Retrain:
             code = _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code
         elif status < 0:
             code = 1
-        if state.run is None:  # nothing to do, or an end before the start
+        if state.run is None or not state.run.folder.is_dir():  # nothing to do, or an end before the start
+            state.run = None
             return code
         if self._context.mode == "json" and stage in ("gate", "promote"):  # they print no events
             with state.run.events_path.open("rb") as file:
