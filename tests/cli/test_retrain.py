@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -185,6 +186,13 @@ def test_a_stage_that_fails_ends_the_retrain_with_its_code(hands: Stagehands, st
     assert hands.retrain(*JUDGED) == 0
     assert hands.stages == STAGES[STAGES.index(stage) :]
     assert len(runs.list_runs("runs", "small")) == 1
+
+
+def test_a_fit_that_removes_its_folder_leaves_no_retrain(hands: Stagehands) -> None:
+    hands.codes["fit"] = 2
+    hands.meanwhile = lambda _stage: shutil.rmtree(runs.list_runs("runs", "small")[0].folder)
+    assert hands.retrain() == 2
+    assert runs.list_runs("runs", "small") == []
 
 
 def test_interruptions_are_no_failures(hands: Stagehands) -> None:
