@@ -336,7 +336,7 @@ def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext
         return [escape_all(child) for child in value] if isinstance(value, list) else value
 
     (here, arguments), (there, its_arguments) = split_section(data), split_section(own)
-    if None not in (arguments.get("image_size"), its_arguments.get("image_size")):
+    if isinstance(data, Mapping) and None not in (arguments.get("image_size"), its_arguments.get("image_size")):
         data = {**data, "init_args": {**arguments, "image_size": its_arguments["image_size"]}}
     notice = None
     if here != there:
