@@ -127,18 +127,20 @@ class RichProgress(SilentProgress):
             self._read_s, self._metrics = now, trainer.progress_bar_metrics
         self._move("train", batch_idx + 1, is_last=trainer.is_last_batch)
 
-    # Arguments at the start of a batch: module, batch, its index, and the index of the loader if there are several.
-    # At its end: module, outputs, batch, its index.
-
-    def on_validation_batch_start(self, trainer: Trainer, *args: Any) -> None:
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Begin the bar of a loader."""
         bar, num_batches = _BARS[trainer.state.stage]
-        if args[2] == 0:
-            self._open(bar, bar, getattr(trainer, num_batches)[[*args, 0][3]])
+        if batch_idx == 0:
+            self._open(bar, bar, getattr(trainer, num_batches)[dataloader_idx])
 
-    def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
         """Move the bar."""
-        self._move(_BARS[trainer.state.stage][0], args[3] + 1)
+        self._move(_BARS[trainer.state.stage][0], batch_idx + 1)
 
     on_test_batch_start = on_predict_batch_start = on_validation_batch_start
     on_test_batch_end = on_predict_batch_end = on_validation_batch_end
