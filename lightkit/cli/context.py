@@ -15,7 +15,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit import config, runs
-from lightkit.cli.config_loader import STAGES, first_file_name, load_config, options_of, resolve_settings, spawns
+from lightkit.cli.config_loader import STAGES, load_config, options_of, resolve_settings, spawns
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.predict_options import check_predict_options
@@ -55,9 +55,7 @@ class RunContext:
         resolved: The config.
         hardware: The resolved hardware keys.
         launch: The config's `launch` section.
-        problems: Errors that have been found in the config.
-        unchecked_classes: Places of classes that must be imported before their arguments can be checked.
-        mask: Hides the secrets of the config as the user wrote it.
+        default_name: Name of the job where the config has none: that of the base run, or of the first config file.
         needs_imports: Whether classes must be imported for a complete verdict on the config.
         base: Run that `--run` names.
         ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or None.
@@ -87,10 +85,8 @@ class RunContext:
     resolved: config.Resolved
     hardware: Hardware
     launch: LaunchSettings = field(default_factory=LaunchSettings)
-    problems: config.Problems = field(default_factory=config.Problems)
-    unchecked_classes: Sequence[config.KeyPath] = ()
+    default_name: str = "default"
     needs_imports: bool = True
-    mask: Callable[[str], str] = str
     base: runs.Run | None = None
     ckpt_path: str | None = None
     mode: OutputMode = "plain"
@@ -117,12 +113,6 @@ class RunContext:
         """Exported weights in the place of a checkpoint."""
         return Path(str(self.options["artefact"])) if "artefact" in self.options else None
 
-    @property
-    def default_name(self) -> str:
-        """Name of the job where the config has none: that of the base run, or of the first config file."""
-        arguments = config.split_arguments(self.args, options=options_of(self.command), takes_inputs=True)
-        return self.base.name if self.base is not None else first_file_name(arguments)
-
     def attach_notifier(self, notifier: CommandNotifier) -> None:
         """Let the command's notifier send the beginning, now that the config is known.
 
@@ -131,16 +121,6 @@ class RunContext:
         """
         self.notifier = notifier
         notifier.begin(self.resolved, self.rank_context, runs_stage=not self.passthrough and self.print_config is None)
-
-    def raise_problems(self) -> None:
-        """Raise every error that has been found, with secrets hidden.
-
-        Raises:
-            ConfigError: If there are errors in the config.
-            DataError: If only data is missing.
-        """
-        if (error := self.problems.error()) is not None:
-            raise error.reworded(self.mask)
 
     def environment_digest(self, salt: str) -> str:
         """Compute the digest of the values that came from the environment.
@@ -173,11 +153,9 @@ def load_context(
     own_options: Collection[str] = (),
     full: bool = False,
     machine: Machine | Literal["this"] | None = "this",
+    validate_imports: Callable[[RunContext, config.Problems], None] | None = None,
 ) -> RunContext:
-    """Read the arguments, merge the layers, resolve them for this machine, and check what can be checked without torch.
-
-    Where there are errors, and classes that must be imported before the verdict is complete, the context holds both,
-    and the caller calls `validate_with_imports`.
+    """Read the arguments, merge the layers, resolve them for this machine, and raise every error in the config.
 
     Args:
         command: `fit`, `validate`, `test` or `predict`; empty where a script runs no command.
@@ -190,6 +168,7 @@ def load_context(
         own_options: Arguments of that parser, which come before lightkit's options of the same names.
         full: Whether jsonargparse is asked for more errors also where the schema describes every class.
         machine: Machine whose hardware the config must fit; None to check against none.
+        validate_imports: Where there are errors, imports classes that the schema does not describe, and adds theirs.
 
     Raises:
         ConfigError: If anything in them is wrong.
@@ -224,8 +203,7 @@ def load_context(
         resolved=resolved,
         hardware=hardware,
         launch=launch,
-        problems=problems,
-        mask=loaded.resolved.masked,
+        default_name=loaded.default_name,
         base=loaded.base,
         watch=watch,
     )
@@ -254,9 +232,11 @@ def load_context(
         context.rank_context = join_launch(os.environ, root or "runs")
     if not has_own_parser and not context.passthrough:
         context.resolved, result = validate(command, loaded, resolved, problems)
-        context.unchecked_classes, context.needs_imports = result.unjudged, not result.is_final
-    if not (problems and (context.unchecked_classes or full)):
-        context.raise_problems()
+        context.needs_imports = not result.is_final
+        if problems and validate_imports is not None and (result.unjudged or full):
+            validate_imports(context, problems)
+    if (error := problems.error()) is not None:
+        raise error.reworded(loaded.resolved.masked)
     return context
 
 

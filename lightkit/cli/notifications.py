@@ -213,59 +213,42 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
     Raises:
         ConfigError: If one refuses its arguments.
     """
-    values = resolved.values
-    named = values.get("callbacks")
-    listed = _section(resolved, "trainer").get("callbacks")
+    named, listed = resolved.values.get("callbacks"), _section(resolved, "trainer").get("callbacks")
     entries = {f"callbacks.{name}": entry for name, entry in named.items()} if isinstance(named, dict) else {}
-    entries |= {
-        f"trainer.callbacks.{n}": entry for n, entry in enumerate(listed if isinstance(listed, list) else [listed])
-    }
+    listed = listed if isinstance(listed, list) else [listed]
+    entries |= {f"trainer.callbacks.{number}": entry for number, entry in enumerate(listed)}
     found = []
     for key, entry in entries.items():
-        path = entry if isinstance(entry, str) else entry.get("class_path") if isinstance(entry, dict) else None
-        path = str(path or "")
-        if path in ("slack", "webhook"):
-            hint = f"leave it out of callbacks.{path}, or say {path.capitalize()}Notifier"
-            raise error_at(f"{key}.class_path: {path!r} is no class; {hint}", resolved.origin_of(f"{key}.class_path"))
+        given: dict[str, Any] = entry if isinstance(entry, dict) else {"class_path": entry}
+        path = str(given.get("class_path") or "")
         module, _, name = path.rpartition(".")
         is_known = module.partition(".")[0] in ("", "lightkit", "lightning", "pytorch_lightning")
         if is_known and not name.endswith("Notifier"):
             continue
-        arguments = {} if isinstance(entry, str) else dict(entry)
+        # Here: they load torch and Lightning.
+        from jsonargparse import ArgumentParser
+
+        from lightkit.callbacks.notifiers import Notifier
+        from lightkit.cli.parser_errors import unwrap_errors
+
         try:
-            notifier = _build_notifier({**arguments, "class_path": path if module else f"lightkit.callbacks.{path}"})
+            module = module or "lightkit.callbacks"
+            cls = getattr(import_module(module), name)
+            if not (isinstance(cls, type) and issubclass(cls, Notifier)):
+                continue
+            parser = ArgumentParser(exit_on_error=False)  # since a flag's values are text
+            parser.add_subclass_arguments(Notifier, "notifier")
+            with unwrap_errors():
+                parsed = parser.parse_object({"notifier": {**given, "class_path": f"{module}.{name}"}})
+                notifier: Notifier = parser.instantiate_classes(parsed).notifier
         except Exception as error:  # noqa: BLE001 (the class is anybody's)
             text = " ".join(str(error.message if isinstance(error, ArgumentError) else error).split())
-            reason = (
-                str(error)
-                if isinstance(error, ConfigError)
-                else f"{path} cannot be built: {type(error).__name__}: {text}"
-            )
-            raise error_at(f"{key}: {resolved.masked(reason)}", resolved.origin_of(key)) from None
-        if notifier is not None:
-            notifier.mask = resolved.masked
-            found.append((key.removeprefix("callbacks."), notifier))
+            reason = f"{path} cannot be built: {type(error).__name__}: {text}"
+            reason = resolved.masked(str(error) if isinstance(error, ConfigError) else reason)
+            raise error_at(f"{key}: {reason}", resolved.origin_of(key)) from None
+        notifier.mask = resolved.masked
+        found.append((key.removeprefix("callbacks."), notifier))
     return found
-
-
-def _build_notifier(entry: dict[str, Any]) -> Notifier | None:
-    """Build a callback's entry with jsonargparse, since a flag's values are text; None if it is no notifier."""
-    # Here: they load torch and Lightning.
-    from jsonargparse import ArgumentParser
-
-    from lightkit.callbacks.notifiers import Notifier
-    from lightkit.cli.parser_errors import unwrap_errors
-
-    module, _, name = entry["class_path"].rpartition(".")
-    cls = getattr(import_module(module), name)
-    if not (isinstance(cls, type) and issubclass(cls, Notifier)):
-        return None
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(Notifier, "notifier")
-    with unwrap_errors():
-        notifier = parser.instantiate_classes(parser.parse_object({"notifier": entry})).notifier
-    assert isinstance(notifier, Notifier)
-    return notifier
 
 
 def find_job_name(resolved: Resolved, command: str, args: Sequence[str]) -> str:

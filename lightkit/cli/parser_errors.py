@@ -11,8 +11,8 @@ import sys
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
+from pydoc import locate
 from types import ModuleType
 from typing import Any
 
@@ -75,7 +75,10 @@ def explain_parser_error(
         return _make_error((*_find_entry(path, name, resolved), "class_path"), says, resolved)
     if match := _WRONG_BASE.search(message):
         class_path, base = match.groups()
-        says = f"{class_path} is {_describe_kind(class_path)}{base}"
+        thing, kind = locate(class_path), "no "
+        if thing is not None and not isinstance(thing, type):
+            kind = f"{'a function' if callable(thing) else f'the value {cut(str(thing))}'}, not a "
+        says = f"{class_path} is {kind}{base}"
         return _make_error((*_find_entry(path, class_path, resolved), "class_path"), says, resolved)
     value = _value_at(resolved, path)
     named = value.get("class_path") if isinstance(value, Mapping) else None
@@ -101,16 +104,10 @@ def add_place(error: LightkitError, resolved: Resolved) -> LightkitError:
     What came from the environment is a reference in it.
     """
     error = error.reworded(resolved.masked)
-    says = str(error)
-    for key in re.findall(r"(?<![\w.])[a-z_]+(?:\.\w+)+", says) if "-->" not in says else ():
-        origin = resolved.origins.get(resolved.lightkit_path(key))
-        if origin is not None and origin.kind != "default":
-            return error.reworded(partial(_append_place, origin))
-    return error
-
-
-def _append_place(origin: Origin, says: str) -> str:
-    return f"{says}\n{origin.render()}"
+    keys = [] if "-->" in str(error) else re.findall(r"(?<![\w.])[a-z_]+(?:\.\w+)+", str(error))
+    origins = [resolved.origins.get(resolved.lightkit_path(key)) for key in keys]
+    places = [origin.render() for origin in origins if origin is not None and origin.kind != "default"]
+    return error.reworded(lambda says: f"{says}\n{places[0]}") if places else error
 
 
 def list_subclass_names(base: type) -> set[str]:
@@ -147,7 +144,8 @@ def _explain_class(path: KeyPath, class_path: str, inside: str, resolved: Resolv
             says = "expected a class_path beside init_args: whose arguments are these?"
             return _make_error(place, says, resolved)
     if match := _UNKNOWN_ARGUMENT.search(inside):
-        says = f"{name} has no such argument{near(match[1], _list_arguments(class_path))}"
+        arguments = inspect.signature(locate(class_path) or object).parameters  # type: ignore[arg-type]
+        says = f"{name} has no such argument{near(match[1], [*arguments])}"
         return _make_error((*path, "init_args", match[1]), says, resolved, at_key=True)
     if match := _MISSING.search(inside):
         error = _make_error(path, f"{name} needs {match[1]}", resolved)
@@ -224,23 +222,6 @@ def _suggest_import(class_path: str) -> str:
     inside = vars(sys.modules[".".join(parts[:known])])
     kind = type if known == len(parts) - 1 else ModuleType
     return near(parts[known], [name for name, value in inside.items() if isinstance(value, kind)])
-
-
-def _list_arguments(class_path: str) -> list[str]:
-    module, _, name = class_path.rpartition(".")
-    try:
-        return list(inspect.signature(getattr(importlib.import_module(module), name)).parameters)
-    except (ImportError, AttributeError, TypeError, ValueError):
-        return []
-
-
-def _describe_kind(class_path: str) -> str:
-    """Begin the sentence that a thing is not what is asked for."""
-    module, _, name = class_path.rpartition(".")
-    thing = getattr(sys.modules.get(module), name, None)
-    if thing is None or isinstance(thing, type):
-        return "no "
-    return f"{'a function' if callable(thing) else f'the value {cut(str(thing))}'}, not a "
 
 
 def _describe_type_error(text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,6 @@ from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
 __all__ = ["check_paths", "explain_unwritable"]
-
-_CHOICES = ("best", "last")
 
 
 def check_paths(command: str, resolved: Resolved, option: Any, problems: Problems) -> None:
@@ -26,26 +26,37 @@ def check_paths(command: str, resolved: Resolved, option: Any, problems: Problem
         option: What `--ckpt_path` says; None where the config does.
         problems: Takes what is wrong.
     """
+
+    @contextmanager
+    def noted_at(key: str) -> Iterator[None]:
+        try:
+            yield
+        except LightkitError as error:
+            says = str(error).removeprefix("--") if key else str(error)
+            problems.add(error_at(says, resolved.origin_of(key) if key else None))
+
     section = resolved.values.get("run")
     section = section if isinstance(section, dict) else {}
-    if isinstance(name := section.get("name"), str):
-        with problems.noted():
-            _at("run.name", resolved, lambda: runs.check_name(name))
-    root = section.get("root") or "runs"
-    if (
-        command != "export" and isinstance(root, str) and (error := explain_unwritable(root)) is not None
-    ):  # it makes no run
-        problems.add(error_at(str(error), resolved.origin_of("run.root")))
-    resume = section.get("resume")
-    if command == "fit" and isinstance(resume, str) and resume not in ("auto", "never"):
-        with problems.noted():
-            _at("run.resume", resolved, lambda: _check_run(resume, str(root), name))
+    name, root, resume = section.get("name"), section.get("root") or "runs", section.get("resume")
+    name = name if isinstance(name, str) else None
+    with noted_at("run.name"):
+        if name is not None:
+            runs.check_name(name)
+    with noted_at("run.root"):
+        if command != "export" and isinstance(root, str) and (error := explain_unwritable(root)) is not None:
+            raise error  # an export makes no run
+    with noted_at("run.resume"):
+        if command == "fit" and isinstance(resume, str) and resume not in ("auto", "never"):
+            run = open_named_run(resume, str(root), name)
+            if not run.config_path.is_file():
+                says = f"expected auto, never, latest or a run's folder; {resume} is not a run: it has no config.yaml."
+                raise ConfigError(f"run.resume: {says}")
     named = resolved.values.get("ckpt_path") if option is None else option
-    if named is not None and not isinstance(named, str):
-        problems.add(error_at(f"ckpt_path: expected text or null, got {named!r}", resolved.origin_of("ckpt_path")))
-    elif named and named not in _CHOICES:
-        with problems.noted():
-            _at("ckpt_path" if option is None else "", resolved, lambda: check_checkpoint_file(named))
+    with noted_at("ckpt_path" if option is None else ""):
+        if named is not None and not isinstance(named, str):
+            raise ConfigError(f"ckpt_path: expected text or null, got {named!r}")
+        if named and named not in ("best", "last"):
+            check_checkpoint_file(named)
 
 
 def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> ConfigError | None:
@@ -58,29 +69,10 @@ def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> Config
     folder = Path(root).absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    if not folder.is_dir():
-        return _cannot_write(root, errno.ENOTDIR, setting)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        read_only = bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
-        return _cannot_write(root, errno.EROFS if read_only else errno.EACCES, setting)
-    return None
-
-
-def _check_run(reference: str, root: str, name: Any) -> None:
-    run = open_named_run(reference, root, name if isinstance(name, str) else None)
-    if not run.config_path.is_file():
-        says = f"expected auto, never, latest or a run's folder; {reference} is not a run: it has no config.yaml."
-        raise ConfigError(f"run.resume: {says}")
-
-
-def _cannot_write(root: str | Path, number: int, setting: str) -> ConfigError:
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        return None
+    number = errno.ENOTDIR
+    if folder.is_dir():
+        number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
     says = f"{setting}: cannot write {root}: {os.strerror(number)}"
     return ConfigError(f"{says}. Set {setting} to a folder that can be written.")
-
-
-def _at(key: str, resolved: Resolved, check: Any) -> None:
-    try:
-        check()
-    except LightkitError as error:
-        says = str(error).removeprefix("--") if key else str(error)
-        raise error_at(says, resolved.origin_of(key) if key else None) from error

@@ -23,7 +23,7 @@ from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.parser_errors import add_place
 from lightkit.cli.up_to_date import check_up_to_date, warn_unchecked_rank
 from lightkit.cli.validation import validate_signatures
-from lightkit.config import error_at
+from lightkit.config import Problems, error_at
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, LightkitError, format_interruption
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
@@ -54,7 +54,6 @@ __all__ = [
     "run_stage",
     "share_cores",
     "supervise",
-    "validate_with_imports",
 ]
 
 
@@ -206,7 +205,7 @@ def _run_once(context: RunContext) -> int:
                 f"Training ended, but {fault}. The same command writes it again, or says why it cannot."
             )
         if context.command in STAGES:
-            print_run_end(trainer, context.run, context)
+            print_run_end(trainer, context)
     return 0
 
 
@@ -350,11 +349,15 @@ def open_context(
         ConfigError: If anything in them is wrong.
         DataError: If data is missing and nothing else is wrong.
     """
-    context = load_context(command, args, watch, subcommands=subcommands, full=full, machine=machine)
-    if context.problems:
-        validate_with_imports(context)
-    context.raise_problems()
-    return context
+    return load_context(
+        command,
+        args,
+        watch,
+        subcommands=subcommands,
+        full=full,
+        machine=machine,
+        validate_imports=_validate_with_imports,
+    )
 
 
 def open_run_context(args: Sequence[str], *, is_quiet: bool = False) -> RunContext:
@@ -373,13 +376,13 @@ def open_run_context(args: Sequence[str], *, is_quiet: bool = False) -> RunConte
     return context
 
 
-def validate_with_imports(context: RunContext) -> None:
-    """Import the classes that the config names and add their errors to `context.problems`."""
+def _validate_with_imports(context: RunContext, problems: Problems) -> None:
+    """Import the classes that the config names and add their errors."""
     # Late: it loads torch and Lightning, which takes seconds.
     from lightkit.cli.lightning_cli import Checked, LightkitCLI
 
     quiet_libraries()
-    remaining = replace(context, resolved=validate_signatures(context.resolved, context.problems), only_checks=True)
+    remaining = replace(context, resolved=validate_signatures(context.resolved, problems), only_checks=True)
     if context.command not in WITH_MODEL or context.resolved.values.get("model") is None:  # there is none to build
         return
     with context.stack:
@@ -388,7 +391,7 @@ def validate_with_imports(context: RunContext) -> None:
         except Checked:
             return
         except LightkitError as error:
-            context.problems.add(error)
+            problems.add(error)
 
 
 def share_cores(rank: Rank, *, num_cores: int, environ: Mapping[str, str] = os.environ) -> int:

@@ -20,7 +20,6 @@ from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.plugins import CheckpointIO
-from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit import runs
 from lightkit.callbacks import (
@@ -437,12 +436,12 @@ class RunHeader(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the metrics of `lightkit validate`, `test` or `predict`."""
-        if trainer.state.fn not in _RESULTS:  # the validation of a fit
+        stage = "fit" if trainer.state.fn is None else trainer.state.fn.value
+        if stage == "fit":  # its validation
             return
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}  # of all ranks
         if not (trainer.is_global_zero and self._shows_result):
             return
-        stage = _RESULTS[trainer.state.fn]
         if self._mode == "terminal":
             width = max(map(len, metrics), default=0)
             lines = [f"  {name:<{width}}  {value:.4g}" for name, value in metrics.items()]
@@ -453,15 +452,9 @@ class RunHeader(Callback):
     on_test_end = on_predict_end = on_validation_end
 
 
-_RESULTS: dict[Any, str] = {
-    TrainerFn.VALIDATING: "validate",
-    TrainerFn.TESTING: "test",
-    TrainerFn.PREDICTING: "predict",
-}
-
-
-def print_run_end(trainer: Trainer, run: runs.Run, context: RunContext) -> None:
+def print_run_end(trainer: Trainer, context: RunContext) -> None:
     """Print where everything is and which command comes next."""
+    run = context.run
     if context.inputs or context.mode not in ("terminal", "plain") or not trainer.is_global_zero:
         return
     in_retrain = RUN_FILE in os.environ  # which has a closing block of its own

@@ -22,6 +22,7 @@ from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware import describe_packages, this_machine
 from lightkit.launch.plan import THREADS
+from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
 
@@ -95,14 +96,14 @@ def reproduce(args: list[str]) -> int:
     origin = {"parent": str(run.folder), "reproduces": run.id}
     runs.write_json(again.manifest_path, {**(runs.read_json(again.manifest_path) or {}), **origin})
 
-    from lightkit.cli.run_comparison import compare_runs  # here: it loads torch
+    from lightkit.cli.run_comparison import compare_runs, format_comparison  # here: it loads torch
 
     comparison = compare_runs(run, again, is_trusting=is_trusting)
     if is_json:
-        print(json.dumps(comparison.fields(), indent=2))
-    elif not (is_quiet and comparison.is_equal):
-        print(comparison.text(), end="")
-    return 0 if comparison.is_equal else 1
+        print(json.dumps(finite(comparison), indent=2))
+    elif not (is_quiet and comparison["equal"]):
+        print(format_comparison(comparison))
+    return 0 if comparison["equal"] else 1
 
 
 def _read_manifest(run: runs.Run) -> dict[str, Any]:

@@ -68,11 +68,6 @@ lightkit tune -c configs/flowers.yaml
 lightkit fit -c configs/flowers.yaml -c tuned.yaml
 """
 _CONFIG: dict[str, Takes] = {"-c": "value", "--config": "value", "--quiet": "switch", "--trust": "switch"}
-_OF_OTHERS = {
-    "--print_config": "lightkit fit has it",
-    "--run": "-c RUN/config.yaml names the config of a run",
-}
-"""Options of `lightkit fit` and the like, and what there is here in their place."""
 _HEAD = ("setting", "ms a step", "samples/s", "gain", "")
 _LEAST_GAIN = 1.05
 """A larger batch is worth its memory where it gives more than this times as many samples a second."""
@@ -87,13 +82,10 @@ def tune(args: list[str]) -> int:
     Raises:
         LightkitError: If the arguments, the config or the data are wrong.
     """
-    for option in (word.partition("=")[0] for word in args):
-        if option in _OF_OTHERS:
-            raise ConfigError(f"tune: {option} is no option of it; {_OF_OTHERS[option]}")
+    if "--run" in (word.partition("=")[0] for word in args):
+        raise ConfigError("tune: --run is no option of it; -c RUN/config.yaml names the config of a run")
     line = parse_options(HELP, args, config=_CONFIG)
     budget_s = line.get_number("--budget", math.inf)
-    if not budget_s > 0:
-        raise line.error(f"--budget: expected a number of seconds above 0, got {line.options['--budget']!r}")
     output = Path(line.options.get("--output", "tuned.yaml"))
     if output.is_dir() or not output.parent.is_dir():
         raise ConfigError(f"tune: --output {output}: expected a file in a folder that exists")
@@ -124,7 +116,7 @@ def tune(args: list[str]) -> int:
         explained = explain_lightning_errors(context.resolved)
         try:
             with context.stack, redirect_stdout(sys.stderr), explained:  # what the user's code prints is no measurement
-                lines, benchmark = _measure(context, keys, line.options, budget_s=budget_s)
+                lines, benchmark = _measure(context, keys, found, budget_s=budget_s)
         except LightkitError as error:
             raise add_place(error, context.resolved) from error
     layer = context.resolved.masked(_format_layer(lines, args))
@@ -164,14 +156,14 @@ def _list_open_keys(context: RunContext) -> list[str]:
 def _measure(
     context: RunContext, keys: list[str], options: Collection[str], *, budget_s: float
 ) -> tuple[dict[str, tuple[Any, str]], Benchmark]:
-    """Measure what is open.
+    """Measure what is open: memory format and precision together, since some gain only together; then one by one.
 
     Returns:
         By key of the section `accelerator`: the value that gained, and its number as text; and all trials.
     """
     import torch  # here, as all that loads torch: arguments and config are checked before
 
-    from lightkit.callbacks.computation import Computation, has_convolutions, missing_for_compiling
+    from lightkit.callbacks.computation import Computation, missing_for_compiling
     from lightkit.cli.model_builder import ModelFactory
     from lightkit.tuning.benchmark import Benchmark, Variant, find_learning_rate, make_trainer
 
@@ -196,10 +188,8 @@ def _measure(
             partial(factory.build, **data_arguments),
             trainer_arguments=arguments,
             compute=compute,
-            has_convolutions=has_convolutions,
             seed=int(section["seed_everything"] or 0),
             budget_s=budget_s,
-            is_deterministic=arguments.get("deterministic") is True,
             report=context.tell,
         )
 
@@ -220,24 +210,30 @@ def _measure(
             sized["batch_size"], lines["batch_size"] = size, (size, text)
     benchmark = make_benchmark(**sized)
     benchmark.start(base, reference=replace(base, precision="32-true") if "precision" in keys else None)
-    benchmark.search(
-        keys,
-        device=device,
-        lower_precision=choose_settings({"cuda": "gpu"}.get(device, device), machine, processes=1)[1]["precision"],
-        threads=[number for number in (cores, cores - 1, cores // 2) if number > 0],
-    )
+    lower = choose_settings({"cuda": "gpu"}.get(device, device), machine, processes=1)[1]["precision"]
+    formats = ("channels_last", "contiguous") if "memory_format" in keys else (base.memory_format,)
+    for precision in dict.fromkeys((lower or "32-true", "32-true")) if "precision" in keys else (base.precision,):
+        for memory_format in formats:
+            benchmark.consider(precision=precision, memory_format=memory_format)
+    numbers = [number for number in (cores, cores - 1, cores // 2) if number > 0] if device == "cpu" else []
+    changes: list[tuple[str, Any]] = [("fused", True), *[("tf32", True)] * (device == "cuda"), ("compile", True)]
+    for key, value in (*changes, *(("threads", number) for number in numbers)):
+        if key in keys:
+            benchmark.consider(**{key: value})
     best = benchmark.best.variant
     if "num_workers" in keys and "num_workers" in factory.data_arguments:
-        numbers = {0, 1, cores // 2, cores - 1}
-        benchmark.search_workers(factory.data_arguments["num_workers"], sorted(numbers))
+        benchmark.start_loading(factory.data_arguments["num_workers"])
+        for number in sorted({0, 1, cores // 2, cores - 1}):
+            benchmark.consider(num_workers=number)
     for before, after in benchmark.gains:
-        for key, value in after.variant.changes_from(before.variant).items():
-            lines[key] = value, f"{after.step_s * 1e3:.1f} ms a step, before {before.step_s * 1e3:.1f}"
+        for key, value in vars(after.variant).items():
+            if value != vars(before.variant)[key]:
+                lines[key] = value, f"{after.step_s * 1e3:.1f} ms a step, before {before.step_s * 1e3:.1f}"
     for key, value in vars(base).items():
         if key in lines and lines[key][0] == value:  # changed, and back again
             del lines[key]
     if "--learning-rate" in options:
-        rate, text = find_learning_rate(partial(factory.build, **sized), make_tuner_trainer(best))
+        rate, text = find_learning_rate(*factory.build(**sized), make_tuner_trainer(best))
         if rate is None:
             logging.getLogger("lightkit").warning("tune: no learning rate was found: %s", text)
         else:
@@ -248,18 +244,19 @@ def _measure(
 def _find_batch_size(
     factory: ModelFactory, make_benchmark: Callable[..., Benchmark], base: Variant, trainer: Trainer
 ) -> tuple[int | None, str]:
-    """Find the largest batch that fits, and measure whether it gains; None where it does not.
+    """Double the batch until the memory is full, and measure whether the largest gains; None where it does not.
 
     Raises:
         ConfigError: If the data has no batch size.
     """
-    from lightkit.tuning.benchmark import find_batch_size  # here: it loads torch
+    from pytorch_lightning.tuner.tuning import Tuner  # here: it loads torch
 
     first = factory.data_arguments.get("batch_size")
     if not isinstance(first, int):
         raise ConfigError("tune: --batch-size: the config's data has no argument batch_size")
+    model, data = factory.build()
     with _limit_memory():
-        size = find_batch_size(factory.build, trainer, first=first)
+        size = Tuner(trainer).scale_batch_size(model, datamodule=data, init_val=first)
     trials = []
     for each in (first, size):
         benchmark = make_benchmark(batch_size=each)
@@ -293,25 +290,6 @@ def _format_layer(lines: Mapping[str, tuple[Any, str]], args: Sequence[str]) -> 
     return f"{head}accelerator:\n{''.join(rows)}"
 
 
-def _note(trial: Trial, benchmark: Benchmark) -> str:
-    return "chosen" if benchmark.is_chosen(trial) else "" if trial.refused is None else f"refused: {trial.refused}"
-
-
-def _print_trials(benchmark: Benchmark) -> None:
-    trials = [*benchmark.trials.values()]
-    rows = []
-    for trial in trials:
-        rate = "-" if trial.batch_size is None or not trial.times else f"{trial.batch_size / trial.step_s:.4g}"
-        gain = f"{benchmark.gain_of(trial):.2f}" if trial.times else "-"
-        step = f"{trial.step_s * 1e3:.1f}" if trial.times else "-"
-        rows.append([str(trial.variant), step, rate, gain, _note(trial, benchmark)])
-    styles = {"chosen": "bold green", "refused": "dim"}
-    is_terminal = sys.stdout.isatty()
-    print_table(_HEAD, rows, is_terminal=is_terminal, style=lambda row: styles.get(row[-1].partition(":")[0]))
-    for variant in benchmark.left_out:
-        print(f"left out  {variant}: the time was over")
-
-
 def _describe(lines: Mapping[str, tuple[Any, str]], benchmark: Benchmark) -> dict[str, Any]:
     """Return all measurements, for JSON."""
     trials = [
@@ -325,3 +303,22 @@ def _describe(lines: Mapping[str, tuple[Any, str]], benchmark: Benchmark) -> dic
         "trials": finite(trials),
         "left_out": [str(variant) for variant in benchmark.left_out],
     }
+
+
+def _note(trial: Trial, benchmark: Benchmark) -> str:
+    return "chosen" if benchmark.is_chosen(trial) else "" if trial.refused is None else f"refused: {trial.refused}"
+
+
+def _print_trials(benchmark: Benchmark) -> None:
+    rows = []
+    for trial in benchmark.trials.values():
+        numbers = ["-", "-", "-"]
+        if trial.times:
+            rate = "-" if trial.batch_size is None else f"{trial.batch_size / trial.step_s:.4g}"
+            numbers = [f"{trial.step_s * 1e3:.1f}", rate, f"{benchmark.gain_of(trial):.2f}"]
+        rows.append([str(trial.variant), *numbers, _note(trial, benchmark)])
+    styles = {"chosen": "bold green", "refused": "dim"}
+    is_terminal = sys.stdout.isatty()
+    print_table(_HEAD, rows, is_terminal=is_terminal, style=lambda row: styles.get(row[-1].partition(":")[0]))
+    for variant in benchmark.left_out:
+        print(f"left out  {variant}: the time was over")

@@ -1,4 +1,4 @@
-"""Trials: short fits of the real model on real batches, the search among variants, and Lightning's own Tuner."""
+"""Trials: short fits of the real model on real batches, of which the fastest is kept."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle, islice
 from typing import Any, Literal
 
@@ -23,14 +23,13 @@ from pytorch_lightning.utilities.combined_loader import CombinedLoader
 from pytorch_lightning.utilities.data import extract_batch_size
 from torch import Tensor
 
-__all__ = ["Benchmark", "Trial", "Variant", "check_losses", "find_batch_size", "find_learning_rate", "make_trainer"]
+__all__ = ["Benchmark", "Trial", "Variant", "check_losses", "find_learning_rate", "make_trainer"]
 
 _NUM_BATCHES = 4
 _WARM_UP_STEPS, _WARM_UP_STEPS_ON_CPU = 3, 1
 _LOADER_WARM_UP_STEPS = 8  # in which workers get ahead
 _NUM_STEPS = 10_000  # of an epoch, as schedules of the model see it
 _MIN_TIMED_STEPS, _MAX_TIMED_STEPS, _ENOUGH_S = 3, 50, 1.0  # of a trial
-_CLEARLY_SLOWER = 1.3  # times the best: ends a trial after two steps
 _FIRST_TOLERANCE = 0.01
 """Greatest difference of the first step's loss from float32's, as a share of that: the weights are still the same.
 
@@ -70,12 +69,8 @@ class Variant:
     def __str__(self) -> str:
         parts = [self.precision, self.memory_format]
         parts += ["compiled"] * self.compile + ["TF32"] * bool(self.tf32) + ["fused"] * bool(self.fused)
-        parts += [] if self.threads is None else [f"{self.threads} thread{'s' * (self.threads != 1)}"]
+        parts += [] if self.threads is None else [f"threads {self.threads}"]
         return ", ".join([*parts, *([] if self.num_workers is None else [f"num_workers {self.num_workers}"])])
-
-    def changes_from(self, other: Variant) -> dict[str, Any]:
-        """Return the fields in which it differs from another variant."""
-        return {one.name: vars(self)[one.name] for one in fields(self) if vars(self)[one.name] != vars(other)[one.name]}
 
 
 @dataclass
@@ -126,9 +121,6 @@ def check_losses(losses: Sequence[float], reference: Sequence[float]) -> str | N
     return None
 
 
-Build = Callable[..., tuple[LightningModule, LightningDataModule | None]]
-
-
 class Benchmark:
     """Tries variants, each in a short fit from the same weights on the same batches, and keeps the fastest.
 
@@ -136,31 +128,26 @@ class Benchmark:
         build: Builds a fresh model and its data; keyword arguments are for the data's class.
         trainer_arguments: Those of the config's trainer that change a step.
         compute: Returns the callback that computes with a variant.
-        has_convolutions: Whether a model has weights that a memory format is for.
         seed: Of the weights, and of all random numbers of the model.
         budget_s: Seconds after which no other trial begins.
-        is_deterministic: Whether losses must repeat to the last bit.
         report: Receives the name of each variant that is tried.
     """
 
     def __init__(
         self,
-        build: Build,
+        build: Callable[..., tuple[LightningModule, LightningDataModule | None]],
         *,
         trainer_arguments: Mapping[str, Any],
         compute: Callable[[Variant], Callback],
-        has_convolutions: Callable[[LightningModule], bool],
         seed: int,
         budget_s: float = math.inf,
-        is_deterministic: bool = False,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._build, self._arguments, self._compute, self._seed = build, trainer_arguments, compute, seed
-        self._has_convolutions, self._is_deterministic, self._report = has_convolutions, is_deterministic, report
-        self._ends_s = time.perf_counter() + budget_s
-        self._held = _HeldBatches()
-        self._data: LightningDataModule | None = None
-        self._bases: list[Trial] = []
+        self._report, self._ends_s = report, time.perf_counter() + budget_s
+        self._batches: list[Any] = []
+        self._bases: dict[bool, Trial] = {}
+        """What `fit` does, with a loader and without."""
         self.trials: dict[Variant, Trial] = {}
         self.best: Trial
         self.gains: list[tuple[Trial, Trial]] = []
@@ -177,60 +164,24 @@ class Benchmark:
         Raises:
             Exception: What the model raises.
         """
-        self._reference = self.best = self._run(reference or base)
-        second = self._reference if reference in (None, base) else self._run(base)
-        second.refused = self._check(second)
-        self.trials |= {self._reference.variant: self._reference, base: second}
-        self.best = self._reference if second.refused else second
-        self._bases = [second]
+        for variant in (reference or base, base):
+            if variant not in self.trials:
+                self.trials[variant] = self._run(variant)
+        self._reference, self._bases[False] = self.trials[reference or base], self.trials[base]
+        self._bases[False].refused = self._check(self._bases[False])
+        self.best = self._reference if self._bases[False].refused else self._bases[False]
 
-    def search(
-        self, keys: Collection[str], *, device: str, lower_precision: str | None, threads: Collection[int]
-    ) -> None:
-        """Try memory formats and precisions together, since some gain only together; then the others one by one.
+    def start_loading(self, num_workers: int | str) -> None:
+        """Try the best with the loader itself, as the config has it; further variants have loaders, too."""
+        variant = replace(self.best.variant, num_workers=num_workers)
+        if self._begin(variant):
+            self.best = self._bases[True] = self.trials[variant] = self._run(variant)
 
-        Args:
-            keys: Fields of a variant that may change.
-            device: Type of the device.
-            lower_precision: Mixed precision of the device; None if it has none.
-            threads: Numbers of threads to try on a CPU.
-        """
-        base = self.best.variant
-        formats, precisions = [base.memory_format], [base.precision]
-        if "memory_format" in keys and self._are_there_convolutions:
-            formats.insert(0, "contiguous" if base.memory_format == "channels_last" else "channels_last")
-        if "precision" in keys:
-            others = [each for each in (lower_precision, "32-true") if each not in (None, base.precision)]
-            precisions = [str(each) for each in (*others, base.precision)]
-        for precision in precisions:
-            for memory_format in formats:
-                self.consider(replace(base, precision=precision, memory_format=memory_format))
-        changes: list[tuple[str, Any, bool]] = [("fused", True, True), ("tf32", True, device == "cuda")]
-        changes += [("compile", True, True), *(("threads", number, device == "cpu") for number in threads)]
-        for key, value, is_possible in changes:
-            if key in keys and is_possible:
-                self.consider(replace(self.best.variant, **{key: value}))
-
-    def search_workers(self, base: int | str, numbers: Collection[int]) -> None:
-        """Try numbers of loading processes with the loader itself, from the one that the config has."""
-        variant = replace(self.best.variant, num_workers=base)
-        if time.perf_counter() > self._ends_s:
-            self.left_out.append(variant)
+    def consider(self, **changes: Any) -> None:
+        """Try a change of the best, and once more in turns with the best if it seems faster: other programs disturb."""
+        variant = replace(self.best.variant, **changes)
+        if variant in self.trials or not self._begin(variant):
             return
-        self._report(str(variant))
-        self.best = self.trials[variant] = self._run(variant)
-        self._bases.append(self.best)
-        for number in numbers:
-            self.consider(replace(variant, num_workers=number))
-
-    def consider(self, variant: Variant) -> None:
-        """Try a variant, and once more in turns with the best if it seems faster: other programs disturb."""
-        if variant in self.trials:
-            return
-        if time.perf_counter() > self._ends_s:
-            self.left_out.append(variant)
-            return
-        self._report(str(variant))
         trial = self.trials[variant] = self._attempt(variant)
         trial.refused = trial.refused or self._check(trial)
         if not trial.is_faster_than(self.best):
@@ -239,7 +190,7 @@ class Benchmark:
             again = self._attempt(each.variant)
             each.times += again.times
             each.refused = each.refused or again.refused
-            if self._is_deterministic and again.losses != each.losses[: len(again.losses)]:
+            if self._arguments.get("deterministic") is True and again.losses != each.losses:
                 each.refused = "its losses do not repeat bit for bit, which trainer.deterministic asks for"
         if trial.is_faster_than(self.best):
             self.gains.append((self.best, trial))
@@ -247,11 +198,18 @@ class Benchmark:
 
     def gain_of(self, trial: Trial) -> float:
         """Return how many times as fast as what `fit` does a trial was; 0 if it has no steps."""
-        return self._bases[0 if trial.variant.num_workers is None else -1].step_s / trial.step_s
+        return self._bases[trial.variant.num_workers is not None].step_s / trial.step_s
 
     def is_chosen(self, trial: Trial) -> bool:
         """Check whether a trial is the best, of computing or of loading."""
         return trial is self.best or trial.variant == replace(self.best.variant, num_workers=None)
+
+    def _begin(self, variant: Variant) -> bool:
+        if time.perf_counter() > self._ends_s:
+            self.left_out.append(variant)
+            return False
+        self._report(str(variant))
+        return True
 
     def _check(self, trial: Trial) -> str | None:
         if not trial.losses and trial.variant.precision != self._reference.variant.precision:
@@ -269,29 +227,19 @@ class Benchmark:
         if variant.threads is not None:
             torch.set_num_threads(variant.threads)
         seed_everything(self._seed, verbose=False)
-        if variant.num_workers is None:
-            model, data = self._build()
-            source: Any = data or model
-            if data is None or self._data is None:
-                source.train_dataloader = partial(self._held.load, source.train_dataloader)
-            if data is not None and self._data is None:  # set up once, and not torn down between two trials
-                data.prepare_data, data.setup = cache(data.prepare_data), cache(data.setup)  # type: ignore[method-assign]
-                data.teardown = data.on_exception = _do_nothing  # type: ignore[method-assign]
-                self._data = data
-            data = self._data
-        else:
-            model, data = self._build(num_workers=variant.num_workers)
-            assert data is not None
-            data.train_dataloader = partial(_EndlessLoader, data.train_dataloader)  # type: ignore[method-assign]
+        has_loader = variant.num_workers is not None
+        model, data = self._build(**({"num_workers": variant.num_workers} if has_loader else {}))
+        source: Any = data or model
+        source.train_dataloader = partial(
+            _EndlessLoader, source.train_dataloader, None if has_loader else self._batches
+        )
         model.configure_callbacks = list  # type: ignore[method-assign]  # they may write into folders of the user's
         trial = Trial(variant)
-        timer = _StepTimer(trial, seed=self._seed, best_s=self.best.step_s if self.trials else math.inf)
         precision = {} if "plugins" in self._arguments else {"precision": variant.precision}
-        trainer = make_trainer({**self._arguments, **precision}, [self._compute(variant), timer])
+        callbacks = [self._compute(variant), _StepTimer(trial, seed=self._seed)]
         with suppress(_TrialEnd):
-            trainer.fit(model, datamodule=data)
-        self._are_there_convolutions = self._has_convolutions(model)  # some models are whole only in a fit
-        del trainer, model
+            make_trainer({**self._arguments, **precision}, callbacks).fit(model, datamodule=data)
+        del model, source
         if variant.compile:
             torch.compiler.reset()
         gc.collect()
@@ -326,37 +274,22 @@ def make_trainer(arguments: Mapping[str, Any], callbacks: list[Callback]) -> Tra
     )
 
 
-def find_batch_size(build: Build, trainer: Trainer, *, first: int) -> int | None:
-    """Double the batch until the memory is full, with Lightning's `Tuner.scale_batch_size`.
-
-    On a CPU an allocation does not fail before the kernel ends the process, so that the caller limits the memory.
-
-    Args:
-        build: Builds the model and its data, which has an attribute `batch_size`.
-        trainer: What to fit with.
-        first: Size to begin with.
-
-    Raises:
-        MisconfigurationException: If nothing has an attribute `batch_size`.
-    """
-    model, data = build()
-    return Tuner(trainer).scale_batch_size(model, datamodule=data, init_val=first)
-
-
-def find_learning_rate(build: Build, trainer: Trainer) -> tuple[float | None, str]:
+def find_learning_rate(
+    model: LightningModule, data: LightningDataModule | None, trainer: Trainer
+) -> tuple[float | None, str]:
     """Run Lightning's range test, `Tuner.lr_find`, and take a tenth of the rate at which the loss was least.
 
     That is the rule of Smith, "Cyclical Learning Rates for Training Neural Networks" (2017), as fastai has it.
     Lightning's own suggestion, the steepest point, gave 9e-6 for a two-layer network which 0.02 trained best.
 
     Args:
-        build: Builds the model and its data.
+        model: The model.
+        data: Its data, unless the model has loaders.
         trainer: What to fit with.
 
     Returns:
         The rate, None where the loss does not fall; and what was seen, in words.
     """
-    model, data = build()
     finder = Tuner(trainer).lr_find(model, datamodule=data, update_attr=False)
     results = {"lr": [], "loss": []} if finder is None else finder.results
     seen = []
@@ -376,46 +309,39 @@ class _TrialEnd(Exception):
     """Ends a fit without what Lightning does at the end of an epoch, such as asking for a metric of validation."""
 
 
-def _do_nothing(*_: Any, **__: Any) -> None:
-    """Stand for a hook of the data, which is used in the next trial too."""
-
-
 class _EndlessLoader:
-    """Batches of a loader, and from the beginning again."""
+    """Batches of a loader, and from the beginning again.
 
-    def __init__(self, load: Callable[[], Any]) -> None:
-        self._loader = CombinedLoader(load(), "max_size_cycle")
+    Args:
+        load: Makes the loader.
+        held: List that keeps its first batches, and only these are repeated: a step then takes what computing takes.
+    """
+
+    def __init__(self, load: Callable[[], Any], held: list[Any] | None) -> None:
+        self._held = held
+        self._loader = None if held else CombinedLoader(load(), "max_size_cycle")
+        if held is not None and not held:
+            held += islice(self._load(), _NUM_BATCHES)
 
     def __len__(self) -> int:
         return _NUM_STEPS
 
     def __iter__(self) -> Iterator[Any]:
-        while True:
-            yield from (batch for batch, _, _ in self._loader)
-
-
-class _HeldBatches(_EndlessLoader):
-    """The first batches of a loader, over and over: a step then takes what computing takes."""
-
-    def __init__(self) -> None:
-        self._batches: list[Any] = []
-
-    def load(self, load: Callable[[], Any]) -> _HeldBatches:
-        """Take the batches, the first time."""
-        if not self._batches:
-            self._batches = [*islice(_EndlessLoader(load), _NUM_BATCHES)]
-        return self
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in cycle(self._batches):  # cloned, for a step may change its batch
+        if self._held is None:
+            yield from self._load()
+        for batch in cycle(self._held or ()):  # cloned, for a step may change its batch
             yield apply_to_collection(batch, Tensor, Tensor.clone)
+
+    def _load(self) -> Iterator[Any]:
+        while self._loader is not None:
+            yield from (batch for batch, _, _ in self._loader)
 
 
 class _StepTimer(Callback):
     """Reads the time at the end of each step, and ends the fit."""
 
-    def __init__(self, trial: Trial, *, seed: int, best_s: float) -> None:
-        self._trial, self._seed, self._best_s, self._num_steps = trial, seed, best_s, 0
+    def __init__(self, trial: Trial, *, seed: int) -> None:
+        self._trial, self._seed, self._num_steps = trial, seed, 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seed_everything(self._seed, verbose=False)  # building and setting up may have drawn less or more
@@ -444,6 +370,5 @@ class _StepTimer(Callback):
             return
         times.append(seconds)
         is_enough = sum(times) >= _ENOUGH_S or len(times) >= _MAX_TIMED_STEPS
-        is_slower = len(times) > 1 and min(times) > _CLEARLY_SLOWER * self._best_s
-        if is_slower or (is_enough and len(times) >= _MIN_TIMED_STEPS):
+        if is_enough and len(times) >= _MIN_TIMED_STEPS:
             raise _TrialEnd

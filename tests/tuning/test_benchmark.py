@@ -12,13 +12,12 @@ from pytorch_lightning import LightningDataModule, LightningModule
 from torch import Tensor
 
 import lightkit.tuning.benchmark as benchmark_module
-from lightkit.callbacks.computation import Computation, has_convolutions
+from lightkit.callbacks.computation import Computation
 from lightkit.tuning.benchmark import (
     Benchmark,
     Trial,
     Variant,
     check_losses,
-    find_batch_size,
     find_learning_rate,
     make_trainer,
 )
@@ -64,7 +63,7 @@ class Planted(Small):
         return loss
 
 
-def benchmark_of(fault: str = "", **values: Any) -> Benchmark:
+def benchmark_of(fault: str = "", *, deterministic: bool = False, **values: Any) -> Benchmark:
     """A benchmark that has tried the baseline."""
 
     def build(**arguments: Any) -> tuple[LightningModule, LightningDataModule]:
@@ -74,9 +73,8 @@ def benchmark_of(fault: str = "", **values: Any) -> Benchmark:
 
     benchmark = Benchmark(
         build,
-        trainer_arguments=CPU,
+        trainer_arguments={**CPU, "deterministic": deterministic},
         compute=lambda one: Computation(one.memory_format, one.compile, one.tf32, one.fused),
-        has_convolutions=has_convolutions,
         seed=0,
         **values,
     )
@@ -85,7 +83,9 @@ def benchmark_of(fault: str = "", **values: Any) -> Benchmark:
 
 
 def search(benchmark: Benchmark, *keys: str) -> None:
-    benchmark.search(keys, device="cpu", lower_precision=None, threads=[])
+    changes = {"memory_format": "channels_last", "fused": True}
+    for key in keys:
+        benchmark.consider(**{key: changes[key]})
 
 
 def test_what_is_faster_is_chosen_with_the_trial_that_it_beat() -> None:
@@ -113,7 +113,7 @@ def test_what_is_faster_and_wrong_is_refused(fault: str, says: str) -> None:
 
 
 def test_deterministic_training_takes_what_repeats_only() -> None:
-    benchmark = benchmark_of("random", is_deterministic=True)
+    benchmark = benchmark_of("random", deterministic=True)
     search(benchmark, "memory_format")
     assert benchmark.best.variant == BASE
     assert "do not repeat bit for bit" in str(benchmark.trials[replace(BASE, memory_format="channels_last")].refused)
@@ -123,8 +123,8 @@ def test_nothing_is_tried_once_the_time_is_over() -> None:
     benchmark = benchmark_of(budget_s=0.01)
     search(benchmark, "memory_format", "fused")
     assert [str(one) for one in benchmark.left_out] == [
-        "32-true, channels_last, 1 thread",
-        "32-true, contiguous, fused, 1 thread",
+        "32-true, channels_last, threads 1",
+        "32-true, contiguous, fused, threads 1",
     ]
     assert [*benchmark.trials] == [BASE]
 
@@ -150,12 +150,6 @@ def test_a_gain_shows_in_the_usual_and_in_the_fastest_step() -> None:
     assert not Trial(BASE, times=[1.0], refused="it is wrong").is_faster_than(slow)
 
 
-def test_the_largest_batch_is_that_of_all_samples_where_memory_holds_it() -> None:
-    data = Pictures()
-    trainer = make_trainer({**CPU, "max_epochs": 1000}, [])
-    assert find_batch_size(lambda: (Small(), data), trainer, first=2) in (8, 16)
-
-
 class Line(LightningModule):
     """A model of one weight, which learns, or has nothing to learn."""
 
@@ -175,7 +169,7 @@ class Line(LightningModule):
 
 def test_a_learning_rate_is_a_tenth_of_that_of_the_least_loss() -> None:
     trainer = make_trainer({**CPU, "max_epochs": 1000}, [])
-    rate, words = find_learning_rate(lambda: (Line(can_learn=True), Pictures()), trainer)
+    rate, words = find_learning_rate(Line(can_learn=True), Pictures(), trainer)
     assert rate is not None
     assert 1e-3 < rate <= 0.1
     assert words.startswith("loss 9 fell to ")
@@ -183,4 +177,4 @@ def test_a_learning_rate_is_a_tenth_of_that_of_the_least_loss() -> None:
 
 def test_there_is_no_learning_rate_where_the_loss_does_not_fall() -> None:
     trainer = make_trainer({**CPU, "max_epochs": 1000}, [])
-    assert find_learning_rate(lambda: (Line(can_learn=False), Pictures()), trainer)[0] is None
+    assert find_learning_rate(Line(can_learn=False), Pictures(), trainer)[0] is None
