@@ -240,6 +240,10 @@ DEFECTS: dict[str, tuple[list[str], list[str]]] = {
         ["--model=my_project.FailsInStep"],
         [r"model: .*training.*ValueError: batches are out of stock\n  --> my_project\.py:\d+"],
     ),
+    "training with the config's optimizer, which calls it": (
+        ["--model=my_project.FailsInStep", "--optimizer=SGD", "--optimizer.lr=0.1"],
+        [r"model: .*training.*ValueError: batches are out of stock"],
+    ),
     "training and validation": (
         ["--model=my_parts.FailsTwice"],
         [r"model: .*training.*ValueError: training is out", r"model: .*validation.*KeyError: 'validation is out"],
