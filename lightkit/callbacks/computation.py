@@ -150,11 +150,6 @@ class Computation(Callback):
         self.teardown(trainer, pl_module, "fit")
 
 
-def has_convolutions(module: nn.Module) -> bool:
-    """Tell whether a memory format other than torch's own could change anything."""
-    return next(_weights_of_convolutions(module), None) is not None
-
-
 def _can_be_fused(optimizer: Optimizer) -> bool:
     """Tell whether an optimizer has a kernel for all parameters, and may use it for these."""
     return "fused" in getattr(optimizer, "defaults", {}) and all(  # DeepSpeed's has none
