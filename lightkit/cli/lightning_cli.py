@@ -63,7 +63,7 @@ from lightkit.registry.gate import GateSettings
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["Checked", "LightkitCLI", "restrict_loading"]
+__all__ = ["TRAINER_ERRORS", "Checked", "LightkitCLI"]
 
 # jsonargparse 4.53 writes init_args as YAML and reads them back: the text 7e2 without quotes, which comes back as a
 # number, and the default of Timer, which is an enumeration's where the argument is text, not at all.
@@ -300,7 +300,12 @@ class LightkitCLI(LightningCLI):
         if context is not None and self._is_recorded:
             method = self.config_init[self.subcommand]  # the config itself keeps the user's value
             if "weights_only" in method and not (self._is_script and method["weights_only"] is None):
-                method["weights_only"] = restrict_loading(method["weights_only"])
+                if method["weights_only"] is False and not runs.is_trusting():
+                    logging.getLogger("lightkit").warning(
+                        "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; "
+                        "--trust on the command line allows more"
+                    )
+                method["weights_only"] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
             if context.inputs:
                 self.datamodule = build_image_data(context, self.model, self.datamodule, context.start)
         on_xla = isinstance(self.trainer.accelerator, XLAAccelerator)
@@ -408,20 +413,6 @@ class LightkitCLI(LightningCLI):
 
 # For editors and for `inspect`: the arguments are LightningCLI's.
 LightkitCLI.__init__.__signature__ = inspect.signature(LightningCLI.__init__)  # type: ignore[attr-defined]
-
-
-def restrict_loading(weights_only: bool | None) -> bool:
-    """Return the value of ``weights_only`` for the trainer's method, which strategies and checkpoint plugins follow.
-
-    Args:
-        weights_only: The config's value, which cannot allow more than ``--trust``.
-    """
-    if weights_only is False and not runs.is_trusting():
-        logging.getLogger("lightkit").warning(
-            "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; --trust on the "
-            "command line allows more"
-        )
-    return not runs.is_trusting()
 
 
 @contextmanager
