@@ -198,7 +198,6 @@ def resolve(
     subcommands: Collection[str] = (),
     class_sections: Collection[str] = CLASS_SECTIONS,
     default_classes: Mapping[str, Mapping[str, str]] | None = None,
-    sections: Collection[str] = SECTIONS,
     problems: Problems | None = None,
 ) -> Resolved:
     """Merge defaults, files, variables and flags, then resolve interpolations.
@@ -213,7 +212,6 @@ def resolve(
         class_sections: Top-level keys that hold one class each. A section whose class is fixed in Python, as in
             ``LightningCLI(Net)``, holds its arguments directly and must not be among them.
         default_classes: Tables from an entry's name to its class, by the top-level key that holds named entries.
-        sections: Top-level keys whose value may be the name of a file that holds the section.
         problems: Collects all errors, after which the config is what is left; they are raised where it is None.
 
     Raises:
@@ -231,7 +229,7 @@ def resolve(
         nonlocal tree
         lowest = max(ranks.values(), default=0) + 1
         for number, layer in enumerate(layers):
-            for part in _expand(layer, sections, subcommand, subcommands, found):
+            for part in _expand(layer, subcommand, subcommands, found):
                 merged = rules.merge(tree, part)
                 assert isinstance(merged, MappingNode)
                 tree = merged
@@ -348,11 +346,7 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
 
 
 def _expand(
-    layer: MappingNode,
-    sections: Collection[str],
-    subcommand: str | None,
-    subcommands: Collection[str],
-    problems: Problems,
+    layer: MappingNode, subcommand: str | None, subcommands: Collection[str], problems: Problems
 ) -> list[MappingNode]:
     """List the layers that a layer stands for: files that its sections name, itself, dotted keys, and the block.
 
@@ -370,14 +364,14 @@ def _expand(
             with problems.noted():
                 nested.append(nest(parts, node, node.origin))
             continue
-        *lower, top = _read_section(node, problems) if key in sections else [node]
+        *lower, top = _read_section(node, problems) if key in SECTIONS else [node]
         below += [MappingNode({key: part}, part.origin) for part in lower if part is not None]
         own |= {} if top is None else {key: top}
     layers = [*below, replace(layer, entries=own), *nested]
     block = layer.entries.get(subcommand) if subcommand is not None else None
     for part in [] if block is None else _read_section(block, problems):
         if isinstance(part, MappingNode):
-            layers += _expand(part, sections, None, (), problems)
+            layers += _expand(part, None, (), problems)
         elif part is not None and plain(part) is not None:
             problems.add(error_at(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin))
     return layers

@@ -188,7 +188,7 @@ class _Validator:
         elif not hint:
             inside = self._keys_by_word.get(base)
             hint = f"; did you mean {' or '.join(map(repr, inside))}?" if inside else ""
-        self._report_unknown((key,), f"no such key{hint}", node)
+        self._report((key,), f"no such key{hint}", node, at_key=True)
 
     @cached_property
     def _keys_by_word(self) -> dict[str, list[str]]:
@@ -240,7 +240,7 @@ class _Validator:
                 if is_trainer and name in OLD_ARGUMENTS:
                     hint = self._note_outdated(OLD_ARGUMENTS[name], child)
                 owner = "the trainer has" if is_trainer else "there is"
-                self._report_unknown((key, name), f"{owner} no such argument{hint}", child)
+                self._report((key, name), f"{owner} no such argument{hint}", child, at_key=True)
 
     def check_trainer_words(self, is_loaded: MayMean) -> None:
         """Check the names of strategies and profilers.
@@ -480,7 +480,7 @@ class _Validator:
         hint = near(name.removesuffix("+"), described["arguments"])
         if not hint and described.get("open") and place[0] in _CALLED:
             hint = "; what it passes on to others goes under dict_kwargs"
-        self._report_unknown(place, f"{says}{hint}", node)
+        self._report(place, f"{says}{hint}", node, at_key=True)
 
     # -- reports -----------------------------------------------------------------------------------------------
 
@@ -496,9 +496,6 @@ class _Validator:
         if node.origin.file is not None:
             self.result.outdated.setdefault(node.origin.name, replace(node.origin, line=None, column=None))
         return f"; {reason}"
-
-    def _report_unknown(self, path: KeyPath, says: str, node: Node) -> None:
-        self._report(path, says, node, at_key=True)
 
     def _report_key_type(self, path: KeyPath, node: Node) -> None:
         """Report a key that is no text, such as ``5`` or ``true``."""

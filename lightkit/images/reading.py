@@ -17,7 +17,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
-import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from lightkit.errors import DataError, LightkitError, visible
@@ -232,6 +231,8 @@ def overlay_white(image: Image.Image) -> Image.Image:
     colour profiles.
     """
     if image.mode.startswith("I"):  # 16 bits a pixel, which Pillow's own conversion would clip to white
+        import numpy as np  # here: the commands that check a config load it for nothing else
+
         values = np.asarray(image).astype(np.int64)
         grey = (values >> 8).clip(0, 255).astype(np.uint8)
         transparent = image.info.get("transparency")

@@ -42,7 +42,7 @@ from lightkit.config.accelerator.vocabulary import (
 from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import Origin, dotted, error_at, near
-from lightkit.config.tree import Leaf, MappingNode, Node, find, graft, plain, put, rebuild
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, put, rebuild
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.hardware import Machine
 
@@ -192,36 +192,30 @@ def resolve_hardware(
                 raise error_at(f"{by}: this machine's GPUs cannot be counted without CUDA; say how many", by.origin)
 
     # what the trainer, the launcher and the callbacks get
+    word: Any = named
+    if kind_by is not None and named is not None and kind_by.setting.subject == "accelerator":
+        word = plain(kind_by.setting.node)
+    winners: dict[str, tuple[RawSetting | None, Any]] = {
+        "accelerator": (kind_by.setting if kind_by else None, word),
+        "devices": (strategy.setting, 1) if strategy is not None and is_horovod else (by, count),
+        "strategy": (strategy.setting, strategy.node) if strategy else (strategy_by and strategy_by.setting, None),
+        "num_nodes": (nodes_by.setting, nodes_by.count) if nodes_by else (None, None),
+        "precision": (precision_by, precision),
+    }
+    own = {one.path: one for one in settings if one.path[0] == "trainer" and one.path[-1] in TRAINER_DEFAULTS}
     targets: Targets = {}
-    if kind_by is not None and named is not None:
-        word = plain(kind_by.setting.node) if kind_by.setting.subject == "accelerator" else named
-        targets["trainer", "accelerator"] = make_node(word, kind_by.setting), kind_by.setting
-    if strategy is not None and strategy.node is not None:
-        targets["trainer", "strategy"] = strategy.node, strategy.setting
-    if is_horovod and strategy is not None:
-        targets["trainer", "devices"] = Leaf(1, strategy.setting.origin), strategy.setting
-    elif by is not None and count is not None:
-        targets["trainer", "devices"] = make_node(count, by), by
-    if nodes_by is not None and nodes_by.count is not None:
-        targets["trainer", "num_nodes"] = make_node(nodes_by.count, nodes_by.setting), nodes_by.setting
-    if precision is not None and precision_by is not None:
-        targets["trainer", "precision"] = precision, precision_by
-    asking = {"accelerator": kind_by, "devices": count_by, "strategy": strategy_by, "num_nodes": nodes_by}
-    winners = {key: None if claim is None else claim.setting for key, claim in asking.items()}
-    winners["precision"] = precision_by
-    for one in settings:
-        path, key = one.path, str(one.path[-1])
-        if path[0] != "trainer" or key not in TRAINER_DEFAULTS:
-            continue
-        is_own = path in targets and targets[path][1].path == path
-        is_number = key in ("devices", "num_nodes") and one.value is not None
-        if is_own and (is_number or plain(targets[path][0]) == plain(one.node)):
-            del targets[path]  # it stands there
-        elif path not in targets and plain(one.node) != TRAINER_DEFAULTS[key]:
-            winner = winners[key]
-            is_replaced = winner is None or winner.path != path
-            if one.is_strategy_word or is_replaced or (one.value is None and key != "precision"):
-                targets[path] = Leaf(TRAINER_DEFAULTS[key], one.origin), one
+    for key, (winner, value) in winners.items():
+        path, default = ("trainer", key), TRAINER_DEFAULTS[key]
+        one = own.get(path)
+        wins = one is not None and winner is not None and winner.path == path
+        if winner is not None and value is not None:
+            is_number = key in ("devices", "num_nodes") and one is not None and one.value is not None
+            node = value if isinstance(value, (Leaf, Items, MappingNode)) else make_node(value, winner)
+            if one is None or not wins or not (is_number or plain(node) == plain(one.node)):  # else it stands there
+                targets[path] = node, winner
+        elif one is not None and plain(one.node) != default:
+            is_null = one.value is None and key != "precision"  # where null is Lightning's default, too
+            targets |= {path: (Leaf(default, one.origin), one)} if is_null or one.is_strategy_word or not wins else {}
     launched = next((claim for claim in claims if claim.setting.subject == "launch.processes"), None)
     if processes is not None and by is not None and not is_launched:
         targets["launch", "processes"] = make_node(processes, by), by
