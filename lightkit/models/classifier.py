@@ -83,7 +83,6 @@ class ImageClassifier(ClassNetwork, LightningModule):
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self._show_images = False
-        self._picture: Tensor | None = None
         self._has_offered = False
 
     def prepare_for(self, num_classes: int) -> None:
@@ -138,23 +137,20 @@ class ImageClassifier(ClassNetwork, LightningModule):
         return f"with {', '.join(own)} of {type(self).__name__}'s own: they get images." if own else _WITHOUT_DATA
 
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Start a new epoch's metrics, and keep a picture of the first batch of a run."""
+        """Start a new epoch's metrics."""
         if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before
             self.scores.of("train").reset()
-        self._send_picture()
+
+    def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Give the loggers a picture of the first batch of a run; after its step, for encoding it takes a while."""
         if self._show_images and self.trainer.is_global_zero and pictures.takers(self.trainer):
             images = batch[0]
             if not are_images(images):  # features, whose dataset has the images
                 samples = getattr(getattr(self.trainer.train_dataloader, "dataset", None), "samples", None)
                 images = images if samples is None else samples.__getitems__(range(min(len(samples), len(images))))[0]
-            self._picture = pictures.grid_of(images) if are_images(images) else None
+            if are_images(images):
+                pictures.send(self.trainer, "train/images", pictures.grid_of(images))
         self._show_images = False
-
-    def _send_picture(self) -> None:
-        """Hand the picture of the first batch to the loggers; not before its step, for encoding it takes a while."""
-        picture, self._picture = self._picture, None
-        if picture is not None:
-            pictures.send(self.trainer, "train/images", picture)
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
         """Give the loss of a batch."""
@@ -197,8 +193,7 @@ class ImageClassifier(ClassNetwork, LightningModule):
         return not self.trainer.sanity_checking and bool(pictures.takers(self.trainer))
 
     def on_train_epoch_end(self) -> None:
-        """Log the training metrics, and show the picture where the run has a single batch."""
-        self._send_picture()
+        """Log the training metrics."""
         self._log_scores("train")
 
     def on_validation_epoch_end(self) -> None:

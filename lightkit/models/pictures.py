@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from pytorch_lightning import Trainer
 from torch import Tensor
 from torchvision.utils import make_grid
 
-__all__ = ["TakesPictures", "grid_of", "send", "takers"]
+__all__ = ["grid_of", "send", "takers"]
 
 # What torchvision's pretrained weights expect: torchvision.transforms.v2 `ImageClassification` presets
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -17,17 +17,9 @@ _IMAGENET_STD = (0.229, 0.224, 0.225)
 _MOST_IMAGES = 16
 
 
-@runtime_checkable
-class TakesPictures(Protocol):
-    """A logger that can show pictures."""
-
-    def add_picture(self, name: str, image: Tensor, step: int) -> None:
-        """Show a uint8 image ``(3, height, width)``."""
-
-
-def takers(trainer: Trainer) -> list[TakesPictures]:
-    """List the loggers that take pictures; the same in every process of a run."""
-    return [logger for logger in trainer.loggers if isinstance(logger, TakesPictures)]
+def takers(trainer: Trainer) -> list[Any]:
+    """List the loggers that have ``add_picture``; the same in every process of a run."""
+    return [logger for logger in trainer.loggers if hasattr(logger, "add_picture")]
 
 
 def send(trainer: Trainer, name: str, image: Tensor) -> None:

@@ -99,18 +99,3 @@ def test_a_grid_shows_images_in_their_own_colours() -> None:
 @pytest.mark.parametrize("num_images", [1, 4, 16, 40])
 def test_a_grid_of_any_batch_has_at_most_sixteen_images(num_images: int) -> None:
     assert grid_of(torch.zeros(num_images, 3, 8, 8)).shape[2] <= 4 * 10 + 2
-
-
-def test_a_model_of_ones_own_with_a_hook_of_its_own_shows_its_images_too(
-    make_trainer: MakeTrainer, small_images: MakeData
-) -> None:
-    class Own(ImageClassifier):
-        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-            batch[0].zero_()
-
-    album = Album()
-    trainer = make_trainer(max_epochs=1, logger=[album], limit_train_batches=1)
-    trainer.fit(Own(), datamodule=small_images())
-    ((step, image),) = [(step, image) for name, step, image in album.pictures if name == "train/images"]
-    assert step == 1
-    assert len(set(image.flatten().tolist())) > 2
