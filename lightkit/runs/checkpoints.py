@@ -210,24 +210,19 @@ def find_checkpoint_fault(path: Path) -> str | None:
         return "is empty"
     if not begins.startswith((_ARCHIVE, _PICKLE)):
         return "is not a checkpoint: it is no file that torch.save has written"
-    if begins.startswith(_ARCHIVE) and zipfile.is_zipfile(path) and (other := _other_archive(path)):
-        return f"is not a checkpoint: it is {other}"
+    if begins.startswith(_ARCHIVE) and _is_other_archive(path):
+        return "is not a checkpoint: it is another archive, such as one of torch.export or TorchScript"
     return find_fault(path, is_archive=begins.startswith(_ARCHIVE))
 
 
-def _other_archive(path: Path) -> str | None:
-    """Say what a zip archive is where it is none of torch.save."""
+def _is_other_archive(path: Path) -> bool:
+    """Whether a zip archive is one of torch.export, of TorchScript, or of another program."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+            inside = {name.partition("/")[2] for name in archive.namelist()}
     except (zipfile.BadZipFile, ValueError):
-        return None  # damaged, which is told elsewhere
-    inside = {name.partition("/")[2] for name in names}
-    if "archive_format" in inside or any(name.startswith("models/") for name in inside):
-        return "a model that torch.export has written"
-    if "constants.pkl" in inside:
-        return "a TorchScript model"
-    return None if "data.pkl" in inside else "a zip archive that torch.save has not written"
+        return False  # damaged, which is reported elsewhere
+    return "data.pkl" not in inside or bool(inside & {"archive_format", "constants.pkl"})
 
 
 _trusted: list[set[str]] = []  # files of which a warning was given, by block

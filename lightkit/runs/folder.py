@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import chain
@@ -73,21 +73,18 @@ def create(root: Path | str, name: str) -> Run:
     """
     check_name(name)
     root = Path(root).absolute()
-    while True:
-        run_id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        folder = root / name / run_id
-        if any(other.name > run_id for other in folder.parent.glob(f"{run_id[:-4]}*")):
-            continue  # the order of the names is that of the runs, also of two that begin in the same second
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir()
-        except FileExistsError as error:
-            if folder.parent.is_dir():
-                continue  # another process drew the same digits in the same second
-            raise _unwritable(folder.parent, error) from error
-        except OSError as error:
-            raise _unwritable(folder.parent, error) from error
-        return Run(folder=folder, name=name, id=run_id, root=root)
+    job = root / name
+    try:
+        job.mkdir(parents=True, exist_ok=True)
+        while True:
+            run_id = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+            if any(other.name > run_id for other in job.glob(f"{run_id[:-4]}*")):
+                continue  # the order of the names is that of the runs, also of two that begin in the same second
+            with suppress(FileExistsError):  # another process drew the same digits in the same second
+                (job / run_id).mkdir()
+                return Run(folder=job / run_id, name=name, id=run_id, root=root)
+    except OSError as error:
+        raise _unwritable(job, error) from error
 
 
 def point_latest(run: Run) -> None:

@@ -87,21 +87,28 @@ def choose_start(
     if settings.resume not in ("auto", "never"):
         return _resumed(open_named_run(settings.resume, settings.root, settings.name), required=True)
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
-    if found is None:
-        return _new(settings, ckpt_path)
-    changed = [key for key in compare_configs(_saved(found), config) if key not in by_rule]
-    changed += _list_other_changes(found, ckpt_path, environment)
-    if not changed:
-        start = _resumed(found, required=False)
-        return start if start.checkpoint else replace(start, checkpoint=_new_checkpoint(settings, ckpt_path)[0])
-    return replace(
-        _new(settings, ckpt_path),
-        notice=(
+    notice = None
+    if found is not None:
+        manifest = runs.read_json(found.manifest_path) or {}
+        try:
+            saved = yaml.safe_load(found.config_path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError):  # killed before it was written, or edited since
+            saved = None
+        changed = [key for key in compare_configs(saved or {}, config) if key not in by_rule]
+        if manifest and manifest.get("ckpt_path") != ckpt_path:
+            changed.append("ckpt_path")
+        if environment is not None and manifest.get("environment") not in (None, environment(found.id)):
+            changed.append("a value from the environment")
+        if not changed:
+            start = _resumed(found, required=False)
+            return start if start.checkpoint else replace(start, checkpoint=_new_checkpoint(settings, ckpt_path)[0])
+        notice = (
             f"begins a new run: {found.folder} was interrupted, but had another config "
             f"({', '.join(changed[:5])}{', ...' if len(changed) > 5 else ''}); "
             f"--run.resume={found.folder} goes on there with this one"
-        ),
-    )
+        )
+    checkpoint, parent = _new_checkpoint(settings, ckpt_path)
+    return RunStart(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent, notice=notice)
 
 
 def restart_run(run: runs.Run, *, first: str | None) -> RunStart:
@@ -151,21 +158,6 @@ def _is_irrelevant(key: str) -> bool:
     if section == "run":
         return name in ("resume", "wait_s", "stale_s", "heartbeat_url", "report")
     return section == "gate" or (section == "watchdog" and name != "on_nonfinite")
-
-
-def _list_other_changes(found: runs.Run, ckpt_path: str | None, environment: Callable[[str], str] | None) -> list[str]:
-    """List the changes of what decides a run and is not in its config."""
-    manifest = runs.read_json(found.manifest_path) or {}
-    changed = ["ckpt_path"] if manifest and manifest.get("ckpt_path") != ckpt_path else []
-    if environment is not None and manifest.get("environment") not in (None, environment(found.id)):
-        changed.append("a value from the environment")
-    return changed
-
-
-def _new(settings: RunSettings, ckpt_path: str | None) -> RunStart:
-    assert settings.name is not None
-    checkpoint, parent = _new_checkpoint(settings, ckpt_path)
-    return RunStart(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent)
 
 
 def _new_checkpoint(settings: RunSettings, ckpt_path: str | None) -> tuple[Path | None, runs.Run | None]:
@@ -240,11 +232,3 @@ def _there(file: Path) -> str:
     found = [name for name in found if name.endswith(".ckpt")]
     where = "in it" if file.is_dir() else "beside it"
     return f"Checkpoints {where}: {', '.join(found)}." if found else "Expected best, last or a checkpoint."
-
-
-def _saved(run: runs.Run) -> dict[str, Any]:
-    try:
-        saved = yaml.safe_load(run.config_path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        return {}
-    return saved if isinstance(saved, dict) else {}

@@ -71,7 +71,6 @@ class SignalWatch:
         self._patient: set[int] = set()
         self._first: tuple[int, float] | None = None
         self._over = threading.Event()
-        self._is_ending = False
         self._wakeup: tuple[int, int] | None = None
         self._pid = os.getpid()
 
@@ -192,8 +191,6 @@ class SignalWatch:
     def _leave_none(self) -> None:
         """End what libraries, whose own ends come before this one, should have ended by now."""
         if self.received is not None and os.getpid() == self._pid:
-            if self._is_ending:
-                time.sleep(2 * _LAST_WORDS_S)  # in which the process is cut: nobody leaves in the middle of last words
             kill_children()
 
     def _end_in_time(self) -> None:
@@ -201,17 +198,13 @@ class SignalWatch:
         signum, _ = self._first
         if self._over.wait(self._patience_s):
             return
-        self._is_ending = True
-        code = 128 + signum
-        if self.last_words is not None:
-            said: list[int] = []
-            last_words = self.last_words
-            speaker = threading.Thread(target=lambda: said.append(last_words(signum)), daemon=True)
+        codes = [128 + signum]
+        if (last_words := self.last_words) is not None:
+            speaker = threading.Thread(target=lambda: codes.append(last_words(signum)), daemon=True)
             speaker.start()  # in a thread of its own: what it needs may be held by what hangs
             speaker.join(_LAST_WORDS_S)
-            code = said[0] if said else code
         self.cut(
-            code if self.code is None else self.code,
+            codes[-1] if self.code is None else self.code,
             f"ended by force: not all had ended {self._patience_s:g} s after the signal",
         )
 

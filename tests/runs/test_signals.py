@@ -74,9 +74,8 @@ from types import SimpleNamespace
 from lightkit.runs import signals
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
-clock, noticed, leaving = [0.0], queue.SimpleQueue(), threading.Event()
-def sleep(seconds): leaving.set(); time.sleep(seconds)
-signals.time = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
+clock, noticed = [0.0], queue.SimpleQueue()
+signals.time = SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep)
 signals._LAST_WORDS_S = 60.0
 
 class SignalWatch(signals.SignalWatch):
@@ -153,16 +152,6 @@ def test_a_process_that_does_not_end_is_ended_with_its_children_and_last_words(s
     assert said == ["signal", "15"]
     assert "ended by force: not all had ended 0.3 s after the signal" in ended.stderr
     assert not _is_alive(int(child))
-
-
-def test_nobody_leaves_in_the_middle_of_last_words() -> None:
-    ended = _program(
-        "watch = SignalWatch(to_the_end=True, patience_s=0.1); watch.__enter__(); watch.deferred = True\n"
-        "begun = threading.Event()\n"
-        "def words(signum):\n  begun.set(); leaving.wait(60); print('said', flush=True); return 75\n"
-        "watch.last_words = words\nme(TERM); begun.wait()\n"
-    )
-    assert (ended.returncode, ended.stdout) == (75, "said\n"), ended.stderr
 
 
 def test_last_words_that_hang_do_not_keep_the_process() -> None:
