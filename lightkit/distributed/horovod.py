@@ -12,13 +12,11 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
-from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.utilities.data import has_iterable_dataset, sized_len
-from lightning_utilities.core import rank_zero as utilities
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import ParallelStrategy
-from pytorch_lightning.utilities import rank_zero as lightning
 from torch import Tensor
 from torch.nn import Embedding, EmbeddingBag, Module, Parameter
 from torch.optim import Optimizer
@@ -34,14 +32,14 @@ from lightkit.launch import this_rank, waiting
 _ENDED: list[bool] = []  # after an error: Horovod does not start again in the same process
 
 
-class HorovodEnvironment(ClusterEnvironment):
+class HorovodEnvironment(LightningEnvironment):
     """Ranks as Horovod numbers them, kept because Lightning asks for them also after Horovod has been shut down."""
 
     creates_processes_externally = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._size, self._rank, self._local_rank, self._local_size, self._node = 1, 0, 0, 1, 0
+        self.local_size, self._local_rank, self._node_rank = 1, 0, 0
 
     def start(self, *, on_cpu: bool = False) -> None:
         """Meet the other ranks.
@@ -63,54 +61,22 @@ class HorovodEnvironment(ClusterEnvironment):
             raise LightkitError("Horovod was shut down after an error, and does not start again in the same process.")
         with waiting("start of all ranks"):
             hvd.init()
-        self._size, self._rank, self._node = hvd.size(), hvd.rank(), hvd.cross_rank()
-        self._local_rank, self._local_size = hvd.local_rank(), hvd.local_size()
-        self.set_global_rank(self._rank)
-
-    @property
-    def main_address(self) -> str:
-        """Address of the launcher's rendezvous."""
-        return os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
-
-    @property
-    def main_port(self) -> int:
-        """Port of the launcher's rendezvous."""
-        return int(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "0"))
+        self.local_size, self._local_rank, self._node_rank = hvd.local_size(), hvd.local_rank(), hvd.cross_rank()
+        self.set_world_size(hvd.size())
+        self.set_global_rank(hvd.rank())
 
     @staticmethod
     def detect() -> bool:
         """Say whether Horovod's launcher with gloo started this process; one with MPI sets MPI's own variables."""
         return "HOROVOD_RANK" in os.environ
 
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self._size
-
-    def global_rank(self) -> int:
-        """Number of this rank."""
-        return self._rank
-
     def local_rank(self) -> int:
         """Number of this rank among those of its machine."""
         return self._local_rank
 
-    def local_size(self) -> int:
-        """Number of ranks on this machine."""
-        return self._local_size
-
     def node_rank(self) -> int:
         """Number of this machine among those with a rank of this local number."""
-        return self._node
-
-    def set_world_size(self, size: int) -> None:
-        """Do nothing: the launcher has set it."""
-
-    def set_global_rank(self, rank: int) -> None:
-        """Tell both places that decide what only rank 0 does; HOROVOD_RANK is in neither's list of variables."""
-        utilities.rank_zero_only.rank = lightning.rank_zero_only.rank = rank  # type: ignore[attr-defined]
-
-    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Do nothing: the strategy checks what it is given."""
+        return self._node_rank
 
 
 class HorovodStrategy(ParallelStrategy):
@@ -162,7 +128,7 @@ class HorovodStrategy(ParallelStrategy):
             self._check_gpu(devices[0].index or 0)
 
     def _check_gpu(self, index: int) -> None:
-        if index and self._environment.local_size() > 1:
+        if index and self._environment.local_size > 1:
             raise error_at(f"trainer.devices names GPU {index} for every rank. Set CUDA_VISIBLE_DEVICES instead.")
         own, count = self.root_device.index, torch.cuda.device_count()
         uuid = str(torch.cuda.get_device_properties(own).uuid) if own < count else None

@@ -34,26 +34,19 @@ class Gpu:
     capability: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True)
-class Gpus:
-    """What CUDA would find.
-
-    Args:
-        visible: GPUs that this process may use; None where there are some that cannot be counted without CUDA.
-        driver: Version of NVIDIA's driver.
-    """
-
-    visible: tuple[Gpu, ...] | None
-    driver: str | None = None
-
-
-def visible_gpus(environ: Mapping[str, str], nvml: Any = None, drivers: Sequence[str] = _DRIVERS) -> Gpus:
+def visible_gpus(
+    environ: Mapping[str, str], nvml: Any = None, drivers: Sequence[str] = _DRIVERS
+) -> tuple[tuple[Gpu, ...] | None, str | None]:
     """Ask NVML which GPUs there are, and ``CUDA_VISIBLE_DEVICES`` which of them count.
 
     Args:
         environ: Environment variables.
         nvml: What stands in for the module `pynvml`.
         drivers: Places that show a driver.
+
+    Returns:
+        GPUs that this process may use, None where there are some that cannot be counted without CUDA; and the version
+        of NVIDIA's driver.
     """
     if nvml is None:
         import pynvml  # here, because its tables take longer than most commands
@@ -62,7 +55,7 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any = None, drivers: Sequence
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
-        return Gpus(None if any(Path(place).exists() for place in drivers) else ())
+        return None if any(Path(place).exists() for place in drivers) else (), None
     try:
         handles = []
         for index in range(nvml.nvmlDeviceGetCount()):
@@ -70,52 +63,35 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any = None, drivers: Sequence
             # passes them over, and numbers the others from 0.
             with suppress(nvml.NVMLError_NoPermission):
                 handles.append(nvml.nvmlDeviceGetHandleByIndex(index))
-        shown = _select_visible(handles, environ.get("CUDA_VISIBLE_DEVICES"), nvml)
-        gpus = tuple(_describe_gpu(index, handle, nvml) for index, handle in enumerate(shown))
-        return Gpus(gpus, _decode(nvml.nvmlSystemGetDriverVersion()))
+        visible = _select_visible(handles, environ.get("CUDA_VISIBLE_DEVICES"), nvml)
+        gpus = tuple(_describe_gpu(index, handle, nvml) for index, handle in enumerate(visible))
+        return gpus, nvml.nvmlSystemGetDriverVersion()
     except nvml.NVMLError:
-        return Gpus(None)
+        return None, None
     finally:
         nvml.nvmlShutdown()
 
 
 def _select_visible(handles: list[Any], variable: str | None, nvml: Any) -> list[Any]:
-    """Choose as CUDA does: the first entry that names no GPU ends the list, and one that stands twice empties it.
+    """Choose as CUDA does: by index, beginning of a UUID, or MIG slice; the first that is unknown ends the list.
 
-    The rules are those of the CUDA C++ Programming Guide, "CUDA Environment Variables", and of
-    `torch.cuda._parse_visible_devices`.
+    The rules are those of the CUDA C++ Programming Guide, "CUDA Environment Variables".
     """
     if variable is None:
         return handles
-    uuids = [_decode(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
     found: list[Any] = []
-    seen: set[Any] = set()
-    for word in variable.split(","):
-        handle, key = _find_handle(word.strip(), handles, uuids, nvml)
-        if handle is None:
+    for word in map(str.strip, variable.split(",")):
+        named = [handles[at] for at, uuid in enumerate(uuids) if word == str(at) or uuid.startswith(word or "none")]
+        if is_slice := word.startswith("MIG-"):
+            with suppress(nvml.NVMLError):
+                named = [nvml.nvmlDeviceGetHandleByUUID(word)]
+        if len(named) != 1 or named[0] in found:
             break
-        if key in seen:
-            return []
-        seen.add(key)
-        found.append(handle)
-        if word.strip().startswith("MIG-"):  # CUDA shows one slice to a process
+        found += named
+        if is_slice:  # CUDA shows one to a process
             break
     return found
-
-
-def _find_handle(word: str, handles: list[Any], uuids: list[str], nvml: Any) -> tuple[Any, Any]:
-    """Find what an entry names: an index, the beginning of one UUID, or a MIG slice."""
-    if word.startswith("MIG-"):
-        try:
-            return nvml.nvmlDeviceGetHandleByUUID(word), word
-        except nvml.NVMLError:
-            return None, None
-    if word.startswith("GPU-"):
-        matches = [index for index, uuid in enumerate(uuids) if uuid.startswith(word)]
-        index = matches[0] if len(matches) == 1 else -1
-    else:
-        index = int(word) if word.isascii() and word.isdigit() else -1
-    return (handles[index], index) if 0 <= index < len(handles) else (None, None)
 
 
 def _describe_gpu(index: int, handle: Any, nvml: Any) -> Gpu:
@@ -125,15 +101,11 @@ def _describe_gpu(index: int, handle: Any, nvml: Any) -> Gpu:
         capability = 8, 0  # NVML may not tell that of a MIG slice, which is 8.0 at least
     return Gpu(
         index,
-        _decode(nvml.nvmlDeviceGetName(handle)),
+        nvml.nvmlDeviceGetName(handle),
         int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        _decode(nvml.nvmlDeviceGetUUID(handle)),
+        nvml.nvmlDeviceGetUUID(handle),
         tuple(capability),
     )
-
-
-def _decode(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 _GOOGLE = "0x1ae0"

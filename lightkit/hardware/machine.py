@@ -55,7 +55,7 @@ def this_machine(environ: Mapping[str, str] | None = None) -> Machine:
     """
     environ = os.environ if environ is None else environ
     versions = describe_packages()
-    found = visible_gpus(environ)
+    gpus, driver = visible_gpus(environ)
     rocm = "rocm" in versions.get("torch", "")  # AMD's GPUs, which NVML does not know
     return Machine(
         host=platform.node(),
@@ -66,8 +66,8 @@ def this_machine(environ: Mapping[str, str] | None = None) -> Machine:
         instruction_sets=processor.instruction_sets(),
         memory_bytes=processor.memory_bytes(),
         memory_available_bytes=processor.available_memory_bytes(),
-        gpus=None if rocm else found.visible,
-        gpu_driver=found.driver,
+        gpus=None if rocm else gpus,
+        gpu_driver=driver,
         mps=platform.system() == "Darwin" and platform.machine() == "arm64",
         xla=find_xla(environ, versions.get("torch-xla")),
         versions=versions,

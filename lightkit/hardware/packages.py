@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import util
-from pathlib import Path
 
 PACKAGES = (
     *("torch", "torchvision", "pytorch-lightning", "lightning", "torchmetrics", "jsonargparse", "omegaconf", "PyYAML"),
@@ -18,16 +15,11 @@ PACKAGES = (
     *("torch-xla", "pyspark", "ray"),
 )
 """Distributions whose version can change what a run gives."""
-_FLAGS = ("gloo", "mpi", "nccl", "cuda", "rocm", "ccl", "ddl")
-# torch is imported only where its libraries are not found beside it: that takes seconds.
 _PROGRAM = """\
-import ctypes, json, sys
-try:
-    library = ctypes.CDLL(sys.argv[1])
-except OSError:
-    import torch
-    library = ctypes.CDLL(sys.argv[1])
-print(json.dumps({name: bool(getattr(library, f"horovod_{name}_built")()) for name in sys.argv[2:]}))
+import json
+import horovod.torch
+names = ("gloo", "mpi", "nccl", "cuda", "rocm", "ccl", "ddl")
+print(json.dumps({name: bool(getattr(horovod.torch, f"{name}_built")()) for name in names}))
 """
 _TIMEOUT_S = 120.0
 
@@ -59,31 +51,12 @@ class Horovod:
 
 
 def find_horovod() -> Horovod:
-    """Look for Horovod for torch, and ask its library in a process of its own."""
-    from importlib import metadata  # here, because it loads the standard library's reader of mail
-
-    spec = util.find_spec("horovod")
-    if spec is None or not spec.submodule_search_locations:
+    """Look for Horovod, and ask in a process of its own how it was built for torch."""
+    if (version := describe_packages(["horovod"]).get("horovod")) is None:
         return Horovod()
+    command = [sys.executable, "-c", _PROGRAM]
     try:
-        version = metadata.version("horovod")
-    except metadata.PackageNotFoundError:  # a folder of that name
-        return Horovod()
-    libraries = sorted(Path(spec.submodule_search_locations[0]).glob("torch/mpi_lib_v2*.so"))
-    if not libraries:
-        return Horovod(version, problem="it was built without PyTorch")
-    torch = util.find_spec("torch")
-    places = [str(Path(place) / "lib") for place in (torch.submodule_search_locations or ())] if torch else []
-    paths = os.pathsep.join([*places, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, str(libraries[0]), *_FLAGS],
-            env={**os.environ, "LD_LIBRARY_PATH": paths},
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return Horovod(version, problem=f"its library did not load within {_TIMEOUT_S:.0f} s")
     if done.returncode:

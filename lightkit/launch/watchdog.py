@@ -23,12 +23,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from traceback import FrameSummary
 from types import FrameType
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal
 
 from lightkit.config import Resolved, error_at, read_scalar
 
@@ -150,21 +151,6 @@ def waiting(what: str) -> Iterator[None]:
 # -- stacks --------------------------------------------------------------------------------------------------------
 
 
-class SourceLine(NamedTuple):
-    """A line of code on a stack."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        """Format it as ``mine.py:37 in __getitem__``, with a path relative to the working directory if possible."""
-        path = Path(self.file)
-        with suppress(ValueError, OSError):
-            path = path.relative_to(Path.cwd())
-        return f"{path}:{self.line} in {self.function}"
-
-
 @dataclass(frozen=True)
 class Stack:
     """Stack of a thread of this process or of a child process.
@@ -172,32 +158,37 @@ class Stack:
     Args:
         name: Name of the thread or process.
         text: The stack as Python writes it.
-        lines: Its lines, the innermost last.
+        frames: Its frames, the innermost last.
         batch: Indices of the batch that a data loader fetches on this stack.
         sample: Index of the sample that it fetches.
     """
 
     name: str
     text: str
-    lines: tuple[SourceLine, ...] = ()
-    batch: tuple[int, ...] | None = None
+    frames: Sequence[FrameSummary] = ()
+    batch: Sequence[int] | None = None
     sample: int | None = None
 
     @property
-    def own_line(self) -> SourceLine | None:
-        """Innermost line of the user's code, or else of a package other than Python, torch and Lightning."""
-        lines = self.lines
-        for entry_point in _ENTRY_POINTS:
-            if starts := [index for index, line in enumerate(lines) if entry_point in line.file]:
-                lines = lines[starts[0] :]
-                break
+    def own_line(self) -> str | None:
+        """Innermost line of the user's code, or else of a package other than Python, torch and Lightning.
+
+        Formatted as ``mine.py:37 in __getitem__``, with a path relative to the working directory if possible.
+        """
+        files = [frame.filename for frame in self.frames]
+        starts = (at for part in _ENTRY_POINTS for at, file in enumerate(files) if part in file)
         user, packages = [], []
-        for line in lines:
-            if _PACKAGES.search(line.file) or line.file.startswith(_LIGHTKIT):
-                packages += [] if _FRAMEWORKS.search(line.file) else [line]
-            elif not line.file.startswith(("<frozen", *_STANDARD_LIBRARY)):
-                user.append(line)
-        return next(reversed(user or packages), None)
+        for frame in self.frames[next(starts, 0) :]:
+            if _PACKAGES.search(frame.filename) or frame.filename.startswith(_LIGHTKIT):
+                packages += [] if _FRAMEWORKS.search(frame.filename) else [frame]
+            elif not frame.filename.startswith(("<frozen", *_STANDARD_LIBRARY)):
+                user.append(frame)
+        if not (own := user or packages):
+            return None
+        path = Path(own[-1].filename)
+        with suppress(ValueError, OSError):
+            path = path.relative_to(Path.cwd())
+        return f"{path}:{own[-1].lineno} in {own[-1].name}"
 
 
 def capture_threads(main: int) -> list[Stack]:
@@ -206,21 +197,17 @@ def capture_threads(main: int) -> list[Stack]:
     Args:
         main: Identifier of the main thread.
     """
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    names = {thread.ident: f"thread {thread.name}" for thread in threading.enumerate()}
     stacks = []
-    frames = sys._current_frames()
-    for ident in sorted(frames.keys() - {threading.get_ident()}, key=lambda ident: ident == main):
-        frame, name = frames[ident], f"thread {names.get(ident, ident)}"
-        lines = [
-            SourceLine(each.f_code.co_filename, line or 0, each.f_code.co_name)
-            for each, line in traceback.walk_stack(frame)
-        ]
-        text = f"{name} (most recent call last):\n{''.join(traceback.format_stack(frame))}"
-        stacks.append(Stack(name, text, tuple(reversed(lines)), *find_samples(frame)))
+    for ident, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] == main):
+        if ident != threading.get_ident():
+            name, frames = names.get(ident, f"thread {ident}"), traceback.extract_stack(frame)
+            text = f"{name} (most recent call last):\n{''.join(frames.format())}"
+            stacks.append(Stack(name, text, frames, *find_samples(frame)))
     return stacks
 
 
-def find_samples(frame: FrameType | None) -> tuple[tuple[int, ...] | None, int | None]:
+def find_samples(frame: FrameType | None) -> tuple[list[int] | None, int | None]:
     """Find the batch's indices and the sample's index that a data loader fetches on a stack.
 
     Args:
@@ -234,7 +221,7 @@ def find_samples(frame: FrameType | None) -> tuple[tuple[int, ...] | None, int |
         if code.co_filename.endswith(_FETCH) and "possibly_batched_index" in names:
             asked = names["possibly_batched_index"]
             indices = [_read_index(item) for item in asked] if isinstance(asked, list | tuple) else []
-            return tuple(index for index in indices if index is not None) or None, sample
+            return [index for index in indices if index is not None] or None, sample
     return None, None  # any other `__getitem__` is not that of a data set
 
 
@@ -275,19 +262,18 @@ def _read_stack_file(start: int = 0) -> bytes:
 def capture_children() -> list[Stack]:
     """Capture the stacks of the processes that this one has started with `multiprocessing`, as data loaders do."""
     deadline_s = time.monotonic() + _ANSWERS_S
-    registered = _read_stack_file()
+    registered, program = _read_stack_file(), shutil.which("py-spy")
     stacks = []
     for process in multiprocessing.active_children():
-        pid, name = int(process.pid or 0), f"process {process.pid}"
+        pid, name = process.pid or 0, f"process {process.pid}"
         if f"ready: {pid}\n".encode() in registered:
             stacks.append(_capture_fork(pid, deadline_s))
-        elif program := shutil.which("py-spy"):
-            with suppress(subprocess.TimeoutExpired):
-                command = [program, "dump", "--pid", str(pid)]
-                shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWERS_S)
-                stacks.append(Stack(name, shown.stdout + shown.stderr))
-        else:
+        elif program is None:
             stacks.append(Stack(name, f"{name} ({process.name}) was not forked: pip install py-spy shows its stack\n"))
+        else:
+            with suppress(subprocess.SubprocessError):
+                command = [program, "dump", "--pid", str(pid)]
+                stacks.append(Stack(name, subprocess.check_output(command, text=True, timeout=_ANSWERS_S)))
     return stacks
 
 
@@ -296,20 +282,16 @@ def _capture_fork(pid: int, deadline_s: float) -> Stack:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR2)
     deadline_s = min(time.monotonic() + _ANSWER_S, max(deadline_s, time.monotonic() + 0.1))
-    answer, samples = "", None
+    text, samples = "", None
     while samples is None and time.monotonic() < deadline_s:
         time.sleep(0.01)
-        answer = _read_stack_file(start).decode(errors="replace")
-        samples = re.search(r"^samples: (.*)\n", answer, re.MULTILINE)
-    # Below the frames of the child are those of this process at the moment of the fork.
-    own = re.sub(r"(  File .*multiprocessing/popen_fork\.py.*\n)(  File .*\n)*", r"\1", answer)
-    own = re.sub(r"^samples: .*\n", "", own, flags=re.MULTILINE)
-    main = own.rpartition("Current thread")[2].partition("\n\n")[0]
-    lines = tuple(SourceLine(file, int(line), function) for file, line, function in _LINE.findall(main))[::-1]
-    is_worker = any(_WORKER in line.file for line in lines)
+        text = _read_stack_file(start).decode(errors="replace")
+        samples = re.search(r"^samples: (.*)\n", text, re.MULTILINE)
+    main = text.rpartition("Current thread")[2].partition("\n\n")[0]
+    frames = [FrameSummary(file, int(line), function) for file, line, function in _LINE.findall(main)][::-1]
+    is_worker = any(_WORKER in frame.filename for frame in frames)
     name = f"data loader worker {pid}" if is_worker else f"process {pid}"
-    batch, sample = json.loads(samples[1]) if samples else (None, None)
-    return Stack(name, f"{name}:\n{own}", lines, None if batch is None else tuple(batch), sample)
+    return Stack(name, f"{name}:\n{text}", frames, *(json.loads(samples[1]) if samples else ()))
 
 
 # -- watchdog ------------------------------------------------------------------------------------------------------
@@ -353,18 +335,15 @@ def read_watchdog(resolved: Resolved) -> WatchdogSettings:
         ConfigError: If a number in it is out of range.
     """
     block = resolved.values.get("watchdog")
-    known = [field.name for field in fields(WatchdogSettings)]
-    values = {
-        key: read_scalar(value) if isinstance(value, str) else value
-        for key, value in (block if isinstance(block, dict) else {}).items()
-        if key in known
-    }
+    given = block if isinstance(block, dict) else {}
+    values = {field.name: given[field.name] for field in fields(WatchdogSettings) if field.name in given}
+    values = {key: read_scalar(value) if isinstance(value, str) else value for key, value in values.items()}
     for key, least, expected in (
         ("factor", 1e-300, "a number above 0"),
         ("floor_s", 0, "seconds, or 0 to end nothing"),
     ):
-        value = values.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value < math.inf:
+        value = values.get(key, 1)
+        if type(value) in (int, float) and not least <= value < math.inf:
             raise error_at(f"watchdog.{key}: expected {expected}, got {value!r}", resolved.origin_of(("watchdog", key)))
     return WatchdogSettings(**values)
 
@@ -392,7 +371,7 @@ class Stall:
     @property
     def line(self) -> str | None:
         """Line of code at which it hangs, if any is known that is not Python's, torch's or Lightning's own."""
-        return None if self.culprit.own_line is None else str(self.culprit.own_line)
+        return self.culprit.own_line
 
     def __str__(self) -> str:
         """Format it as one line."""
@@ -492,32 +471,28 @@ class Watchdog:
                 return
 
     def _find_stall(self) -> Stall | None:
-        limit_s, progress_at_s, phase = self._limit_s(), self._heartbeat.progress_at_s, self._heartbeat.phase
-        silent_s = self._heartbeat.silent_s
+        beat, limit_s = self._heartbeat, self._limit_s()
+        progress_at_s, phase, silent_s = beat.progress_at_s, beat.phase, beat.silent_s
         main = self._main.ident or 0
-        frame = sys._current_frames().get(main)
-        files = (
-            [each.f_code.co_filename.replace(os.sep, "/") for each, _ in traceback.walk_stack(frame)] if frame else []
-        )
-        is_slow_io = self._does_io() and self._heartbeat.step_s is None
+        stack = traceback.walk_stack(sys._current_frames().get(main))
+        files = [frame.f_code.co_filename.replace(os.sep, "/") for frame, _ in stack]
+        is_slow_io = self._does_io() and beat.step_s is None
         if is_slow_io or (silent_s > limit_s and any(part in file for file in files for part in _DEBUGGERS)):
-            self._heartbeat.beat()
+            beat.beat()
             return None
-        waits_for = self._heartbeat.waits_for
-        if waits_for is None and files and any(part in files[0] for part in _COLLECTIVES):
+        waits_for = beat.waits_for
+        if waits_for is None and any(part in file for file in files[:1] for part in _COLLECTIVES):
             waits_for = "a collective"
         if silent_s <= limit_s + (_COLLECTIVE_GRACE_S if waits_for else 0):
             return None
         threads, children = capture_threads(main), capture_children()
-        if self._heartbeat.progress_at_s != progress_at_s:  # at the last moment
+        if beat.progress_at_s != progress_at_s:  # at the last moment
             return None
-        main_stack = replace(threads[-1], name="the main thread")
+        culprit = replace(threads[-1], name="the main thread")
         # Where it waits for a worker, a worker that shows what it loads is the one that hangs.
-        is_waiting = any(
-            line.file.endswith("data/dataloader.py") and "_get_data" in line.function for line in main_stack.lines
-        )
-        loading = [child for child in children if is_waiting and child.own_line is not None]
-        culprit = max(loading, key=lambda child: child.batch is not None, default=main_stack)
+        if any(each.filename.endswith("data/dataloader.py") and "_get_data" in each.name for each in culprit.frames):
+            loading = [child for child in children if child.own_line is not None]
+            culprit = max(loading, key=lambda child: child.batch is not None, default=culprit)
         stacks = "\n".join(stack.text for stack in (*children, *threads))
         return Stall(phase, round(silent_s, 3), limit_s, culprit, waits_for, stacks)
 

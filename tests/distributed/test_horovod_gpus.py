@@ -28,7 +28,7 @@ def chosen(
     """Let rank ``local_rank`` choose among the GPUs that it is shown; ``others`` are those that other ranks chose."""
     strategy: Any = HorovodStrategy()
     strategy.parallel_devices = [torch.device("cuda", index)]
-    strategy._environment._local_rank, strategy._environment._local_size = local_rank, local_size
+    strategy._environment._local_rank, strategy._environment.local_size = local_rank, local_size
     strategy._environment.start = lambda **_: None
     strategy.collectives.gather_objects = lambda own: [own, *others]
     monkeypatch.setattr(hvd, "nccl_built", lambda: 21000)

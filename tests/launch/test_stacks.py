@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from traceback import FrameSummary
 from typing import Any
 
 import pytest
 
 from lightkit.data.sampler import SampleKey
 from lightkit.launch.watchdog import (
-    SourceLine,
     Stack,
     capture_children,
     capture_threads,
@@ -28,15 +28,15 @@ from lightkit.launch.watchdog import (
 
 PACKAGES = sysconfig.get_paths()["purelib"]
 STANDARD = sysconfig.get_paths()["stdlib"]
-MINE = SourceLine("/home/me/mine.py", 37, "__getitem__")
-MAIN = SourceLine("/home/me/train.py", 5, "<module>")
-TRAINER = SourceLine(f"{PACKAGES}/pytorch_lightning/trainer/trainer.py", 600, "fit")
-FETCHER = SourceLine(f"{PACKAGES}/pytorch_lightning/loops/fetchers.py", 60, "__next__")
-WORKER = SourceLine(f"{PACKAGES}/torch/utils/data/_utils/worker.py", 300, "_worker_loop")
-PIL = SourceLine(f"{PACKAGES}/PIL/Image.py", 900, "load")
-JSON = SourceLine(f"{STANDARD}/json/decoder.py", 337, "decode")
-OURS = SourceLine(str(Path(__file__).parents[2] / "lightkit" / "data" / "photos.py"), 10, "read")
-TORCH = SourceLine(f"{PACKAGES}/torch/nn/modules/linear.py", 120, "forward")
+MINE = FrameSummary("/home/me/mine.py", 37, "__getitem__")
+MAIN = FrameSummary("/home/me/train.py", 5, "<module>")
+TRAINER = FrameSummary(f"{PACKAGES}/pytorch_lightning/trainer/trainer.py", 600, "fit")
+FETCHER = FrameSummary(f"{PACKAGES}/pytorch_lightning/loops/fetchers.py", 60, "__next__")
+WORKER = FrameSummary(f"{PACKAGES}/torch/utils/data/_utils/worker.py", 300, "_worker_loop")
+PIL = FrameSummary(f"{PACKAGES}/PIL/Image.py", 900, "load")
+JSON = FrameSummary(f"{STANDARD}/json/decoder.py", 337, "decode")
+OURS = FrameSummary(str(Path(__file__).parents[2] / "lightkit" / "data" / "photos.py"), 10, "read")
+TORCH = FrameSummary(f"{PACKAGES}/torch/nn/modules/linear.py", 120, "forward")
 
 
 @pytest.mark.parametrize(
@@ -49,21 +49,23 @@ TORCH = SourceLine(f"{PACKAGES}/torch/nn/modules/linear.py", 120, "forward")
         ([MAIN, MINE, TRAINER, FETCHER, WORKER, JSON], None),
         ([MAIN, TRAINER, FETCHER, WORKER, MINE, TORCH], MINE),
         ([MAIN], MAIN),
-        ([SourceLine("<frozen importlib._bootstrap>", 1, "_load")], None),
+        ([FrameSummary("<frozen importlib._bootstrap>", 1, "_load")], None),
         ([], None),
     ],
     ids=["own", "package", "lightkit", "torch", "idle_worker", "worker", "no_trainer", "import", "none"],
 )
 def test_the_place_is_the_innermost_line_of_the_users_own_code(
-    lines: list[SourceLine], expected: SourceLine | None
+    lines: list[FrameSummary], expected: FrameSummary | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Stack("a thread", "", tuple(lines)).own_line == expected
+    monkeypatch.chdir(tmp_path)
+    place = None if expected is None else f"{expected.filename}:{expected.lineno} in {expected.name}"
+    assert Stack("a thread", "", tuple(lines)).own_line == place
 
 
 def test_a_place_is_told_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert str(SourceLine(str(tmp_path / "src" / "mine.py"), 37, "__getitem__")) == "src/mine.py:37 in __getitem__"
-    assert str(MINE) == "/home/me/mine.py:37 in __getitem__"
+    frame = FrameSummary(str(tmp_path / "src" / "mine.py"), 37, "__getitem__")
+    assert Stack("a thread", "", [frame]).own_line == "src/mine.py:37 in __getitem__"
 
 
 class Catalogue:
@@ -76,8 +78,8 @@ class Catalogue:
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        ([4, 7], ((4, 7), 7)),
-        ([SampleKey(4, 0), SampleKey(7, 0)], ((4, 7), 7)),
+        ([4, 7], ([4, 7], 7)),
+        ([SampleKey(4, 0), SampleKey(7, 0)], ([4, 7], 7)),
         (["a", "b"], (None, None)),
     ],
     ids=["numbers", "keys", "texts"],
@@ -154,11 +156,11 @@ def test_a_forked_process_shows_where_it_stands_and_lives_on(
         (stack,) = (each for each in capture_children() if each.name.endswith(str(pid)))
         (again,) = (each for each in capture_children() if each.name.endswith(str(pid)))
     assert f"in {target.__name__}" in stack.text
-    assert stack.lines == again.lines
-    at = stack.lines[-1]
+    assert stack.frames == again.frames
+    at = stack.frames[-1]
     source = Path(__file__).read_text(encoding="utf-8").splitlines()
-    assert at.file == __file__
-    assert line in source[at.line - 1]
+    assert at.filename == __file__
+    assert line in source[(at.lineno or 0) - 1]
 
 
 def test_a_process_that_was_not_forked_is_named_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:

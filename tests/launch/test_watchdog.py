@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import FrameSummary
 
 import pytest
 
 from lightkit.launch import STALLED, Heartbeat, Hung, Stall, Watchdog, WatchdogSettings
-from lightkit.launch.watchdog import SourceLine, Stack
+from lightkit.launch.watchdog import Stack
 
 PATIENCE_S = 60.0
 LIMIT_S = 1000.0
@@ -250,6 +251,6 @@ def test_the_median_is_of_the_newest_steps_and_leaves_out_what_lies_between(monk
 
 
 def test_a_stall_names_process_line_and_sample() -> None:
-    line = SourceLine(str(Path.cwd() / "mine.py"), 37, "__getitem__")
+    line = FrameSummary(str(Path.cwd() / "mine.py"), 37, "__getitem__")
     stall = Stall("train", 2.0, 2.0, Stack("data loader worker 7", "", (line,), (36, 37), 37), None, "")
     assert str(stall).endswith(": data loader worker 7 hangs at mine.py:37 in __getitem__, loading sample 37")
