@@ -83,15 +83,13 @@ def _make_script(context: RunContext, args: list[str]) -> tuple[str, str]:
             f"say launch.processes"
         )
     output = str(Path(run.get("root") or "runs") / name / "slurm-%j.out")
-    script = batch_script(
-        ["fit", *args],
-        name=name,
-        folder=str(Path.cwd()),
-        output=output,
-        nodes=num_nodes if nodes == 1 and isinstance(num_nodes, int) else nodes,
-        processes=processes,
-        threads=context.launch.threads,
-        gpus=context.hardware.kind == "gpu",
-        options=context.launch.slurm,
-    )
-    return script, output
+    own = {
+        "job-name": name,
+        "nodes": num_nodes if nodes == 1 and isinstance(num_nodes, int) else nodes,
+        "ntasks-per-node": processes,
+        "cpus-per-task": context.launch.threads,
+        "gres": f"gpu:{processes}" if context.hardware.kind == "gpu" else None,
+        "chdir": str(Path.cwd()),
+        "output": output,
+    }
+    return batch_script(["fit", *args], own, context.launch.slurm or {}), output

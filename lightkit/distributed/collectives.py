@@ -6,7 +6,6 @@ and two ranks that differ in either wait for each other forever.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -134,10 +133,6 @@ class Collectives:
         op = operation(reduce_op)
         if not self.available():
             return tensor
-        if tensor.is_complex():
-            if op not in (hvd.Sum, hvd.Average):
-                raise ValueError(f"Horovod cannot reduce complex numbers with {reduce_op!r}; it can with sum and mean.")
-            return torch.view_as_complex(self.reduce(torch.view_as_real(tensor.detach().resolve_conj()), reduce_op))
         whole = op == hvd.Average and not tensor.is_floating_point()
         staged = torch.float64 if whole else torch.int64
         if tensor.is_floating_point():
@@ -164,9 +159,6 @@ class Collectives:
         """
         if not self.available():
             return tensor.unsqueeze(0)
-        if tensor.is_complex():
-            parts = torch.view_as_real(tensor.resolve_conj())
-            return torch.view_as_complex(self.stack(parts, sync_grads=sync_grads))
         with self._collective("gathering of tensors"), torch.set_grad_enabled(sync_grads):
             own = tensor if sync_grads else tensor.detach().clone()
             stacked: Tensor = _GatherWithGradient.apply(own.to(_SENT_AS.get(own.dtype, own.dtype)))
@@ -196,10 +188,8 @@ class Collectives:
                 "configure_model."
             )
         mine = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named.items()]
-        digests = self.gather_objects(hashlib.sha256("\n".join(mine).encode()).hexdigest())
-        if len(set(digests)) > 1:
-            every = self.gather_objects(mine)
-            rank = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
+        every = self.gather_objects(mine)
+        if (rank := next((rank for rank, other in enumerate(every) if other != every[0]), None)) is not None:
             unlike = sorted(set(every[0]) ^ set(every[rank])) or ["their order"]
             raise LightkitError(
                 f"the model of rank {rank} is not that of rank 0 (not on both: {'; '.join(unlike[:4])}). All must "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from socket import gethostname
 from typing import Any
@@ -86,46 +86,25 @@ class LaunchSettings:
 # -- the block -----------------------------------------------------------------------------------------------------
 
 
-def _is_number(value: Any, least: float, kind: Any = int) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and value >= least
-
-
-def _is_nodes(value: Any) -> bool:
-    found = re.fullmatch(r"(\d+)(?::(\d+))?", str(value))
-    return found is not None and 1 <= int(found[1]) <= int(found[2] or found[1])
-
-
-def _is_hosts(value: Any) -> bool:
-    pairs = [pair.strip().rpartition(":") for pair in value.split(",")] if isinstance(value, str) else []
-    are_slots = all(host and slots.isdigit() and int(slots) > 0 for host, _, slots in pairs)
-    return are_slots and len({host for host, _, _ in pairs}) == len(pairs) > 0
-
-
-def _is_address(value: Any) -> bool:
-    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    return bool(host) and port.isdigit() and 0 < int(port) < 65536
-
-
-_EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "engine": (lambda value: value in ENGINES, f"one of {', '.join(ENGINES)}"),
-    "processes": (
-        lambda value: _is_number(value, -(2**31)) and value != 0,
-        "a number of processes, such as 2 (spark: -2 on the driver)",
-    ),
-    "hosts": (_is_hosts, "each host once with its number of processes, such as 'a:4,b:4'"),
-    "nodes": (_is_nodes, "a number of machines, or the fewest and the most, such as 1:4"),
-    "rendezvous": (_is_address, "HOST:PORT"),
-    "max_restarts": (lambda value: _is_number(value, 0), "a number of restarts"),
-    "max_failures": (lambda value: _is_number(value, 0), "a number of failures"),
-    "master": (lambda value: isinstance(value, str), "the address of a cluster"),
-    "controller": (lambda value: value in ("gloo", "mpi"), "one of gloo, mpi"),
-    "network_interface": (lambda value: isinstance(value, str), "the name of an interface, such as eth0"),
-    "timeout_s": (lambda value: _is_number(value, 1e-9, int | float), "seconds"),
-    "stall_timeout_s": (lambda value: _is_number(value, 0, int | float), "seconds, or 0 to wait for ever"),
-    "all_ranks": (lambda value: isinstance(value, bool), "true or false"),
-    "threads": (lambda value: _is_number(value, 1), "a number of threads"),
-    "slurm": (lambda value: isinstance(value, dict), "options of sbatch, such as {partition: gpu}"),
+_NUMBER, _COUNT, _SECONDS = r"\d+", r"0*[1-9]\d*", r"\d*\.?\d+(?:e[-+]?\d+)?"
+_EXPECTED = {
+    "engine": ("|".join(ENGINES), f"one of {', '.join(ENGINES)}"),
+    "processes": (f"-?{_COUNT}", "a number of processes, such as 2 (spark: -2 on the driver)"),
+    "hosts": (f"[^,]+:{_COUNT}(?:,[^,]+:{_COUNT})*", "each host with its number of processes, such as 'a:4,b:4'"),
+    "nodes": (f"{_COUNT}(?::{_COUNT})?", "a number of machines, or the fewest and the most, such as 1:4"),
+    "rendezvous": (r".+:\d{1,5}", "HOST:PORT"),
+    "max_restarts": (_NUMBER, "a number of restarts"),
+    "max_failures": (_NUMBER, "a number of failures"),
+    "master": (r"\D.*", "the address of a cluster"),
+    "controller": ("gloo|mpi", "one of gloo, mpi"),
+    "network_interface": (r"\D.*", "the name of an interface, such as eth0"),
+    "timeout_s": (rf"(?=.*[1-9]){_SECONDS}", "seconds"),
+    "stall_timeout_s": (_SECONDS, "seconds, or 0 to wait for ever"),
+    "all_ranks": ("True|False", "true or false"),
+    "threads": (_COUNT, "a number of threads"),
+    "slurm": (r"(?s)\{.*\}", "options of sbatch, such as {partition: gpu}"),
 }
+"""For each key a pattern of its value as text, and what an error expects."""
 _ENGINES_OF = {
     "hosts": ("horovod",),
     "controller": ("horovod",),
@@ -158,11 +137,14 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
         if key not in _EXPECTED:
             names = f"{near(str(key), [*_EXPECTED])}\nkeys: {', '.join(_EXPECTED)}"
             raise error_at(f"launch.{key}: there is no such key{names}", origin)
-        is_valid, expected = _EXPECTED[key]
+        pattern, expected = _EXPECTED[key]
         is_default_null = value is None and getattr(LaunchSettings, key) is None
-        if not is_default_null and not is_valid(value):
+        if not is_default_null and re.fullmatch(pattern, str(value)) is None:
             raise error_at(f"launch.{key}: expected {expected}, got {value!r}", origin)
     settings = LaunchSettings(**values)
+    if settings.num_nodes[0] > settings.num_nodes[1]:
+        origin = resolved.origin_of(("launch", "nodes"))
+        raise error_at(f"launch.nodes: the fewest machines, then the most, such as 1:4; got {settings.nodes!r}", origin)
     if settings.engine is not None:
         _check_keys(settings, resolved, settings.engine)
     return settings

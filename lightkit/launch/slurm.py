@@ -39,51 +39,29 @@ exit "$code"
 """
 
 
-def batch_script(
-    words: Sequence[str],
-    *,
-    name: str,
-    folder: str,
-    output: str,
-    nodes: int = 1,
-    processes: int = 1,
-    threads: int | None = None,
-    gpus: bool = False,
-    options: Mapping[str, Any] | None = None,
-) -> str:
+def batch_script(words: Sequence[str], own: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """Write the script that `sbatch` takes.
 
     Args:
         words: Command line after `lightkit`.
-        name: Name of the job.
-        folder: Working directory.
-        output: File that takes what it writes; `%j` stands for the job's number.
-        nodes: Number of machines.
-        processes: Processes on each machine.
-        threads: Cores of each process; None for what the cluster gives.
-        gpus: Whether each process has a GPU.
-        options: Further options of `sbatch` by their long names, such as `{"time": "2:00:00", "exclusive": True}`;
-            null or false leaves one of lightkit's own away.
+        own: Options of `sbatch` by their long names that other keys of the config decide: ``job-name``, ``output``, ...
+        options: Further ones, such as `{"time": "2:00:00", "exclusive": True}`; null or false leaves one of lightkit's
+            own away.
 
     Raises:
         ConfigError: If an option is lightkit's to decide, or has no value that fits on a line.
     """
-    if name in _NOT_DETECTED:
-        raise ConfigError(f"run.name: a job named {name!r} counts as interactive, and Lightning trains it alone")
-    given = {str(key).replace("_", "-"): value for key, value in (options or {}).items()}
+    if own["job-name"] in _NOT_DETECTED:
+        raise ConfigError(f"run.name: a job named {own['job-name']!r} counts as interactive: Lightning trains it alone")
+    given = {str(key).replace("_", "-"): value for key, value in options.items()}
     if decided := [key for key in given if key in _DECIDED]:
         raise ConfigError(f"launch.slurm.{decided[0]}: is set by {_DECIDED[decided[0]]}")
     all_options = {
-        "job-name": name,
-        "nodes": nodes,
-        "ntasks-per-node": processes,
-        "cpus-per-task": threads,
-        "gres": f"gpu:{processes}" if gpus and not given.keys() & {"gpus", "gpus-per-node"} else None,
-        "chdir": folder,
-        "output": output,
+        **own,
         "open-mode": "append",  # else the log of a job that is put back begins anew
         "signal": "USR1@120",  # two minutes before the end each rank saves and ends with code 75
         "requeue": True,
+        **({"gres": None} if given.keys() & {"gpus", "gpus-per-node"} else {}),
         **given,
     }
     lines = []
@@ -93,7 +71,7 @@ def batch_script(
         if value is not None and value is not False:
             lines.append(f"#SBATCH --{key}" if value is True else f"#SBATCH --{key}={shlex.quote(str(value))}")
     command = shlex.join([sys.executable, "-m", "lightkit", *words])
-    return _SCRIPT.format(options="\n".join(lines), command=command, place=Path(output).parent)
+    return _SCRIPT.format(options="\n".join(lines), command=command, place=Path(own["output"]).parent)
 
 
 def submit(script: str) -> str:

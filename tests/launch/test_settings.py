@@ -49,9 +49,8 @@ WRONG = {
     "an engine that is not there": ("{engine: mpirun}", "launch.engine: expected one of local, horovod"),
     "no processes": ("{processes: 0}", "launch.processes: expected a number of processes"),
     "a truth for a number": ("{processes: true}", "launch.processes: expected a number of processes"),
-    "hosts without slots": ("{hosts: 'a,b'}", "launch.hosts: expected each host once"),
-    "a host twice": ("{hosts: 'a:1,a:2'}", "launch.hosts: expected each host once"),
-    "more least than most": ("{nodes: '4:1'}", "launch.nodes: expected a number of machines"),
+    "hosts without slots": ("{hosts: 'a,b'}", "launch.hosts: expected each host with its"),
+    "more least than most": ("{nodes: '4:1'}", "launch.nodes: the fewest machines, then the most"),
     "a rendezvous without a port": ("{rendezvous: somewhere}", "launch.rendezvous: expected HOST:PORT"),
     "no time": ("{timeout_s: 0}", "launch.timeout_s: expected seconds"),
     "a key of another engine": (

@@ -12,16 +12,15 @@ from lightkit.errors import ConfigError
 from lightkit.launch.slurm import batch_script, submit
 
 GOLDEN = Path(__file__).parent / "golden"
-JOB: dict[str, Any] = {
-    "words": ["fit", "-c", "configs/flowers.yaml", "--run.name=two words"],
-    "name": "flowers",
-    "folder": "/home/me/project",
-    "output": "runs/flowers/slurm-%j.out",
-}
+WORDS = ["fit", "-c", "configs/flowers.yaml", "--run.name=two words"]
 
 
-def script(**settings: Any) -> str:
-    return batch_script(**{**JOB, **settings}).replace(sys.executable, "python")
+def script(options: dict[str, Any] | None = None, **own: Any) -> str:
+    """Write a script, by default of one process; names of options have underscores."""
+    job = {"job_name": "flowers", "nodes": 1, "ntasks_per_node": 1, "cpus_per_task": None, "gres": None}
+    job |= {"chdir": "/home/me/project", "output": "runs/flowers/slurm-%j.out", **own}
+    asked = {key.replace("_", "-"): value for key, value in job.items()}
+    return batch_script(WORDS, asked, options or {}).replace(sys.executable, "python")
 
 
 @pytest.mark.parametrize(
@@ -32,9 +31,9 @@ def script(**settings: Any) -> str:
             "gpus_on_two_machines",
             {
                 "nodes": 2,
-                "processes": 4,
-                "threads": 8,
-                "gpus": True,
+                "ntasks_per_node": 4,
+                "cpus_per_task": 8,
+                "gres": "gpu:4",
                 "options": {"partition": "gpu", "time": "2:00:00", "exclusive": True, "comment": "it's mine"},
             },
         ),
@@ -46,7 +45,7 @@ def test_the_script_is_what_it_was(name: str, settings: dict[str, Any]) -> None:
 
 
 def test_an_option_replaces_lightkits_own() -> None:
-    written = script(gpus=True, options={"requeue": False, "signal": "USR1@600", "gpus_per_node": "h100:4"})
+    written = script(gres="gpu:1", options={"requeue": False, "signal": "USR1@600", "gpus_per_node": "h100:4"})
     assert "requeue\n\n" not in written
     assert "#SBATCH --signal=USR1@600\n" in written
     assert "#SBATCH --gpus-per-node=h100:4\n" in written
@@ -60,7 +59,7 @@ def test_an_option_replaces_lightkits_own() -> None:
         ({"options": {"cpus_per_task": 4}}, r"launch\.slurm\.cpus-per-task: is set by launch\.threads"),
         ({"options": {"comment": "a\nb"}}, "expected one line of text"),
         ({"options": {"partition": ["a", "b"]}}, r"expected one line of text.*got \['a', 'b'\]"),
-        ({"name": "bash"}, "counts as interactive"),
+        ({"job_name": "bash"}, "counts as interactive"),
     ],
     ids=["ntasks", "cpus", "lines", "list", "interactive"],
 )
