@@ -103,7 +103,7 @@ def make_launch_folder(root: Path | str) -> Path:
     launches = Path(root).absolute() / _LAUNCHES
     launches.mkdir(parents=True, exist_ok=True)
     for folder in launches.iterdir():
-        with suppress(OSError):
+        with suppress(OSError, TypeError):  # of another version of lightkit
             if time.time() - folder.stat().st_mtime > _DAY_S and not any(
                 status.state == "began" and not status.has_ended for status in list_ranks(folder)
             ):
