@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
-from lightning_fabric.plugins.environments import LightningEnvironment
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.utilities.data import has_iterable_dataset, sized_len
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from pytorch_lightning import Trainer
