@@ -283,8 +283,10 @@ class Index:
         defects: dict[int, str] = {}
         if labels is not None and columns.target == "class":
             found = [None if label is None else self._class_numbers.get(format_class(label)) for label in found]
-            unknown = np.array([label is None for label in found], np.bool_)
-            reasons.append((unknown, f"no class that was there when the table was opened (column {columns.label!r})"))
+            if None in found:
+                unknown = np.array([label is None for label in found], np.bool_)
+                reason = f"no class that was there when the table was opened (column {columns.label!r})"
+                reasons.append((unknown, reason))
         for rows, reason in reversed(reasons):
             defects |= dict.fromkeys(np.flatnonzero(rows).tolist(), reason)
         for number, (name, label) in enumerate(zip(names, found, strict=True)):

@@ -56,13 +56,13 @@ class BatchMaker:
             UnreadableImageError: If no row can be used, or a row cannot and none may be left out.
         """
 
-        def read(place: int) -> Tensor:
+        def read(place: int) -> Any:
             row = rows[place]
             if row.defect is not None:
                 message = f"{row.name}: {row.defect}. The table has changed since it was opened: start again."
                 raise UnreadableImageError(message, reason=row.defect)
             if self.view is None:
-                return torch.from_numpy(np.asarray(row.features, np.float32))
+                return row.features
             return self.view(Encoded(row.image or b"", name=row.name), self.seed, keys[place])
 
         def others(place: int) -> Sequence[int]:  # in training the next row of the batch is in a bad one's place
@@ -74,7 +74,7 @@ class BatchMaker:
             replacements=others if for_training else None,
         )  # fmt: skip
         samples, kept = [sample for _, sample in found], [rows[place] for place, _ in found]
-        inputs = torch.stack(samples) if self.view is None else stack_images(samples)
+        inputs = torch.from_numpy(np.stack(samples)) if self.view is None else stack_images(samples)
         labels = torch.tensor([row.label or 0 for row in kept])
         batch = inputs, labels.float().unsqueeze(1) if self.are_values else labels
         if all(row.weight is None for row in kept):
