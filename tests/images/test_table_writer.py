@@ -76,15 +76,11 @@ def test_a_table_holds_every_image_in_as_many_files_as_said(place: TableTarget, 
     assert _beside(place) == ["flowers"]
 
 
-def test_the_log_of_a_delta_table_says_the_rows_and_their_least_and_greatest_values(
-    tmp_path: Path, make_rows: MakeRows
-) -> None:
+def test_the_log_of_a_delta_table_has_the_number_of_rows(tmp_path: Path, make_rows: MakeRows) -> None:
     deltalake = pytest.importorskip("deltalake", reason="needs deltalake")
     _write(TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(20), num_files=1)
-
     found = deltalake.DeltaTable(str(tmp_path / "flowers")).get_add_actions(flatten=True)
-    said = {name: found[name][0].as_py() for name in ("num_records", "min.split", "max.split", "max.width")}
-    assert said == {"num_records": 20, "min.split": "test", "max.split": "val", "max.width": 27}
+    assert found["num_records"][0].as_py() == 20
 
 
 @KINDS
