@@ -33,7 +33,7 @@ from lightkit.cli.path_checks import explain_unwritable
 from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError
 from lightkit.export.compare import Tolerance
-from lightkit.export.exporter import Artefact, ExportsFailed, check_options, check_unlocked, export
+from lightkit.export.exporter import Artefact, ExportsFailed, check_options, export
 from lightkit.export.samples import (
     EvaluationSamples,
     check_preprocessing,
@@ -235,7 +235,6 @@ def _check_before_build(options: ExportOptions, folder: Path) -> None:
     check_options(options.formats, WriteOptions(opset=options.opset, half=options.half, int8=options.int8))
     if (error := explain_unwritable(folder, setting="--output")) is not None:
         raise error
-    check_unlocked(folder)
 
 
 def _export_target(

@@ -47,16 +47,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 
 from lightkit.errors import ConfigError, ExportError, LightkitError, RunLocked
 from lightkit.export.compare import Tolerance
-from lightkit.export.export_errors import export_error, find_code_line, format_reason, silence_exporters
 from lightkit.export.metadata import FILES, RECORD, Metadata
 from lightkit.export.proof import Mismatch, Proof, Reference, prove
 from lightkit.export.samples import EvaluationSamples
-from lightkit.export.target import ExportTarget, WriteOptions, clone_inputs
+from lightkit.export.target import ExportTarget, WriteOptions
 from lightkit.hardware.packages import describe_packages
 from lightkit.hardware.processor import cpu_model, instruction_sets
 from lightkit.runs.checkpoints import digest
@@ -72,7 +70,6 @@ _PACKAGES = ("torch", "torchvision", *_ONNX_PACKAGES, "safetensors", "numpy", "p
 _DATA_SUFFIX = ".data"
 """Added to the name of an ONNX file for that of its external data."""
 _LOCK = ".export.lock"
-_LOCKED = "Another export is writing to {}. Try again when it has ended, or choose another --output."
 
 
 @dataclass(frozen=True)
@@ -181,12 +178,6 @@ def write_file(kind: str, target: ExportTarget, path: Path, options: WriteOption
         ExportError: If the model cannot be exported; with the exporter's reason in one line.
     """
     metadata = _describe_file(target, kind, options)
-    with silence_exporters(), torch.no_grad():
-        try:  # so that the model's own errors are not reported as an exporter's
-            target.model(*clone_inputs(target.example))
-        except Exception as error:  # the model's own code raises anything
-            reason = f"its forward fails on the example inputs: {format_reason(error)}"
-            raise export_error(metadata.file_name, target.plain, reason, line=find_code_line(error)) from error
     format_module = import_module(f"lightkit.export.{kind}")  # late: torch.onnx is heavy, and onnx an extra
     written: Metadata = format_module.write(target, metadata, path, options)
     return written
@@ -321,7 +312,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
-        raise RunLocked(_LOCKED.format(folder)) from error
+        raise RunLocked(
+            f"Another export is writing to {folder}. Try again when it has ended, or choose another --output."
+        ) from error
     except OSError as error:
         raise ConfigError(
             f"--output: cannot write to {folder}: {error.strerror or error}. Choose a folder that can be written."
@@ -332,22 +325,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def check_unlocked(folder: Path) -> None:
-    """Refuse a folder that another export holds, before any work; nothing is created.
-
-    Raises:
-        RunLocked: If one does.
-    """
-    try:
-        if (folder / _LOCK).exists():
-            with FileLock(folder / _LOCK, timeout=0):
-                pass
-    except Timeout as error:
-        raise RunLocked(_LOCKED.format(folder)) from error
-    except OSError:  # reported when it is to be written
-        return
 
 
 def publish(written: Path, path: Path) -> None:

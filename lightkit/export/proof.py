@@ -293,24 +293,23 @@ def run_in_worker(
         pickle_without_weights(reference.target.plain, folder / "module.pickle")
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
     log = folder / "stderr.txt"
-    with log.open("wb") as stderr:
-        child = subprocess.Popen(
-            [sys.executable, str(worker.__file__), str(folder.resolve())],
-            stdin=subprocess.PIPE,  # closed when this process ends, which ends the child
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
-        )
+    reads, writes = os.pipe()  # closed when this process ends, which ends the child
+    try:
+        with log.open("wb") as stderr:
+            code: int | None = subprocess.run(
+                [sys.executable, str(worker.__file__), str(folder.resolve())],
+                stdin=reads,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
+                timeout=timeout_s,
+                check=False,
+            ).returncode
+    except subprocess.TimeoutExpired:
         code = None
-        try:
-            code = child.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            child.kill()
-            child.wait()
-            assert child.stdin is not None
-            child.stdin.close()
+    finally:
+        os.close(reads)
+        os.close(writes)
     if code != 0:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         last = f"Its last words: {lines[-1][-400:]}" if lines else "It said nothing."
@@ -333,22 +332,29 @@ def run_in_worker(
 
 
 def pickle_without_weights(module: nn.Module, file: Path) -> None:
-    """Pickle a module without its weights; a class of a script or a notebook goes by value, with its code.
+    """Pickle a module with NaN for its weights; a class of a script or a notebook goes by value, with its code.
 
     Raises:
         ExportError: If it cannot be pickled.
     """
     cloudpickle: Any = importlib.import_module("cloudpickle")  # a dependency of mlflow, without types
-    numbers = {id(value): number for number, value in enumerate(module.state_dict(keep_vars=True).values())}
+    weights = {id(value): value for value in module.state_dict(keep_vars=True).values() if isinstance(value, Tensor)}
+
+    def make(
+        shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, kind: type, requires_grad: bool
+    ) -> Tensor:
+        import torch  # in the fresh process, to which this function goes by value
+
+        empty = torch.empty_strided(shape, stride, dtype=dtype)
+        empty.fill_(float("nan") if dtype.is_floating_point else 0)
+        return torch.nn.Parameter(empty, requires_grad) if kind is torch.nn.Parameter else empty
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def persistent_id(self, value: object) -> object:
-            if id(value) not in numbers or not isinstance(value, Tensor):
-                return None
-            dtype = str(value.dtype).removeprefix("torch.")
-            stride = tuple(torch.empty_like(value, device="meta").stride())  # channels last: several times as fast
-            kind = value.requires_grad, isinstance(value, nn.Parameter)
-            return numbers[id(value)], tuple(value.shape), stride, dtype, *kind
+        def reducer_override(self, value: Any) -> Any:
+            if id(value) not in weights:
+                return super().reducer_override(value)
+            stride = torch.empty_like(value, device="meta").stride()  # channels last: several times as fast
+            return make, (tuple(value.shape), stride, value.dtype, type(value), value.requires_grad)
 
     trainer = module.__dict__.get("_trainer")
     try:

@@ -33,7 +33,6 @@ import numpy as np
 Arrays = list[np.ndarray[Any, Any]]
 Runner = Callable[[Arrays], Arrays]
 TRACKED_PACKAGES = ("torch", "lightkit", "pytorch_lightning", "torchvision", "onnxruntime")
-_METADATA_KEY = "lightkit"
 _EXTRA_FILE = "lightkit.json"
 _NUM_REPETITIONS = 40
 _MAX_TIMING_S = 4.0
@@ -105,16 +104,11 @@ def _open_onnx(path: Path, threads: int | None) -> Runner:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no common base class
         raise ValueError(f"{path}: onnxruntime cannot read it: {_first_line(error)}") from error
-    metadata = session.get_modelmeta().custom_metadata_map.get(_METADATA_KEY)
-    orders = []
-    for key, values in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
-        names, found = _read_names(metadata, key), [value.name for value in values]
-        orders.append(names if sorted(names) == sorted(found) else found)
-    inputs, outputs = orders
+    inputs = [value.name for value in session.get_inputs()]
 
     def run(arrays: Arrays) -> Arrays:
         _check_count(path, arrays, inputs)
-        return list(session.run(outputs, dict(zip(inputs, arrays, strict=True))))
+        return list(session.run(None, dict(zip(inputs, arrays, strict=True))))
 
     return run
 
@@ -224,22 +218,9 @@ def _load_weights(job: Mapping[str, Any]) -> Any:
     import torch  # the runtime of this kind of file
     from safetensors.torch import load_model
 
-    class Unpickler(pickle.Unpickler):
-        def __init__(self, file: Any) -> None:
-            super().__init__(file)
-            self._tensors: dict[int, Any] = {}
-
-        def persistent_load(self, key: Any) -> Any:
-            number, shape, stride, dtype, requires_grad, is_parameter = key
-            if number not in self._tensors:
-                empty = torch.empty_strided(shape, stride, dtype=getattr(torch, dtype))
-                empty.fill_(float("nan") if empty.is_floating_point() else 0)
-                self._tensors[number] = torch.nn.Parameter(empty, requires_grad) if is_parameter else empty
-            return self._tensors[number]
-
     torch.set_num_threads(job["threads"])
     with Path(job["module"]).open("rb") as file:
-        module = Unpickler(file).load()  # written by the parent process a moment ago
+        module = pickle.load(file)  # noqa: S301 (written by the parent process a moment ago)
     load_model(module, job["file"], strict=True)
     return module.eval()
 

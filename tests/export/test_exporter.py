@@ -16,7 +16,7 @@ import pytest
 
 from lightkit.errors import ConfigError, DataError, ExportError, RunLocked
 from lightkit.export import exporter
-from lightkit.export.exporter import ExportsFailed, check_unlocked, export, lock_folder
+from lightkit.export.exporter import ExportsFailed, export, lock_folder
 from lightkit.export.metadata import Metadata
 from lightkit.export.target import ExportTarget, WriteOptions
 from tests.export.planted import samples_of, subject_of, writer_of
@@ -139,12 +139,10 @@ def test_what_failed_does_not_stop_the_others(
     assert sorted(file.name for file in tmp_path.glob("*.onnx")) == ["model.int8.onnx", "model.onnx"]
 
 
-def test_a_folder_in_use_is_known_before_the_work(tmp_path: Path) -> None:
-    check_unlocked(tmp_path / "none")
-    assert not (tmp_path / "none").exists()
-    with lock_folder(tmp_path), pytest.raises(RunLocked, match=r"Another export is writing to .*Try again"):
-        check_unlocked(tmp_path)
-    check_unlocked(tmp_path)
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    refused = pytest.raises(RunLocked, match=r"Another export is writing to .*Try again")
+    with lock_folder(tmp_path), refused, lock_folder(tmp_path):
+        pass
 
 
 _KILLED = """

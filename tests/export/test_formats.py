@@ -70,7 +70,6 @@ ODD: dict[str, tuple[Any, int, str]] = {
     "loop": (specimens.RowByRow, 2, DEPENDS.format(2)),
     "branch on values": (specimens.OnlyIfPositive, 2, "Could not guard on data-dependent expression"),
     "item": (specimens.UpToItsMaximum, 2, "data-dependent expression"),
-    "forward fails": (specimens.FailsAlways, 2, r"its forward fails on the example inputs: mm: mat1 and mat2 shapes"),
 }
 
 
