@@ -235,8 +235,8 @@ def load_context(
         context.needs_imports = not result.is_final
         if problems and validate_imports is not None and (result.unjudged or full):
             validate_imports(context, problems)
-    if (error := problems.error()) is not None:
-        raise error.reworded(loaded.resolved.masked)
+    if (found := problems.error()) is not None:
+        raise found.reworded(loaded.resolved.masked)
     return context
 
 
