@@ -18,10 +18,10 @@ HELP = """\
 usage: lightkit upgrade OLD.yaml [-o NEW.yaml] [--force]
 
 Rewrite a config of Lightning 1.x for today's version: gpus and tpu_cores, strategies, precision, arguments that the
-trainer has no more or that stand outside of it, paths and arguments of Lightning's classes. Comments and order stay,
-and so does every line that needs no change. What was changed is listed with the lines of OLD.yaml. A config that holds
-something without an equivalent is refused, with all the reasons, and nothing is written. What is upgraded already is
-left as it is.
+trainer has no more or that stand outside of it, paths and arguments of Lightning's classes. Comments, order and quotes
+stay; spaces and wrapped lists are evened out. What was changed is listed with the lines of OLD.yaml. A config that
+holds something without an equivalent is refused, with all the reasons, and nothing is written. What is upgraded already
+is left as it is, byte for byte.
 
   --output NEW.yaml  write there, or to OLD.yaml itself; default: print it, and list the changes on standard error
   --force            replace NEW.yaml where it is another file that exists

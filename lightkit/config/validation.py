@@ -47,7 +47,7 @@ from lightkit.config.schema import (
     list_branches,
 )
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, walk
-from lightkit.config.upgrade import OLD_ARGUMENTS, find_class
+from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.config.upgrade import (
+from lightkit.config.upgrade_rules import (
     ADDED_ARGUMENTS,
     CHANGED_ARGUMENTS,
     CLASS_ARGUMENTS,

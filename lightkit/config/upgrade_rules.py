@@ -1,0 +1,283 @@
+"""What became of the arguments and classes of Lightning 1.x: one table for each.
+
+Sources: Lightning's changelog, its guides "Upgrade from 1.4 to the 2.0" to "from 1.9", and
+`pytorch_lightning._graveyard`. What hardware keys mean is in `lightkit.config.accelerator`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from lightkit.config.accelerator.vocabulary import GONE_DEVICES, GONE_STRATEGIES, HOROVOD, OLD_TRAINER_KEYS
+
+KEEP = object()
+"""The old value, as it is written."""
+Keys = dict[str, Any]
+Result = Keys | str | None
+"""Keys that replace an argument (``{}``: it is removed), advice with which it is refused, or None: it stays."""
+
+
+class Rule(NamedTuple):
+    """What became of one argument.
+
+    Args:
+        reason: What Lightning changed.
+        convert: From its value and those of all arguments of the trainer or class. The trainer's rules return dotted
+            paths from the top of the config, such as ``trainer.KEY``; those of classes return arguments.
+    """
+
+    reason: str
+    convert: Callable[[Any, Mapping[str, Any]], Result]
+
+
+def _rename(key: str) -> Callable[[Any, Mapping[str, Any]], Result]:
+    return lambda *_: {key: KEEP}
+
+
+def _rename_switch(key: str) -> Callable[[Any, Mapping[str, Any]], Result]:
+    advice = f"say {key}: true or false, and name a class under callbacks"
+    return lambda value, _: (
+        advice if isinstance(value, (dict, list)) else {} if value is None else {f"trainer.{key}": KEEP}
+    )
+
+
+def _drop(*defaults: Any, otherwise: Result = None) -> Callable[[Any, Mapping[str, Any]], Result]:
+    """Remove null and what was the default; without ``otherwise`` remove every value."""
+
+    def convert(value: Any, _: Mapping[str, Any]) -> Result:
+        is_default = value is None or any(type(value) is type(default) and value == default for default in defaults)
+        return {} if is_default or otherwise is None else otherwise
+
+    return convert
+
+
+def _choose(*cases: tuple[Any, Result], otherwise: Result = None) -> Callable[[Any, Mapping[str, Any]], Result]:
+    """Look a value up; ``True`` is not 1 here."""
+    return lambda value, _: next((new for old, new in cases if type(old) is type(value) and old == value), otherwise)
+
+
+def _callback(name: str, cls: str, argument: str, value: Any) -> Keys:
+    entry = f"callbacks.{name}"
+    return {f"{entry}.class_path": f"pytorch_lightning.callbacks.{cls}", f"{entry}.init_args.{argument}": value}
+
+
+def _progress_bar(argument: str, default: int) -> Callable[[Any, Mapping[str, Any]], Result]:
+    no_bar: Result = {"trainer.enable_progress_bar": False} if argument == "refresh_rate" else {}
+    bar = _callback("progress_bar", "TQDMProgressBar", argument, KEEP)
+    return _choose((None, {}), (default, {}), (0, no_bar), otherwise=bar)
+
+
+def _accumulate(value: Any, _: Mapping[str, Any]) -> Result:
+    place = "callbacks.gradient_accumulation.init_args.scheduling"
+    return {place: KEEP} if isinstance(value, dict) else {} if value is None else None
+
+
+def _stopping_mode(value: Any, arguments: Mapping[str, Any]) -> Result:
+    monitor = str(arguments.get("monitor") or "")  # 1.x's auto went by the metric's name
+    return {"mode": "max" if "acc" in monitor or monitor.startswith("fmeasure") else "min"} if value == "auto" else None
+
+
+def _split_path(value: Any, _: Mapping[str, Any]) -> Result:
+    if not isinstance(value, str):
+        return {} if value is None else "say dirpath and filename"
+    folder, slash, name = value.rpartition("/")
+    parts = {"dirpath": folder or "/" if slash else "", "filename": name}
+    return {key: part for key, part in parts.items() if part}
+
+
+_APEX = "say precision: 16-mixed, which is torch's own, and leave it out"
+_TUNER = "1.x heeded it in trainer.tune() only; leave it out, or "
+_BAR = "Lightning 1.7 made it an argument of the bar; without the entry lightkit shows its own"
+_IN_MODEL, _IN_DATA = "{} = False in the model, and leave it out", "{} = False in the data module, and leave it out"
+# fmt: off
+REMOVED_ARGUMENTS = {
+    "amp_backend": Rule("Lightning 2.0 dropped NVIDIA Apex", _drop("native", otherwise=_APEX)),
+    "amp_level": Rule("Lightning 2.0 dropped NVIDIA Apex", _drop(otherwise=_APEX)),
+    "auto_lr_find": Rule("Lightning 2.0 made it a callback", _drop(
+        False, otherwise=f"{_TUNER}say callbacks: {{lr_finder: {{}}}} to search as each fit begins")),
+    "auto_scale_batch_size": Rule("Lightning 2.0 made it a callback", _drop(
+        False, otherwise=f"{_TUNER}add the callback BatchSizeFinder")),
+    "auto_select_gpus": Rule("Lightning 2.0 dropped it", _drop(
+        False, otherwise="name the GPUs, as in devices: [0, 3], or set CUDA_VISIBLE_DEVICES, and leave it out")),
+    "automatic_optimization": Rule("Lightning 1.3 moved it into the model", _drop(
+        True, otherwise=f"set {_IN_MODEL.format('self.automatic_optimization')}")),
+    "checkpoint_callback": Rule("Lightning 1.7 renamed it", _rename_switch("enable_checkpointing")),
+    "enable_pl_optimizer": Rule("Lightning 1.3 dropped it; it is always so", _drop()),
+    "flush_logs_every_n_steps": Rule("Lightning 1.7 dropped it; loggers flush by themselves", _drop()),
+    "log_gpu_memory": Rule("Lightning 1.7 made it a callback", _drop(False, otherwise={"callbacks.device_stats": {}})),
+    "move_metrics_to_cpu": Rule("Lightning 2.0 dropped it", _drop(
+        False, otherwise="move them in the model, as in self.log(name, value.cpu()), and leave it out")),
+    "multiple_trainloader_mode": Rule("Lightning 2.0 dropped it", _drop(
+        "max_size_cycle",
+        otherwise="let train_dataloader return a CombinedLoader(loaders, mode=...), and leave it out")),
+    "prepare_data_per_node": Rule("Lightning 1.7 moved it into the data module", _drop(
+        True, otherwise=f"set {_IN_DATA.format('self.prepare_data_per_node')}")),
+    "process_position": Rule(_BAR, _progress_bar("process_position", 0)),
+    "progress_bar_refresh_rate": Rule(_BAR, _progress_bar("refresh_rate", 1)),
+    "reload_dataloaders_every_epoch": Rule("Lightning 1.6 made it a number", _choose(
+        (True, {"trainer.reload_dataloaders_every_n_epochs": 1}), otherwise={})),
+    "replace_sampler_ddp": Rule("Lightning 2.0 renamed it", _rename_switch("use_distributed_sampler")),
+    "resume_from_checkpoint": Rule("Lightning 2.0 made it an argument of fit", _drop(
+        otherwise={"fit.ckpt_path": KEEP})),
+    "stochastic_weight_avg": Rule("Lightning 1.7 made it a callback, whose learning rate must be said now", _drop(
+        False, otherwise="say callbacks: {swa: {swa_lrs: RATE}}, and leave it out")),
+    "terminate_on_nan": Rule("Lightning 1.7 dropped it for detect_anomaly", _choose(
+        (True, {"trainer.detect_anomaly": True}), otherwise={})),
+    "track_grad_norm": Rule("Lightning 2.0 dropped it", _drop(
+        -1, otherwise="log it in the model: self.log_dict(grad_norm(self, norm_type=2)) in on_before_optimizer_step, "
+                      "with grad_norm from pytorch_lightning.utilities")),
+    "truncated_bptt_steps": Rule("Lightning 2.0 dropped it", _drop(
+        0, otherwise="split the sequence in the model, with manual optimization")),
+    "weights_save_path": Rule("Lightning 1.8 made it an argument of the checkpoint callback", _drop(
+        otherwise={"callbacks.checkpoint.init_args.dirpath": KEEP})),
+    "weights_summary": Rule("Lightning 1.7 renamed it; its depth is a callback's argument", _choose(
+        (None, {"trainer.enable_model_summary": False}), ("top", {"trainer.enable_model_summary": True}),
+        ("full", {
+            "trainer.enable_model_summary": True, **_callback("model_summary", "ModelSummary", "max_depth", -1)}),
+        otherwise="expected top, full or null")),
+}
+"""Arguments that today's trainer has not."""
+CHANGED_ARGUMENTS = {
+    "accumulate_grad_batches": Rule("Lightning 2.0 takes a number; a schedule is a callback's", _accumulate),
+    "logger": Rule("a logger is an entry with a name here; true was TensorBoard", _choose(
+        (True, {"logger.tensorboard": {}}))),
+    "max_steps": Rule("Lightning 1.7 takes -1 for no limit", _choose((None, {"trainer.max_steps": -1}))),
+    "profiler": Rule("Lightning 1.4 takes the name of a profiler", _choose(
+        (True, {"trainer.profiler": "simple"}), (False, {}))),
+}
+"""Arguments of today's trainer that no longer take every value."""
+DEFAULTS = {
+    "detect_anomaly": False, "enable_checkpointing": True, "enable_model_summary": True, "enable_progress_bar": True,
+    "reload_dataloaders_every_n_epochs": 0, "use_distributed_sampler": True,
+}
+"""Defaults of the arguments that rules write: 1.5's `--print_config` prints them beside the older words, which won."""
+_OLD = "Lightning 2.0 takes a kind of device and a number"
+HARDWARE_REASONS = {
+    **dict.fromkeys(OLD_TRAINER_KEYS, _OLD), "distributed_backend": "Lightning 1.5 renamed it",
+    "accelerator": "Lightning 1.6 parts the kind of device from the strategy", "devices": "today's word for it",
+    "strategy": "today's word for it", "precision": "Lightning 2.0 says what computes in it",
+    "num_nodes": "today's word for it", "plugins": "Lightning 1.6 made it a strategy",
+}
+OLD_HARDWARE_KEYS = (*OLD_TRAINER_KEYS, "distributed_backend")
+HARDWARE_DEFAULTS = {"accelerator": "auto", "devices": "auto", "strategy": "auto", "precision": None, "num_nodes": 1}
+"""Today's keys for hardware, each with the value that says nothing."""
+OLD_ARGUMENTS = {key: rule.reason for key, rule in REMOVED_ARGUMENTS.items()} | {
+    key: HARDWARE_REASONS[key] for key in OLD_HARDWARE_KEYS
+}
+"""Arguments that today's trainer has not, each with what changed."""
+
+_MODE = Rule("Lightning 1.3 dropped auto, which went by the metric's name", _stopping_mode)
+_GONE_STATS = Rule("DeviceStatsMonitor records all there is", _drop())
+_DDP = dict.fromkeys(("num_nodes", "sync_batchnorm"), Rule("the trainer's own counts", _drop()))
+CLASS_ARGUMENTS: dict[str, dict[str, Rule]] = {
+    "DDPPlugin": _DDP, "DDPSpawnPlugin": _DDP, "EarlyStopping": {"mode": _MODE},
+    "GPUStatsMonitor": dict.fromkeys(
+        ("memory_utilization", "gpu_utilization", "intra_step_time", "inter_step_time", "fan_speed", "temperature"),
+        _GONE_STATS),
+    "ModelCheckpoint": {
+        "every_n_val_epochs": Rule("Lightning 1.6 renamed it", _rename("every_n_epochs")),
+        "filepath": Rule("Lightning 1.2 takes dirpath and filename", _split_path),
+        "mode": _MODE,
+        "period": Rule("Lightning 1.5 renamed it", _rename("every_n_epochs")),
+        "prefix": Rule("Lightning 1.3 dropped it", _drop("", otherwise="write it at the beginning of filename")),
+    },
+    "XLAStatsMonitor": {"verbose": _GONE_STATS},
+}
+"""Arguments of Lightning's classes that 1.x had in other words, by the class's name, old or new."""
+
+_SPAWN, _BF16 = {"start_method": "spawn"}, {"precision": "bf16-true"}
+ADDED_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "DDPSpawnPlugin": _SPAWN, "DDPSpawnStrategy": _SPAWN,
+    "TPUBf16PrecisionPlugin": _BF16, "XLABf16PrecisionPlugin": _BF16,
+}
+"""Arguments that make today's class what the old one was."""
+RENAMED_CLASSES: list[tuple[tuple[str, ...], str, dict[str, str]]] = [
+    (("accelerators",), "Lightning 2.1 renamed it", {
+        "GPUAccelerator": "accelerators.CUDAAccelerator", "TPUAccelerator": "accelerators.XLAAccelerator"}),
+    (("callbacks",), "Lightning 1.7 replaced it", {
+        "GPUStatsMonitor": "callbacks.DeviceStatsMonitor", "XLAStatsMonitor": "callbacks.DeviceStatsMonitor",
+        "ProgressBar": "callbacks.TQDMProgressBar", "LearningRateLogger": "callbacks.LearningRateMonitor"}),
+    (("loggers",), "Lightning 1.9 renamed it", {"LightningLoggerBase": "loggers.Logger"}),
+    (("profiler",), "Lightning 1.9 renamed it", {"BaseProfiler": "profilers.Profiler"}),
+    (("trainer",), "Lightning 2.0 moved it", {"CombinedLoader": "utilities.CombinedLoader"}),
+    (("plugins", "strategies"), "Lightning 2.0 calls it so", {
+        "DDPPlugin": "strategies.DDPStrategy", "DDPSpawnPlugin": "strategies.DDPStrategy",
+        "DDPSpawnStrategy": "strategies.DDPStrategy", "DDPFullyShardedNativeStrategy": "strategies.FSDPStrategy",
+        "DeepSpeedPlugin": "strategies.DeepSpeedStrategy", "SingleDevicePlugin": "strategies.SingleDeviceStrategy",
+        **dict.fromkeys(("SingleTPUPlugin", "SingleTPUStrategy"), "strategies.single_xla.SingleDeviceXLAStrategy"),
+        **dict.fromkeys(("TPUSpawnPlugin", "TPUSpawnStrategy"), "strategies.xla.XLAStrategy")}),
+    (("plugins",), "Lightning 2.2 calls it so", {
+        "FSDPMixedPrecisionPlugin": "plugins.FSDPPrecision",
+        "FullyShardedNativeNativeMixedPrecisionPlugin": "plugins.FSDPPrecision",
+        "TPUPrecisionPlugin": "plugins.XLAPrecision", "TPUBf16PrecisionPlugin": "plugins.XLAPrecision",
+        "XLABf16PrecisionPlugin": "plugins.XLAPrecision",
+        "NativeMixedPrecisionPlugin": "plugins.MixedPrecision"}),
+]
+"""Modules of Lightning's that an old class stood in or below, the reason, and its path today by its name."""
+_GONE_BY_STRATEGY = {
+    "Bagua": "bagua", "Collaborative": "collaborative", "ColossalAI": "colossalai", "DDP2": "ddp2",
+    "DataParallel": "dp", "DDPFullySharded": "ddp_fully_sharded", "DDPSharded": "ddp_sharded",
+    "DDPSpawnSharded": "ddp_sharded_spawn",
+    "HPUParallel": "hpu_parallel", "Hivemind": "hivemind", "IPU": "ipu_strategy", "SingleHPU": "hpu_single",
+}
+_HPU, _IPU = GONE_DEVICES["hpu"], GONE_DEVICES["ipu"]
+REMOVED_CLASSES = {
+    **{f"{module}.{stem}{end}": GONE_STRATEGIES[word] for stem, word in _GONE_BY_STRATEGY.items()
+       for module, end in (("plugins", "Plugin"), ("strategies", "Strategy"))},
+    "accelerators.HPUAccelerator": _HPU, "plugins.HPUCheckpointIO": _HPU, "plugins.HPUPrecisionPlugin": _HPU,
+    "accelerators.IPUAccelerator": _IPU, "plugins.IPUPrecisionPlugin": _IPU,
+    "callbacks.QuantizationAwareTraining":
+        "Lightning 2.0 dropped it; quantize the trained model with torch.ao.quantization",
+    "loggers.LoggerCollection": "Lightning 1.8 dropped it; give trainer.logger a list",
+    "loggers.NeptuneLogger": "Lightning 2.6 dropped it; use MLflow, TensorBoard or Comet",
+    "loggers.TestTubeLogger": "Lightning 1.7 dropped it; use TensorBoard",
+    "plugins.ApexMixedPrecisionPlugin":
+        "Lightning 2.0 dropped NVIDIA Apex; say precision: 16-mixed, which is torch's own",
+    "plugins.ShardedNativeMixedPrecisionPlugin":
+        "Lightning 2.0 dropped FairScale; leave it out, and use the strategy fsdp or deepspeed_stage_2",
+}
+"""Classes that are gone, by module and name, with what to do instead."""
+# fmt: on
+LIGHTNING_CLASS = re.compile(r"(pytorch_lightning|lightning\.pytorch)((?:\.\w+)+)")
+CLASS_MODULES = {"callbacks": "callbacks", "logger": "loggers", "strategy": "strategies", "plugins": "plugins"}
+"""Module of Lightning's in which a class's name alone is looked up, by the trainer's key."""
+
+
+def find_class(path: str, module: str | None = None) -> tuple[str | None, str] | None:
+    """Find today's path of a class of Lightning's, and what changed.
+
+    Args:
+        path: Path of the class, or its name alone.
+        module: Module of Lightning's in which a name alone is looked up.
+
+    Returns:
+        None where the path is today's, or of no class of Lightning's; a path of None where the class is gone.
+    """
+    if path.startswith("lightning.fabric."):
+        return path.replace("lightning.fabric", "lightning_fabric", 1), "lightkit uses the package lightning-fabric"
+    found = LIGHTNING_CLASS.fullmatch(path)
+    if found is None and (module is None or "." in path):
+        return None
+    parts = found[2].strip(".").split(".") if found else [str(module), path]
+    if f"{parts[0]}.{parts[-1]}" in REMOVED_CLASSES:
+        return None, REMOVED_CLASSES[f"{parts[0]}.{parts[-1]}"]
+    for modules, reason, names in RENAMED_CLASSES:
+        if parts[0] in modules and parts[-1] in names:
+            is_short = found is None and names[parts[-1]].startswith(f"{parts[0]}.")
+            return names[parts[-1]].rpartition(".")[2] if is_short else f"pytorch_lightning.{names[parts[-1]]}", reason
+    if parts[0] == "plugins" and parts[-1].endswith("PrecisionPlugin"):
+        return f"pytorch_lightning.plugins.{parts[-1].removesuffix('Plugin')}", "Lightning 2.2 calls it so"
+    if parts[0] in ("plugins", "strategies") and parts[-1] in ("HorovodPlugin", "HorovodStrategy"):
+        return HOROVOD, "Lightning 2.0 dropped it; lightkit has its own"
+    if found is None:
+        return None
+    if parts[0] == "profiler" and len(parts) > 1:
+        return f"pytorch_lightning.profilers.{parts[-1]}", "Lightning 1.9 renamed the module"
+    if parts[0] == "metrics" and len(parts) > 1:
+        return ".".join(["torchmetrics", *parts[1:]]), "Lightning 1.5 moved it to torchmetrics"
+    if parts[:2] == ["utilities", "cli"] and len(parts) > 2:
+        return f"pytorch_lightning.cli.{parts[-1]}", "Lightning 2.0 moved it"
+    today = f"pytorch_lightning{found[2]}"
+    return None if path == today else (today, "lightkit uses the package pytorch-lightning")
