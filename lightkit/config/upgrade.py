@@ -301,7 +301,7 @@ class _Upgrade:
         """Write the upgraded file, and note which comments it has not."""
         text = self.document.write()
         read_text(text, name=self.document.name)
-        comments = re.compile(r"(?:^|\s)(#.*?)\s*$", re.MULTILINE)
+        comments = re.compile(r"(?:^|\s)(#[^#\n]*?)\s*$", re.MULTILINE)  # or the last part of one
         kept = comments.findall(text)
         for number, line in enumerate(self.document.content.splitlines(), start=1):
             for comment in comments.findall(line):
