@@ -66,7 +66,7 @@ def plan_deletions(
 ) -> DeletionPlan:
     """Decide which runs are deleted.
 
-    Never one that a process works on or that was promoted, the newest good training of a job, an interrupted one that
+    Never one that a process works on, that was promoted or has no manifest, the newest good training of a job, an interrupted one that
     the next start would resume, nor one from whose checkpoint a kept run started.
 
     Args:
@@ -118,6 +118,8 @@ def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Ite
             yield each, "a process works on it"
         elif each.key in promoted:
             yield each, "promoted"
+        elif not each.run.manifest_path.exists():
+            yield each, "no run of lightkit"
     trainings = [each for each in job if each.is_training]
     if trainings and trainings[0].status != "done":
         yield trainings[0], "the next start resumes it"

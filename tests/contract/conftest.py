@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,8 +64,12 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer)
 
 
 def copy_of(original: Path, workspace: Workspace) -> Workspace:
-    """Copy all of a working directory that was made once into a test's own."""
+    """Copy all of a working directory that was made once into a test's own; its versions are of runs in the copy."""
     shutil.copytree(original, workspace.folder, symlinks=True, dirs_exist_ok=True)
+    if (database := workspace.folder / "runs" / "mlflow.db").exists():
+        with closing(sqlite3.connect(database)) as connection, connection:
+            folders = (str(original), str(workspace.folder))
+            connection.execute("UPDATE model_version_tags SET value = replace(value, ?, ?)", folders)
     return workspace
 
 
