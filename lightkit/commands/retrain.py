@@ -270,13 +270,17 @@ class StageProcesses:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if self.received is not None:  # while it was being started
             self._forward(self.received)
-        while process.exitcode is None:
-            process.join(0.1)
-            on_poll()
-            if not self.was_late and deadline is not None and _now() >= deadline:
-                self.was_late = True
-                self._forward(signal.SIGTERM)
-        self._process = None
+        try:
+            while process.exitcode is None:
+                process.join(0.1)
+                on_poll()
+                if not self.was_late and deadline is not None and _now() >= deadline:
+                    self.was_late = True
+                    self._forward(signal.SIGTERM)
+        finally:
+            process.terminate()  # after an error here, such as a closed pipe; else it has ended
+            process.join()
+            self._process = None
         return process.exitcode
 
 
@@ -288,6 +292,9 @@ def run_command(args: Sequence[str], environment: Mapping[str, str]) -> NoReturn
         environment: All variables.
     """
     os.setpgid(0, 0)  # so that a terminal's Ctrl-C comes to the retrain alone
+    multiprocessing.set_start_method(None, force=True)  # Python's default: its loaders' data may not be picklable
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that came meanwhile ends it without a traceback
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.environ.clear()
     os.environ.update(environment)

@@ -434,7 +434,7 @@ class _Upgrade:
         Args:
             path: Path of the trainer.
             nodes: Its arguments.
-            block: The block ``accelerator`` beside it.
+            block: The block ``accelerator`` next to it.
             below: Arguments of the trainers below: ``num_processes: 1``, the default of 1.x, asks for a CPU only where
                 nothing names another device.
         """
@@ -586,7 +586,7 @@ def _keeps(result: Result) -> bool:
 
 
 def _is_trainer_argument(key: str, node: Node) -> bool:
-    """Return whether a key beside ``trainer`` is an argument of the trainer, and nothing else that lightkit knows."""
+    """Return whether a key next to ``trainer`` is an argument of the trainer, and nothing else that lightkit knows."""
     if key == "accelerator":
         words = (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES, *OLD_STRATEGIES)
         return str(plain(node)).lower() in words

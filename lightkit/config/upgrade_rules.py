@@ -88,7 +88,7 @@ def _split_path(value: Any, _: Mapping[str, Any]) -> Result:
 
 
 _APEX = "say precision: 16-mixed, which is torch's own, and leave it out"
-_TUNER = "1.x heeded it in trainer.tune() only; leave it out, or "
+_TUNER = "1.x used it in trainer.tune() only; leave it out, or "
 _BAR = "Lightning 1.7 made it an argument of the bar; without the entry lightkit shows its own"
 _IN_MODEL, _IN_DATA = "{} = False in the model, and leave it out", "{} = False in the data module, and leave it out"
 # fmt: off

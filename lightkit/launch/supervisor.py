@@ -103,8 +103,8 @@ class Supervisor:
     def run(self) -> LaunchResult:
         """Start all ranks, wait for their end, leave none behind."""
         # Nohup has it ignore SIGHUP, and a script that runs it in the background SIGINT.
-        heeded = [each for each in _SAVE_S if signal.getsignal(each) != signal.SIG_IGN]
-        before = {each: signal.signal(each, lambda signum, _: self._signals.append(signum)) for each in heeded}
+        handled = [each for each in _SAVE_S if signal.getsignal(each) != signal.SIG_IGN]
+        before = {each: signal.signal(each, lambda signum, _: self._signals.append(signum)) for each in handled}
         try:
             tree = self._start()
             try:

@@ -71,7 +71,7 @@ class Heartbeat:
     """Progress of this process: when it last finished something, in which phase, and for which collective it waits.
 
     A phase (train, validate, ...) has steps, each of which is timed; what comes before its first and between two
-    phases is no step, and nobody knows how long it takes.
+    phases is no step, and takes an unknown time.
     """
 
     def __init__(self) -> None:

@@ -183,9 +183,12 @@ def test_retrain_if_changed_ends_with_6_where_nothing_has_changed(nights: Nights
 
 @pytest.fixture(scope="module")
 def rejected(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[tuple[Workspace, Result]]:
-    """A retrain of one epoch whose gate says no; read only."""
+    """A retrain of one epoch whose gate says no, with data that cannot be pickled; read only."""
     workspace = Workspace(tmp_path_factory.mktemp("rejected") / "work", fork_server)
     note = "\nwith open('parents.txt', 'a') as file:\n    print(sys.argv[1], os.getppid(), file=file)\n"
+    note += "\ncollate = torch.utils.data.default_collate\n"
+    note += "loader, DataLoader = DataLoader, lambda *args, **kwargs: loader(\n"
+    note += "    *args, **{**kwargs, 'num_workers': 1, 'collate_fn': lambda items: collate(items)}\n)\n"
     workspace.write("my_project.py", MY_PROJECT.replace("import os\n", "import os\nimport sys\n", 1) + note)
     workspace.write("small.yaml", SMALL)
     words = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=0", "--skip=test", "--skip=export")
@@ -221,6 +224,11 @@ def test_the_stages_of_a_retrain_are_forked_from_one_process(rejected: tuple[Wor
     parents = {stage: parent for stage, parent in lines if stage != "retrain"}
     assert parents.keys() == {"fit", "gate"}
     assert len(set(parents.values())) == 1
+
+
+def test_a_retrain_loads_data_that_cannot_be_pickled_as_fit_does(rejected: tuple[Workspace, Result]) -> None:
+    workspace, _ = rejected
+    assert stages_of(workspace)["fit"] == "done"
 
 
 @pytest.mark.parametrize(

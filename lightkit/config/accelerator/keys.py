@@ -105,7 +105,7 @@ AUTO = "auto"
 
 
 def is_int(value: Any, least: int | None = None) -> bool:
-    """Tell whether a value is an integer, of at least `least`; true and false are none."""
+    """Return whether a value is an integer, of at least `least`; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
 
 
@@ -338,7 +338,7 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
 
 
 def _takes_auto(resolved: Resolved) -> bool:
-    """Tell whether the config's data chooses its number of loading processes itself, as it knows what is cached."""
+    """Return whether the config's data chooses its number of loading processes itself, as it knows what is cached."""
     node = find(resolved.tree, ("data",))
     arguments = None if node is None else _list_arguments(str(class_of(node)), "data")
     return AUTO in str(((arguments or {}).get("num_workers") or {}).get("schema"))

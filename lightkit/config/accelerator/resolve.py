@@ -474,7 +474,7 @@ def _resolve_precision(
 
 
 def _is_old_precision(setting: RawSetting) -> bool:
-    """Tell whether it is a precision in the words of Lightning 1.x; 32 and 64 are today's too."""
+    """Return whether it is a precision in the words of Lightning 1.x; 32 and 64 are today's too."""
     return setting.path[-1] == "precision" and str(setting.value) in ("16", "bf16")
 
 
