@@ -118,7 +118,7 @@ class Computation(Callback):
         self._is_first_batch = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compile again where layers were frozen or thawed."""
+        """Compile again where layers were frozen or unfrozen."""
         self._is_first_batch = True
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -123,7 +123,7 @@ class FiniteLoss(Callback):
                 _log.warning("%s: the batch is left out.%s", _describe(bad), more)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Let the optimizer find no gradients where a batch has spoilt them."""
+        """Let the optimizer find no gradients where those of a batch are not finite."""
         if self._drops_gradients:
             for group in optimizer.param_groups:  # Horovod refuses `zero_grad` here
                 for parameter in group["params"]:
@@ -145,7 +145,7 @@ class FiniteLoss(Callback):
             self._stop_if_bad(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Do not measure weights that are spoilt."""
+        """Do not validate weights that are not finite."""
         if not trainer.sanity_checking:
             self._stop_if_bad(trainer)
 
@@ -158,7 +158,7 @@ class FiniteLoss(Callback):
         self._stop_if_bad(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Let no spoilt weights into a checkpoint.
+        """Write no checkpoint after a loss that was not finite.
 
         Raises:
             NonfiniteLoss: If they are.

@@ -9,10 +9,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
+import numpy as np
 import torch
 from lightning_fabric.utilities import move_data_to_device
+from numpy.typing import NDArray
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import BasePredictionWriter
 from pytorch_lightning.utilities.model_helpers import is_overridden
@@ -23,6 +25,7 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.prediction.inference import ProgressLines, select_class_names
 from lightkit.prediction.table import Prediction
 from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks, write_predictions, write_rank
+from lightkit.runs.files import atomic_write
 
 
 class _Batch(NamedTuple):
@@ -33,16 +36,18 @@ class _Batch(NamedTuple):
         first: Least index of its samples in the dataset; -1 where the loader does not give them.
         number: Of the batch, on its rank.
         rank: The rank.
-        indices: Of its samples in the dataset.
-        prediction: Of `predict_step`.
+        kind: Of the values: the likeliest class and its probability, numbers, or none with a row for each sample.
+        indices: Of its samples in the dataset, int64 ``(batch,)``, or empty.
+        values: float32 ``(batch, values)``; of the kind ``other`` the prediction as it is.
     """
 
     loader: int
     first: int
     number: int
     rank: int
-    indices: list[int]
-    prediction: Any
+    kind: Literal["class", "numbers", "other"]
+    indices: NDArray[np.int64]
+    values: Any
 
 
 class PredictionTable(BasePredictionWriter):
@@ -52,7 +57,8 @@ class PredictionTable(BasePredictionWriter):
     elements. If a batch has no tensor with a row for each sample, all go to `predictions.pt`, a list with one item a
     batch, for `torch.load`. Several processes make one table together, in the order of the data, each sample once;
     where a loader does not give its samples' indices, their shares come one batch after another. The table is written
-    when it is complete: until then the one before it stays.
+    when it is complete: until then the one before it stays, and memory holds 16 bytes a row of a classifier, or
+    8 bytes a row and 4 for each number of another tensor.
 
     Args:
         folder: Where `predictions.csv` is written.
@@ -63,10 +69,12 @@ class PredictionTable(BasePredictionWriter):
         self.folder = folder
         self.path = folder / "predictions.csv"
         self._batches: list[_Batch] = []
+        self._names: Sequence[str] | None = None
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin with an empty table."""
         self._batches = []
+        self._names = getattr(trainer.datamodule, "class_names", None)  # type: ignore[attr-defined]
 
     def write_on_batch_end(
         self,
@@ -79,12 +87,17 @@ class PredictionTable(BasePredictionWriter):
         dataloader_idx: int,
     ) -> None:
         """Keep the predictions of a batch."""
-        indices = list(batch_indices or ())
-        if isinstance(prediction, Tensor):
-            prediction = prediction.detach()
-        kept = move_data_to_device(prediction, "cpu")
-        first = min(indices, default=-1)
-        self._batches.append(_Batch(dataloader_idx, first, batch_idx, trainer.global_rank, indices, kept))
+        indices = np.array(batch_indices or (), np.int64)
+        kind: Literal["class", "numbers", "other"] = "other"
+        if isinstance(prediction, Tensor) and prediction.ndim and len(indices) in (0, len(prediction)):
+            values = prediction.detach().float().cpu().reshape(len(prediction), -1)
+            kind = "class" if self._names is not None and values.shape[1] == len(self._names) else "numbers"
+            # copies: a view would keep all of what it is a part of
+            kept = torch.stack([values.argmax(1), values.amax(1)], dim=1) if kind == "class" else values.clone()
+        else:
+            kept = move_data_to_device(prediction, "cpu")
+        first = int(indices.min()) if len(indices) else -1
+        self._batches.append(_Batch(dataloader_idx, first, batch_idx, trainer.global_rank, kind, indices, kept))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the table of all ranks on rank 0, or what fits into none."""
@@ -92,44 +105,43 @@ class PredictionTable(BasePredictionWriter):
         batches = sorted((each for share in shares for each in share), key=lambda each: each[:4])
         if trainer.global_rank != 0:
             return
-        is_table = all(isinstance(each.prediction, Tensor) and each.prediction.ndim for each in batches)
+        is_table = all(each.kind != "other" for each in batches)
         self.path = self.folder / ("predictions.csv" if is_table else "predictions.pt")
-        aside = self.folder / f".{self.path.name}.aside"
-        try:
+        with atomic_write(self.path, durable=False) as aside:
             if is_table:
                 with aside.open("w", newline="", encoding="utf-8") as file:
-                    csv.writer(file).writerows(_format_rows(batches, trainer))
+                    csv.writer(file).writerows(self._format_rows(batches, trainer))
             else:
-                torch.save([each.prediction for each in batches], aside)
+                torch.save([each.values for each in batches], aside)
                 (self.folder / "predictions.csv").unlink(missing_ok=True)  # it is not of these predictions
-            aside.replace(self.path)
-        finally:
-            aside.unlink(missing_ok=True)
 
-
-def _format_rows(batches: Sequence[_Batch], trainer: Trainer) -> Iterator[list[Any]]:
-    """Return the header and the row of each sample, in the order of the data."""
-    if not batches:
-        return
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]
-    names, paths = getattr(data, "class_names", None), getattr(data, "predict_paths", None)
-    width = batches[0].prediction[0].numel()
-    classes = names if names is not None and width == len(names) else None
-    values = ["label", "probability"] if classes else [f"prediction_{i}" for i in range(width)]
-    yield [*(["path"] if paths else []), *values]
-    keyed: list[tuple[int, int, Tensor]] = []
-    for each in batches:
-        rows = each.prediction.float().reshape(len(each.prediction), -1)
-        indices = each.indices or (range(len(keyed), len(keyed) + len(rows)) if trainer.world_size == 1 else None)
-        keyed += [(each.loader, indices[n] if indices else -1, row) for n, row in enumerate(rows)]
-    if all(index >= 0 for _, index, _ in keyed):
-        keyed.sort(key=lambda each: each[:2])
-    before = None
-    for loader, index, row in keyed:
-        if index < 0 or (loader, index) != before:  # a share may have been filled up
-            path = [paths[index] if index >= 0 else ""] if paths else []
-            yield [*path, *([classes[int(row.argmax())], f"{float(row.max()):.6f}"] if classes else row.tolist())]
-        before = loader, index
+    def _format_rows(self, batches: Sequence[_Batch], trainer: Trainer) -> Iterator[list[Any]]:
+        """Yield the header and the row of each sample, in the order of the data."""
+        if not batches:
+            return
+        paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
+        columns = [f"prediction_{number}" for number in range(batches[0].values.shape[1])]
+        columns = ["label", "probability"] if batches[0].kind == "class" else columns
+        yield [*(["path"] if paths else []), *columns]
+        sizes = [len(each.values) for each in batches]
+        stops = np.cumsum(sizes)
+        indices = np.arange(stops[-1]) if trainer.world_size == 1 else np.full(stops[-1], -1)
+        for each, stop in zip(batches, stops, strict=True):
+            if len(each.indices):
+                indices[stop - len(each.values) : stop] = each.indices
+        loaders = np.repeat([each.loader for each in batches], sizes)
+        order = np.lexsort((indices, loaders)) if (indices >= 0).all() else np.arange(len(indices))
+        before = None
+        for at in order:
+            number, index = int(np.searchsorted(stops, at, side="right")), int(indices[at])
+            each = batches[number]
+            if index < 0 or (each.loader, index) != before:  # a share may have been filled up
+                path = [paths[index] if index >= 0 else ""] if paths else []
+                row = each.values[at - stops[number]].tolist()  # counted from the end of the batch
+                if each.kind == "class" and self._names is not None:
+                    row = [self._names[int(row[0])], f"{row[1]:.6f}"]
+                yield [*path, *row]
+            before = each.loader, index
 
 
 _log = logging.getLogger("lightkit")

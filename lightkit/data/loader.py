@@ -213,7 +213,7 @@ def make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made
             error = failure = raised
         except Exception as raised:  # noqa: BLE001  # it is raised again once the others know
             error = raised
-            failure = DataError(f"rank 0 failed ({type(error).__name__}: {error}). Its own output says more.")
+            failure = DataError(f"rank 0 failed ({type(error).__name__}: {error}). See its output.")
     made, failure = trainer.strategy.broadcast((made, failure))
     if error is not None or failure is not None:
         raise error or failure  # type: ignore[misc]  # one of them is there

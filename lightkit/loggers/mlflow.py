@@ -362,7 +362,7 @@ class MLflow(Logger):
         time_ms = int(time.time() * 1000)
         points = [(as_key(name), value, time_ms, step or 0) for name, value in metrics.items()]
         self._points += points
-        if points and len(self._points) == len(points):  # else a call is in the queue that sends them too
+        if points:
             self._put(self._send_points)
 
     def _put_params(self, params: Mapping[str, Any]) -> None:
@@ -394,11 +394,19 @@ class MLflow(Logger):
         self._open().log_batch(self._run_id, **entities)
 
     def _send_points(self) -> None:
+        """Send all points that wait, together; those that the server refuses are dropped."""
         from mlflow.entities import Metric  # mlflow takes 2 s to import
 
         while points := self._points[: _MAX_BATCH["metrics"]]:
-            self._send_batch("metrics", [Metric(*point, model_id=self._model_id) for point in points])
-            del self._points[: len(points)]
+            is_over = True
+            try:
+                self._send_batch("metrics", [Metric(*point, model_id=self._model_id) for point in points])
+            except Exception as error:
+                is_over = not _is_temporary(error)
+                raise
+            finally:
+                if is_over:
+                    del self._points[: len(points)]
 
     def _send_missing_epochs(self, rows: list[dict[str, float]]) -> None:
         """Send the epochs of ``metrics.csv`` that the server lacks: the last ones, because records arrive in order."""

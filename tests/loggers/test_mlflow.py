@@ -237,6 +237,28 @@ def test_a_refused_record_does_not_hold_up_the_others(mlflow_run: runs.Run, capl
     assert "refused a record, which is dropped" in caplog.text
 
 
+def test_metrics_that_are_refused_do_not_hold_up_later_ones(
+    mlflow_run: runs.Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = MLflow()
+    send = logger.experiment.log_batch
+
+    def refuse_the_first(*args: Any, metrics: Any = (), **more: Any) -> None:
+        if any(metric.key == "first" for metric in metrics):
+            raise ValueError("no such metric")
+        send(*args, metrics=metrics, **more)
+
+    monkeypatch.setattr(logger.experiment, "log_batch", refuse_the_first)
+    logger.log_metrics({"first": 1.0}, step=1)
+    assert logger._sender is not None
+    logger._sender.drain(10.0)
+    logger.log_metrics({"second": 2.0}, step=2)
+    logger.finalize("success")
+    assert logger.experiment.get_run(logger.version).data.metrics == {"second": 2.0}
+    assert logger.unsent == 0
+    assert "refused a record, which is dropped" in caplog.text
+
+
 def test_what_the_server_has_not_taken_at_the_end_is_counted(
     mlflow_run: runs.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,7 +199,7 @@ class Index:
         scaling: Mean and standard deviation of the training split: ``input`` of features, ``target`` of values.
         fingerprint: SHA-256 over the tables' fingerprints, all that decides which row is in which split, and the
             content of the columns that were read for it.
-        notes: Warnings about the way in which the rows were shared out.
+        notes: Warnings about the way in which the rows were split.
     """
 
     columns: Columns
@@ -444,7 +444,7 @@ def _class_names(classes: Sequence[Mapping[str, int]], kind: pa.DataType, given:
             shown = ", ".join(map(repr, names[:_NUM_SHOWN])) + (", ..." if len(names) > _NUM_SHOWN else "")
             raise DataError(
                 f"the {split} split has {of_split[unknown[0]]} rows of class {unknown[0]!r}{more}, of which {whose}; "
-                f"its classes are {shown}. Leave such rows out with data.init_args.filter, or share out the rows again."
+                f"its classes are {shown}. Leave such rows out with data.init_args.filter, or split the rows again."
             )
     return names
 

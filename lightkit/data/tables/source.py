@@ -231,7 +231,7 @@ class Snapshot:
 
 
 class _Footer(NamedTuple):
-    """What the end of a Parquet file says; of each row group its rows and uncompressed bytes."""
+    """The end of a Parquet file; of each row group its rows and uncompressed bytes."""
 
     size_bytes: int
     digest: bytes
