@@ -57,8 +57,8 @@ class PredictionTable(BasePredictionWriter):
     elements. If a batch has no tensor with a row for each sample, all go to `predictions.pt`, a list with one item a
     batch, for `torch.load`. Several processes make one table together, in the order of the data, each sample once;
     where a loader does not give its samples' indices, their shares come one batch after another. The table is written
-    when it is complete: until then the one before it stays, and memory holds 16 bytes a row of a classifier, or
-    8 bytes a row and 4 for each number of another tensor.
+    when it is complete: until then the one before it stays, and memory holds about 50 bytes a row, and 4 for
+    each number of a row that is no classifier's.
 
     Args:
         folder: Where `predictions.csv` is written.
