@@ -455,10 +455,12 @@ class _Upgrade:
         if "plugins" in nodes and _is_strategy_plugin(nodes["plugins"]):
             words["plugins"] = given["plugins"] = nodes["plugins"]
         for key, node in words.items():
-            if plain(asked.get("strategy", Leaf(None, node.origin))) is not None:
+            places = ("accelerator", "strategy") if key == "distributed_backend" else ("strategy",)
+            free = [place for place in places if plain(asked.get(place, Leaf(None, node.origin))) is None]
+            if not free:
                 says = f"contradicts {dotted((*path, 'strategy'))}; say one of them"
                 self.refuse(node.origin, f"{_format((*path, key), plain(node))}: {says}")
-            asked["strategy"] = node
+            asked[free[0] if free else "strategy"] = node
         errors = {str(error): error for key, node in asked.items() if (error := _find_error({key: node})) is not None}
         lower = {
             key: node

@@ -58,9 +58,8 @@ def check_name(name: str) -> str:
     """
     if name == _LATEST or not name.isprintable() or not re.fullmatch(r"[^\s.\-/\\]([^/\\]*[^\s/\\])?", name):
         raise ConfigError(
-            f"run.name: {name!r} cannot be the name of a folder of runs. Expected a name such as 'flowers', without "
-            f"slashes, backslashes and control characters, a dot or a hyphen at its start, or space around it, and "
-            f"other than {_LATEST!r}, which is the newest run."
+            f"run.name: {name!r} cannot name a folder of runs. Expected a name such as 'flowers': no slash, backslash "
+            f"or control character, no dot or hyphen at its start, no space at its ends, and not {_LATEST!r}."
         )
     return name
 
