@@ -19,6 +19,8 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -184,7 +186,7 @@ class MLflow(Logger):
             run_status = "KILLED"  # Lightning says "failed" of a run that was stopped, while it handles the exception
         self._put(self._client.set_terminated, self._run_id, run_status, int(time.time() * 1000))
         timeout_s = min(self._flush_timeout_s, _TERMINATED_TIMEOUT_S if run_status == "KILLED" else math.inf)
-        if num_lost := self._sender.drain(timeout_s):
+        if num_lost := self._sender.drain(timeout_s, partial(self._client.get_run, self._run_id)):
             journal = f"; the next resume sends the epochs of {self._run.metrics_path}" if self._run else ""
             _log.warning("MLflow at %s did not take %d records%s", self._address.shown, num_lost, journal)
 
@@ -461,15 +463,26 @@ class _Sender:
             self._thread = threading.Thread(target=self._work, name=f"sender to {self._server}", daemon=True)
             self._thread.start()
 
-    def drain(self, timeout_s: float) -> int:
+    def drain(self, timeout_s: float, ask: Callable[[], Any]) -> int:
         """Wait until the queue is empty; return the number of calls that are given up.
 
         Args:
             timeout_s: Longest wait, in seconds; 10 at most while the server does not answer.
+            ask: A short request. A server that takes connections and never answers shows by this one: a call of the
+                queue may take long because it stores a file.
         """
+        has_answer = threading.Event()
+
+        def wait_for_answer() -> None:
+            with suppress(Exception):
+                ask()
+                has_answer.set()
+
+        threading.Thread(target=wait_for_answer, name=f"question to {self._server}", daemon=True).start()
         began_s = time.monotonic()
         while self.num_unsent and not self._is_over:
-            limit_s = min(timeout_s, _UNREACHABLE_TIMEOUT_S) if self._is_away else timeout_s
+            is_away = self._is_away or not has_answer.is_set()
+            limit_s = min(timeout_s, _UNREACHABLE_TIMEOUT_S) if is_away else timeout_s
             self._is_over = time.monotonic() - began_s > limit_s
             time.sleep(0.02)
         return self.num_unsent

@@ -254,6 +254,11 @@ class Server:
             assert time.monotonic() < deadline, (self._folder / "log").read_text(encoding="utf-8")[-2000:]
             time.sleep(0.2)
 
+    def stop(self) -> None:
+        """Let it take connections, and never answer."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
     def kill(self) -> None:
         """End it at once, if it runs."""
         if self._process is not None:
@@ -304,14 +309,22 @@ def test_a_server_that_goes_away_and_comes_back_gets_everything(server: Server, 
 
 
 @pytest.mark.long
-def test_a_server_that_stays_away_fails_no_training_and_the_end_says_so(server: Server, workspace: Workspace) -> None:
-    _track(workspace, server.uri, flush_timeout_s=2.0)
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "never answers"])
+def test_a_server_that_stays_away_fails_no_training_and_the_end_says_so(
+    server: Server, workspace: Workspace, is_gone: bool
+) -> None:
+    _track(workspace, server.uri, flush_timeout_s=200.0)
     _hold_at(workspace, 3)
     process = workspace.start("fit", "-c", "small.yaml", "-c", "mlflow.yaml")
     process.wait_for((workspace.folder / "held").exists)
-    server.kill()
+    if is_gone:
+        server.kill()
+    else:
+        server.stop()
     (workspace.folder / "hold").unlink()
+    began_s = time.monotonic()
     result = process.result().ok()
+    assert time.monotonic() - began_s < 60  # of which the end waits 10 for the server
     assert read_json(workspace.only_run / "summary.json")["epochs"] == 2
     assert server.uri in result.err
     assert str(workspace.only_run.relative_to(workspace.folder)) in result.err

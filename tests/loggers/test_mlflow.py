@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import shutil
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -270,6 +272,27 @@ def test_what_the_server_has_not_taken_at_the_end_is_counted(
     logger.log_metrics({"x": 1.0}, step=1)
     logger.finalize("success")
     assert logger.unsent > 0
+
+
+def test_a_server_that_never_answers_holds_up_the_end_no_longer_than_one_that_is_gone(
+    mlflow_run: runs.Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_over = threading.Event()
+
+    def wait(*_: Any, **__: Any) -> None:
+        is_over.wait()
+        raise ConnectionError("away")
+
+    monkeypatch.setattr("lightkit.loggers.mlflow._UNREACHABLE_TIMEOUT_S", 0.1)
+    logger = MLflow(flush_timeout_s=60)
+    for name in ("get_run", "log_batch"):
+        monkeypatch.setattr(logger.experiment, name, wait)
+    logger.log_metrics({"x": 1.0}, step=1)
+    began_s = time.monotonic()
+    logger.finalize("success")
+    assert time.monotonic() - began_s < 30
+    assert "did not take" in caplog.text
+    is_over.set()
 
 
 def test_a_resume_sends_the_epochs_that_the_server_lacks_once(mlflow_run: runs.Run) -> None:
