@@ -311,7 +311,7 @@ def missing_checkpoint(trainer: Trainer) -> str | None:
 
 
 class DiskSpaceMonitor(Callback):
-    """Refuse a training whose checkpoints do not fit on the disk, before anything is trained.
+    """Refuse a training whose weights do not fit on the disk, before anything is trained.
 
     Args:
         run: The run whose folder has the checkpoints.
