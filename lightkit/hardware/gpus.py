@@ -73,9 +73,10 @@ def visible_gpus(
 
 
 def _select_visible(handles: list[Any], variable: str | None, nvml: Any) -> list[Any]:
-    """Choose as CUDA does: by index, beginning of a UUID, or MIG slice; the first that is unknown ends the list.
+    """Choose by index, beginning of a UUID, or MIG slice; one that is unknown ends the list, a repeated one empties it.
 
-    The rules are those of the CUDA C++ Programming Guide, "CUDA Environment Variables".
+    The rules are those of the CUDA C++ Programming Guide, "CUDA Environment Variables", and of
+    `torch.cuda._parse_visible_devices`.
     """
     if variable is None:
         return handles
@@ -86,8 +87,10 @@ def _select_visible(handles: list[Any], variable: str | None, nvml: Any) -> list
         if is_slice := word.startswith("MIG-"):
             with suppress(nvml.NVMLError):
                 named = [nvml.nvmlDeviceGetHandleByUUID(word)]
-        if len(named) != 1 or named[0] in found:
+        if len(named) != 1:
             break
+        if named[0] in found:
+            return []
         found += named
         if is_slice:  # CUDA shows one to a process
             break
