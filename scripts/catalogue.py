@@ -189,14 +189,18 @@ def aliases(classes: dict[str, type]) -> dict[str, str]:
 
 
 def short_names(classes: dict[str, type], bases: list[type]) -> dict[str, dict[str, Any]]:
-    """Give the names that mean one class alone below each that is asked for; where several have one, all paths."""
+    """Give the names that mean one class alone below each that is asked for; where several have one, all paths.
+
+    Named are the base itself and classes of `PACKAGES`, not those of other packages that happen to be imported.
+    """
     known = {cls: path for path, cls in classes.items()}
     names: dict[str, dict[str, Any]] = {}
     for base in bases:
         found = defaultdict(list)
         for path in get_all_subclass_paths(base, include_abstract=True):
             cls = import_object(path)
-            found[cls.__name__].append(known.get(cls, path))
+            if cls is base or cls.__module__.partition(".")[0] in PACKAGES:
+                found[cls.__name__].append(known.get(cls, path))
         names[import_path(base)] = {name: _meant(base, name, paths, known) for name, paths in sorted(found.items())}
     return names
 
