@@ -44,8 +44,9 @@ imported and the answer comes at once. Other classes, such as your own, are impo
   --quiet        print errors and warnings only
 
 A deep check runs the config's own code, its callbacks included: what that code writes or sends, it writes and sends.
-Nothing else is kept: no run folder, no checkpoint, no record of a logger, no download. The values of `accelerator` and
-`launch`, progress bars, profilers and plugins are left out, as are callbacks that train by themselves.
+Nothing else is kept: no run folder, no checkpoint (one is written to the temporary folder, to measure it), no record of
+a logger, no download. The values of `accelerator` and `launch`, progress bars, profilers and plugins are left out, as
+are callbacks that train by themselves.
 
 Where GITHUB_STEP_SUMMARY is set, the errors are added to that file too.
 Exit code 0: no errors; 2: errors.
