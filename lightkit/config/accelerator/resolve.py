@@ -566,7 +566,7 @@ def _check_combination(
     Raises:
         ConfigError: If they do not; it shows both places.
     """
-    name, engine_name = "" if strategy is None else str(strategy.strategy), None if engine is None else engine.value
+    name, engine_name = str((strategy and strategy.strategy) or ""), None if engine is None else engine.value
     count = None if count_by is None else count_by.count
     in_keys = count_by is not None and count_by.setting.path[0] != "launch"
     on_kind = [
