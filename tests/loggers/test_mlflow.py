@@ -253,7 +253,7 @@ def test_metrics_that_are_refused_do_not_hold_up_later_ones(
     monkeypatch.setattr(logger.experiment, "log_batch", refuse_the_first)
     logger.log_metrics({"first": 1.0}, step=1)
     assert logger._sender is not None
-    logger._sender.drain(10.0)
+    logger._sender.drain(10.0, lambda: None)
     logger.log_metrics({"second": 2.0}, step=2)
     logger.finalize("success")
     assert logger.experiment.get_run(logger.version).data.metrics == {"second": 2.0}
