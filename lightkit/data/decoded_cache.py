@@ -278,7 +278,7 @@ def _open_or_decode(
         except OSError as error:
             reasons.append(f"{folder} cannot be used ({error.strerror or error})")
             continue
-        size = f"shorter side {shorter} px, {found.path.stat().st_size / 1e6:.1f} MB {where}"
+        size = f"shorter side {shorter} px, {num_bytes / 1e6:.1f} MB {where}"  # the file of another process may be gone
         if is_new:
             log.info("data: %d photos decoded once, %s (%.1f s)", len(photos), size, time.monotonic() - began_s)
         else:

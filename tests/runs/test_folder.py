@@ -48,7 +48,7 @@ def test_the_draw_is_repeated_when_another_run_has_the_digits(tmp_path: Path, mo
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\\b", "a\nb", "..", "-x", " x", "x ", "latest"])
 def test_a_name_that_is_no_folder_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"run\.name: .* cannot be the name of a folder of runs"):
+    with pytest.raises(ConfigError, match=r"run\.name: .* cannot name a folder of runs"):
         runs.create(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
 
