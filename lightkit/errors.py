@@ -113,7 +113,7 @@ class ConfigErrors(ConfigError):
     """The config or the command line is wrong in several places.
 
     Args:
-        problems: The errors, in the order in which they are told.
+        problems: The errors, in the order in which they are reported.
     """
 
     def __init__(self, problems: Iterable[ConfigError]) -> None:

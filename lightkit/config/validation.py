@@ -267,7 +267,7 @@ class _Validator:
     def _check_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
         value, default = plain(node), argument.get("default")
         if value is None or self._is_unresolved(path) or (type(value) is type(default) and value == default):
-            return  # jsonargparse takes a default's text, whatever the type says
+            return  # jsonargparse takes a default's text, of any type
         branches = list_branches(argument["schema"])
         if any(not branch or branch.get("callable") for branch in branches):
             self.result.unverified.append(path)
@@ -485,7 +485,7 @@ class _Validator:
     # -- reports -----------------------------------------------------------------------------------------------
 
     def _report(self, path: KeyPath, says: str, node: Node, *others: Origin, at_key: bool = False) -> None:
-        """Keep an error, with the places that somebody has written, each once."""
+        """Keep an error, with the places that layers have set, each once."""
         if not self._is_unresolved(path):
             first = node.origin.at_key() if at_key else node.origin
             places = dict.fromkeys(place for place in (first, *others) if place.kind != "default")

@@ -322,9 +322,7 @@ def test_a_server_that_stays_away_fails_no_training_and_the_end_says_so(
     else:
         server.stop()
     (workspace.folder / "hold").unlink()
-    began_s = time.monotonic()
-    result = process.result().ok()
-    assert time.monotonic() - began_s < 60  # of which the end waits 10 for the server
+    result = process.result(timeout_s=150).ok()  # less than flush_timeout_s
     assert read_json(workspace.only_run / "summary.json")["epochs"] == 2
     assert server.uri in result.err
     assert str(workspace.only_run.relative_to(workspace.folder)) in result.err

@@ -4,7 +4,6 @@ import dataclasses
 import pickle
 import shutil
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -284,13 +283,11 @@ def test_a_server_that_never_answers_holds_up_the_end_no_longer_than_one_that_is
         raise ConnectionError("away")
 
     monkeypatch.setattr("lightkit.loggers.mlflow._UNREACHABLE_TIMEOUT_S", 0.1)
-    logger = MLflow(flush_timeout_s=60)
+    logger = MLflow(flush_timeout_s=3600)
     for name in ("get_run", "log_batch"):
         monkeypatch.setattr(logger.experiment, name, wait)
     logger.log_metrics({"x": 1.0}, step=1)
-    began_s = time.monotonic()
-    logger.finalize("success")
-    assert time.monotonic() - began_s < 30
+    logger.finalize("success")  # the time limit of the tests is below flush_timeout_s
     assert "did not take" in caplog.text
     is_over.set()
 
