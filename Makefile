@@ -8,6 +8,9 @@ TPU := .venv-tpu
 KEEP_MEMORY := MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_THRESHOLD_=33554432
 PYTEST := OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
+# With it each process that a test starts would compile lightkit again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help fit test test-fast test-long test-gpu test-tpu horovod lint format docs clean
 .NOTPARALLEL:  # two pips in one environment

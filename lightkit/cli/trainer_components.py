@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.plugins import CheckpointIO
+from pytorch_lightning.profilers import PassThroughProfiler
 
 from lightkit import runs
 from lightkit.callbacks import (
@@ -143,6 +144,8 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
         "plugins": plugins,
         "enable_model_summary": trainer.get("enable_model_summary") or False,
     }
+    if trainer.get("profiler") is None and not trainer.get("barebones"):  # which takes no profiler
+        arguments["profiler"] = NoProfiler()
     engine = None if context.rank_context is None else context.rank_context.rank.engine
     if engine == "slurm":  # the batch script requeues the job, with our own checkpoint
         plugins.append(SLURMEnvironment(auto_requeue=False))
@@ -152,6 +155,16 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
         arguments["strategy"], environment = lightning_parts()
         plugins.append(environment)
     return arguments
+
+
+class NoProfiler(PassThroughProfiler):
+    """Lightning's default profiler without a new context for each of the hundred hooks of a step."""
+
+    _CONTEXT = nullcontext()
+
+    def profile(self, action_name: str) -> nullcontext[None]:  # type: ignore[override]
+        """Return the same empty context for all actions."""
+        return self._CONTEXT
 
 
 def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Callback]:
