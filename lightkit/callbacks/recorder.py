@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -455,16 +454,10 @@ def _call_each(receivers: Iterable[Any], hook: str, *arguments: Any) -> None:
 def learning_rates(trainer: Trainer) -> dict[str, float]:
     """Return ``lr``, or ``lr/0``, ``lr/1``, ... where parameter groups differ, as the next step is taken with them.
 
-    A callback that changes them for the time of a step only has ``rate_factors(index of the optimizer)``, which gives
-    what the rate of each of the first groups is multiplied by.
+    A callback that changes them within steps only has ``warmup_factor(trainer)``, by which they are multiplied here.
     """
-    rates = []
-    for index, optimizer in enumerate(trainer.optimizers):
-        own = [float(group["lr"]) for group in optimizer.param_groups]
-        for callback in _callbacks(trainer):
-            factors = callback.rate_factors(index) if hasattr(callback, "rate_factors") else []
-            own = [rate * factor for rate, factor in zip_longest(own, factors[: len(own)], fillvalue=1.0)]
-        rates += own
+    factor = math.prod(each.warmup_factor(trainer) for each in _callbacks(trainer) if hasattr(each, "warmup_factor"))
+    rates = [float(group["lr"]) * factor for optimizer in trainer.optimizers for group in optimizer.param_groups]
     if len(set(rates)) == 1:
         return {"lr": rates[0]}
     return {f"lr/{index}": rate for index, rate in enumerate(rates)}

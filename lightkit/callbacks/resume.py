@@ -216,8 +216,8 @@ def _finish_counted_epoch(checkpoint: dict[str, Any]) -> None:
 
 def gather(trainer: Trainer, value: T) -> list[T]:
     """Give the value of every rank to each; all must call it."""
-    if (collectives := getattr(trainer.strategy, "collectives", None)) is not None:  # Horovod's own
-        return list(collectives.gather_objects(value))
+    if hasattr(trainer.strategy, "gather_objects"):  # Horovod's
+        return list(trainer.strategy.gather_objects(value))
     if not (distributed.is_available() and distributed.is_initialized()):
         return [value]
     gathered: list[T] = [value] * distributed.get_world_size()

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightkit.distributed.horovod import HorovodEnvironment, HorovodStrategy
-    from lightkit.distributed.lr_scaling import ScaledLearningRate
+    from lightkit.distributed.learning_rate import ScaledLearningRate
 
 __all__ = ["HorovodEnvironment", "HorovodStrategy", "ScaledLearningRate"]
 
-_HOMES = {"HorovodEnvironment": "horovod", "HorovodStrategy": "horovod", "ScaledLearningRate": "lr_scaling"}
+_HOMES = {"HorovodEnvironment": "horovod", "HorovodStrategy": "horovod", "ScaledLearningRate": "learning_rate"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,24 +7,24 @@ hooks parameters that are unfrozen later.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from lightning_fabric.utilities.data import has_iterable_dataset, sized_len
-from lightning_utilities.core.rank_zero import rank_zero_warn
+from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import ParallelStrategy
 from torch import Tensor
-from torch.nn import Embedding, EmbeddingBag, Module, Parameter
+from torch.nn import Embedding, EmbeddingBag, Module, Parameter, SyncBatchNorm
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+from torchmetrics import Metric
 
 from lightkit.config import error_at
-from lightkit.distributed.collectives import Collectives, begin_syncing, end_syncing, hvd, plain, require_horovod
-from lightkit.distributed.lr_scaling import before_update
+from lightkit.distributed import collectives
+from lightkit.distributed.collectives import WIRE_DTYPES, collective, hvd, require_horovod
 from lightkit.errors import DataError, LightkitError
 from lightkit.hardware import this_machine
 from lightkit.launch import this_rank, waiting
@@ -39,7 +39,7 @@ class HorovodEnvironment(LightningEnvironment):
 
     def __init__(self) -> None:
         super().__init__()
-        self.local_size, self._local_rank, self._node_rank = 1, 0, 0
+        self._local_rank, self._node_rank = 0, 0
 
     def start(self, *, on_cpu: bool = False) -> None:
         """Meet the other ranks.
@@ -61,21 +61,21 @@ class HorovodEnvironment(LightningEnvironment):
             raise LightkitError("Horovod was shut down after an error, and does not start again in the same process.")
         with waiting("start of all ranks"):
             hvd.init()
-        self.local_size, self._local_rank, self._node_rank = hvd.local_size(), hvd.local_rank(), hvd.cross_rank()
+        self._local_rank, self._node_rank = hvd.local_rank(), hvd.cross_rank()
         self.set_world_size(hvd.size())
         self.set_global_rank(hvd.rank())
 
     @staticmethod
     def detect() -> bool:
-        """Say whether Horovod's launcher with gloo started this process; one with MPI sets MPI's own variables."""
+        """Return whether Horovod's launcher with gloo started this process; one with MPI sets MPI's own variables."""
         return "HOROVOD_RANK" in os.environ
 
     def local_rank(self) -> int:
-        """Number of this rank among those of its machine."""
+        """Return the number of this rank among those of its machine."""
         return self._local_rank
 
     def node_rank(self) -> int:
-        """Number of this machine among those with a rank of this local number."""
+        """Return the number of this machine among those with a rank of this local number."""
         return self._node_rank
 
 
@@ -84,7 +84,7 @@ class HorovodStrategy(ParallelStrategy):
 
     Two ranks with batch b train as one process with batch 2b, but for layers that look across the batch, as BatchNorm
     does. The rate stays what the config says; the callback `lightkit.distributed.ScaledLearningRate` multiplies it by
-    the number of ranks.
+    the number of ranks. All ranks need equally many batches, as Lightning's and lightkit's samplers give them.
 
     Args:
         compression: fp16 sends gradients in half precision: half the traffic, three decimal digits; gradients beyond
@@ -105,8 +105,6 @@ class HorovodStrategy(ParallelStrategy):
         self._environment = HorovodEnvironment()
         super().__init__(cluster_environment=self._environment)
         self.compression, self.sync_buffers = compression, sync_buffers
-        self.collectives = Collectives()
-        self._is_uneven = False  # any of the loaders to evaluate
         self._gradients: AveragedGradients | None = None
 
     def set_world_ranks(self) -> None:
@@ -125,22 +123,17 @@ class HorovodStrategy(ParallelStrategy):
         if self._layer_sync is not None and self.world_size > 1:
             raise error_at("trainer.sync_batchnorm does not work with strategy: horovod; ddp has it.")
         if devices[0].type == "cuda":
-            self._check_gpu(devices[0].index or 0)
-
-    def _check_gpu(self, index: int) -> None:
-        if index and self._environment.local_size > 1:
-            raise error_at(f"trainer.devices names GPU {index} for every rank. Set CUDA_VISIBLE_DEVICES instead.")
-        own, count = self.root_device.index, torch.cuda.device_count()
-        uuid = str(torch.cuda.get_device_properties(own).uuid) if own < count else None
-        uuids = self.collectives.gather_objects(uuid)
-        if uuid is None:
-            raise error_at(f"rank {self.local_rank} of this machine needs GPU {own}, but only {count} can be seen.")
-        sharing = ", ".join(str(rank) for rank, other in enumerate(uuids) if other == uuid)
-        if uuids.count(uuid) > 1:
-            raise error_at(
-                f"ranks {sharing} would share the GPU with the UUID {uuid}. Start one rank a GPU, and show each rank "
-                "all GPUs of its machine, or its own: CUDA_VISIBLE_DEVICES."
-            )
+            own, count = self.root_device.index, torch.cuda.device_count()
+            uuid = str(torch.cuda.get_device_properties(own).uuid) if own < count else None
+            uuids = self.gather_objects(uuid)
+            if uuid is None:
+                raise error_at(f"rank {self.local_rank} of this machine needs GPU {own}, but only {count} can be seen.")
+            if uuids.count(uuid) > 1:
+                sharing = ", ".join(str(rank) for rank, other in enumerate(uuids) if other == uuid)
+                raise error_at(
+                    f"ranks {sharing} would share the GPU with the UUID {uuid}. Start one rank a GPU, and show each "
+                    "rank all GPUs of its machine, or its own: CUDA_VISIBLE_DEVICES."
+                )
 
     @property
     def is_distributed(self) -> bool:
@@ -169,7 +162,7 @@ class HorovodStrategy(ParallelStrategy):
     def setup_environment(self) -> None:
         """Make sure that the ranks draw the same order of samples."""
         super().setup_environment()
-        seeds = self.collectives.gather_objects(os.environ.get("PL_GLOBAL_SEED"))
+        seeds = self.gather_objects(os.environ.get("PL_GLOBAL_SEED"))
         if len(set(seeds)) > 1:
             raise error_at(
                 f"the ranks have the seeds {', '.join(map(str, seeds))}, so their shares of the data would overlap. "
@@ -179,9 +172,14 @@ class HorovodStrategy(ParallelStrategy):
     def _setup_model(self, model: Module) -> Module:
         """Give all ranks rank 0's weights, before an optimizer is made of them."""
         if self.world_size > 1:
-            _refuse_layers(model, on_cpu=self.root_device.type == "cpu")
+            refused = SyncBatchNorm if self.root_device.type == "cuda" else (SyncBatchNorm, hvd.SyncBatchNorm)
+            for name, layer in model.named_modules():
+                if isinstance(layer, refused):
+                    raise error_at(f"{name}: {type(layer).__module__}.SyncBatchNorm does not work with this Horovod.")
+                if isinstance(layer, Embedding | EmbeddingBag) and layer.sparse:
+                    raise error_at(f"{name} has sparse gradients, which Horovod does not average: set sparse=False.")
             state = [*model.named_parameters(), *model.named_buffers()]
-            self.collectives.broadcast_tensors(state, what="the initial state")
+            collectives.broadcast_tensors(state, what="the initial state")
         return super()._setup_model(model)
 
     def setup(self, trainer: Trainer) -> None:
@@ -190,96 +188,139 @@ class HorovodStrategy(ParallelStrategy):
         assert self.lightning_module is not None
         if self.world_size == 1:
             return
-        begin_syncing(self.collectives)
-        module = self.lightning_module
-        self.collectives.where = lambda: module._current_fx_name
-        for optimizer in self.optimizers:
-            if isinstance(optimizer, torch.optim.LBFGS):
-                raise error_at("LBFGS decides by each rank's own loss how often it asks for gradients; Horovod waits.")
+        Metric.sync = collectives.sync_over_horovod  # type: ignore[assignment, method-assign]
+        if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in self.optimizers):
+            raise error_at("LBFGS decides by each rank's own loss how often it asks for gradients; Horovod waits.")
         if self.optimizers:
             self._gradients = AveragedGradients(self.lightning_module, compression=self.compression)
             self._gradients.watch(self.optimizers)
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Look at how many batches the ranks have."""
+        """Check that all ranks have equally many batches, as far as the loaders know.
+
+        Raises:
+            DataError: If they have not: the ranks with more would wait forever.
+        """
         assert self.lightning_module is not None
-        trainer = self.lightning_module.trainer
-        if self.world_size == 1 or trainer.predicting:
-            return dataloader
-        if trainer.training:
-            return even_training(dataloader, self.collectives)
-        self._is_uneven = is_uneven(dataloader, self.collectives) or self._is_uneven
+        if self.world_size > 1 and not self.lightning_module.trainer.predicting:
+            lengths = self.gather_objects(sized_len(dataloader))
+            if len(set(lengths)) > 1:
+                raise DataError(
+                    f"the ranks have {lengths} batches, and Horovod needs equally many on each. Use a "
+                    "DistributedSampler, or leave trainer.use_distributed_sampler at true."
+                )
         return dataloader
 
     def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute gradients, and average them before anybody clips, unscales or logs them."""
+        """Compute gradients, and average them before they are clipped, unscaled or logged."""
         assert self.lightning_module is not None
         if self._gradients is not None:
             self._gradients.watch(self.optimizers)
         self.pre_backward(closure_loss)
         closure_loss = self.precision_plugin.pre_backward(closure_loss, self.lightning_module)
-        with self._gradients.averaging() if self._gradients is not None else nullcontext():
+        with self._gradients.average() if self._gradients is not None else nullcontext():
             self.precision_plugin.backward(closure_loss, self.lightning_module, optimizer, *args, **kwargs)
         closure_loss = self.precision_plugin.post_backward(closure_loss, self.lightning_module)
         self.post_backward(closure_loss)
         return closure_loss
 
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
+        """Step, where a model that calls ``backward`` itself has averaged gradients.
+
+        Raises:
+            LightkitError: If it has others.
+        """
+        assert self.lightning_module is not None
+        if self._gradients is not None and not self.lightning_module.automatic_optimization:
+            self._gradients.check_averaged(optimizer)
+        return super().optimizer_step(optimizer, closure, model, **kwargs)
+
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
         """Accumulate without sending anything."""
-        if self._gradients is None:
+        if self._gradients is not None:
+            self._gradients.is_blocked = True
+        try:
             yield
-            return
-        with self._gradients.blocked():
-            yield
+        finally:
+            if self._gradients is not None:
+                self._gradients.is_blocked = False
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return the objects of all ranks, by rank."""
+        return collectives.gather_objects(value)
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""
-        self.collectives.barrier(f"barrier {name}" if name else "barrier")
+        if collectives.is_available():
+            with collective(f"barrier {name}" if name else "barrier"):
+                hvd.barrier()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """Give the object of rank ``src``."""
-        return self.collectives.broadcast(obj, src=src)
+        """Return the object of rank ``src``."""
+        if not collectives.is_available():
+            return obj
+        with collective("broadcast of an object"):
+            return hvd.broadcast_object(obj, root_rank=src, name="lightkit.broadcast")
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Reduce a tensor over all ranks; anything else is given back."""
-        return self.collectives.reduce(tensor, reduce_op) if isinstance(tensor, Tensor) else tensor
+        """Reduce a tensor over all ranks; anything else is returned as it is.
+
+        Args:
+            tensor: Of any shape, the same on each rank.
+            group: Not used.
+            reduce_op: ``mean``, ``sum``, ``max``, ``min`` or ``product``, or torch.distributed's operation.
+
+        Returns:
+            Of the same shape and dtype; the mean of integers is float32, as a half would be lost.
+        """
+        if not isinstance(tensor, Tensor) or not collectives.is_available():
+            return tensor
+        name = str(reduce_op).rsplit(".", 1)[-1].lower()
+        operation = getattr(hvd, {"mean": "Average", "avg": "Average", "none": "Average"}.get(name, name.capitalize()))
+        is_whole = operation == hvd.Average and not tensor.is_floating_point()
+        staged = torch.float64 if is_whole else torch.int64
+        if tensor.is_floating_point():
+            staged = WIRE_DTYPES.get(tensor.dtype, tensor.dtype)
+        with self._collective_of_hook(f"reduction ({name})") as what:
+            own = tensor.detach().clone().contiguous().to(staged)
+            reduced: Tensor = hvd.allreduce(own, op=operation, name=what)
+        return reduced.to(torch.float32 if is_whole else tensor.dtype)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:  # noqa: A002 - Lightning's name
-        """Say whether all ranks decide so, or whether any does."""
-        return self.collectives.agree(bool(decision), everyone=all)
+        """Return whether all ranks decide so, or whether any does."""
+        if not collectives.is_available():
+            return bool(decision)
+        with collective("decision"):
+            own = torch.tensor([int(decision)])
+            return bool(hvd.allreduce(own, op=hvd.Min if all else hvd.Max, name="lightkit.decision").item())
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """Give the tensors of all ranks, ``(world_size, ...)``."""
-        return self.collectives.stack(tensor, sync_grads=sync_grads)
+        """Return the tensors of all ranks, ``(world_size, ...)``; with ``sync_grads`` gradients flow back to each."""
+        if not collectives.is_available():
+            return tensor.unsqueeze(0)
+        with self._collective_of_hook("gathering of tensors") as what, torch.set_grad_enabled(sync_grads):
+            own = tensor if sync_grads else tensor.detach().clone()
+            own = own.to(WIRE_DTYPES.get(own.dtype, own.dtype)).unsqueeze(0)
+            if own.requires_grad:  # Horovod averages its gradients, torch.distributed adds them
+                own.register_hook(lambda gradient: gradient * hvd.size())  # type: ignore[no-untyped-call]
+            stacked: Tensor = hvd.allgather(own.contiguous(), name=what)
+        return stacked.to(tensor.dtype)
 
-    def _share_buffers(self) -> None:
-        assert self.lightning_module is not None
-        if self.world_size > 1 and self.sync_buffers:
-            self.collectives.broadcast_tensors(self.lightning_module.named_buffers(), what="the buffers")
+    @contextmanager
+    def _collective_of_hook(self, what: str) -> Iterator[str]:
+        """Name a collective after the model's hook: ranks in different ones wait, and never exchange wrong numbers."""
+        name = f"{what} in {getattr(self.lightning_module, '_current_fx_name', None) or 'the loop'}"
+        with collective(name):
+            yield name
 
     def on_validation_start(self) -> None:
-        """Evaluate the same model on each rank; look at collectives where the ranks' numbers of batches may differ."""
-        self._share_buffers()
-        self.collectives.checked = self._is_uneven
+        """Evaluate the same model on each rank."""
+        assert self.lightning_module is not None
+        if self.world_size > 1 and self.sync_buffers:
+            collectives.broadcast_tensors(self.lightning_module.named_buffers(), what="the buffers")
 
-    def on_test_start(self) -> None:
-        """Do as before a validation."""
-        self.on_validation_start()
-
-    def on_validation_end(self) -> None:
-        """Find out here, where all ranks pass, if one of them waits in a collective of its own."""
-        if self.collectives.checked:
-            self.barrier("end of the evaluation")
-            self.collectives.checked = False
-
-    def on_test_end(self) -> None:
-        """Find out here, where all ranks pass, if one of them waits in a collective of its own."""
-        self.on_validation_end()
-
-    def on_train_end(self) -> None:
-        """Leave the same model on each rank."""
-        self._share_buffers()
+    on_test_start = on_train_end = on_validation_start
 
     def on_exception(self, exception: BaseException) -> None:
         """End the other ranks' collectives with an error; `hvd.join` would feed them zeros instead."""
@@ -291,18 +332,8 @@ class HorovodStrategy(ParallelStrategy):
         if self._gradients is not None:
             self._gradients.close()
             self._gradients = None
-        end_syncing(self.collectives)
-        self._is_uneven = self.collectives.checked = False
+        Metric.sync = collectives.sync  # type: ignore[method-assign]
         super().teardown()
-
-
-def _refuse_layers(model: Module, *, on_cpu: bool) -> None:
-    for name, layer in model.named_modules():
-        if isinstance(layer, torch.nn.SyncBatchNorm) or (on_cpu and isinstance(layer, hvd.SyncBatchNorm)):
-            where = "on CPUs" if isinstance(layer, hvd.SyncBatchNorm) else "with Horovod, which has one of its own"
-            raise error_at(f"{name} is a {type(layer).__module__}.SyncBatchNorm, which does not work {where}.")
-        if isinstance(layer, Embedding | EmbeddingBag) and layer.sparse:
-            raise error_at(f"{name} has sparse gradients, which are not averaged under Horovod: set sparse=False.")
 
 
 class AveragedGradients:
@@ -317,19 +348,17 @@ class AveragedGradients:
     """
 
     def __init__(self, module: Module, *, compression: Literal["fp16"] | None = None) -> None:
+        self.is_blocked = False
+        """Gather gradients on this rank only: for all batches of an accumulation but the last."""
         self._module, self._compression = module, compression
         self._hooks: dict[Parameter, RemovableHandle] = {}
         self._names: dict[Parameter, str] = {}
         self._fresh: set[Parameter] = set()  # with a gradient that the other ranks have not seen yet
         self._sent: dict[Parameter, tuple[int, Tensor]] = {}
-        self._blocked, self._sending = False, False
-        self._guards: dict[Optimizer, RemovableHandle] = {}
+        self._is_sending = False
 
     def watch(self, optimizers: list[Optimizer]) -> None:
         """Hook every parameter that asks for a gradient; call it before each backward, as more may ask by then.
-
-        A gradient of a backward that was not announced, as `loss.backward()` is one, stays on this rank; an optimizer
-        that is about to use it raises `LightkitError`.
 
         Raises:
             LightkitError: If an optimizer moves a parameter that is not in the module, which would part the ranks.
@@ -340,46 +369,31 @@ class AveragedGradients:
                 hook = parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
                 self._hooks[parameter] = hook
         for optimizer in optimizers:
-            if optimizer not in self._guards:
-                self._guards[optimizer] = optimizer.register_step_pre_hook(before_update(self._check_step))
-            for group in optimizer.param_groups:
-                if any(parameter not in self._names for parameter in group["params"]):
-                    raise LightkitError(
-                        f"{type(optimizer).__name__} moves a parameter that is not part of the LightningModule, so "
-                        "Horovod cannot average its gradient. Make it an attribute of the module."
-                    )
+            if any(each not in self._names for group in optimizer.param_groups for each in group["params"]):
+                raise LightkitError(
+                    f"{type(optimizer).__name__} moves a parameter that is not part of the LightningModule, so "
+                    "Horovod cannot average its gradient. Make it an attribute of the module."
+                )
 
     @contextmanager
-    def averaging(self) -> Iterator[None]:
+    def average(self) -> Iterator[None]:
         """Send the gradients of the backward within, and wait for the averages."""
-        self._sending = not self._blocked
+        self._is_sending = not self.is_blocked
         try:
             yield
         finally:
-            self._sending = False
-        self._finish()
-
-    @contextmanager
-    def blocked(self) -> Iterator[None]:
-        """Gather gradients on this rank only: for all batches of an accumulation but the last."""
-        before, self._blocked = self._blocked, True
-        try:
-            yield
-        finally:
-            self._blocked = before
-
-    def _finish(self) -> None:
-        """Wait until every gradient of this backward, and of the blocked ones before it, is the average."""
-        if self._blocked:
+            self._is_sending = False
+        if self.is_blocked:
             return
-        parameters = list(self._names)
-        for parameter in parameters:  # from a blocked backward, and not used in this one
+        for parameter in self._names:  # from a blocked backward, and not used in this one
             if parameter in self._fresh and parameter not in self._sent and parameter.grad is not None:
                 self._send(parameter)
-        for parameter, used in zip(parameters, self._used_anywhere(parameters), strict=True):
-            if used and parameter not in self._sent:
-                self._send(parameter)
-        with plain(), waiting("all-reduce of the gradients"):
+        with collective("all-reduce of the gradients"):
+            mine = torch.tensor([parameter in self._sent for parameter in self._names], dtype=torch.int32)
+            used = hvd.allreduce(mine, op=hvd.Max, name="lightkit.gradients").tolist()
+            for parameter, is_used in zip(self._names, used, strict=True):
+                if is_used and parameter not in self._sent:
+                    self._send(parameter)
             for parameter, (handle, wire) in self._sent.items():
                 hvd.synchronize(handle)
                 if parameter.grad is not None and wire.data_ptr() != parameter.grad.data_ptr():
@@ -387,26 +401,26 @@ class AveragedGradients:
         self._sent.clear()
         self._fresh.clear()
 
+    def check_averaged(self, optimizer: Optimizer) -> None:
+        """Check that an optimizer is about to use no gradient of ``loss.backward()``, which stays on its rank.
+
+        Raises:
+            LightkitError: If it is, which would part the ranks.
+        """
+        for group in optimizer.param_groups:
+            for each in group["params"]:
+                if each.grad is not None and (each in self._fresh or each not in self._hooks) and each.grad.any():
+                    raise LightkitError(
+                        f"{type(optimizer).__name__} is about to use a gradient of {self._names[each]} that was not "
+                        "averaged over the ranks, which would part them. In manual optimization call "
+                        "self.manual_backward(loss) instead of loss.backward(), and step after a backward that "
+                        "synchronizes."
+                    )
+
     def close(self) -> None:
         """Remove the hooks."""
         for hook in self._hooks.values():
             hook.remove()
-        for guard in self._guards.values():
-            guard.remove()
-        self._hooks.clear()
-        self._guards.clear()
-        self._sent.clear()
-
-    def _check_step(self, optimizer: Optimizer) -> None:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        own = [p for p in parameters if p.grad is not None and (p in self._fresh or p not in self._hooks)]
-        unseen = next((parameter for parameter in own if bool(parameter.grad.any())), None)
-        if unseen is not None:
-            raise LightkitError(
-                f"{type(optimizer).__name__} is about to use a gradient of {self._names.get(unseen, 'a parameter')} "
-                "that was not averaged over the ranks, which would part them. In manual optimization call "
-                "self.manual_backward(loss) instead of loss.backward(), and step after a backward that synchronizes."
-            )
 
     def _on_gradient(self, parameter: Tensor) -> None:
         assert isinstance(parameter, Parameter)
@@ -416,120 +430,16 @@ class AveragedGradients:
                 "other ranks. Checkpoint activations with use_reentrant=False."
             )
         self._fresh.add(parameter)
-        if self._sending:
+        if self._is_sending:
             self._send(parameter)
 
-    def _used_anywhere(self, parameters: list[Parameter]) -> list[bool]:
-        """Say of each parameter whether any rank has sent it."""
-        mine = torch.tensor([parameter in self._sent for parameter in parameters], dtype=torch.int32)
-        with plain(), waiting("all-reduce of the gradients"):
-            used = hvd.allreduce(mine, op=hvd.Max, name="lightkit.gradients")
-        return [bool(value) for value in used.tolist()]
-
     def _send(self, parameter: Parameter) -> None:
-        name = self._names[parameter]
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        if parameter.grad.layout != torch.strided:
-            raise LightkitError(f"the gradient of {name} is sparse, which Horovod does not average here: sparse=False.")
-        with plain():
-            wire, op = self._staged(parameter.grad.detach())
-            self._sent[parameter] = hvd.allreduce_async_(wire, name=f"lightkit.gradient.{name}", op=op), wire
-
-    def _staged(self, gradient: Tensor) -> tuple[Tensor, int]:
-        """Give what is sent for a gradient, and how it is reduced. Horovod 0.28 has no bfloat16."""
+        gradient, operation = parameter.grad.detach(), hvd.Average
         if self._compression == "fp16" and gradient.dtype != torch.float16:
-            return (gradient / hvd.size()).half().contiguous(), hvd.Sum  # divided first, so that the sum fits
-        if gradient.dtype == torch.bfloat16:
-            return gradient.float().contiguous(), hvd.Average
-        return gradient.contiguous(), hvd.Average
-
-
-_KNOWN = ("torch.", "pytorch_lightning.", "lightning_fabric.", "lightkit.")
-_END = object()
-
-
-class AgreedLoader:
-    """Gives a batch only where every rank has one, so that no rank waits for gradients that never come.
-
-    Args:
-        loader: This rank's own loader; its attributes are this one's too.
-        collectives: For the agreement before each batch.
-        length: Number of batches that all ranks have, where all know it.
-    """
-
-    def __init__(self, loader: Any, collectives: Collectives, *, length: int | None) -> None:
-        self._loader, self._collectives, self._length = loader, collectives, length
-
-    def __len__(self) -> int:
-        if self._length is None:
-            raise TypeError(f"{type(self._loader).__name__} has no length on each rank")
-        return self._length
-
-    def __iter__(self) -> Iterator[Any]:
-        batches, num_batches = iter(self._loader), 0
-        while True:
-            batch = next(batches, _END)
-            if not self._collectives.agree(batch is not _END, what="agreement that all ranks have a batch"):
-                self._warn_of_a_rest(batch is not _END, num_batches)
-                return
-            num_batches += 1
-            yield batch
-
-    def _warn_of_a_rest(self, has_batch: bool, num_batches: int) -> None:
-        if self._collectives.agree(has_batch, everyone=False, what="agreement that no rank has a batch left"):
-            rank_zero_warn(
-                f"a rank has run out of batches after {num_batches}: the epoch ends there for all, and the further "
-                "batches of the others are left out. Give all ranks equally many samples."
-            )
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_loader":  # copying asks before there is a loader
-            raise AttributeError(name)
-        return getattr(self._loader, name)
-
-
-def even_training(loader: Any, collectives: Collectives) -> Any:
-    """Give the loader itself where its length is known to be that of all ranks, else one that ends for all at once.
-
-    Raises:
-        DataError: If a rank has no batches at all.
-    """
-    lengths, are_fixed = _lengths(loader, collectives, what="training")
-    if are_fixed and len(set(lengths)) == 1:
-        return loader
-    known = [length for length in lengths if length is not None]
-    length = min(known) if len(known) == len(lengths) else None
-    if length is not None and len(set(known)) > 1:
-        rank_zero_warn(f"the ranks have {lengths} training batches: an epoch ends for all of them after {length}.")
-    return AgreedLoader(loader, collectives, length=length)
-
-
-def is_uneven(loader: Any, collectives: Collectives) -> bool:
-    """Say whether ranks may have unlike numbers of batches to evaluate, so that each sample counts but no rank waits.
-
-    Raises:
-        DataError: If a rank has no batches at all: Lightning would not even begin to evaluate there.
-    """
-    lengths, are_fixed = _lengths(loader, collectives, what="evaluation")
-    return not are_fixed or len(set(lengths)) > 1
-
-
-def _lengths(loader: Any, collectives: Collectives, *, what: str) -> tuple[list[int | None], bool]:
-    """Give each rank's number of batches where it is known, and whether those are what each epoch will have."""
-    own = None if has_iterable_dataset(loader) else sized_len(loader)
-    facts = collectives.gather_objects((own, own is not None and _has_fixed_length(loader)))
-    lengths = [length for length, _ in facts]
-    empty = [rank for rank, length in enumerate(lengths) if length == 0]
-    if empty and len(empty) < len(lengths):
-        raise DataError(
-            f"of {lengths} {what} batches by rank, rank {', '.join(map(str, empty))} has none. Use fewer ranks, "
-            "smaller batches or more samples."
-        )
-    return lengths, all(is_fixed for _, is_fixed in facts)
-
-
-def _has_fixed_length(loader: Any) -> bool:
-    """Say whether the loader's length is what it gives in every epoch; a user's own sampler may vary it."""
-    samplers = (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
-    return all(sampler is None or type(sampler).__module__.startswith(_KNOWN) for sampler in samplers)
+            gradient, operation = (gradient / hvd.size()).half(), hvd.Sum  # divided first, so that the sum fits
+        wire = gradient.to(WIRE_DTYPES.get(gradient.dtype, gradient.dtype)).contiguous()
+        name = f"lightkit.gradient.{self._names[parameter]}"
+        with torch.inference_mode(False), torch.no_grad():
+            self._sent[parameter] = hvd.allreduce_async_(wire, name=name, op=operation), wire

@@ -136,7 +136,7 @@ def ranks(
         gathered.append(value)
         return list(gathered)
 
-    strategy = SimpleNamespace(collectives=SimpleNamespace(gather_objects=gather_objects))
+    strategy = SimpleNamespace(gather_objects=gather_objects)
     trainers: list[Any] = [
         SimpleNamespace(world_size=len(shares), global_rank=rank, datamodule=data, strategy=strategy)
         for rank in range(len(shares))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,8 @@ from torch.optim.lr_scheduler import OneCycleLR, StepLR
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchmetrics import Metric, SumMetric
 
-from lightkit.distributed.collectives import Collectives, hvd, operation
+from lightkit.distributed import HorovodStrategy
+from lightkit.distributed.collectives import gather_states, hvd
 from tests.distributed import nets
 from tests.distributed.nets import Fit, Net, adamw, scheduled, sgd
 
@@ -33,7 +32,7 @@ Case = Callable[[int, int, Path], Found]
 
 def collectives(ranks: int, rank: int, folder: Path) -> Found:
     """Objects of unlike types, tensors of unlike shapes and every dtype, inside inference mode."""
-    ours = Collectives()
+    ours = HorovodStrategy()
     with torch.inference_mode():
         states = {
             "float": torch.arange(rank + 2.0),
@@ -42,23 +41,23 @@ def collectives(ranks: int, rank: int, folder: Path) -> Found:
             "empty": torch.zeros(0) if rank == 0 else torch.ones(3, dtype=torch.int64),
             "scalar": torch.tensor(rank),
         }
-        gathered = {name: ours.gather_states(state) for name, state in states.items()}
+        gathered = {name: gather_states(state) for name, state in states.items()}
         share = torch.tensor([rank + 1])
-        reduced = {op: ours.reduce(share, op) for op in ("sum", "max", "min", "product")}
-        means = {str(d): ours.reduce(share.to(d), "mean") for d in (torch.int64, torch.bfloat16, torch.float64)}
-        narrow = ours.reduce(torch.tensor([rank], dtype=torch.uint8), "sum")
+        reduced = {op: ours.reduce(share, reduce_op=op) for op in ("sum", "max", "min", "product")}
+        means = {str(d): ours.reduce(share.to(d)) for d in (torch.int64, torch.bfloat16, torch.float64)}
+        narrow = ours.reduce(torch.tensor([rank], dtype=torch.uint8), reduce_op="sum")
     return {
         "gathered": gathered,
         "reduced": reduced,
         "means": means,
         "narrow": narrow,
-        "flags": ours.stack(torch.tensor([True, rank == 0])),
-        "stacked": ours.stack(torch.full((2,), float(rank), dtype=torch.bfloat16)),
+        "flags": ours.all_gather(torch.tensor([True, rank == 0])),
+        "stacked": ours.all_gather(torch.full((2,), float(rank), dtype=torch.bfloat16)),
         "broadcast": ours.broadcast("version_0" if rank == 0 else None),  # unlike types: unlike names in Horovod
         "broadcast_from_1": ours.broadcast({"rank": rank}, src=1),
-        "all": ours.agree(rank == 0),
-        "any": ours.agree(rank == 0, everyone=False),
-        "torch_op": operation(torch.distributed.ReduceOp.SUM) == hvd.Sum,
+        "all": ours.reduce_boolean_decision(rank == 0),
+        "any": ours.reduce_boolean_decision(rank == 0, all=False),
+        "torch_op": int(ours.reduce(torch.tensor(1), reduce_op=torch.distributed.ReduceOp.SUM)) == ranks,
         "is_zero": (rank_zero.rank_zero_only.rank, lightning_rank_zero.rank_zero_only.rank),  # type: ignore[attr-defined]
     }
 
@@ -171,65 +170,8 @@ def _stream(num_batches: int, *, first: int = 0) -> DataLoader[Any]:
     return DataLoader(Stream(num_batches, first=first), batch_size=None)
 
 
-class Own(torch.utils.data.Sampler[list[int]]):
-    """Somebody's own batch sampler, with a length that holds."""
-
-    def __init__(self, num_batches: int) -> None:
-        self.num_batches = num_batches
-
-    def __len__(self) -> int:
-        return self.num_batches
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter([[4 * row, 4 * row + 1] for row in range(self.num_batches)])
-
-
-class Shrinking(torch.utils.data.Sampler[list[int]]):
-    """A batch sampler whose length is not the same in each epoch and on each rank."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank, self.epochs = rank, itertools.count()
-
-    def __len__(self) -> int:
-        return 4
-
-    def __iter__(self) -> Iterator[list[int]]:
-        epoch = next(self.epochs)
-        return iter([[4 * row, 4 * row + 1] for row in range(4 - epoch * self.rank)])
-
-
 def _sized(num: int) -> DataLoader[Any]:
     return DataLoader(nets.samples(num), batch_size=4)
-
-
-def uneven_training(ranks: int, rank: int, folder: Path) -> Found:
-    """Five batches against three, of which the loaders know the length or not, with and without accumulation."""
-    kinds: dict[str, Callable[[], Any]] = {
-        "sized": lambda: _sized((20, 12)[rank]),
-        "stream": lambda: _stream((3, 5)[rank]),
-        "shrinking": lambda: DataLoader(nets.samples(), batch_sampler=Shrinking(rank)),
-        "own": lambda: DataLoader(nets.samples(), batch_sampler=Own(4 - rank)),
-        "two": lambda: {"a": _stream((3, 5)[rank]), "b": _sized(8)},
-    }
-    found = {}
-    for (kind, make), accumulated in itertools.product(kinds.items(), (1, 2)):
-        trainer = nets.trainer_of(ranks=ranks, use_distributed_sampler=False, accumulate_grad_batches=accumulated)
-        net = TwoSources(init=rank) if kind == "two" else Net(init=rank)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            trainer.fit(net, make())
-        found[kind, accumulated] = {
-            "weights": nets.weights(net),
-            "step": trainer.global_step,
-            "length": trainer.num_training_batches,
-            "told": [str(one.message) for one in told if "batches" in str(one.message)],
-        }
-    return {"found": found}
-
-
-class TwoSources(Net):
-    def training_step(self, batch: Any, index: int) -> Any:
-        return super().training_step(batch["a"], index) + super().training_step(batch["b"], index)
 
 
 def uneven_evaluation(ranks: int, rank: int, folder: Path) -> Found:
@@ -239,40 +181,18 @@ def uneven_evaluation(ranks: int, rank: int, folder: Path) -> Found:
     x, y = (part[:24] for part in nets.samples(200).tensors)
     whole = DataLoader(TensorDataset(x, y), batch_size=4)
     alone = Trainer(**nets.QUIET, accelerator="cpu", devices=1)
-    with mock.patch("lightkit.distributed.collectives.Collectives.available", return_value=False):
+    with mock.patch("lightkit.distributed.collectives.is_available", return_value=False):
         expected = alone.validate(Net(init=0), whole, verbose=False)[0]
     return {"found": found, "expected": expected}
 
 
-def checks(ranks: int, rank: int, folder: Path) -> Found:
-    """Count the messages that make sure that all ranks are in the same collective, within training and without."""
-    counts = {"training": 0, "evaluation": 0}
-    trainer, real = nets.trainer_of(ranks=ranks), hvd.allgather_object
-
-    def counted(value: Any, name: str) -> Any:
-        evaluates = trainer.validating or trainer.sanity_checking or trainer.lightning_module.trainer.evaluating
-        counts["evaluation" if evaluates else "training"] += name == "lightkit.check"
-        return real(value, name=name)
-
-    with mock.patch.object(hvd, "allgather_object", side_effect=counted):
-        trainer.fit(Grumpy(), nets.loader(ranks, rank, shuffle=True), _stream((2, 4)[rank]))
-    return {"counts": counts, "checked": trainer.strategy.collectives.checked}  # type: ignore[attr-defined]
-
-
-class StepLogger(Net):
-    def validation_step(self, batch: Any, index: int) -> None:
-        loss = functional.cross_entropy(self(batch[0]), batch[1])
-        self.log("val/loss", loss, sync_dist=True, on_step=True, on_epoch=True)
-
-
-def uneven_evaluation_with_steps(ranks: int, rank: int, folder: Path) -> Found:
-    return _refused(lambda: nets.trainer_of(ranks=ranks).validate(StepLogger(), _stream((2, 4)[rank])))
-
-
-def empty_evaluation(ranks: int, rank: int, folder: Path) -> Found:
-    return _refused(
-        lambda: nets.trainer_of(ranks=ranks, use_distributed_sampler=False).validate(Net(), _sized((8, 0)[rank]))
-    )
+def uneven_lengths(ranks: int, rank: int, folder: Path) -> Found:
+    """Loaders of unlike lengths, in a training and in an evaluation."""
+    first, second = (nets.trainer_of(ranks=ranks, use_distributed_sampler=False) for _ in range(2))
+    return {
+        "training": _refused(lambda: first.fit(Net(), _sized((20, 12)[rank]))),
+        "evaluation": _refused(lambda: second.validate(Net(), _sized((8, 0)[rank]))),
+    }
 
 
 class Grumpy(Net):
@@ -453,9 +373,7 @@ CASES: dict[str, Case] = {
         used_on_one_rank,
         accumulation,
         buffers,
-        uneven_training,
         uneven_evaluation,
-        checks,
         metrics,
         early_stopping,
         files,
@@ -464,8 +382,7 @@ CASES: dict[str, Case] = {
         loss_scaling,
         compression,
         shards,
-        uneven_evaluation_with_steps,
-        empty_evaluation,
+        uneven_lengths,
         refusals,
     )
 }

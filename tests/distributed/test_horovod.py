@@ -69,42 +69,6 @@ def test_buffers_are_those_of_rank_0_unless_told_otherwise(ranks: Results) -> No
     assert (second[False][2].tolist(), second[False][3].tolist()) == (True, [[0, 0]] * 3)
 
 
-@pytest.mark.parametrize("accumulated", [1, 2])
-@pytest.mark.parametrize(("kind", "batches"), [("sized", [3, 3]), ("stream", [3, 3]), ("own", [3, 3]), ("two", [3, 3])])
-def test_an_epoch_ends_for_all_when_one_rank_has_no_batch(
-    kind: str, batches: list[int], accumulated: int, ranks: Results
-) -> None:
-    first, second = (found["found"][kind, accumulated] for found in case(ranks, "uneven_training"))
-    assert first["step"] == second["step"] == sum(-(-num // accumulated) for num in batches)
-    torch.testing.assert_close(first["weights"], second["weights"], atol=0, rtol=0)
-
-
-def test_an_epoch_that_is_shorter_than_its_sampler_says_ends_for_all(ranks: Results) -> None:
-    first, second = (found["found"]["shrinking", 1] for found in case(ranks, "uneven_training"))
-    assert first["step"] == second["step"] == 4 + 3
-    torch.testing.assert_close(first["weights"], second["weights"], atol=0, rtol=0)
-
-
-def test_the_length_of_somebodys_own_sampler_is_known(ranks: Results) -> None:
-    for found in case(ranks, "uneven_training"):
-        lengths = {kind: found["found"][kind, 1]["length"] for kind in ("sized", "stream", "own", "shrinking")}
-        assert lengths == {"sized": 3, "stream": float("inf"), "own": 3, "shrinking": 4}
-
-
-def test_rank_0_tells_that_batches_are_left_out_also_where_it_is_the_shorter_one(ranks: Results) -> None:
-    first, second = (found["found"] for found in case(ranks, "uneven_training"))
-    assert "a rank has run out of batches after 3" in " ".join(first["stream", 1]["told"])
-    assert "an epoch ends for all of them after 3" in " ".join(first["sized", 1]["told"])
-    assert not second["stream", 1]["told"]
-
-
-def test_only_evaluations_pay_for_checks(ranks: Results) -> None:
-    for found in case(ranks, "checks"):
-        assert found["counts"]["training"] == 0
-        assert found["counts"]["evaluation"] > 0
-        assert not found["checked"]
-
-
 def test_metrics_are_those_of_all_ranks_wherever_they_stand(ranks: Results) -> None:
     for rank, found in enumerate(case(ranks, "metrics")):
         own = 4.0 * (rank + 1)  # four batches
@@ -118,18 +82,11 @@ def test_an_uneven_evaluation_counts_every_sample(ranks: Results) -> None:
         assert found["found"] == pytest.approx(found["expected"], rel=1e-6)
 
 
-def test_an_uneven_evaluation_that_logs_steps_is_an_error_on_all_ranks(ranks: Results) -> None:
-    for found in case(ranks, "uneven_evaluation_with_steps"):
-        assert found["error"] == "LightkitError"
-        assert "rank 1: reduction (mean) in validation_step" in found["says"]
-
-
-def test_a_rank_without_samples_to_evaluate_is_an_error_on_all_ranks(ranks: Results) -> None:
-    for found in case(ranks, "empty_evaluation"):
-        assert (found["error"], found["says"][:54]) == (
-            "DataError",
-            "of [2, 0] evaluation batches by rank, rank 1 has none.",
-        )
+def test_unlike_numbers_of_batches_are_an_error_on_all_ranks(ranks: Results) -> None:
+    for found in case(ranks, "uneven_lengths"):
+        for stage, lengths in (("training", "[5, 3]"), ("evaluation", "[2, 0]")):
+            assert found[stage]["error"] == "DataError", found[stage]["says"]
+            assert f"the ranks have {lengths} batches, and Horovod needs equally many" in found[stage]["says"]
 
 
 def test_all_ranks_stop_early_when_one_wants_to(ranks: Results) -> None:
@@ -191,8 +148,8 @@ def test_shares_of_the_data_are_disjoint_and_shuffled_alike(ranks: Results) -> N
         ("lbfgs", "ConfigError", "LBFGS decides"),
         ("sparse", "ConfigError", "words has sparse gradients"),
         ("sync_batchnorm", "ConfigError", "trainer.sync_batchnorm does not work"),
-        ("torch_sync", "ConfigError", "norm is a torch.nn"),
-        ("horovod_sync", "ConfigError", "does not work on CPUs"),
+        ("torch_sync", "ConfigError", "norm: torch.nn"),
+        ("horovod_sync", "ConfigError", "SyncBatchNorm does not work with this Horovod"),
         ("lazy", "LightkitError", "late.weight, late.bias"),
         ("unlike", "LightkitError", "more.bias (2,) torch.float32; more.bias (3,) torch.float32"),
         ("stranger", "LightkitError", "not part of the LightningModule"),

@@ -20,7 +20,6 @@ def chosen(
     monkeypatch: pytest.MonkeyPatch,
     *,
     local_rank: int,
-    local_size: int,
     uuids: list[str],
     others: list[str],
     index: int = 0,
@@ -28,9 +27,9 @@ def chosen(
     """Let rank ``local_rank`` choose among the GPUs that it is shown; ``others`` are those that other ranks chose."""
     strategy: Any = HorovodStrategy()
     strategy.parallel_devices = [torch.device("cuda", index)]
-    strategy._environment._local_rank, strategy._environment.local_size = local_rank, local_size
+    strategy._environment._local_rank = local_rank
     strategy._environment.start = lambda **_: None
-    strategy.collectives.gather_objects = lambda own: [own, *others]
+    strategy.gather_objects = lambda own: [own, *others]
     monkeypatch.setattr(hvd, "nccl_built", lambda: 21000)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(uuids))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda own: SimpleNamespace(uuid=uuids[own]))
@@ -40,32 +39,27 @@ def chosen(
 
 
 @pytest.mark.parametrize(
-    ("shown", "local_rank", "local_size", "index", "expected"),
+    ("shown", "local_rank", "index", "expected"),
     [
-        (["a", "b"], 0, 2, 0, 0),
-        (["a", "b"], 1, 2, 0, 1),
-        (["b"], 1, 2, 0, 0),
-        (["a", "b", "c"], 0, 1, 2, 2),
+        (["a", "b"], 0, 0, 0),
+        (["a", "b"], 1, 0, 1),
+        (["b"], 1, 0, 0),
+        (["a", "b", "c"], 0, 2, 2),
     ],
     ids=["first of two", "second of two", "its own, which is all it is shown", "the one that is named"],
 )
 def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one(
-    shown: list[str], local_rank: int, local_size: int, index: int, expected: int, monkeypatch: pytest.MonkeyPatch
+    shown: list[str], local_rank: int, index: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = {"local_rank": local_rank, "local_size": local_size, "index": index}
+    place = {"local_rank": local_rank, "index": index}
     assert chosen(monkeypatch, uuids=shown, others=["z"], **place) == expected
 
 
 def test_ranks_that_would_share_a_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"ranks 0, 2 would share the GPU with the UUID a.*CUDA_VISIBLE_DEVICES"):
-        chosen(monkeypatch, local_rank=1, local_size=2, uuids=["a"], others=["b", "a"])
+        chosen(monkeypatch, local_rank=1, uuids=["a"], others=["b", "a"])
 
 
 def test_too_few_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="rank 2 of this machine needs GPU 2, but only 2 can be seen"):
-        chosen(monkeypatch, local_rank=2, local_size=3, uuids=["a", "b"], others=["a", "b"])
-
-
-def test_a_gpu_that_is_named_for_all_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.devices names GPU 1 for every rank"):
-        chosen(monkeypatch, local_rank=0, local_size=2, uuids=["a", "b"], others=["b"], index=1)
+        chosen(monkeypatch, local_rank=2, uuids=["a", "b"], others=["a", "b"])
