@@ -371,7 +371,7 @@ class _StallReport:
                 phase=stall.phase,
                 seconds=stall.seconds,
                 path=f"stalls/{name}",
-                at=stall.line,
+                at=stall.culprit.own_line,
                 who=stall.culprit.name,
                 sample=stall.culprit.sample,
                 batch=None if batch is None else list(batch),

@@ -1,7 +1,7 @@
 """The `watchdog` block of a config, the heartbeat of this process, and the thread that ends it when it hangs.
 
 A process that is forked from this one lets `faulthandler` write its stack to a shared file on SIGUSR2, which works also
-while it sleeps in native code. Of a child process that is not forked, `py-spy` shows the stack if it is installed.
+while it sleeps in native code.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ import math
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import statistics
-import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -40,28 +37,17 @@ _KEPT_STEPS = 50  # of each phase: enough for a median, and soon those of today'
 _UNTIMED_FACTOR = 4.0
 _COLLECTIVE_GRACE_S = 5.0  # a rank that waits for others is ended after the rank that hangs
 _UNWINDING_S = 20.0
-_LONGEST_UNWINDING_S = 600.0
 _POLL_S = 1.0
-_IO_BYTES = 2**20  # less than that is a loop that asks a file again and again
+_ANSWER_S = 0.5  # of one forked process; one in native code never comes to the end of its answer
 # A frame of one of these files that is innermost stands for a collective: native code waits there for other ranks.
-_COLLECTIVES = (
-    "torch/autograd/graph.py",
-    "torch/distributed/",
-    "torch/nn/parallel/",
-    "horovod/torch/",
-    "horovod/common/",
-)
-_DEBUGGERS = ("/bdb.py", "/pdb.py", "/pydevd", "/debugpy/", "/pudb/", "/ipdb/")
-_ANSWER_S = 1.0  # of one process; one in native code never comes to the end of its answer
-_ANSWERS_S = 3.0  # of all: other ranks wait, and end too
+_COLLECTIVE = re.compile(r"torch/(?:autograd/graph\.py|distributed/|nn/parallel/)|horovod/(?:torch|common)/")
+_DEBUGGER = re.compile(r"/(?:bdb\.py|pdb\.py|pydevd|debugpy/|pudb/|ipdb/)")
 _LINE = re.compile(r'^\s*File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-_WORKER = "torch/utils/data/_utils/worker.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
-_ENTRY_POINTS = (_WORKER, "pytorch_lightning/", "lightning/pytorch/")  # frames outside of them load or train nothing
-_FRAMEWORKS = re.compile(r"/(torch|pytorch_lightning|lightning|lightning_fabric|lightning_utilities)/")
-_PACKAGES = re.compile(r"/(site|dist)-packages/")
-_STANDARD_LIBRARY = tuple(str(Path(sysconfig.get_paths()[key]).resolve()) for key in ("stdlib", "platstdlib"))
-_LIGHTKIT = str(Path(__file__).resolve().parents[1])
+_ENTRY_POINT = re.compile(r"torch/utils/data/_utils/worker\.py|pytorch_lightning/|lightning/pytorch/")
+_FRAMEWORK = re.compile(r"/(?:torch|pytorch_lightning|lightning|lightning_fabric|lightning_utilities)/")
+_PACKAGE = re.compile(rf"/(?:site|dist)-packages/|^{re.escape(str(Path(__file__).resolve().parents[1]))}/")
+_STANDARD_LIBRARY = ("<frozen", str(Path(os.__file__).parent))
 
 
 # -- heartbeat -----------------------------------------------------------------------------------------------------
@@ -95,8 +81,7 @@ class Heartbeat:
 
     def leave(self) -> None:
         """End it and return to the phase before."""
-        self.phase, self._in_step = self._before, False
-        self.beat()
+        self.enter(self._before)
 
     def step(self, phase: str) -> None:
         """End a step of a phase and begin the next one."""
@@ -104,10 +89,6 @@ class Heartbeat:
         if self._in_step and phase == self.phase:
             self._steps.setdefault(phase, deque(maxlen=_KEPT_STEPS)).append(now - self.progress_at_s)
         self.phase, self._in_step, self.progress_at_s = phase, True, now
-
-    def postpone(self, seconds: float) -> None:
-        """Leave out a time in which the whole process stood still, as while its machine slept."""
-        self.progress_at_s = min(self.progress_at_s + seconds, time.monotonic())
 
     @property
     def silent_s(self) -> float:
@@ -176,17 +157,15 @@ class Stack:
         Formatted as ``mine.py:37 in __getitem__``, with a path relative to the working directory if possible.
         """
         files = [frame.filename for frame in self.frames]
-        starts = (at for part in _ENTRY_POINTS for at, file in enumerate(files) if part in file)
-        user, packages = [], []
-        for frame in self.frames[next(starts, 0) :]:
-            if _PACKAGES.search(frame.filename) or frame.filename.startswith(_LIGHTKIT):
-                packages += [] if _FRAMEWORKS.search(frame.filename) else [frame]
-            elif not frame.filename.startswith(("<frozen", *_STANDARD_LIBRARY)):
-                user.append(frame)
-        if not (own := user or packages):
+        start = next((at for at, file in enumerate(files) if _ENTRY_POINT.search(file)), 0)
+        packages = [frame for frame in self.frames[start:] if _PACKAGE.search(frame.filename)]
+        others = [frame for frame in self.frames[start:] if frame not in packages]
+        own = [frame for frame in others if not frame.filename.startswith(_STANDARD_LIBRARY)]
+        own = own or [frame for frame in packages if not _FRAMEWORK.search(frame.filename)]
+        if not own:
             return None
         path = Path(own[-1].filename)
-        with suppress(ValueError, OSError):
+        with suppress(ValueError):
             path = path.relative_to(Path.cwd())
         return f"{path}:{own[-1].lineno} in {own[-1].name}"
 
@@ -237,7 +216,7 @@ _STACK_FILE: list[IO[bytes]] = []  # to which this process's forks write their s
 
 def register_in_forks() -> None:
     """Let every process that is forked from now on write its stack, and the samples that it loads, on SIGUSR2."""
-    if _STACK_FILE or not hasattr(os, "register_at_fork"):
+    if _STACK_FILE:
         return
     file = tempfile.TemporaryFile(prefix="lightkit-stacks-")  # noqa: SIM115 (open as long as the process)
     _STACK_FILE.append(file)
@@ -254,43 +233,30 @@ def register_in_forks() -> None:
     os.register_at_fork(after_in_child=register)
 
 
-def _read_stack_file(start: int = 0) -> bytes:
-    descriptors = [file.fileno() for file in _STACK_FILE]
-    return b"".join(os.pread(each, os.fstat(each).st_size - start, start) for each in descriptors)
+def _read_stack_file(start: int = 0) -> str:
+    file = _STACK_FILE[0].fileno()
+    return os.pread(file, os.fstat(file).st_size - start, start).decode(errors="replace")
 
 
 def capture_children() -> list[Stack]:
-    """Capture the stacks of the processes that this one has started with `multiprocessing`, as data loaders do."""
-    deadline_s = time.monotonic() + _ANSWERS_S
-    registered, program = _read_stack_file(), shutil.which("py-spy")
-    stacks = []
-    for process in multiprocessing.active_children():
-        pid, name = process.pid or 0, f"process {process.pid}"
-        if f"ready: {pid}\n".encode() in registered:
-            stacks.append(_capture_fork(pid, deadline_s))
-        elif program is None:
-            stacks.append(Stack(name, f"{name} ({process.name}) was not forked: pip install py-spy shows its stack\n"))
-        else:
-            with suppress(subprocess.SubprocessError):
-                command = [program, "dump", "--pid", str(pid)]
-                stacks.append(Stack(name, subprocess.check_output(command, text=True, timeout=_ANSWERS_S)))
-    return stacks
+    """Capture the stacks of the processes that `multiprocessing` has forked from this one, as data loaders do."""
+    registered = _read_stack_file() if _STACK_FILE else ""
+    pids = [process.pid or 0 for process in multiprocessing.active_children()]
+    return [_capture_fork(pid) for pid in pids if f"ready: {pid}\n" in registered]
 
 
-def _capture_fork(pid: int, deadline_s: float) -> Stack:
-    start = len(_read_stack_file())
+def _capture_fork(pid: int) -> Stack:
+    start, deadline_s = os.fstat(_STACK_FILE[0].fileno()).st_size, time.monotonic() + _ANSWER_S
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR2)
-    deadline_s = min(time.monotonic() + _ANSWER_S, max(deadline_s, time.monotonic() + 0.1))
     text, samples = "", None
     while samples is None and time.monotonic() < deadline_s:
         time.sleep(0.01)
-        text = _read_stack_file(start).decode(errors="replace")
+        text = _read_stack_file(start)
         samples = re.search(r"^samples: (.*)\n", text, re.MULTILINE)
     main = text.rpartition("Current thread")[2].partition("\n\n")[0]
     frames = [FrameSummary(file, int(line), function) for file, line, function in _LINE.findall(main)][::-1]
-    is_worker = any(_WORKER in frame.filename for frame in frames)
-    name = f"data loader worker {pid}" if is_worker else f"process {pid}"
+    name = f"data loader worker {pid}"
     return Stack(name, f"{name}:\n{text}", frames, *(json.loads(samples[1]) if samples else ()))
 
 
@@ -303,9 +269,9 @@ class WatchdogSettings:
 
     A step is a stall once nothing has been finished for longer than `factor` times the median of the last 50 steps of
     its kind (training, validation, test, prediction), and for longer than `floor_s` seconds. Untimed work has
-    four times as long: the first two batches of a kind, the end of an epoch, a checkpoint; and longer as long as it
-    reads or writes files. Downloads and the preparation of data before the first batch are not watched, nor is a
-    debugger's prompt, and the time in which the whole process stood still does not count.
+    four times as long: the first two batches of a kind, the end of an epoch, a checkpoint. Downloads and the
+    preparation of data before the first batch are not watched, nor is a debugger's prompt, and the time in which the
+    whole process stood still does not count.
 
     Args:
         factor: Times the median step.
@@ -368,14 +334,9 @@ class Stall:
     waits_for: str | None
     stacks: str
 
-    @property
-    def line(self) -> str | None:
-        """Line of code at which it hangs, if any is known that is not Python's, torch's or Lightning's own."""
-        return self.culprit.own_line
-
     def __str__(self) -> str:
         """Format it as one line."""
-        line = f" at {self.line}" if self.line else ""
+        line = f" at {self.culprit.own_line}" if self.culprit.own_line else ""
         sample = f", loading sample {self.culprit.sample}" if self.culprit.sample is not None else ""
         return (
             f"nothing was finished for {self.seconds:.0f} s in phase {self.phase}, which may take {self.limit_s:.0f} s "
@@ -413,8 +374,7 @@ class Watchdog:
         self._heartbeat = heartbeat
         self._limit_s, self._report, self._end = limit_s, report, end
         self._stopped = threading.Event()
-        self._main = threading.current_thread()
-        self._io_bytes = 0
+        self._main = 0
         self._raises = False
         self._thread: threading.Thread | None = None
 
@@ -436,8 +396,7 @@ class Watchdog:
         """Begin to watch; without a limit, or after the first call, do nothing."""
         if 0 < self._limit_s() < math.inf and self._thread is None and not self._stopped.is_set():
             self._heartbeat.beat()
-            self._main = threading.current_thread()  # under Ray no rank's is the process's own
-            self._io_bytes = _count_io_bytes(self._main)
+            self._main = threading.get_ident()  # under Ray no rank's is the process's own
             self._thread = threading.Thread(target=self._watch, name="lightkit-watchdog", daemon=True)
             self._thread.start()
 
@@ -455,12 +414,12 @@ class Watchdog:
             raise Hung(self.stall)
 
     def _watch(self) -> None:
-        woke_s = time.monotonic()
+        beat, woke_s = self._heartbeat, time.monotonic()
         while not self._stopped.wait(wait_s := min(_POLL_S, self._limit_s() / 4)):
-            late_s = time.monotonic() - woke_s - wait_s
+            before_s, woke_s = woke_s, time.monotonic()
+            late_s = woke_s - before_s - wait_s
             if late_s > _POLL_S:  # this thread stood still too: a machine that slept, a process that was stopped
-                self._heartbeat.postpone(late_s)
-            woke_s = time.monotonic()
+                beat.progress_at_s = min(beat.progress_at_s + late_s, woke_s)
             if (stall := self._find_stall()) is not None:
                 self.stall = stall
                 try:
@@ -472,23 +431,21 @@ class Watchdog:
 
     def _find_stall(self) -> Stall | None:
         beat, limit_s = self._heartbeat, self._limit_s()
-        progress_at_s, phase, silent_s = beat.progress_at_s, beat.phase, beat.silent_s
-        main = self._main.ident or 0
-        stack = traceback.walk_stack(sys._current_frames().get(main))
-        files = [frame.f_code.co_filename.replace(os.sep, "/") for frame, _ in stack]
-        is_slow_io = self._does_io() and beat.step_s is None
-        if is_slow_io or (silent_s > limit_s and any(part in file for file in files for part in _DEBUGGERS)):
+        progress_at_s, phase, silent_s, waits_for = beat.progress_at_s, beat.phase, beat.silent_s, beat.waits_for
+        if silent_s <= limit_s:
+            return None
+        threads = capture_threads(self._main)
+        culprit = replace(threads[-1], name="the main thread")
+        files = [frame.filename for frame in culprit.frames]
+        if any(map(_DEBUGGER.search, files)):
             beat.beat()
             return None
-        waits_for = beat.waits_for
-        if waits_for is None and any(part in file for file in files[:1] for part in _COLLECTIVES):
-            waits_for = "a collective"
-        if silent_s <= limit_s + (_COLLECTIVE_GRACE_S if waits_for else 0):
+        waits_for = waits_for or ("a collective" if _COLLECTIVE.search(files[-1]) else None)
+        if waits_for and silent_s <= limit_s + _COLLECTIVE_GRACE_S:
             return None
-        threads, children = capture_threads(main), capture_children()
+        children = capture_children()
         if beat.progress_at_s != progress_at_s:  # at the last moment
             return None
-        culprit = replace(threads[-1], name="the main thread")
         # Where it waits for a worker, a worker that shows what it loads is the one that hangs.
         if any(each.filename.endswith("data/dataloader.py") and "_get_data" in each.name for each in culprit.frames):
             loading = [child for child in children if child.own_line is not None]
@@ -497,32 +454,12 @@ class Watchdog:
         return Stall(phase, round(silent_s, 3), limit_s, culprit, waits_for, stacks)
 
     def _unwind(self) -> bool:
-        """Raise `Hung` in the main thread and wait for its end, longer as long as it reads or writes files."""
+        """Raise `Hung` in the main thread and wait for its end, and for as long as a checkpoint may take."""
         if not self._raises:
             return False
-        assert self._main.ident is not None
-        signal.pthread_kill(self._main.ident, signal.SIGUSR2)
-        last_s = time.monotonic() + _LONGEST_UNWINDING_S
-        deadline_s = time.monotonic() + _UNWINDING_S
-        while time.monotonic() < min(deadline_s, last_s):
+        signal.pthread_kill(self._main, signal.SIGUSR2)
+        deadline_s, beat = time.monotonic() + _UNWINDING_S, self._heartbeat
+        while time.monotonic() < deadline_s or (beat.phase == "checkpoint" and beat.silent_s < self._limit_s()):
             if self._stopped.wait(_POLL_S):
                 return True
-            if self._does_io():
-                deadline_s = time.monotonic() + _UNWINDING_S
         return False
-
-    def _does_io(self) -> bool:
-        """Tell whether the main thread has read or written a good deal since this was last true."""
-        num_bytes = _count_io_bytes(self._main)
-        if num_bytes - self._io_bytes < _IO_BYTES:
-            return False
-        self._io_bytes = num_bytes
-        return True
-
-
-def _count_io_bytes(thread: threading.Thread) -> int:
-    try:
-        lines = Path(f"/proc/self/task/{thread.native_id}/io").read_text(encoding="ascii").splitlines()
-    except OSError:  # no Linux, not allowed, or ended
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar:", "wchar:")))

@@ -277,7 +277,7 @@ class RankContext:
 
     def end_stalled(self, stall: Stall) -> None:
         """Write that this rank makes no progress and is being ended."""
-        fields = {"message": stall.stacks, "waits_for": stall.waits_for, "line": stall.line}
+        fields = {"message": stall.stacks, "waits_for": stall.waits_for, "line": stall.culprit.own_line}
         self.record("stalled", code=STALLED, kind="Stalled", **fields)
         if not self.supervised or self.rank.rank != 0:
             waits = "" if stall.waits_for is None else f"; it waits in {stall.waits_for}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError, RunLocked
-from lightkit.runs.files import remove_leftovers, write_json
+from lightkit.runs.files import read_json, remove_leftovers, write_json
 
 SHARED_LOCK = "_LIGHTKIT_LOCK"
 """Environment variable with the token of a lock: a process that has it works on the job together with the owner."""
@@ -54,10 +54,9 @@ class Lock:
         tell: Callable[[str], None] = _log.info,
         lost: Callable[[str], None] = _log.error,
     ) -> None:
-        if not 0 <= wait_s < math.inf:
-            raise ConfigError(f"run.wait_s: expected a number of seconds, 0 or more, got {wait_s!r}")
-        if not 1e-3 <= stale_s < math.inf:
-            raise ConfigError(f"run.stale_s: expected a number of seconds, above 0, got {stale_s!r}")
+        for key, seconds, least in (("wait_s", wait_s, 0.0), ("stale_s", stale_s, 1e-3)):
+            if not least <= seconds < math.inf:
+                raise ConfigError(f"run.{key}: expected a number of seconds, {least:g} or more, got {seconds!r}")
         self.path = (Path(root) / name / "lock.json").absolute()
         self._wait_s, self._stale_s = wait_s, stale_s
         self._tell, self._lost = tell, lost
@@ -76,11 +75,13 @@ class Lock:
         began_s, has_told = time.monotonic(), False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            while (message := self._take()) is not None:
+            while (owner := self._take()) is not None:
                 if (left_s := began_s + self._wait_s - time.monotonic()) <= 0:
-                    raise RunLocked(f"{message} Waited {self._wait_s:g} s for it." if self._wait_s else message)
+                    advice = "Try again when it has ended, wait for it (--run.wait_s=600), or give this run another"
+                    waited = f" Waited {self._wait_s:g} s for it." if self._wait_s else ""
+                    raise RunLocked(f"{owner} {advice} name (--run.name). Its lock is {self.path}.{waited}")
                 if not has_told:
-                    self._tell(f"waits up to {self._wait_s:g} s: {message.partition(' Try again')[0]}")
+                    self._tell(f"waits up to {self._wait_s:g} s: {owner}")
                 has_told = True
                 time.sleep(min(0.5, left_s))
         except OSError as error:
@@ -95,9 +96,8 @@ class Lock:
     def note_folder(self, folder: Path) -> None:
         """Add the run's folder to the description of the owner; only while the lock is held."""
         with self._guard():
-            record = _read_record(self.path)
-            if record and self._is_mine(record):
-                self._record = {**record, "folder": str(folder)}
+            if self._is_mine(record := read_json(self.path)):
+                self._record = {**(record or {}), "folder": str(folder)}
                 write_json(self.path, self._record)
 
     def delegate(self) -> dict[str, str]:
@@ -114,7 +114,7 @@ class Lock:
         with suppress(OSError):  # a full disk, or a removed folder: the lock of a process that has ended is free
             if self._is_owner:
                 with self._guard():
-                    if self._is_mine(_read_record(self.path)):
+                    if self._is_mine(read_json(self.path)):
                         self.path.unlink()
 
     def __enter__(self) -> Lock:
@@ -136,16 +136,21 @@ class Lock:
             yield guard.stat().st_mtime
 
     def _take(self) -> str | None:
-        """Write this process into the lock file, or return a message that names the process which runs the job."""
+        """Write this process into the lock file, or return a sentence that names the process which runs the job."""
         with self._guard() as now_s:
             remove_leftovers(self.path.parent, "lock.json")
-            record = _read_record(self.path)
-            self._is_owner = not record or record.get("token") != os.environ.get(SHARED_LOCK, "")
-            if record is None or (self._is_owner and not _is_held(self.path, record, self._stale_s, now_s)):
-                record = {"started": _format_time(time.time()), "folder": None, "token": secrets.token_hex(8)}
-            elif self._is_owner:
+            record = read_json(self.path)
+            if record is None and self.path.exists():
+                raise ConfigError(
+                    f"run.root: the lock {self.path} cannot be read. Delete it if no process runs this job."
+                )
+            self._is_owner = record is None or record.get("token") != os.environ.get(SHARED_LOCK, "")
+            if record is not None and self._is_owner and _is_held(self.path, record, self._stale_s, now_s):
                 return _describe_owner(self.path, record, self._stale_s, now_s)
-            processes = [process for process in record.get("processes", ()) if is_gone(process) is not True]
+            if record is None or self._is_owner:
+                started = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S UTC}"
+                record = {"started": started, "folder": None, "token": secrets.token_hex(8), "processes": []}
+            processes = [process for process in record["processes"] if is_gone(process) is not True]
             self._record = {**record, "processes": [*processes, describe_process()]}
             write_json(self.path, self._record)
         return None
@@ -156,48 +161,35 @@ class Lock:
     def _send_heartbeats(self) -> None:
         while not self._ended.wait(min(self._stale_s / 6, _HEARTBEAT_S)):
             with suppress(OSError):  # a file server that is away for a while
-                record = _read_record(self.path)
-                if record is None and self._is_owner:
+                record = read_json(self.path)
+                if self._is_mine(record):
+                    os.utime(self.path)
+                elif record is not None:
+                    self._lost(_describe_owner(self.path, record, self._stale_s, time.time()))
+                    return
+                elif self._is_owner:
                     with self._guard():
                         if not self.path.exists() and not self._ended.is_set():  # a person has deleted it
                             write_json(self.path, self._record)
-                elif not record or self._is_mine(record):
-                    os.utime(self.path)
-                elif not self._ended.is_set():
-                    self._lost(_describe_owner(self.path, record, self._stale_s, time.time()))
-                    return
 
 
 def lock_holder(root: Path | str, name: str, stale_s: float = 300.0) -> dict[str, Any] | None:
-    """Describe the process that runs a job: host, pid, started, heartbeat, folder; None if no process does.
+    """Read the lock of the process that runs a job: ``folder``, ``started``, ``processes``; None if no process does.
 
-    All values are None if the lock cannot be read, since a process may hold it.
+    It is empty if the lock cannot be read, since a process may hold it.
 
     Args:
         root: Folder that holds the runs of all jobs.
         name: Name of the job.
         stale_s: Seconds without a heartbeat after which an owner on another host counts as dead.
     """
-    path = (Path(root) / name / "lock.json").absolute()
-    try:
-        record = _read_record(path)
-        if record is None or not _is_held(path, record, stale_s, time.time()):
-            return None
-        owner = {**_choose_process(record), **record, "heartbeat": _format_time(path.stat().st_mtime)}
-    except OSError:
-        owner = {}
-    return {key: owner.get(key) for key in ("host", "pid", "started", "heartbeat", "folder")}
-
-
-def _read_record(path: Path) -> dict[str, Any] | None:
-    """Read a lock file; None if there is none, empty if it is no lock."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) and record.get("processes") else {}
+    path = Path(root) / name / "lock.json"
+    record = read_json(path)
+    with suppress(FileNotFoundError):  # released in this moment
+        if record is None:
+            return {} if path.exists() else None
+        return record if _is_held(path, record, stale_s, time.time()) else None
+    return None
 
 
 def _choose_process(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -212,11 +204,6 @@ def _is_held(path: Path, record: Mapping[str, Any], stale_s: float, now_s: float
 
 
 def _describe_owner(path: Path, record: Mapping[str, Any], stale_s: float, now_s: float) -> str:
-    if not record:
-        return (
-            f"{path} cannot be read, so the owner of job {path.parent.name!r} is unknown. The same command takes the "
-            f"job over {stale_s:g} s (run.stale_s) after the last change of that file."
-        )
     process, folder = _choose_process(record), f", in {record['folder']}" if record.get("folder") else ""
     lease = (
         f" Its last heartbeat was {max(0.0, now_s - path.stat().st_mtime):.0f} s ago; it counts as dead after "
@@ -225,14 +212,9 @@ def _describe_owner(path: Path, record: Mapping[str, Any], stale_s: float, now_s
         else ""
     )
     return (
-        f"Job {path.parent.name!r} is being run by process {process['pid']} on {process['host']} since "
-        f"{record['started']}{folder}.{lease} Try again when it has ended, wait for it (--run.wait_s=600), or give "
-        f"this run another name (--run.name). Its lock is {path}."
+        f"Job {path.parent.name!r} is being run by process {process.get('pid')} on {process.get('host')} since "
+        f"{record.get('started')}{folder}.{lease}"
     )
-
-
-def _format_time(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S UTC}"
 
 
 def describe_process() -> dict[str, Any]:
@@ -264,16 +246,13 @@ def _describe_kernel() -> str:
 
 def _read_start(pid: int) -> str | None:
     """Read the start time of a process in a unit that does not change; None if it is dead or a zombie."""
+    if sys.platform != "linux":
+        import psutil  # on Linux it adds the boot time, which moves when the clock is set
+
+        return str(psutil.Process(pid).create_time()) if psutil.pid_exists(pid) else None
     with suppress(OSError):
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         # proc(5): the second field is the command in parentheses, which may hold spaces; then state, ..., 22 starttime.
         fields = stat.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]
-    if Path("/proc/self/stat").exists():
-        return None
-    import psutil  # macOS; on Linux it is slow to import, and adds the boot time, which moves when the clock is set
-
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
     return None

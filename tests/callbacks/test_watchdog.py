@@ -182,9 +182,9 @@ def test_a_data_set_that_sleeps_is_named_and_the_training_goes_on_as_if_it_had_n
     stall = hung(watched, ZeroesUnits(), Sleepy(24 + 14))  # the second epoch's fourth batch
     assert stall.phase == "train"
     assert stall.culprit.name == "the main thread"
-    assert stall.line is not None
-    assert stall.line.startswith("tests/callbacks/test_watchdog.py:")
-    assert stall.line.endswith(" in __getitem__")
+    assert stall.culprit.own_line is not None
+    assert stall.culprit.own_line.startswith("tests/callbacks/test_watchdog.py:")
+    assert stall.culprit.own_line.endswith(" in __getitem__")
     assert stall.culprit.sample in (stall.culprit.batch or ())
     saved = watched.saved()
     assert saved is not None
@@ -234,8 +234,8 @@ def test_other_stages_are_watched_too(watched: Watched, stage: str) -> None:
         assert watched.watchdog is not None
         watched.watchdog.stop()
     assert caught.value.stall.phase == stage
-    assert caught.value.stall.line is not None
-    assert caught.value.stall.line.endswith(" in count")
+    assert caught.value.stall.culprit.own_line is not None
+    assert caught.value.stall.culprit.own_line.endswith(" in count")
 
 
 class Slow(pl.Callback):
