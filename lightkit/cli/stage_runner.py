@@ -39,7 +39,6 @@ from lightkit.launch import (
     this_rank,
 )
 from lightkit.launch.plan import THREADS
-from lightkit.launch.supervisor import make_writer
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.signals import SignalWatch
@@ -298,8 +297,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
         if result.message:
             needs_logs = run is not None and result.code not in (2, 3, 75, 129, 130, 143)
             logs = f"logs  {run.folder / 'logs'}\n" if run is not None and needs_logs else ""
-            sys.stderr.flush()
-            make_writer(sys.stderr.buffer)(f"{result.message}\n{logs}".encode(errors="replace"))
+            print(f"{result.message}\n{logs}", end="", file=sys.stderr, flush=True)
         if run is not None:
             try:
                 _complete_run_folder(run, supervisor, result)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +91,7 @@ class Supervisor:
         self.folder = make_launch_folder(root)
         self.launcher_log = self.folder / "launcher.log"
         self._signals: list[int] = []
-        self._broken_pipe: BrokenPipeError | None = None
+        self._output_error: OSError | None = None
         self._followers: list[_Follower] = []
 
     @property
@@ -117,8 +116,8 @@ class Supervisor:
         finally:
             for signum, handler in before.items():
                 signal.signal(signum, handler)
-        if self._broken_pipe is not None:
-            raise self._broken_pipe
+        if self._output_error is not None:
+            raise self._output_error
         if isinstance(end, LaunchResult):
             return end
         is_elastic = len({*self._plan.settings.num_nodes}) > 1
@@ -141,16 +140,15 @@ class Supervisor:
         environment = {LAUNCH: str(folder), **plan.environment(self._num_cores)}
         command = launcher_command(plan, self._words, folder=folder, environment=environment)
         variables = {**os.environ, "PATH": search_path(), **environment}
-        errors = make_writer(sys.stderr.buffer)
         if plan.settings.all_ranks:
             self._followers = [
-                _Follower(log_path(folder, rank), errors, prefix=f"[{rank}] ".encode())
+                _Follower(log_path(folder, rank), sys.stderr.buffer, prefix=f"[{rank}] ".encode())
                 for rank in range(1, plan.processes)
             ]
         if plan.engine == "local":  # rank 0 has the terminal
             return ProcessTree(command, environment=variables)
-        self._followers.append(_Follower(log_path(folder, 0, "out"), make_writer(sys.stdout.buffer)))
-        self._followers.append(_Follower(log_path(folder, 0, "err"), errors))
+        self._followers.append(_Follower(log_path(folder, 0, "out"), sys.stdout.buffer))
+        self._followers.append(_Follower(log_path(folder, 0, "err"), sys.stderr.buffer))
         with self.launcher_log.open("ab") as log:
             return ProcessTree(command, environment=variables, stdout=log, stderr=log)
 
@@ -167,8 +165,8 @@ class Supervisor:
             try:
                 for follower in self._followers:
                     follower.follow()
-            except BrokenPipeError as error:  # as with `| head`: all ranks save before they end
-                self._broken_pipe, self._followers = error, []
+            except OSError as error:  # `| head`, or a terminal that was closed: all ranks save before they end
+                self._output_error, self._followers = error, []
                 self._signals.append(signal.SIGTERM)
             now_s = time.monotonic()
             if now_s - looked_s < _STATUS_POLL_S and not (self._signals and asked_s is None):
@@ -200,7 +198,7 @@ class Supervisor:
 
     def _describe_late_ranks(self, ranks: Sequence[RankStatus]) -> LaunchResult:
         late = sorted(set(range(self._size)) - {status.rank for status in ranks})
-        names = f"{_format_ranks(late)} of {self._size}"
+        names = f"rank{'s' if late[1:] else ''} {', '.join(map(str, late))} of {self._size}"
         if self._is_one_of_many:  # the numbers of this machine's ranks are unknown before they arrive
             late, names = [], f"{self._size - len(ranks)} of the {self._size} ranks of this machine"
         summary = f"{names} did not arrive within {self._plan.settings.timeout_s:g} s"
@@ -213,22 +211,20 @@ class Supervisor:
 
 
 class _Follower:
-    """Copies new text of a file, which may not exist yet, to a function; text that exists already is left out.
+    """Copies new lines of a file, which may not exist yet, to a stream.
 
     Args:
         path: The file.
-        write: Takes the text.
-        prefix: Put before each line; only whole lines are copied then.
+        stream: Takes the lines.
+        prefix: Put before each line.
     """
 
-    def __init__(self, path: Path, write: Callable[[bytes], None], *, prefix: bytes = b"") -> None:
-        self._path = path
-        self._offset = path.stat().st_size if path.is_file() else 0
-        self._write = write
-        self._prefix = prefix
+    def __init__(self, path: Path, stream: BinaryIO, *, prefix: bytes = b"") -> None:
+        self._path, self._stream, self._prefix = path, stream, prefix
+        self._offset = 0
 
     def follow(self, *, to_end: bool = False) -> None:
-        """Copy new text.
+        """Copy new lines.
 
         Args:
             to_end: The file is complete: copy a last line without its end, too.
@@ -239,27 +235,11 @@ class _Follower:
                 text = file.read()
         except FileNotFoundError:
             return
-        if self._prefix and not to_end:
-            text = text[: text.rfind(b"\n") + 1]
+        text = text if to_end else text[: text.rfind(b"\n") + 1]
         self._offset += len(text)
         if text:
-            lines = text.splitlines(keepends=True) if self._prefix else [text]
-            self._write(b"".join(self._prefix + line for line in lines))
-
-
-def make_writer(stream: BinaryIO) -> Callable[[bytes], None]:
-    """Return a function that writes to a stream at once, and nothing more once its terminal has been closed."""
-
-    def write(text: bytes) -> None:
-        try:
-            stream.write(text)
-            stream.flush()
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-    return write
+            self._stream.write(b"".join(self._prefix + line for line in text.splitlines(keepends=True)))
+            self._stream.flush()
 
 
 # -- the result ----------------------------------------------------------------------------------------------------
@@ -285,12 +265,7 @@ def collect_result(folder: Path, *, launcher_code: int, size: int | None) -> Lau
     if launcher_code and (error := re.search(r"^error:(?!.*^error:).*", log, re.MULTILINE | re.DOTALL)):
         # Of a launcher of lightkit's own: a package is missing, ...
         return LaunchResult(2 if launcher_code == 2 else 1, error[0].rstrip("\n"), error[0].splitlines()[0])
-    missing = sorted(set(range(size or 0)) - {status.rank for status in ranks})
-    summary = "every rank has reported success"
-    if not ranks:
-        summary = "no rank has begun"
-    elif missing:
-        summary = f"not arrived: {_format_ranks(missing)}; arrived: {', '.join(map(str, ranks))}"
+    summary = f"{len(ranks)} of {size or 'all'} ranks have arrived, and none has failed"
     message = f"error: {summary}; the launcher ended with code {launcher_code}{_format_tail(log)}"
     return LaunchResult(1, message, summary)
 
@@ -337,10 +312,6 @@ def _describe_failure(folder: Path, failed: Sequence[RankStatus]) -> LaunchResul
 
 def _read_log(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-def _format_ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'s' if numbers[1:] else ''} {', '.join(map(str, numbers))}"
 
 
 def _last_line(text: str) -> str:

@@ -43,7 +43,6 @@ _DAY_S = 86400.0
 _POLL_S = 0.05
 _STOP_POLL_S = 0.3
 _CLOCK_SKEW_S = 60.0  # clocks of machines differ, and ranks do not begin together
-_SAME_ERROR_S = 2.0  # ranks meet the same error at about the same time
 
 
 @dataclass(frozen=True)
@@ -92,24 +91,14 @@ class RankStatus:
 
 
 def make_launch_folder(root: Path | str) -> Path:
-    """Make the folder of a launch, and remove those of launches that were killed more than a day ago.
-
-    Args:
-        root: Folder of all runs.
+    """Make the folder of a launch below that of all runs.
 
     Raises:
         OSError: If it cannot be made.
     """
-    launches = Path(root).absolute() / _LAUNCHES
-    launches.mkdir(parents=True, exist_ok=True)
-    for folder in launches.iterdir():
-        with suppress(OSError, TypeError):  # of another version of lightkit
-            if time.time() - folder.stat().st_mtime > _DAY_S and not any(
-                status.state == "began" and not status.has_ended for status in list_ranks(folder)
-            ):
-                shutil.rmtree(folder)
-    folder = launches / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{os.getpid()}-{secrets.token_hex(2)}"
-    folder.mkdir()
+    name = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{os.getpid()}-{secrets.token_hex(2)}"
+    folder = Path(root).absolute() / _LAUNCHES / name
+    folder.mkdir(parents=True)
     return folder
 
 
@@ -240,7 +229,8 @@ class RankContext:
         self.record("ended", code=code, kind=type(error).__name__, message=message)
         if not self.supervised:
             if self._screen is not None and isinstance(error, Exception) and not isinstance(error, LeftAlone):
-                self._print(message, is_expected=isinstance(error, LightkitError))
+                log = "" if self._log is None else f"log   {self._log}\n"
+                os.write(self._screen, f"rank {self.rank.rank}:\n{message.rstrip()}\n{log}".encode())
             self._leave(is_over=False)
             raise error
         if self.rank.rank != 0:
@@ -248,26 +238,6 @@ class RankContext:
         sys.stdout.flush()
         sys.stderr.flush()
         return process_code
-
-    def _print(self, message: str, *, is_expected: bool) -> None:
-        """Print to the screen what has ended this rank, whose output goes to a file, unless others have failed first.
-
-        Args:
-            message: Error message or traceback.
-            is_expected: Whether the other ranks may meet the same error now; the lowest of them prints it.
-        """
-        now_s, number = time.time(), self.rank.rank
-        deadline_s = now_s + _SAME_ERROR_S * is_expected
-        while True:
-            failed = [status for status in list_ranks(self.folder) if status.code and status.rank != number]
-            if any(status.rank < number if is_expected else status.at_s < now_s for status in failed):
-                return
-            if time.time() >= deadline_s:
-                break
-            time.sleep(_STOP_POLL_S)
-        log = f"\nlog   {self._log}" if self._log is not None else ""
-        text = f" {message}" if is_expected else f"\n{message.rstrip()}"
-        os.write(self._screen or 2, f"rank {number}:{text}{log}\n".encode())
 
     def end_by_force(self, interruption: Interrupted) -> int:
         """Write the end of a rank that has not ended in time after a signal; return the exit code of its process."""
@@ -324,21 +294,19 @@ class RankContext:
         raise LeftAlone(f"rank 0 has begun no run within {timeout_s:g} s, or has ended; rank {self.rank.rank} ends too")
 
     def keep_log(self, folder: Path) -> None:
-        """Let the run's folder have the output of this rank, also later output."""
-        if self.rank.rank == 0:
+        """Move the output of this rank, also later output, into the run's folder; a link stays in the launch's."""
+        number, written = self.rank.rank, log_path(self.folder, self.rank.rank)
+        if number == 0:
             return
-        kept = self._log = folder / "logs" / f"rank-{self.rank.rank}.log"
+        kept = self._log = folder / "logs" / f"rank-{number}.log"
         kept.parent.mkdir(exist_ok=True)
-        written = log_path(self.folder, self.rank.rank)
-        if kept.exists() and not kept.samefile(written):  # that of an earlier launch of the same run
+        if written == kept or written.is_symlink():  # a restart
+            return
+        if kept.exists():  # of an earlier launch of the same run
             num_earlier = len([*kept.parent.glob(f"{kept.stem}.*.log")])
             kept.rename(kept.with_name(f"{kept.stem}.{num_earlier + 1}.log"))
-        if not kept.exists():
-            try:
-                os.link(written, kept)
-            except OSError:  # a file system without links
-                kept.write_bytes(written.read_bytes())
-                _redirect(kept, 1, 2)
+        written.replace(kept)
+        written.symlink_to(kept)
 
     def _leave(self, *, is_over: bool) -> None:
         """Remove the files that only a supervisor would read, once all ranks have ended.

@@ -126,7 +126,7 @@ def test_a_launcher_that_has_started_nobody_is_quoted(store: Store) -> None:
     (store.folder / "launcher.log").write_text("ssh: Could not resolve hostname b\n", encoding="utf-8")
     found = result_of(store, 255)
     assert found.code == 1
-    assert "no rank has begun" in str(found.message)
+    assert "0 of 2 ranks have arrived" in str(found.message)
     assert "Could not resolve hostname b" in str(found.message)
 
 
@@ -135,13 +135,13 @@ def test_ranks_that_have_done_their_work_are_not_said_to_be_missing(store: Store
         store.record(Rank(rank, 2), "ended", code=0)
     found = result_of(store, 1)
     assert found.code == 1
-    assert "every rank has reported success" in str(found.message)
+    assert "2 of 2 ranks have arrived, and none has failed" in str(found.message)
 
 
 def test_a_launcher_that_is_content_without_ranks_is_no_success(store: Store) -> None:
     assert result_of(store, 0).code == 1
     store.record(Rank(0, 2), "ended", code=0)
-    assert "not arrived: rank 1" in str(result_of(store, 0).message)
+    assert "1 of 2 ranks have arrived" in str(result_of(store, 0).message)
 
 
 def test_a_lock_is_told_without_those_who_waited_for_it(store: Store) -> None:
