@@ -93,7 +93,16 @@ def parse_export_options(args: Sequence[str]) -> tuple[ExportOptions | None, con
     return options, arguments
 
 
-def _parse_formats(name: str, text: str) -> tuple[str, ...]:
+def parse_formats(name: str, text: str) -> tuple[str, ...]:
+    """Parse names of formats with commas between them.
+
+    Args:
+        name: The option, without its dashes.
+        text: Its value.
+
+    Raises:
+        ConfigError: If there is no such format.
+    """
     names = [name.strip() for name in text.split(",")]
     for word in names:
         if word not in FORMATS:
@@ -149,7 +158,7 @@ def _parse_folder(name: str, text: str) -> Path:
 
 
 _PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
-    "format": ("formats", _parse_formats),
+    "format": ("formats", parse_formats),
     "output": ("output", _parse_folder),
     "input-shape": ("input_shapes", _parse_shapes),
     "opset": ("opset", _parse_count),

@@ -28,10 +28,10 @@ from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import configure_console, print_line
 from lightkit.cli.context import RunContext, create_job_lock, find_job
-from lightkit.cli.export_options import ExportOptions
+from lightkit.cli.export_options import parse_formats
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.stage_runner import open_context
-from lightkit.config import error_at, near, read_scalar, shown_path
+from lightkit.config import near, read_scalar, shown_path
 from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import ConfigError, OutOfTime
 from lightkit.launch.plan import THREADS
@@ -44,7 +44,6 @@ from lightkit.runs.retrain_state import (
     RUN_FILE,
     STAGES,
     RetrainState,
-    StageState,
     find_unfinished,
     median_durations,
 )
@@ -81,20 +80,16 @@ same command goes on until it has failed three times.
 
 lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 0.8 --deadline 05:30
 """
-_REFUSED = {
-    "--run": "it trains; to go on in a run's folder, give --run.resume=RUN",
-    "--print_config": "lightkit fit has it",
-}
 _SKIPPABLE = ("test", "export", "promote")
 _REJECTED, _INTERRUPTED = 4, 75  # exit codes of a gate and of a command that can be continued
 _INTERRUPTIONS = (_INTERRUPTED, 129, 130, 138, 143)
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 _RESERVE_FACTOR, _RESERVE_EXTRA_S = 1.5, 10.0
 _FIRST_RESERVE_SHARE, _MAX_FIRST_RESERVE_S = 0.25, 900.0
-_PRELOAD = (
+_PRELOAD = [
     *("lightkit.cli.lightning_cli", "lightkit.cli.model_export", "lightkit.cli.gate_evaluation"),
     *("lightkit.cli.registration", "mlflow.pytorch"),
-)  # not onnxruntime: a fork waits forever for its threads
+]  # not onnxruntime: a fork waits forever for its threads
 
 
 def retrain(args: list[str]) -> int:
@@ -118,36 +113,29 @@ def _parse(args: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
     Raises:
         ConfigError: If one is wrong.
     """
-    for arg in args:
-        if (option := arg.partition("=")[0]) in _REFUSED:
-            raise ConfigError(f"retrain: unexpected argument {arg!r}: {_REFUSED[option]}")
+    if "--run" in (word.partition("=")[0] for word in args):
+        raise ConfigError("retrain: --run is no option of it; to go on in a run's folder, give --run.resume=RUN")
     of_fit: dict[str, Takes] = {
         f"--{name}": "switch" if takes == "switch" else "value"
         for name, takes in options_of("fit").items()
-        if name not in ("deadline", "if-changed", "unchanged-ok")
+        if name not in ("deadline", "if-changed", "unchanged-ok", "print_config")
     }
     line = parse_options(HELP, args, config={"-c": "value", "--config": "value", **of_fit})
     given = line.options
     if "--unchanged-ok" in given and "--if-changed" not in given:
         raise line.error("--unchanged-ok has no effect without --if-changed")
-    try:
-        ExportOptions.parse({"format": given.get("--export-format", "torch_export")})
-    except ConfigError as error:
-        raise error.reworded(lambda text: text.replace("--format", "--export-format")) from None
+    parse_formats("export-format", given.get("--export-format", "torch_export"))
     if "--reserve" in given and parse_duration(given["--reserve"]) is None:
         raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {given['--reserve']!r}")
-    for stage in _split_skipped(given):
-        if stage == "gate":
-            raise ConfigError(
-                "--skip: nothing is promoted that was not judged: leave gate.metric out of the config, or skip promote"
-            )
+    for stage in _list_skipped(given):
         if stage not in _SKIPPABLE:
-            raise ConfigError(f"--skip: expected {', '.join(_SKIPPABLE)}, got {stage!r}{near(stage, _SKIPPABLE)}")
+            says = "; nothing is promoted that was not judged" if stage == "gate" else near(stage, _SKIPPABLE)
+            raise ConfigError(f"--skip: expected {', '.join(_SKIPPABLE)}, got {stage!r}{says}")
     return given, list(line.config_args)
 
 
-def _split_skipped(options: Mapping[str, str]) -> list[str]:
-    return [stage.strip() for stage in options["--skip"].split(",")] if "--skip" in options else []
+def _list_skipped(options: Mapping[str, str]) -> list[str]:
+    return [stage.strip() for stage in options.get("--skip", "").split(",") if stage]
 
 
 def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotifier) -> int:
@@ -159,11 +147,10 @@ def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotif
         for key, value in (context.resolved.values.get("run") or {}).items()
     }
     settings = RunSettings(**{**values, "name": values.get("name") or context.default_name})
-    find_job(settings)  # its errors come before those of the config
     _check(context, options)
     if context.launch.threads is not None:
         os.environ[THREADS] = str(context.launch.threads)  # which torch reads when it is imported
-    with StageProcesses() as processes:
+    with StageProcesses(preloads="--if-changed" not in options) as processes:  # with it, perhaps nothing needs torch
         context.attach_notifier(notifier)
         with create_job_lock(context, settings) as lock:
             work = Retrain(context, options, settings, deadline, processes, lock.delegate())
@@ -180,22 +167,11 @@ def _check(context: RunContext, options: Mapping[str, str]) -> None:
         ConfigError: If there are any.
     """
     resolved = context.resolved
-    if context.passthrough:
-        raise ConfigError(
-            f"retrain: unexpected argument {context.passthrough[0]!r}; lightkit fit --help lists the keys"
-        )
-    if (resolved.values.get("trainer") or {}).get("fast_dev_run") not in (None, False, "false", 0, "0"):
-        raise error_at(
-            "trainer.fast_dev_run: leaves nothing that could be tested and promoted; use lightkit fit",
-            resolved.origin_of("trainer.fast_dev_run"),
-        )
     if (plain_secret := next(find_plain_secrets(resolved.tree, resolved.references), None)) is not None:
         raise plain_secret
     gate = read_gate(resolved)
     if gate.metric is not None:
         require_rule(gate)
-        if importlib.util.find_spec("mlflow") is None:
-            raise ConfigError("gate.metric: models are promoted in MLflow's registry, and mlflow is not installed.")
     elif "--reason" in options:
         raise ConfigError("--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric.")
     if {"onnx", "all"} & {*options.get("--export-format", "").split(",")} and importlib.util.find_spec("onnx") is None:
@@ -205,20 +181,22 @@ def _check(context: RunContext, options: Mapping[str, str]) -> None:
 class StageProcesses:
     """Run commands of lightkit one after another and forward signals to the running one; a context manager.
 
-    Each command is a process, forked from one that has imported torch, Lightning and MLflow once: a command that
-    crashes or fills the memory of a GPU leaves the others alone. Between two commands a signal is remembered. Signals
-    that this process was started to ignore are left alone, but for SIGTERM.
+    Each command is a process, forked from one fork server: a command that crashes or fills the memory of a GPU leaves
+    the others alone. Between two commands a signal is remembered. Signals that this process was started to ignore are
+    left alone, but for SIGTERM.
+
+    Args:
+        preloads: Whether the fork server imports torch, Lightning and MLflow, once for all commands.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, preloads: bool = True) -> None:
         self.received: int | None = None
         """The first signal that came."""
-        self.was_late = False
-        """Whether the last command was asked to end at its deadline."""
+        self._preloads = preloads and sys.platform == "linux"  # elsewhere torch survives no fork
         self._process: BaseProcess | None = None
 
     def __enter__(self) -> StageProcesses:
-        multiprocessing.set_forkserver_preload(list(_PRELOAD))
+        multiprocessing.set_forkserver_preload(_PRELOAD if self._preloads else [])
         handled = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN or each == signal.SIGTERM]
         self._before = {signum: signal.signal(signum, self._handle) for signum in handled}
         return self
@@ -229,21 +207,11 @@ class StageProcesses:
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         self.received = self.received or signum
-        self._forward(signum)
-
-    def _forward(self, signum: int) -> None:
         if self._process is not None and self._process.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signum)
 
-    def run(
-        self,
-        args: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        deadline: datetime | None = None,
-        on_poll: Callable[[], None] = lambda: None,
-    ) -> int:
+    def run(self, args: Sequence[str], environment: Mapping[str, str], on_poll: Callable[[], None]) -> int:
         """Run a command and return its exit code; minus the number of the signal that killed it.
 
         It shares standard output and error, and a terminal stays one. It gets SIGTERM if this process is killed.
@@ -251,32 +219,24 @@ class StageProcesses:
         Args:
             args: The arguments after the program's name.
             environment: Variables in addition to those of this process.
-            deadline: Moment at which it is asked to end.
             on_poll: Called again and again, and once more after the end.
         """
-        # With --if-changed perhaps nothing needs torch; outside Linux torch survives no fork.
-        is_forked = "--if-changed" not in args and sys.platform == "linux"
-        start: type[BaseProcess] = multiprocessing.get_context("spawn").Process
-        start = multiprocessing.get_context("forkserver").Process if is_forked else start
+        start = multiprocessing.get_context("forkserver").Process
         process = start(target=run_command, args=([*args], {**os.environ, **environment}))
-        self.was_late = False
         sys.stdout.flush()
-        # Blocked in the process that forks too, which a signal to all processes of a job must not end: it would seem to
-        # be the end of the stage. The tracker, if it is not running yet, would unblock them.
+        # Blocked in the fork server too, which a signal to all processes of a job must not end: it would seem to be the
+        # end of the stage. The tracker, if it is not running yet, would unblock them.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         process.start()
-        self._process = process
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._process = process
         if self.received is not None:  # while it was being started
-            self._forward(self.received)
+            self._handle(self.received, None)
         try:
             while process.exitcode is None:
                 process.join(0.1)
                 on_poll()
-                if not self.was_late and deadline is not None and _now() >= deadline:
-                    self.was_late = True
-                    self._forward(signal.SIGTERM)
         finally:
             process.terminate()  # after an error here, such as a closed pipe; else it has ended
             process.join()
@@ -336,11 +296,13 @@ class Retrain:
         environment: Mapping[str, str],
     ) -> None:
         self._context, self._options, self._settings, self._deadline = context, options, settings, deadline
-        self._processes, self._environment = processes, environment
         self._root, self._name = find_job(settings)
+        self._run_file = (self._root / self._name / ".retrain-run.json").absolute()
+        self._processes, self._environment = processes, {**environment, RUN_FILE: str(self._run_file)}
         self._gate = read_gate(context.resolved)
+        self._flags = [option for option in ("--if-changed", "--unchanged-ok") if option in options]
         self._usual_s = median_durations(self._root, self._name, STAGES[1:])
-        self._skipped = {stage: f"--skip {stage}" for stage in _split_skipped(options)}
+        self._skipped = {stage: f"--skip {stage}" for stage in _list_skipped(options)}
         if self._gate.metric is None:
             self._skipped |= {"gate": "gate.metric is not set", "promote": "nothing is promoted that was not judged"}
         values = context.resolved.with_references(context.resolved.values)
@@ -358,141 +320,116 @@ class Retrain:
         Raises:
             OutOfTime: If the deadline leaves no time for the next stage.
         """
-        is_new = True
         if self._settings.resume == "auto":
             found, notice = find_unfinished(self._root, self._name, config=self.state.config)
             if notice is not None:
                 self._context.tell(notice)
-                is_new = False  # perhaps nothing has changed, and still that training came to nothing
+                self._flags = []  # perhaps nothing has changed, and still that training came to nothing
             if found is not None and found.run is not None:
                 self.state = found
                 for state in found.stages:  # they may be asked for now
                     state.status = "pending" if state.status == "skipped" else state.status
                 left = [each.stage for each in found.stages if not each.is_over and each.stage not in self._skipped]
-                self._context.tell(
-                    f"goes on with {left[0] if left else 'its end'}: the retrain of {shown_path(found.run.folder)} was "
-                    f"not finished"
-                )
+                folder = shown_path(found.run.folder)
+                self._context.tell(f"goes on with {left[0] if left else 'its end'}: {folder} was not finished")
+        code = 0
         try:
-            code = self._run_stages(asks_if_changed=is_new)
+            for stage in STAGES:
+                if self.state[stage].is_over:
+                    continue
+                if self._processes.received is not None:  # between two stages
+                    code = _INTERRUPTED
+                elif stage in self._skipped:
+                    self._skip(stage, self._skipped[stage])
+                else:
+                    code = self._run_stage(stage)
+                if code or self.state.run is None:  # without a run nothing has changed
+                    break
+            else:
+                self.state.finish("promoted" if self.state["promote"].status == "done" else "trained")
         except OutOfTime as error:
-            self._report(error.exit_code, str(error))
+            self._report(error.exit_code, f"{error} ")
             raise
         signum = self._processes.received
-        self._report(code, None if signum is None else f"Interrupted by {signal.Signals(signum).name}.")
+        self._report(code, "" if signum is None else f"Interrupted by {signal.Signals(signum).name}. ")
         if self.state.run is not None and signum is None and code not in _INTERRUPTIONS and self._settings.report:
             from lightkit.reports.pages import try_run_report  # here: it loads Jinja2 and Matplotlib
 
             try_run_report(self.state.run)
         return code
 
-    def _run_stages(self, *, asks_if_changed: bool) -> int:
-        for stage in STAGES:
-            if self.state[stage].is_over:
-                continue
-            if self._processes.received is not None:  # between two stages
-                return _INTERRUPTED
-            if stage in self._skipped:
-                self._skip(stage, self._skipped[stage])
-            elif code := self._fit(asks_if_changed=asks_if_changed) if stage == "fit" else self._run_stage(stage):
-                return code
-            elif self.state.run is None:  # nothing has changed
-                return 0
-        self.state.finish("promoted" if self.state["promote"].status == "done" else "trained")
-        return 0
-
     def _skip(self, stage: str, reason: str) -> None:
         self.state.skip(stage, reason)
         self._write_event(stage, "skipped", says=reason)
 
-    def _left_s(self) -> float:
-        return math.inf if self._deadline is None else (self._deadline - _now()).total_seconds()
+    def _build_args(self, stage: str) -> list[str]:
+        """Build the command line of a stage.
 
-    def _reserve_s(self) -> float:
+        Raises:
+            OutOfTime: If the deadline leaves no time for it.
+        """
+        options, mode = self._options, self._context.mode
+        left_s = math.inf if self._deadline is None else (self._deadline - _now()).total_seconds()
+        if stage == "fit":
+            args = ["fit", *self._context.args, *self._flags]
+            if self._deadline is not None:
+                reserve_s = self._reserve_s(left_s)
+                reserve, left = format_duration(reserve_s), format_duration(left_s)
+                if left_s <= reserve_s:
+                    raise OutOfTime(
+                        f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve "
+                        f"sets how much to leave for them."
+                    )
+                self._context.tell(f"leaves {reserve} of {left} for the stages after the training")
+                args.append(f"--deadline={(self._deadline - timedelta(seconds=reserve_s)).isoformat()}")
+            return args
+        if left_s <= (needs_s := self._usual_s.get(stage, 0.0)):
+            needs = f"{stage} takes about {format_duration(needs_s)}; " if needs_s else ""
+            when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
+            raise OutOfTime(f"The deadline is {when}; {needs}the same command goes on with {stage}.")
+        assert self.state.run is not None
+        args = [stage, f"--run={self.state.run.folder}", *["--trust"] * bool(self._context.options.get("trust"))]
+        if stage in ("test", "export"):
+            args += [f"--format={options.get('--export-format', 'torch_export')}"] if stage == "export" else []
+            return args + {"json": ["--output=json"], "quiet": ["--quiet"]}.get(mode, [])
+        # Today's conditions, which may differ from those of the run's config; null first, or its slices would stay
+        args += ["--gate=null", f"--gate={json.dumps(self._gate.__dict__)}"]
+        args += ["--reason", options["--reason"]] if stage == "promote" and "--reason" in options else []
+        return args + ["--quiet"] * (mode in ("json", "quiet"))
+
+    def _reserve_s(self, left_s: float) -> float:
         """Return the seconds to leave for the stages after the training."""
         if "--reserve" in self._options:
             return parse_duration(self._options["--reserve"]) or 0.0
         stages = [stage for stage in STAGES[1:] if stage not in self._skipped]
         if any(stage not in self._usual_s for stage in stages):
-            return min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * self._left_s())
+            return min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * left_s)
         return _RESERVE_FACTOR * sum(self._usual_s[stage] for stage in stages) + (_RESERVE_EXTRA_S if stages else 0.0)
 
-    def _fit(self, *, asks_if_changed: bool) -> int:
-        run_file = (self._root / self._name / ".retrain-run.json").absolute()
-        run_file.unlink(missing_ok=True)
-        args = ["fit", *self._context.args]
-        if asks_if_changed:
-            args += [option for option in ("--if-changed", "--unchanged-ok") if option in self._options]
-        if self._deadline is not None:
-            left_s, reserve_s = self._left_s(), self._reserve_s()
-            reserve, left = format_duration(reserve_s), format_duration(left_s)
-            if left_s <= reserve_s:
-                raise OutOfTime(
-                    f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve "
-                    f"sets how much to leave for them."
-                )
-            self._context.tell(f"leaves {reserve} of {left} for the stages after the training")
-            args.append(f"--deadline={(self._deadline - timedelta(seconds=reserve_s)).isoformat()}")
-        self.state.begin("fit")
-
-        def find_run() -> None:
-            """Keep the state in the run's folder as soon as `fit` has written which it is."""
-            run, folder = self.state.run, (runs.read_json(run_file) or {}).get("folder")
-            if folder is not None and (run is None or str(run.folder) != folder) and Path(folder).is_dir():
-                self.state.run = runs.open_run(folder)
-                self.state.write()
-                self._write_event("fit", "begun")
-
-        try:
-            return self._run_process("fit", args, {RUN_FILE: str(run_file)}, on_poll=find_run)
-        finally:
-            run_file.unlink(missing_ok=True)
-
     def _run_stage(self, stage: str) -> int:
-        run, mode, options = self.state.run, self._context.mode, self._options
-        assert run is not None
-        left_s, needs_s = self._left_s(), self._usual_s.get(stage, 0.0)
-        if left_s <= needs_s:
-            needs = f", and {stage} takes about {format_duration(needs_s)}" if needs_s else ""
-            when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
-            raise OutOfTime(f"The deadline is {when}{needs}; the same command goes on with {stage}.")
-        args, environment = [stage, f"--run={run.folder}"], {}
-        if self._context.options.get("trust"):
-            args.append("--trust")
-        if stage in ("test", "export"):
-            args += [f"--format={options.get('--export-format', 'torch_export')}"] if stage == "export" else []
-            args += {"json": ["--output=json"], "quiet": ["--quiet"]}.get(mode, [])
-        else:
-            # Today's conditions, which may differ from those of the run's config; null first, or its slices would stay
-            args += ["--gate=null", f"--gate={json.dumps(self._gate.__dict__)}"]
-            args += ["--reason", options["--reason"]] if stage == "promote" and "--reason" in options else []
-            args += ["--quiet"] if mode in ("json", "quiet") else []
-            tested = self.state["test"]
-            if tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1):
-                environment[IS_TESTED] = "1"
-        self.state.begin(stage)
-        self._write_event(stage, "begun")
-        return self._run_process(stage, args, environment)
+        """Run a stage, record its end, and return the exit code; 0 where the next one can begin.
 
-    def _run_process(
-        self,
-        stage: str,
-        args: Sequence[str],
-        environment: Mapping[str, str],
-        on_poll: Callable[[], None] = lambda: None,
-    ) -> int:
-        """Run a stage, record its end, and return the exit code; 0 where the next one can begin."""
-        began_s, state = time.monotonic(), self.state
-        num_bytes = 0 if state.run is None else state.run.events_path.stat().st_size
-        status = self._processes.run(
-            args,
-            environment={**self._environment, RUN_FILE: "", **environment},
-            deadline=None if stage == "promote" else self._deadline,  # it is short, and must not be cut off
-            on_poll=on_poll,
-        )
+        Raises:
+            OutOfTime: If the deadline leaves no time for it.
+        """
+        args, state, environment = self._build_args(stage), self.state, {}
+        tested = state["test"]
+        if tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1):
+            environment[IS_TESTED] = "1"
+        state.begin(stage)
+        num_bytes = 0
+        if state.run is not None:
+            self._write_event(stage, "begun")
+            num_bytes = state.run.events_path.stat().st_size
+        began_s = time.monotonic()
+        self._run_file.unlink(missing_ok=True)
+        try:
+            status = self._processes.run(args, {**self._environment, **environment}, self._find_run)
+        finally:
+            self._run_file.unlink(missing_ok=True)
         code = 128 - status if status < 0 else status
-        if self._processes.received is not None or self._processes.was_late:  # what follows a fit can be continued
-            code = _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code
+        if self._processes.received is not None:
+            code = _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code  # what follows it goes on
         elif status < 0:
             code = 1
         if state.run is None or not state.run.folder.is_dir():  # nothing to do, or an end before the start
@@ -503,26 +440,31 @@ class Retrain:
                 file.seek(num_bytes)
                 print(file.read().decode("utf-8", errors="replace"), end="", flush=True)
         outcome, reason = "done", None
-        is_rejected = code == _REJECTED and stage in ("gate", "promote")
+        is_rejected = code == _REJECTED and stage in ("gate", "promote")  # which asks again about a new champion
         if code:
             outcome = "interrupted" if code in _INTERRUPTIONS else "failed"
             reason = outcome if outcome == "interrupted" else f"exit code {code}"
-            if is_rejected:
-                reason = "not good enough"
-            elif self._processes.was_late:
-                reason = "ended at the deadline"
-            elif status < 0:
+            if status < 0 and outcome == "failed":
                 reason = f"killed by {signal.Signals(-status).name}"
+            reason = "not good enough" if is_rejected else reason
             self.failure = f"{stage}: {reason}"
         seconds = time.monotonic() - began_s
         state.end(stage, outcome, seconds=seconds, code=code, says=reason)
         self._write_event(stage, "failed" if code else "done", exit_code=code, seconds=round(seconds, 3))
         self.has_notified = stage in ("fit", "test", "export") or code == _REJECTED
-        if is_rejected:  # promote asks the gate again where the champion is another by now
+        if is_rejected:
             if stage == "gate":
                 self._skip("promote", "the gate failed")
             state.finish("not promoted")
         return code
+
+    def _find_run(self) -> None:
+        """Keep the state in the run's folder as soon as `fit` has written which it is."""
+        folder = (runs.read_json(self._run_file) or {}).get("folder")
+        if folder is not None and self.state.run is None and Path(folder).is_dir():
+            self.state.run = runs.open_run(folder)
+            self.state.write()
+            self._write_event("fit", "begun")
 
     def _write_event(self, stage: str, status: str, **fields: Any) -> None:
         assert self.state.run is not None
@@ -530,7 +472,7 @@ class Retrain:
         events = runs.EventStream(self.state.run.events_path, mirror=mirror)
         events.write("stage", stage=stage, status=status, attempt=self.state[stage].attempts, **fields)
 
-    def _report(self, code: int, reason: str | None) -> None:
+    def _report(self, code: int, reason: str) -> None:
         """Report the stages on the screen, in the step summary and in JUnit.
 
         Args:
@@ -544,7 +486,9 @@ class Retrain:
         rows, cases = [], []
         for each in state.stages:
             has_run = each.status not in ("pending", "skipped")
-            details = (each.says or "") if run is None else _describe(each, run)
+            details = each.says or ""
+            if run is not None and each.stage == "gate" and has_run:
+                details = "; ".join(map(str, (runs.read_json(run.folder / RECORD) or {}).get("reasons") or [details]))
             duration = format_duration(each.seconds) if each.seconds is not None and has_run else ""
             rows.append((each.stage, "not run" if each.status == "pending" else each.status, duration, details))
             failure = None
@@ -555,33 +499,18 @@ class Retrain:
         if run is not None:
             end = state.outcome
             if state.next_stage is not None:
-                text = f"not finished: the same command goes on with {state.next_stage.stage}"
-                end = f"{reason} {text}" if reason else text
+                end = f"{reason}not finished: the same command goes on with {state.next_stage.stage}"
             lines = [f"{row[0]:<9}{row[1]:<13}{row[2]:<11}{row[3]}".rstrip() for row in rows]
             lines += [f"end   {end}", f"run   {shown_path(run.folder)}"]
             if state.outcome == "promoted":
-                is_default = run.root.resolve() == Path("runs").resolve()
-                option = "" if is_default else f" --root {shlex.quote(shown_path(run.root))}"
+                root = shown_path(run.root)
+                option = "" if root == "runs" else f" --root {shlex.quote(root)}"
                 lines.append(f"next  lightkit history {self._gate.name or run.name}{option}")
             print_line("\n".join(lines), self._context.mode)
             table = markdown_table(("stage", "status", "time", ""), rows)
             add_step_summary(f"### lightkit retrain: {run.name}/{run.id}: {end}\n\n{table}")
         if "--junit" in self._options:
             write_junit(Path(self._options["--junit"]).expanduser(), "lightkit retrain", cases)
-
-
-def _describe(state: StageState, run: runs.Run) -> str:
-    """Describe the result of a stage: failed conditions of the gate, the error, or its state's text."""
-    if state.stage == "gate" and state.status in ("done", "failed"):
-        return "; ".join(map(str, (runs.read_json(run.folder / RECORD) or {}).get("reasons") or [state.says or ""]))
-    if state.stage == "fit" and state.status == "done":
-        is_stopped = (runs.read_json(run.summary_path) or {}).get("stopped_by") == "deadline"
-        return "stopped by the deadline" if is_stopped else ""
-    if state.status == "failed":
-        events = [event for event in runs.read_events(run.events_path) if event["event"] == "end"]
-        errors = [event["error"] for event in events if event.get("error") and event["exit_code"] == state.exit_code]
-        return " ".join(str(errors[-1]).split()) if errors else state.says or ""
-    return state.says or ""
 
 
 def _now() -> datetime:
