@@ -11,7 +11,7 @@ import shlex
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from functools import partial
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from lightkit.cli.context import RunContext
     from lightkit.cli.model_builder import ModelFactory
-    from lightkit.tuning.benchmark import Benchmark, Trial, Variant
+    from lightkit.tuning.benchmark import Benchmark, Variant
 
 __all__ = ["tune"]
 
@@ -50,7 +50,7 @@ usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate]
 Measure how the config's model trains fastest on this machine, in short fits of the real model on real batches, and
 write a layer with the settings that gain. Tried is what the config does not fix, or leaves to auto: precision,
 memory_format, compile, fused, threads and num_workers, on CUDA tf32 too. A setting is taken only if the losses of the
-first steps stay within a stated tolerance of float32's, and with trainer.deterministic only if they repeat.
+first steps stay within a stated tolerance of float32's.
 
   -c FILE           a layer of the config
   --output FILE     the layer to write; default: tuned.yaml
@@ -94,8 +94,6 @@ def tune(args: list[str]) -> int:
     with SignalWatch() as watch:
         keep_memory()  # as fit does
         context = open_context("fit", line.config_args, watch)
-        if context.passthrough:
-            raise ConfigError("tune: --KEY.help is an option of lightkit fit")
         configure_console(context.mode, context.resolved.masked)
         for notice in context.hardware.notices:
             logging.getLogger("lightkit").warning(notice)
@@ -119,11 +117,11 @@ def tune(args: list[str]) -> int:
                 lines, benchmark = _measure(context, keys, found, budget_s=budget_s)
         except LightkitError as error:
             raise add_place(error, context.resolved) from error
-    layer = context.resolved.masked(_format_layer(lines, args))
-    try:
-        output.write_text(layer, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"tune: --output: cannot write {output}: {error.strerror or error}\n{layer}") from error
+    rows = [f"  {dump_yaml({key: value}).strip()}  # {says}\n" for key, (value, says) in lines.items()]
+    block = f"accelerator:\n{''.join(rows)}" if rows else "accelerator: {}  # nothing that was tried gains\n"
+    head = f"# {shlex.join(['lightkit', 'tune', *args])}\n# measured on {this_machine().cpu}\n"
+    layer = context.resolved.masked(f"{head}{block}")
+    output.write_text(layer, encoding="utf-8")
     if "--json" in line.options:
         print(context.resolved.masked(json.dumps(_describe(lines, benchmark), indent=2)))
         return 0
@@ -183,9 +181,17 @@ def _measure(
     def compute(variant: Variant) -> Computation:
         return Computation(variant.memory_format, variant.compile, variant.tf32, variant.fused)
 
+    base = Variant(
+        PRECISIONS.get(str(arguments.get("precision")), str(arguments.get("precision", "32-true"))),
+        **{key: section["accelerator"][key] for key in ("memory_format", "compile", "tf32", "fused")},
+        threads=context.launch.threads or torch.get_num_threads(),
+    )
+
     def make_benchmark(**data_arguments: Any) -> Benchmark:
         return Benchmark(
             partial(factory.build, **data_arguments),
+            base,
+            reference=replace(base, precision="32-true") if "precision" in keys else base,
             trainer_arguments=arguments,
             compute=compute,
             seed=int(section["seed_everything"] or 0),
@@ -197,19 +203,13 @@ def _measure(
         precision = {} if "plugins" in arguments else {"precision": variant.precision}
         return make_trainer({**arguments, **precision, "max_epochs": 1000}, [compute(variant)])
 
-    base = Variant(
-        PRECISIONS.get(str(arguments.get("precision")), str(arguments.get("precision", "32-true"))),
-        **{key: section["accelerator"][key] for key in ("memory_format", "compile", "tf32", "fused")},
-        threads=context.launch.threads or torch.get_num_threads(),
-    )
     lines: dict[str, tuple[Any, str]] = {}
     sized: dict[str, int] = {}
     if "--batch-size" in options:
-        size, text = _find_batch_size(factory, make_benchmark, base, make_tuner_trainer(base))
+        size, text = _find_batch_size(factory, make_benchmark, make_tuner_trainer(base))
         if size is not None:
             sized["batch_size"], lines["batch_size"] = size, (size, text)
     benchmark = make_benchmark(**sized)
-    benchmark.start(base, reference=replace(base, precision="32-true") if "precision" in keys else None)
     lower = choose_settings({"cuda": "gpu"}.get(device, device), machine, processes=1)[1]["precision"]
     formats = ("channels_last", "contiguous") if "memory_format" in keys else (base.memory_format,)
     for precision in dict.fromkeys((lower or "32-true", "32-true")) if "precision" in keys else (base.precision,):
@@ -225,13 +225,8 @@ def _measure(
         benchmark.start_loading(factory.data_arguments["num_workers"])
         for number in sorted({0, 1, cores // 2, cores - 1}):
             benchmark.consider(num_workers=number)
-    for before, after in benchmark.gains:
-        for key, value in vars(after.variant).items():
-            if value != vars(before.variant)[key]:
-                lines[key] = value, f"{after.step_s * 1e3:.1f} ms a step, before {before.step_s * 1e3:.1f}"
-    for key, value in vars(base).items():
-        if key in lines and lines[key][0] == value:  # changed, and back again
-            del lines[key]
+    # but for what was changed, and back again
+    lines |= {key: gained for key, gained in benchmark.gained.items() if gained[0] != getattr(base, key)}
     if "--learning-rate" in options:
         rate, text = find_learning_rate(*factory.build(**sized), make_tuner_trainer(best))
         if rate is None:
@@ -242,7 +237,7 @@ def _measure(
 
 
 def _find_batch_size(
-    factory: ModelFactory, make_benchmark: Callable[..., Benchmark], base: Variant, trainer: Trainer
+    factory: ModelFactory, make_benchmark: Callable[..., Benchmark], trainer: Trainer
 ) -> tuple[int | None, str]:
     """Double the batch until the memory is full, and measure whether the largest gains; None where it does not.
 
@@ -257,11 +252,7 @@ def _find_batch_size(
     model, data = factory.build()
     with _limit_memory():
         size = Tuner(trainer).scale_batch_size(model, datamodule=data, init_val=first)
-    trials = []
-    for each in (first, size):
-        benchmark = make_benchmark(batch_size=each)
-        benchmark.start(base)
-        trials.append(benchmark.best)
+    trials = [make_benchmark(batch_size=each).best for each in (first, size)]
     size = trials[1].batch_size or size  # the data may have fewer samples
     rates = [(trial.batch_size or 0) / trial.step_s for trial in trials]
     text = f"{rates[1]:.4g} samples/s, with {first} {rates[0]:.4g}; the learning rate is not scaled"
@@ -282,31 +273,16 @@ def _limit_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def _format_layer(lines: Mapping[str, tuple[Any, str]], args: Sequence[str]) -> str:
-    head = f"# {shlex.join(['lightkit', 'tune', *args])}\n# measured on {this_machine().cpu}\n"
-    if not lines:
-        return f"{head}accelerator: {{}}  # nothing that was tried gains\n"
-    rows = [f"  {dump_yaml({key: value}).strip()}  # {says}\n" for key, (value, says) in lines.items()]
-    return f"{head}accelerator:\n{''.join(rows)}"
-
-
 def _describe(lines: Mapping[str, tuple[Any, str]], benchmark: Benchmark) -> dict[str, Any]:
     """Return all measurements, for JSON."""
-    trials = [
-        {**asdict(trial), "step_s": trial.step_s if trial.times else None, "note": _note(trial, benchmark)}
-        for trial in benchmark.trials.values()
-    ]
+    trials = [{**asdict(trial), "step_s": trial.step_s if trial.times else None} for trial in benchmark.trials.values()]
+    chosen = {key: value for key, (value, _) in lines.items()}
     return {
-        "schema": 2,
-        "chosen": {key: value for key, (value, _) in lines.items()},
-        "gain": round(max(map(benchmark.gain_of, filter(benchmark.is_chosen, benchmark.trials.values()))), 3),
+        "schema": 3,
+        "chosen": chosen,
+        "gain": round(benchmark.gain_of(benchmark.best), 3),
         "trials": finite(trials),
-        "left_out": [str(variant) for variant in benchmark.left_out],
     }
-
-
-def _note(trial: Trial, benchmark: Benchmark) -> str:
-    return "chosen" if benchmark.is_chosen(trial) else "" if trial.refused is None else f"refused: {trial.refused}"
 
 
 def _print_trials(benchmark: Benchmark) -> None:
@@ -316,9 +292,8 @@ def _print_trials(benchmark: Benchmark) -> None:
         if trial.times:
             rate = "-" if trial.batch_size is None else f"{trial.batch_size / trial.step_s:.4g}"
             numbers = [f"{trial.step_s * 1e3:.1f}", rate, f"{benchmark.gain_of(trial):.2f}"]
-        rows.append([str(trial.variant), *numbers, _note(trial, benchmark)])
+        note = "" if trial.refused is None else f"refused: {trial.refused}"
+        rows.append([str(trial.variant), *numbers, "chosen" if trial is benchmark.best else note])
     styles = {"chosen": "bold green", "refused": "dim"}
     is_terminal = sys.stdout.isatty()
     print_table(_HEAD, rows, is_terminal=is_terminal, style=lambda row: styles.get(row[-1].partition(":")[0]))
-    for variant in benchmark.left_out:
-        print(f"left out  {variant}: the time was over")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from typing import Any, Literal
 
 import torch
@@ -67,10 +67,9 @@ class Variant:
     num_workers: int | str | None = None
 
     def __str__(self) -> str:
-        parts = [self.precision, self.memory_format]
-        parts += ["compiled"] * self.compile + ["TF32"] * bool(self.tf32) + ["fused"] * bool(self.fused)
-        parts += [] if self.threads is None else [f"threads {self.threads}"]
-        return ", ".join([*parts, *([] if self.num_workers is None else [f"num_workers {self.num_workers}"])])
+        switches = [key for key in ("compile", "tf32", "fused") if getattr(self, key)]
+        numbers = [f"{key} {vars(self)[key]}" for key in ("threads", "num_workers") if vars(self)[key] is not None]
+        return ", ".join([self.precision, self.memory_format, *switches, *numbers])
 
 
 @dataclass
@@ -98,11 +97,8 @@ class Trial:
         return average(self.times) if self.times else math.inf
 
     def is_faster_than(self, other: Trial) -> bool:
-        """Check whether the median and the fastest step, which other programs disturb least, gain more than noise."""
-        share = 1 - _NOISE
-        if self.refused is not None or not self.step_s < share * other.step_s:
-            return False
-        return self.variant.num_workers is not None or min(self.times) < share * min(other.times, default=math.inf)
+        """Check whether a step gains more than noise."""
+        return self.refused is None and self.step_s < (1 - _NOISE) * other.step_s
 
 
 def check_losses(losses: Sequence[float], reference: Sequence[float]) -> str | None:
@@ -126,17 +122,24 @@ class Benchmark:
 
     Args:
         build: Builds a fresh model and its data; keyword arguments are for the data's class.
+        base: The variant that `fit` computes with, which is tried at once.
+        reference: Variant whose losses all are compared with.
         trainer_arguments: Those of the config's trainer that change a step.
         compute: Returns the callback that computes with a variant.
         seed: Of the weights, and of all random numbers of the model.
         budget_s: Seconds after which no other trial begins.
         report: Receives the name of each variant that is tried.
+
+    Raises:
+        Exception: What the model raises.
     """
 
     def __init__(
         self,
         build: Callable[..., tuple[LightningModule, LightningDataModule | None]],
+        base: Variant,
         *,
+        reference: Variant,
         trainer_arguments: Mapping[str, Any],
         compute: Callable[[Variant], Callback],
         seed: int,
@@ -146,82 +149,58 @@ class Benchmark:
         self._build, self._arguments, self._compute, self._seed = build, trainer_arguments, compute, seed
         self._report, self._ends_s = report, time.perf_counter() + budget_s
         self._batches: list[Any] = []
-        self._bases: dict[bool, Trial] = {}
-        """What `fit` does, with a loader and without."""
         self.trials: dict[Variant, Trial] = {}
-        self.best: Trial
-        self.gains: list[tuple[Trial, Trial]] = []
-        """Each trial that was faster than the best before it, after that one."""
-        self.left_out: list[Variant] = []
-
-    def start(self, base: Variant, *, reference: Variant | None = None) -> None:
-        """Try the variant that `fit` computes with.
-
-        Args:
-            base: The variant.
-            reference: Variant whose losses all are compared with; the base itself if None.
-
-        Raises:
-            Exception: What the model raises.
-        """
-        for variant in (reference or base, base):
-            if variant not in self.trials:
-                self.trials[variant] = self._run(variant)
-        self._reference, self._bases[False] = self.trials[reference or base], self.trials[base]
-        self._bases[False].refused = self._check(self._bases[False])
-        self.best = self._reference if self._bases[False].refused else self._bases[False]
+        self.gained: dict[str, tuple[Any, str]] = {}
+        """What has made the best faster than the base: by field of `Variant` its value, and its number as text."""
+        self.best = self._reference = self._try(base)
+        if reference != base:
+            self._reference = self._try(reference)
+            self.best.refused = self._compare_losses(self.best)
+            self.best = self._reference if self.best.refused else self.best
 
     def start_loading(self, num_workers: int | str) -> None:
         """Try the best with the loader itself, as the config has it; further variants have loaders, too."""
-        variant = replace(self.best.variant, num_workers=num_workers)
-        if self._begin(variant):
-            self.best = self._bases[True] = self.trials[variant] = self._run(variant)
+        trial = self._try(replace(self.best.variant, num_workers=num_workers))
+        self.best = self.best if trial.refused else trial
 
     def consider(self, **changes: Any) -> None:
         """Try a change of the best, and once more in turns with the best if it seems faster: other programs disturb."""
         variant = replace(self.best.variant, **changes)
-        if variant in self.trials or not self._begin(variant):
+        if variant in self.trials:
             return
-        trial = self.trials[variant] = self._attempt(variant)
-        trial.refused = trial.refused or self._check(trial)
+        trial = self._try(variant)
+        trial.refused = trial.refused or self._compare_losses(trial)
         if not trial.is_faster_than(self.best):
             return
         for each in (self.best, trial):
-            again = self._attempt(each.variant)
+            again = self._run(each.variant)
             each.times += again.times
             each.refused = each.refused or again.refused
-            if self._arguments.get("deterministic") is True and again.losses != each.losses:
-                each.refused = "its losses do not repeat bit for bit, which trainer.deterministic asks for"
         if trial.is_faster_than(self.best):
-            self.gains.append((self.best, trial))
-            self.best = trial
+            text = f"{trial.step_s * 1e3:.1f} ms a step, before {self.best.step_s * 1e3:.1f}"
+            before, self.best = self.best, trial
+            for key, value in vars(variant).items():
+                if value != getattr(before.variant, key):
+                    self.gained[key] = value, text
 
     def gain_of(self, trial: Trial) -> float:
         """Return how many times as fast as what `fit` does a trial was; 0 if it has no steps."""
-        return self._bases[trial.variant.num_workers is not None].step_s / trial.step_s
+        has_loader = trial.variant.num_workers is not None
+        first = next(each for each in self.trials.values() if (each.variant.num_workers is not None) == has_loader)
+        return first.step_s / trial.step_s if trial.times else 0.0
 
-    def is_chosen(self, trial: Trial) -> bool:
-        """Check whether a trial is the best, of computing or of loading."""
-        return trial is self.best or trial.variant == replace(self.best.variant, num_workers=None)
-
-    def _begin(self, variant: Variant) -> bool:
+    def _try(self, variant: Variant) -> Trial:
         if time.perf_counter() > self._ends_s:
-            self.left_out.append(variant)
-            return False
-        self._report(str(variant))
-        return True
+            self.trials[variant] = Trial(variant, refused="the time was over")
+        else:
+            self._report(str(variant))
+            self.trials[variant] = self._run(variant)
+        return self.trials[variant]
 
-    def _check(self, trial: Trial) -> str | None:
+    def _compare_losses(self, trial: Trial) -> str | None:
         if not trial.losses and trial.variant.precision != self._reference.variant.precision:
             return "no loss to compare with float32's"
         return check_losses(trial.losses, self._reference.losses)
-
-    def _attempt(self, variant: Variant) -> Trial:
-        try:
-            return self._run(variant)
-        except Exception as error:  # noqa: BLE001 (a kernel that fails is reported, and the others go on)
-            first_line = next(iter(str(error).strip().splitlines()), "")
-            return Trial(variant, refused=f"{type(error).__name__}: {first_line[:200]}")
 
     def _run(self, variant: Variant) -> Trial:
         if variant.threads is not None:
@@ -237,8 +216,14 @@ class Benchmark:
         trial = Trial(variant)
         precision = {} if "plugins" in self._arguments else {"precision": variant.precision}
         callbacks = [self._compute(variant), _StepTimer(trial, seed=self._seed)]
-        with suppress(_TrialEnd):
+        try:
             make_trainer({**self._arguments, **precision}, callbacks).fit(model, datamodule=data)
+        except _TrialEnd:
+            pass
+        except Exception as error:
+            if not self.trials:  # it is no fault of a variant
+                raise
+            trial.refused = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:200]}"
         del model, source
         if variant.compile:
             torch.compiler.reset()
@@ -319,22 +304,17 @@ class _EndlessLoader:
 
     def __init__(self, load: Callable[[], Any], held: list[Any] | None) -> None:
         self._held = held
-        self._loader = None if held else CombinedLoader(load(), "max_size_cycle")
-        if held is not None and not held:
-            held += islice(self._load(), _NUM_BATCHES)
+        self._loader = () if held else CombinedLoader(load(), "max_size_cycle")
 
     def __len__(self) -> int:
         return _NUM_STEPS
 
     def __iter__(self) -> Iterator[Any]:
+        loaded = (batch for _ in count() for batch, _, _ in self._loader)
         if self._held is None:
-            yield from self._load()
-        for batch in cycle(self._held or ()):  # cloned, for a step may change its batch
-            yield apply_to_collection(batch, Tensor, Tensor.clone)
-
-    def _load(self) -> Iterator[Any]:
-        while self._loader is not None:
-            yield from (batch for batch, _, _ in self._loader)
+            return loaded
+        self._held += islice(loaded, _NUM_BATCHES - len(self._held))
+        return (apply_to_collection(batch, Tensor, Tensor.clone) for batch in cycle(self._held))  # a step may change it
 
 
 class _StepTimer(Callback):
