@@ -3,71 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from lightkit.cli.argument_lookup import list_arguments, list_class_names, list_keys
+from lightkit.cli.argument_lookup import list_arguments, list_class_names
 from lightkit.cli.command_line import OPTION_LINE
 from lightkit.cli.config_loader import NAMED_CLASSES, OPTIONS, STAGES, load_config, options_of
 from lightkit.config import Origin, Problems
-from lightkit.config.accelerator.vocabulary import KINDS
 from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.schema import list_branches, load_schema
 from lightkit.config.tree import MappingNode, find
 from lightkit.errors import LightkitError
 from lightkit.export.metadata import FILES as FORMATS
-from lightkit.launch import ENGINES
 
 _BREAKS = ("=", ":")
 _FILES, _FOLDERS = ":files", ":folders"
 """Answers that leave it to the shell."""
-_STRATEGIES = [
-    *("auto", "ddp", "ddp_fork", "ddp_spawn", "ddp_find_unused_parameters_true"),
-    *("deepspeed", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3"),
-    *("fsdp", "fsdp_cpu_offload", "horovod", "single_device", "xla"),
-]
-_KEY_VALUES = {
-    **{key: [*KINDS] for key in ("accelerator", "accelerator.kind", "trainer.accelerator")},
-    **dict.fromkeys(("accelerator.strategy", "trainer.strategy"), _STRATEGIES),
-    "accelerator.scale_lr": ["true", "false"],
-    "trainer.devices": ["auto"],
-    "launch.engine": [*ENGINES, "null"],
-    "launch.controller": ["gloo", "mpi"],
-    "run.resume": ["auto", "never", "latest", _FOLDERS],
-    "run.root": [_FOLDERS],
-    "ckpt_path": ["last", "best", _FILES],
-}
-"""Values of keys whose type says less than is known of them."""
-_AUTO_KEYS = [f"accelerator.{key}" for key in ("precision", "memory_format", "compile", "threads", "num_workers")]
 _OPTION_VALUES = {
-    "-o": [_FILES],
-    **{option: [_FILES, *(f"{PREFIX}{name}" for name in packaged_configs())] for option in ("-c", "--config")},
-    "--run": ["latest", _FOLDERS],
-    "--root": [_FOLDERS],
-    "--ckpt_path": ["last", "best", _FILES],
-    "--output": ["json", _FOLDERS],
-    "--export-format": [*FORMATS, "all"],
-    "--sort": ["age", "metric", "name", "size", "status"],
-    "--filter": ["locked=true", "promoted=true", "status=done"],
-    "--mode": ["max", "min"],
-    "--kind": ["start", "epoch", "end", "failure", "gate"],
-    "--skip": ["export", "promote", "test"],
-    "--on-bad-image": ["error", "skip"],
-    "runs --output": ["csv", "json"],
-    "convert --format": ["delta", "parquet"],
-    "export --format": [*FORMATS, "all"],
-    "register --format": ["torch_export", "torchscript"],
+    **dict.fromkeys(("-c", "--config"), (_FILES, *(f"{PREFIX}{name}" for name in packaged_configs()))),
+    **dict.fromkeys(("--run", "--run.resume"), ("latest", _FOLDERS)),
+    **dict.fromkeys(("--root", "--run.root"), (_FOLDERS,)),
+    "--ckpt_path": ("last", "best", _FILES),
+    "--output": ("json", _FILES),
+    "--format": (*FORMATS, "all"),
 }
-"""What stands after an option, of any command or of one."""
-_POSITIONAL = {
-    "convert": [_FOLDERS],
-    "diff": ["latest", _FILES],
-    "upgrade": [_FILES],
-    "completion": ["bash", "zsh"],
-    "configs": ["copy", "show"],
-}
-"""What stands by itself after a command that takes no keys."""
+"""What stands after an option, where its type says less than is known of it."""
 
 
 def completion_choices(args: Sequence[str], *, commands: Mapping[str, str | None], is_split: bool) -> list[str]:
@@ -96,61 +57,43 @@ def completion_choices(args: Sequence[str], *, commands: Mapping[str, str | None
     return [*matching, *sorted(found & {_FILES, _FOLDERS})]
 
 
-def _list_choices(before: Sequence[str], current: str, commands: Mapping[str, str | None]) -> list[str]:
+def _list_choices(before: Sequence[str], current: str, commands: Mapping[str, str | None]) -> Sequence[str]:
     command, previous = next((word for word in before if word in commands), None), before[-1] if before else ""
     if command is None:
-        after_all = [] if before and before != ["help"] else ["help", "--help", "--version"]
-        return _OPTION_VALUES.get(previous) or [*commands, *after_all]
-    module = commands[command]
-    if module is None and "--help" in before:
-        return _list_topics(before[[*before].index("--help") + 1 :])
-    takes = options_of(command)
-    named = ["-c", "--help", *(f"--{name}" for name in takes if name != "artefact")]  # which is written --model
-    options = named if module is None else _read_options(module)
-    for option, prefix in ((previous, ""), (current.partition("=")[0], f"{current.partition('=')[0]}=")):
-        choices = _OPTION_VALUES.get(f"{command} {option}") or _OPTION_VALUES.get(option)
-        if choices and option in (*options, "--config") and (not prefix or "=" in current):
-            return [choice if choice in (_FILES, _FOLDERS) else f"{prefix}{choice}" for choice in choices]
-    if module is None and previous.startswith("--") and takes.get(previous[2:]) == "value":
-        return [_FILES]  # what it takes cannot be listed
-    if "-c" not in options:
-        return options if current.startswith("-") else _POSITIONAL.get(command, options)
-    images = [_FILES] if command == "predict" else []
-    tree = _load_tree([arg for arg in before if arg not in (command, *STAGES)])
-    is_key = previous.startswith("--") and "=" not in previous and previous not in options
-    if is_key and previous[2:] not in OPTIONS and current[:1] != "-":
-        return [*_list_values(previous[2:], tree), *(images if previous == "--model" else ())]
-    dashes = "--" if current.startswith("-") else ""
-    key, equals, _ = current.removeprefix("--").partition("=")
-    if equals:
-        return [each if each in (_FILES, _FOLDERS) else f"{dashes}{key}={each}" for each in _list_values(key, tree)]
-    keys = _list_keys(key.rpartition(".")[0], tree)
-    if command == "explain" and not dashes:  # its keys have no values
-        keys = [word.removesuffix("=") for word in keys]
-    stages = STAGES if command in ("check", "explain") and previous == command else ()
-    return [*stages, *options, *(f"{dashes}{word}" for word in keys), *([] if dashes else images)]
-
-
-def _read_options(module: str) -> list[str]:
-    """List the options that the help of a command names, from its text: importing the command may take long."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    text = Path(spec.origin).read_text(encoding="utf-8")
-    usage = re.findall(r"usage: lightkit .*?\n\n", text, re.DOTALL)
-    names = [option for part in usage for option in re.findall(r"(?<=\[)--?[a-z][\w-]*(?=[ \]])|-c(?= FILE)", part)]
-    return sorted({*names, *(option for option, _ in OPTION_LINE.findall(text)), "--help"})
-
-
-def _list_topics(given: Sequence[str]) -> list[str]:
-    """List the words after ``--help``: sections, and the keys or classes in one."""
-    data = load_schema().data
-    if not given:
+        return _OPTION_VALUES.get(previous) or [*commands, "help", "--help", "--version"]
+    module, data = commands[command], load_schema().data
+    if module is None and previous == "--help":
         return [*data["sections"], *data["bases"], "all"]
-    if len(given) > 1:
-        return []
-    is_section = given[0] in data["sections"]
-    return list_keys(_load_tree(()), (given[0],)) if is_section else _list_classes(given[0])
+    if module is None:
+        named = {f"--{name}": takes != "switch" for name, takes in options_of(command).items() if name != "artefact"}
+        takes_value = {"-c": True, "--help": False, **named}
+    else:  # from its text: importing the command may take long
+        spec = importlib.util.find_spec(module)
+        text = Path(str(spec and spec.origin)).read_text(encoding="utf-8")
+        takes_value = {option: value != "" for option, value in OPTION_LINE.findall(text)} | {"--help": False}
+        takes_value |= {"-c": True} if " -c FILE" in text else {}
+    tree = MappingNode({}, Origin("default"))
+    if "-c" in takes_value:
+        with suppress(LightkitError, OSError):  # the command itself reports errors
+            config_args = [arg for arg in before if arg not in (command, *STAGES)]
+            tree = load_config("fit", config_args, Problems()).resolved.tree
+    option = current.partition("=")[0] if "=" in current else previous
+    equals = f"{option}=" if "=" in current else ""
+    is_key = "-c" in takes_value and option.lstrip("-") not in OPTIONS and (equals or current[:1] != "-")
+    if option.startswith("-") or equals:
+        values: Sequence[str] | None = _OPTION_VALUES.get(option) if takes_value.get(option, is_key) else None
+        if values is None and is_key and option not in takes_value:
+            values = _list_values(option.lstrip("-"), tree)
+        if values is not None:
+            return [value if value in (_FILES, _FOLDERS) else f"{equals}{value}" for value in values]
+    dashes, keys = "--" if current.startswith("-") else "", []
+    if "-c" in takes_value:
+        keys = [f"{dashes}{key}" for key in _list_keys(current.removeprefix("--").rpartition(".")[0], tree)]
+    if command == "explain" and not dashes:  # its keys have no values
+        keys = [*STAGES, *(key.removesuffix("=") for key in keys)]
+    files = [] if keys and command != "predict" else [_FILES]
+    words = {"completion": ["bash", "zsh"], "check": STAGES}.get(command, files)
+    return [*keys, *takes_value, *(() if dashes else words)]
 
 
 def _list_keys(above: str, tree: MappingNode) -> list[str]:
@@ -174,36 +117,17 @@ def _list_keys(above: str, tree: MappingNode) -> list[str]:
     return [f"{above}.{name}=" for name in [*keys, *(["class_path"] if is_entry else [])]]
 
 
-def _list_values(key: str, tree: MappingNode) -> list[str]:
+def _list_values(key: str, tree: MappingNode) -> Sequence[str]:
     """List the values that a key takes, where they can be listed; with `_FILES` where a file's name is one."""
-    data = load_schema().data
     above, _, name = key.removesuffix(".class_path").rpartition(".")
     section = (above or name).partition(".")[0]
-    if section in data["bases"] and (name == section or above in NAMED_CLASSES):
-        return _list_classes(section)
-    if key in _KEY_VALUES:
-        return _KEY_VALUES[key]
+    if section in load_schema().data["bases"] and (name == section or above in NAMED_CLASSES):
+        names = [*NAMED_CLASSES.get(section, {}), *(name for name, _ in list_class_names(section))]
+        return [*names, *[_FILES] * (key == "model")]  # an exported one
     described = list_arguments(tree, tuple(above.split(".")) if above else (), imports=False)[1].get(name, {})
-    if "schema" not in described:
-        return [_FILES]
-    choices = ["auto"] if key in _AUTO_KEYS else []
-    branches = list_branches(described["schema"])
+    branches = list_branches(described.get("schema", {}))
+    choices = [str(value) for branch in branches for value in branch.get("enum", ()) if not isinstance(value, int)]
     for branch in branches:
-        choices += [str(value) for value in branch.get("enum", ()) if not isinstance(value, int)]
         choices += {"boolean": ["true", "false"], "null": ["null"]}.get(str(branch.get("type")), [])
     takes_text = any(not branch or branch.get("type") == "string" for branch in branches)
     return [*(choices if choices != ["null"] else []), *([_FILES] if takes_text else [])]
-
-
-def _list_classes(section: str) -> list[str]:
-    if section not in load_schema().data["bases"]:
-        return []
-    return [*NAMED_CLASSES.get(section, {}), *(name for name, _ in list_class_names(section))]
-
-
-def _load_tree(args: Sequence[str]) -> MappingNode:
-    """Load the config that arguments name, as far as it can be read: the command itself reports errors."""
-    try:
-        return load_config("fit", args, Problems()).resolved.tree
-    except (LightkitError, OSError):
-        return MappingNode({}, Origin("default"))
