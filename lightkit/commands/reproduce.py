@@ -83,9 +83,6 @@ def reproduce(args: list[str]) -> int:
                     "Put it back as it was, or say --anyway to train all the same."
                 )
             _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
-        if resumed := len(manifest.get("earlier") or ()):
-            times = "once" if resumed == 1 else f"{resumed} times"
-            _log.warning("%s was interrupted %s and went on; it is trained again in one go", where, times)
         hardware = manifest.get("hardware") or {}
         with _without_variables():
             if (threads := hardware.get("threads")) and hardware.get("devices") in (None, 1):
@@ -117,8 +114,7 @@ def _read_manifest(run: runs.Run) -> dict[str, Any]:
     if manifest is None or not run.config_path.is_file():
         raise ConfigError(f"reproduce: {where} has no {run.manifest_path.name} or no {run.config_path.name}.")
     if manifest.get("subcommand") != "fit" or manifest.get("fast_dev_run"):
-        kind = "a fast_dev_run" if manifest.get("fast_dev_run") else f"a {manifest.get('subcommand')}"
-        raise ConfigError(f"reproduce: {where} is {kind}; expected a fit that was trained to its end.")
+        raise ConfigError(f"reproduce: {where} is no fit that was trained to its end.")
     if summary.get("status") != "done":
         raise ConfigError(
             f"reproduce: {where} has not ended well (status: {summary.get('status')}), so there is nothing to compare "
@@ -143,11 +139,6 @@ def _list_fit_args(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
     checkpoint = manifest.get("ckpt_path")
     if checkpoint in ("best", "last"):
         checkpoint = str(Path(str(manifest.get("parent")), "checkpoints", f"{checkpoint}.ckpt"))
-    if checkpoint is not None and not Path(checkpoint).is_file():
-        raise ConfigError(
-            f"reproduce: {shown_path(run.folder)} began from {checkpoint}, which is gone. Put it back to repeat "
-            "the run."
-        )
     return args if checkpoint is None else [*args, f"--ckpt_path={checkpoint}"]
 
 
