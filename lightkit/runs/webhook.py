@@ -17,10 +17,6 @@ from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-import requests
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
-
 from lightkit.errors import ConfigError, exception_chain
 
 _log = logging.getLogger(__name__)
@@ -59,6 +55,10 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
     Raises:
         DeliveryError: If it was not taken.
     """
+    import requests  # here, because commands that send nothing need not wait for it
+    from requests.adapters import HTTPAdapter
+    from urllib3.util import Retry
+
     retry = Retry(
         retries,
         backoff_factor=0.5,
@@ -76,25 +76,24 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
         try:
             response = session.post(url, data=body, headers=headers, timeout=timeout_s, allow_redirects=False)
         except (requests.RequestException, ValueError) as error:  # their texts hold the host, or the headers
-            raise DeliveryError(_describe(error, timeout_s)) from None
+            causes = tuple(exception_chain(error))
+            if any(isinstance(each, ConnectionRefusedError) for each in causes):
+                reason = "the connection is refused"
+            elif any(isinstance(each, (requests.Timeout, TimeoutError)) for each in causes):
+                reason = f"no answer within {timeout_s:g} s"
+            elif isinstance(error, requests.exceptions.SSLError):
+                reason = "no secure connection can be made: is the server's certificate valid?"
+            elif isinstance(error, requests.ConnectionError):
+                reason = "the host cannot be reached, or closes the connection"
+            else:
+                reason = "the address or a header cannot be sent"
+            raise DeliveryError(reason) from None
     if 300 <= response.status_code < 400:
         raise DeliveryError(f"the server answers {response.status_code}, a redirect, which is not followed")
     if not response.ok:
         answer = response.content[:200].decode("ascii", errors="replace").strip()
         is_code = _ERROR_CODE.fullmatch(answer) and answer not in url
         raise DeliveryError(f"the server answers {response.status_code}{f' ({answer})' if is_code else ''}")
-
-
-def _describe(error: Exception, timeout_s: float) -> str:
-    if any(isinstance(each, ConnectionRefusedError) for each in exception_chain(error)):
-        return "the connection is refused"
-    if isinstance(error, requests.Timeout) or any(isinstance(each, TimeoutError) for each in exception_chain(error)):
-        return f"no answer within {timeout_s:g} s"
-    if isinstance(error, requests.exceptions.SSLError):
-        return "no secure connection can be made: is the server's certificate valid?"
-    if isinstance(error, requests.ConnectionError):
-        return "the host cannot be reached, or closes the connection"
-    return "the address or a header cannot be sent"
 
 
 def check_address(url: str, name: str) -> str:

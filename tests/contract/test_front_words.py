@@ -94,6 +94,16 @@ AT_ONCE = (
     *(f"{command} --help" for command in COMMANDS),
 )
 """Answered without torch, Lightning, jsonargparse or MLflow."""
+ON_CONFIGS = (
+    "check -c good.yaml",
+    "explain -c good.yaml",
+    "explain -c good.yaml trainer.max_epochs",
+    "diff good.yaml bad.yaml",
+    "upgrade good.yaml",
+    "configs",
+    "schema",
+)
+"""Commands on configs that run none of a user's code."""
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +130,13 @@ def cold(room: Workspace) -> Callable[[str], Answer]:
 
 Cold = Callable[[str], Answer]
 
+
+@pytest.fixture(scope="module")
+def on_configs(room: Workspace) -> dict[str, Answer]:
+    """What commands on configs answer that no process has prepared anything for."""
+    return run_batch(room, {words: Command(tuple(words.split())) for words in ON_CONFIGS}, cold=True)
+
+
 # -- what is loaded ---------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +152,15 @@ def test_what_can_be_answered_at_once_loads_no_torch(words: str, cold: Cold) -> 
     answer = cold(words)
     assert answer.code in (0, 2), answer.err
     assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("words", ON_CONFIGS, ids=lambda words: words.replace(" ", "_"))
+def test_commands_on_configs_load_neither_torch_nor_numpy_nor_requests(
+    words: str, on_configs: dict[str, Answer]
+) -> None:
+    answer = on_configs[words]
+    assert answer.code in (0, 1), answer.err
+    assert answer.third_party.isdisjoint({"torch", "numpy", "requests"})
 
 
 # -- help -------------------------------------------------------------------------------------------------------------
