@@ -83,21 +83,10 @@ def _format_changes(old: Path, new: Path | None, upgraded: Upgraded) -> Iterator
     elif new is not None:
         count = len(upgraded.changes)
         yield f"{count} change{'s' if count > 1 else ''}, written to {shown_path(new)}"
-    for other in _find_outdated(upgraded, {old.resolve()}):
-        yield f"{shown_path(other)} needs it too: lightkit upgrade {shown_path(other)}"
-
-
-def _find_outdated(upgraded: Upgraded, seen: set[Path]) -> Iterator[Path]:
-    """List the files below one that would change too, or cannot be upgraded as they are."""
     for other in upgraded.extended:
-        if other.resolve() in seen:
-            continue
-        seen.add(other.resolve())
         try:
-            below = upgrade_file(other)
-        except ConfigError:
-            yield other
-            continue
-        if below.changes:
-            yield other
-        yield from _find_outdated(below, seen)
+            is_outdated = bool(upgrade_file(other).changes)
+        except ConfigError:  # it cannot be upgraded as it is
+            is_outdated = True
+        if is_outdated:
+            yield f"{shown_path(other)} needs it too: lightkit upgrade {shown_path(other)}"

@@ -24,8 +24,8 @@ class Rule(NamedTuple):
 
     Args:
         reason: What Lightning changed.
-        convert: From its value and those of all arguments of the trainer or class. The trainer's rules return dotted
-            paths from the top of the config, such as ``trainer.KEY``; those of classes return arguments.
+        convert: From its value and those of all arguments of the trainer or class. It returns arguments of the same
+            trainer or class; a key with a dot is one in a section, such as ``callbacks.NAME``.
     """
 
     reason: str
@@ -38,9 +38,7 @@ def _rename(key: str) -> Callable[[Any, Mapping[str, Any]], Result]:
 
 def _rename_switch(key: str) -> Callable[[Any, Mapping[str, Any]], Result]:
     advice = f"say {key}: true or false, and name a class under callbacks"
-    return lambda value, _: (
-        advice if isinstance(value, (dict, list)) else {} if value is None else {f"trainer.{key}": KEEP}
-    )
+    return lambda value, _: advice if isinstance(value, (dict, list)) else {} if value is None else {f"{key}": KEEP}
 
 
 def _drop(*defaults: Any, otherwise: Result = None) -> Callable[[Any, Mapping[str, Any]], Result]:
@@ -64,7 +62,7 @@ def _callback(name: str, cls: str, argument: str, value: Any) -> Keys:
 
 
 def _progress_bar(argument: str, default: int) -> Callable[[Any, Mapping[str, Any]], Result]:
-    no_bar: Result = {"trainer.enable_progress_bar": False} if argument == "refresh_rate" else {}
+    no_bar: Result = {"enable_progress_bar": False} if argument == "refresh_rate" else {}
     bar = _callback("progress_bar", "TQDMProgressBar", argument, KEEP)
     return _choose((None, {}), (default, {}), (0, no_bar), otherwise=bar)
 
@@ -117,14 +115,14 @@ REMOVED_ARGUMENTS = {
     "process_position": Rule(_BAR, _progress_bar("process_position", 0)),
     "progress_bar_refresh_rate": Rule(_BAR, _progress_bar("refresh_rate", 1)),
     "reload_dataloaders_every_epoch": Rule("Lightning 1.6 made it a number", _choose(
-        (True, {"trainer.reload_dataloaders_every_n_epochs": 1}), otherwise={})),
+        (True, {"reload_dataloaders_every_n_epochs": 1}), otherwise={})),
     "replace_sampler_ddp": Rule("Lightning 2.0 renamed it", _rename_switch("use_distributed_sampler")),
     "resume_from_checkpoint": Rule("Lightning 2.0 made it an argument of fit", _drop(
         otherwise={"fit.ckpt_path": KEEP})),
     "stochastic_weight_avg": Rule("Lightning 1.7 made it a callback, whose learning rate must be said now", _drop(
         False, otherwise="say callbacks: {swa: {swa_lrs: RATE}}, and leave it out")),
     "terminate_on_nan": Rule("Lightning 1.7 dropped it for detect_anomaly", _choose(
-        (True, {"trainer.detect_anomaly": True}), otherwise={})),
+        (True, {"detect_anomaly": True}), otherwise={})),
     "track_grad_norm": Rule("Lightning 2.0 dropped it", _drop(
         -1, otherwise="log it in the model: self.log_dict(grad_norm(self, norm_type=2)) in on_before_optimizer_step, "
                       "with grad_norm from pytorch_lightning.utilities")),
@@ -133,9 +131,9 @@ REMOVED_ARGUMENTS = {
     "weights_save_path": Rule("Lightning 1.8 made it an argument of the checkpoint callback", _drop(
         otherwise={"callbacks.checkpoint.init_args.dirpath": KEEP})),
     "weights_summary": Rule("Lightning 1.7 renamed it; its depth is a callback's argument", _choose(
-        (None, {"trainer.enable_model_summary": False}), ("top", {"trainer.enable_model_summary": True}),
+        (None, {"enable_model_summary": False}), ("top", {"enable_model_summary": True}),
         ("full", {
-            "trainer.enable_model_summary": True, **_callback("model_summary", "ModelSummary", "max_depth", -1)}),
+            "enable_model_summary": True, **_callback("model_summary", "ModelSummary", "max_depth", -1)}),
         otherwise="expected top, full or null")),
 }
 """Arguments that today's trainer has not."""
@@ -143,16 +141,12 @@ CHANGED_ARGUMENTS = {
     "accumulate_grad_batches": Rule("Lightning 2.0 takes a number; a schedule is a callback's", _accumulate),
     "logger": Rule("a logger is an entry with a name here; true was TensorBoard", _choose(
         (True, {"logger.tensorboard": {}}))),
-    "max_steps": Rule("Lightning 1.7 takes -1 for no limit", _choose((None, {"trainer.max_steps": -1}))),
+    "max_steps": Rule("Lightning 1.7 takes -1 for no limit", _choose((None, {"max_steps": -1}))),
     "profiler": Rule("Lightning 1.4 takes the name of a profiler", _choose(
-        (True, {"trainer.profiler": "simple"}), (False, {}))),
+        (True, {"profiler": "simple"}), (False, {}))),
 }
 """Arguments of today's trainer that no longer take every value."""
-DEFAULTS = {
-    "detect_anomaly": False, "enable_checkpointing": True, "enable_model_summary": True, "enable_progress_bar": True,
-    "reload_dataloaders_every_n_epochs": 0, "use_distributed_sampler": True,
-}
-"""Defaults of the arguments that rules write: 1.5's `--print_config` prints them beside the older words, which won."""
+ARGUMENTS = {**REMOVED_ARGUMENTS, **CHANGED_ARGUMENTS}
 _OLD = "Lightning 2.0 takes a kind of device and a number"
 HARDWARE_REASONS = {
     **dict.fromkeys(OLD_TRAINER_KEYS, _OLD), "distributed_backend": "Lightning 1.5 renamed it",
@@ -169,13 +163,8 @@ OLD_ARGUMENTS = {key: rule.reason for key, rule in REMOVED_ARGUMENTS.items()} | 
 """Arguments that today's trainer has not, each with what changed."""
 
 _MODE = Rule("Lightning 1.3 dropped auto, which went by the metric's name", _stopping_mode)
-_GONE_STATS = Rule("DeviceStatsMonitor records all there is", _drop())
-_DDP = dict.fromkeys(("num_nodes", "sync_batchnorm"), Rule("the trainer's own counts", _drop()))
 CLASS_ARGUMENTS: dict[str, dict[str, Rule]] = {
-    "DDPPlugin": _DDP, "DDPSpawnPlugin": _DDP, "EarlyStopping": {"mode": _MODE},
-    "GPUStatsMonitor": dict.fromkeys(
-        ("memory_utilization", "gpu_utilization", "intra_step_time", "inter_step_time", "fan_speed", "temperature"),
-        _GONE_STATS),
+    "EarlyStopping": {"mode": _MODE},
     "ModelCheckpoint": {
         "every_n_val_epochs": Rule("Lightning 1.6 renamed it", _rename("every_n_epochs")),
         "filepath": Rule("Lightning 1.2 takes dirpath and filename", _split_path),
@@ -183,16 +172,9 @@ CLASS_ARGUMENTS: dict[str, dict[str, Rule]] = {
         "period": Rule("Lightning 1.5 renamed it", _rename("every_n_epochs")),
         "prefix": Rule("Lightning 1.3 dropped it", _drop("", otherwise="write it at the beginning of filename")),
     },
-    "XLAStatsMonitor": {"verbose": _GONE_STATS},
 }
 """Arguments of Lightning's classes that 1.x had in other words, by the class's name, old or new."""
 
-_SPAWN, _BF16 = {"start_method": "spawn"}, {"precision": "bf16-true"}
-ADDED_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "DDPSpawnPlugin": _SPAWN, "DDPSpawnStrategy": _SPAWN,
-    "TPUBf16PrecisionPlugin": _BF16, "XLABf16PrecisionPlugin": _BF16,
-}
-"""Arguments that make today's class what the old one was."""
 RENAMED_CLASSES: list[tuple[tuple[str, ...], str, dict[str, str]]] = [
     (("accelerators",), "Lightning 2.1 renamed it", {
         "GPUAccelerator": "accelerators.CUDAAccelerator", "TPUAccelerator": "accelerators.XLAAccelerator"}),
@@ -203,17 +185,14 @@ RENAMED_CLASSES: list[tuple[tuple[str, ...], str, dict[str, str]]] = [
     (("profiler",), "Lightning 1.9 renamed it", {"BaseProfiler": "profilers.Profiler"}),
     (("trainer",), "Lightning 2.0 moved it", {"CombinedLoader": "utilities.CombinedLoader"}),
     (("plugins", "strategies"), "Lightning 2.0 calls it so", {
-        "DDPPlugin": "strategies.DDPStrategy", "DDPSpawnPlugin": "strategies.DDPStrategy",
-        "DDPSpawnStrategy": "strategies.DDPStrategy", "DDPFullyShardedNativeStrategy": "strategies.FSDPStrategy",
+        "DDPPlugin": "strategies.DDPStrategy", "DDPFullyShardedNativeStrategy": "strategies.FSDPStrategy",
         "DeepSpeedPlugin": "strategies.DeepSpeedStrategy", "SingleDevicePlugin": "strategies.SingleDeviceStrategy",
         **dict.fromkeys(("SingleTPUPlugin", "SingleTPUStrategy"), "strategies.single_xla.SingleDeviceXLAStrategy"),
         **dict.fromkeys(("TPUSpawnPlugin", "TPUSpawnStrategy"), "strategies.xla.XLAStrategy")}),
     (("plugins",), "Lightning 2.2 calls it so", {
         "FSDPMixedPrecisionPlugin": "plugins.FSDPPrecision",
         "FullyShardedNativeNativeMixedPrecisionPlugin": "plugins.FSDPPrecision",
-        "TPUPrecisionPlugin": "plugins.XLAPrecision", "TPUBf16PrecisionPlugin": "plugins.XLAPrecision",
-        "XLABf16PrecisionPlugin": "plugins.XLAPrecision",
-        "NativeMixedPrecisionPlugin": "plugins.MixedPrecision"}),
+        "TPUPrecisionPlugin": "plugins.XLAPrecision", "NativeMixedPrecisionPlugin": "plugins.MixedPrecision"}),
 ]
 """Modules of Lightning's that an old class stood in or below, the reason, and its path today by its name."""
 _GONE_BY_STRATEGY = {
@@ -222,10 +201,14 @@ _GONE_BY_STRATEGY = {
     "DDPSpawnSharded": "ddp_sharded_spawn",
     "HPUParallel": "hpu_parallel", "Hivemind": "hivemind", "IPU": "ipu_strategy", "SingleHPU": "hpu_single",
 }
+_SPAWN = "Lightning 2.0 calls it ddp_spawn; say strategy: ddp_spawn"
+_XLA_BF16 = "Lightning 2.1 made it a precision; say precision: bf16-true"
 _HPU, _IPU = GONE_DEVICES["hpu"], GONE_DEVICES["ipu"]
 REMOVED_CLASSES = {
     **{f"{module}.{stem}{end}": GONE_STRATEGIES[word] for stem, word in _GONE_BY_STRATEGY.items()
        for module, end in (("plugins", "Plugin"), ("strategies", "Strategy"))},
+    "plugins.DDPSpawnPlugin": _SPAWN, "strategies.DDPSpawnStrategy": _SPAWN,
+    "plugins.TPUBf16PrecisionPlugin": _XLA_BF16, "plugins.XLABf16PrecisionPlugin": _XLA_BF16,
     "accelerators.HPUAccelerator": _HPU, "plugins.HPUCheckpointIO": _HPU, "plugins.HPUPrecisionPlugin": _HPU,
     "accelerators.IPUAccelerator": _IPU, "plugins.IPUPrecisionPlugin": _IPU,
     "callbacks.QuantizationAwareTraining":
@@ -275,9 +258,5 @@ def find_class(path: str, module: str | None = None) -> tuple[str | None, str] |
         return None
     if parts[0] == "profiler" and len(parts) > 1:
         return f"pytorch_lightning.profilers.{parts[-1]}", "Lightning 1.9 renamed the module"
-    if parts[0] == "metrics" and len(parts) > 1:
-        return ".".join(["torchmetrics", *parts[1:]]), "Lightning 1.5 moved it to torchmetrics"
-    if parts[:2] == ["utilities", "cli"] and len(parts) > 2:
-        return f"pytorch_lightning.cli.{parts[-1]}", "Lightning 2.0 moved it"
     today = f"pytorch_lightning{found[2]}"
     return None if path == today else (today, "lightkit uses the package pytorch-lightning")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -111,18 +110,6 @@ def test_an_upgraded_config_needs_no_upgrade(config: dict[str, Any], flow: bool 
 
     assert again.changes == ()
     assert again.text == once.text
-
-
-@given(configs(), st.sampled_from([None, 2]))
-def test_json_that_is_upgraded_is_json_and_means_what_yaml_means(config: dict[str, Any], indent: int | None) -> None:
-    text = json.dumps(config, indent=indent)
-    try:
-        once = upgraded(text).text
-    except ConfigError:
-        reject()
-
-    block = yaml.safe_dump(json.loads(text), sort_keys=False)
-    assert json.loads(once) == yaml.safe_load(upgraded(block).text)
 
 
 @given(configs(), st.sampled_from([False, None]))
